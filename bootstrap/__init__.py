@@ -1,1 +1,1 @@
-"""Fabric: running nodes in, nodes that can train out."""
+"""Fabric: turns running nodes into nodes that can train."""

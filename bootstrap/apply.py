@@ -26,15 +26,15 @@ from bootstrap.transfer.tree import Tree, TreeArchives
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
-SCRIPT = "the script that sets the node up"
+SCRIPT = "the set-up script"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadyNode:
     """A node that can train. `python`, `code_dir` and `project_dir` are absolute paths there.
 
-    code_dir: what this project brings along; project_dir: the user's own files, None when there are none.
-    setup: the digest of the set-up commands that have run there, None when there are none.
+    code_dir: this project's files; project_dir: the user's own files, None if there are none.
+    setup: the digest of the set-up commands that have run there, None if there are none.
     """
 
     host: Host
@@ -71,11 +71,10 @@ def bootstrap(
     cache: Path,
     report: Report,
 ) -> tuple[ReadyNode, ...]:
-    """Make every host ready to train; a second run finds nothing to do. In the order of `hosts`.
+    """Make every host ready to train; a second run finds nothing to do. Returns the nodes in the order of `hosts`.
 
-    packages: what [bootstrap] packages ask for, with the files that it names.
-    Raises ClusterError (or one below it) that names every node that failed. A file that nodes refuse
-    because it is damaged on this machine is fetched again, once.
+    packages: the requirements of [bootstrap] packages and its files. Raises ClusterError that names every failed node.
+    Fetches a file again, once, if it was damaged on this machine and nodes refused it.
     """
 
     def make_ready(damaged: list[BundleFile]) -> tuple[ReadyNode, ...]:
@@ -119,7 +118,7 @@ def bootstrap(
     except ClusterError:
         if not damaged:
             raise
-        report(Event(kind="warn", what=f"{damaged[0].path} was damaged; it is removed, and fetched anew"))
+        report(Event(kind="warn", what=f"{damaged[0].path} was damaged and has been removed: fetching it again"))
         nodes = make_ready([])
     # other_hosts.py connects the user's own hosts.
     _connect_nodes([node for node in nodes if not node.host.spec], pins=connections.pins, report=report)
@@ -154,7 +153,7 @@ class _Bootstrap:
         self.package_builds.offer(connection, facts, python)
         built = self.builds.get(connection, facts, python=python)
         if built is not None and host.is_head and built.file.sha256 not in facts.files:
-            facts = gather_facts(connection, python=self.config.python)  # the build has left files there
+            facts = gather_facts(connection, python=self.config.python)  # the build has added files
         bundle = self._find_bundle(facts, python, built, node=host.name)
         setup = setup_digest(self.config.setup)
         plan = plan_node(
@@ -187,7 +186,7 @@ class _Bootstrap:
         )
 
     def _find_bundle(self, facts: NodeFacts, python: ChosenPython, built: Built | None, *, node: str) -> Bundle:
-        """The files of the node's environment; reports what it will lack as warnings. Raises ClusterError."""
+        """The files of the node's environment; warns of missing drivers and libraries. Raises ClusterError."""
         mxnet, packages, file = self.config.mxnet, self.packages, None
         if built is not None:
             needed = (Wanted(requirement=needed, place=built.label) for needed in built.requirements)
@@ -208,7 +207,7 @@ class _Bootstrap:
             files.append(file)
             tasks.append(task)
         size_mb = sum(file.size_bytes for file in files) / 1e6
-        self.report(Event(kind="start", what=f"taking {size_mb:.0f} MB and setting up", where=name))
+        self.report(Event(kind="start", what=f"copying {size_mb:.0f} MB and setting up", where=name))
         self.distribution.set_up(connection, SetUp(python=facts.python, files=files, holds=facts.files, tasks=tasks))
         self.report(Event(kind="done", what=done, where=name, duration_s=time.monotonic() - started))
 
@@ -219,7 +218,7 @@ def find_cluster_key(head: ReadyNode) -> str:
 
 
 def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Report) -> None:
-    """Let the head reach every node, itself included, with the cluster's own key, and know their host keys."""
+    """Authorize the head's key on every node, the head included, and give the head the nodes' host keys."""
     head = next(node for node in nodes if node.host.is_head)
     line = authorized_line(find_cluster_key(head), head_ip=head.host.private_ip)
     text = known_hosts_text(_pinned_keys(nodes, pins))
@@ -233,8 +232,8 @@ def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Rep
             known_hosts=text if is_head else None,
         )
         if script:
-            node.connection.run(script, timeout_s=60, what="the script that lets the head in")
-            report(Event(kind="done", what="may be reached by the head", where=node.host.name))
+            node.connection.run(script, timeout_s=60, what="the script that authorizes the head")
+            report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
 
     on_all(nodes, connect_node)
 
@@ -246,7 +245,7 @@ def _pinned_keys(nodes: Sequence[ReadyNode], pins: HostKeyPins) -> Mapping[str, 
         if pinned is None:
             raise ClusterError(
                 f"{node.host.name}: its host key is no longer in {shlex.quote(str(pins.path))}",
-                hint="run the command again; the key is then verified and pinned anew",
+                hint="run the command again: it verifies and pins the key again",
             )
         keys[node.host.private_ip] = pinned
     return keys

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
 from cluster.config import ClusterConfig, load_config
 from cluster.last_known import find_above
@@ -23,6 +22,8 @@ from foundation.progress import Event
 from foundation.user_folders import state_folder
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from provision.files import ClusterFiles
 
 P = ParamSpec("P")
@@ -101,8 +102,8 @@ class App:
         return True
 
     @cached_property
-    def console(self) -> Console:
-        """The one Console of a command, on stderr."""
+    def console(self) -> "Console | None":
+        """The one Console of a command, on stderr; None if stderr is not a terminal."""
         return make_console()
 
     @cached_property
@@ -160,7 +161,7 @@ class App:
             return True
         if not self.is_interactive():
             raise UsageError(f"{question} Without a terminal this needs --yes.")
-        keys, width = "[y: yes; n or Enter: no]", self.console.width
+        keys, width = "[y: yes; n or Enter: no]", find_columns(sys.stderr)
         asked = wrap(escape(question), width)
         gap = " " if len(asked.rpartition("\n")[2]) + len(keys) + 2 <= width else "\n  "
         return click.confirm(f"{asked}{gap}{keys}", prompt_suffix=" ", show_default=False, err=True)

@@ -1,7 +1,7 @@
 """Decodes JSON from another machine into a given type.
 
-For any bytes the result is a value of that type or a ValueError of one line: no KeyError, no RecursionError, and no
-infinite number or NaN. Unknown keys are skipped.
+Any bytes give a value of that type, or a ValueError of one line: never a KeyError or RecursionError, and no infinite
+number or NaN. Unknown keys are skipped.
 """
 
 import json
@@ -13,7 +13,7 @@ from msgspec import DecodeError, ValidationError, convert
 from msgspec.json import Decoder
 
 LONGEST_REASON = 200
-MOST_SURROGATES_BYTES = 1 << 20  # Python's own parser takes twenty times as much memory
+MOST_SURROGATES_BYTES = 1 << 20  # Python's own parser needs twenty times as much memory
 T = TypeVar("T")
 
 
@@ -31,7 +31,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     except (DecodeError, UnicodeDecodeError) as error:
         if len(data) > MOST_SURROGATES_BYTES or (b"\\ud" not in data and b"\\uD" not in data):
             raise ValueError(shorten_reason(str(error))) from None
-        # Python writes a byte that is no UTF-8, as in the name of a file, as half a surrogate pair; msgspec reads none.
+        # Python writes a byte that is not UTF-8, as in a file name, as a lone surrogate; msgspec cannot read those.
         return _decode_surrogates(data, kind)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -46,7 +46,7 @@ def _decode_surrogates(data: bytes, kind: type[T]) -> T:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def shorten_reason(reason: str) -> str:

@@ -3,15 +3,15 @@
     ClusterError              1  what happened, where, and the next command to run
     |-- UsageError            2  the command line cannot be understood
     |-- ConfigError           2  cluster.toml (or a value that overrides it) is wrong
-    |-- AwsError              1  AWS said no; its own words first
-    |   |-- CredentialsError  1  AWS does not know who is asking, or not any more
-    |   |-- CapacityError     1  AWS had capacity for a launch, and took it back
-    |   `-- QuotaError        1  a limit of the account is in the way
-    |-- StalePlanError        1  the cluster has changed since this was planned
-    |-- NotFoundError         1  the cluster, node, job or object that was named does not exist
-    |-- ConnectError          1  a node cannot be reached, or is not the one it was
+    |-- AwsError              1  an AWS call failed; AWS's own message first
+    |   |-- CredentialsError  1  the credentials are missing, wrong or expired
+    |   |-- CapacityError     1  AWS accepted a launch, then had no capacity for it
+    |   `-- QuotaError        1  a quota of the account is too low
+    |-- StalePlanError        1  the cluster has changed since the plan was made
+    |-- NotFoundError         1  no such cluster, node, job or object
+    |-- ConnectError          1  a node cannot be reached, or its host key has changed
     |-- NodeCommandError      1  a command on a node failed; names host, command, code and last lines
-    |-- SandboxError          1  the sandbox cannot start here, or broke
+    |-- SandboxError          1  the sandbox cannot start on this machine, or one of its parts failed
     `-- JobError              *  a training job failed; carries the exit code of its first failing process
 
 The command line prints them in one place (cluster/main.py) and exits with their exit code.
@@ -38,7 +38,7 @@ __all__ = [
 
 
 class UsageError(ClusterError):
-    """The command line cannot be understood, or lacks an answer that needs a terminal."""
+    """The command line cannot be understood, or a prompt is needed and there is no terminal."""
 
     exit_code = 2
 
@@ -50,7 +50,7 @@ class ConfigError(ClusterError):
 
 
 class AwsError(ClusterError):
-    """An AWS call failed, and repeating it will not help."""
+    """An AWS call failed, and a retry will not help."""
 
 
 class CredentialsError(AwsError):
@@ -58,7 +58,7 @@ class CredentialsError(AwsError):
 
 
 class CapacityError(AwsError):
-    """Nodes ended while starting because AWS lacked capacity for them; `option` says where."""
+    """Nodes ended while starting because AWS had no capacity; `option`: the label of the LaunchOption."""
 
     def __init__(self, message: str, *, option: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -70,7 +70,7 @@ class QuotaError(AwsError):
 
 
 class StalePlanError(ClusterError):
-    """Another run, or AWS, has changed the cluster since this was planned: plan again."""
+    """Another run, or AWS, has changed the cluster since the plan was made: plan again."""
 
 
 class ConnectError(ClusterError):
@@ -82,7 +82,7 @@ class NodeCommandError(ClusterError):
 
 
 class SandboxError(ClusterError):
-    """The sandbox cannot run on this machine, or one of its parts broke."""
+    """The sandbox cannot run on this machine, or one of its parts failed."""
 
 
 class JobError(ClusterError):
@@ -94,4 +94,4 @@ class JobError(ClusterError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM. Its text is the next command to run."""
+    """Ctrl-C or SIGTERM; the message is the next command to run."""

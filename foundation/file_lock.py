@@ -1,4 +1,4 @@
-"""The kernel's lock on a file or a folder, here and on the nodes: it ends with the process that holds it."""
+"""The kernel's lock on a file or a folder, on this machine and on the nodes; it ends with the process that holds it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True, make: bool = True) -> Iterator[int]:
-    """Hold the lock of an existing folder, or of a file; yields its open descriptor.
+    """Hold the lock of an existing folder, or of a file; yields the open descriptor.
 
-    wait: until it is free; else raises BlockingIOError. make: create the file if it does not exist. Raises OSError.
+    wait: until the lock is free; else raises BlockingIOError. make: create a missing file. Raises OSError.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | (os.O_CREAT if make else 0)
     descriptor = _open_locked(path, flags, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -25,14 +25,14 @@ def locked(path: Path, *, wait: bool = True, make: bool = True) -> Iterator[int]
 
 
 class FileLock:
-    """The lock of a file, which is kept; for programs that wait for it for a limited time."""
+    """The lock of a file, for programs that wait a limited time. The file is never deleted."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._descriptor: int | None = None
 
     def take_now(self) -> bool:
-        """Take it if nobody has it; returns whether it is ours. Raises OSError."""
+        """Try once; returns whether the lock was taken. Raises OSError."""
         try:
             self._descriptor = _open_locked(self._path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -40,7 +40,7 @@ class FileLock:
         return True
 
     def take(self, timeout_s: float, pause_s: float = 0.01) -> bool:
-        """Wait for it; returns whether it is ours. Raises OSError."""
+        """Try for timeout_s seconds; returns whether the lock was taken. Raises OSError."""
         deadline = time.monotonic() + timeout_s
         while not self.take_now():
             if time.monotonic() > deadline:
@@ -49,7 +49,7 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Let go of it, if it is ours."""
+        """Release the lock, if held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -62,8 +62,8 @@ class FileLock:
 
 
 def is_held(path: str) -> bool:
-    """Whether somebody has the lock of this file; not when there is no such file."""
-    try:  # shared: two programs that look do not see each other
+    """Whether a process holds the lock of this file; False when there is no such file."""
+    try:  # shared: two programs that check at once do not see each other
         os.close(_open_locked(path, os.O_RDWR, fcntl.LOCK_SH | fcntl.LOCK_NB))
     except FileNotFoundError:
         return False
@@ -73,7 +73,7 @@ def is_held(path: str) -> bool:
 
 
 def _open_locked(path: str | Path, flags: int, operation: int) -> int:
-    """Open and lock; the descriptor. Raises OSError, and BlockingIOError where the lock is taken."""
+    """Open and lock; returns the descriptor. Raises OSError; BlockingIOError if another process holds the lock."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, operation)

@@ -1,4 +1,4 @@
-"""Files that are there in whole or as they were before, and commands that take turns in a folder."""
+"""Atomic writes, and a lock that lets one command at a time work in a folder."""
 
 import os
 import tempfile
@@ -10,13 +10,13 @@ from foundation.file_lock import locked
 from foundation.progress import Event, Report
 
 UNFINISHED = ".new-"
-"""How the names of files begin that are being written; a process that is killed leaves them."""
+"""Prefix of files that are being written; a killed process leaves them behind."""
 
 
 def write_whole(path: Path, data: bytes, *, to_disk: bool = False, mode: int = 0o600) -> None:
-    """Write a file, for its owner alone unless `mode` says more, and rename it. Its folder has to be there.
+    """Write a file atomically, in a folder that exists; by default only its owner can read it.
 
-    to_disk: a power failure, too, leaves one or the other. Raises OSError, and then leaves nothing behind.
+    to_disk: atomic even across a power failure. Raises OSError, and then leaves nothing behind.
     """
     descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
     try:
@@ -40,7 +40,7 @@ def write_whole(path: Path, data: bytes, *, to_disk: bool = False, mode: int = 0
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """A file to write, which becomes `path` where the block ends well, and is removed where not. Makes the folder."""
+    """A file to write that becomes `path` if the block succeeds, and is removed if not. Makes the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
     os.close(descriptor)
@@ -53,10 +53,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def one_at_a_time(folder: Path, *, does: str, report: Report) -> Iterator[None]:
-    """Wait while another command is at work in the folder; does: what it does there, "downloads a dataset".
-
-    Raises OSError.
-    """
+    """Wait while another command works in the folder. does: its verb, "downloads a dataset". Raises OSError."""
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(folder, wait=False))

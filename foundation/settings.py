@@ -20,9 +20,9 @@ from msgspec.structs import fields, replace
 
 from foundation.errors import ConfigError
 
-ALONE = "a value alone is a list of one"
+ALONE = "a single value is a list of one"
 """In the annotation of a list."""
-HIDDEN = "not to be shown: it can be a secret"
+HIDDEN = "never shown: may be a secret"
 """In the annotation of a value."""
 
 _KINDS: dict[Any, tuple[type, ...]] = {
@@ -39,7 +39,7 @@ _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """A table of valid settings. Made from what a user wrote by `check` alone."""
+    """A table of valid settings; only `check` makes one from what a user wrote."""
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - for the classes below this one
         """Invalid combinations of valid settings; `said`: the keys that the table has."""
@@ -50,7 +50,7 @@ S = TypeVar("S", bound=Settings)
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """A key of a table. `table`: what is allowed in it, where it is a table of settings itself."""
+    """A key of a table. `table`: the settings class, if the value is a table itself."""
 
     name: str
     annotation: Any
@@ -60,9 +60,9 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 class Shape(Struct, frozen=True):
-    """In the annotation of text: `pattern` matches it in full. `words`: what that is, if the description is not enough.
+    """In the annotation of text: `pattern` matches all of it. `words`: what it matches, if the description says less.
 
-    Meta has a pattern, too, but compiles it in each run of the program, whether the key is set or not.
+    Meta also has a pattern, but compiles it in every run, whether the key is set or not.
     """
 
     pattern: str
@@ -95,8 +95,8 @@ def describe_settings(kind: type[Settings]) -> Mapping[str, Setting]:
 def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collection[str] = ()) -> S:
     """`table` as a `kind`. Pure.
 
-    `source` is where it was read; `given`: the dotted keys that were not read there but come from the command line.
-    Raises ConfigError, which names every key that is wrong, its value, what is allowed and the nearest known key.
+    source: where the table was read; given: the dotted keys that come from the command line instead.
+    Raises ConfigError, which names every wrong key, its value, what is allowed and the nearest known key.
     """
     reader = _Reader(kind)
     made = reader.read_table(kind, table, ())
@@ -109,7 +109,7 @@ def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collec
 
 
 class _Place(Struct, frozen=True, kw_only=True):
-    """Where a value stands, and what is allowed there. `key`: the setting's; `hidden`: the value is not to be shown."""
+    """A place in the table, and what is allowed there. `key`: the setting's; `hidden`: never show the value."""
 
     key: str
     shown: str
@@ -249,7 +249,7 @@ class _Reader:
 
 
 def _find_longest(text: str, pattern: str) -> int | None:
-    """How many characters a text may have that only has too many of them; None where something else is wrong. Pure."""
+    """How many characters are allowed, for a text that is only too long; None if something else is wrong. Pure."""
     most = next((count for count in range(len(text) - 1, 0, -1) if re.fullmatch(pattern, text[:count])), None)
     if most is None or not all(re.fullmatch(pattern, text[: most - 1] + one) for one in set(text[most:])):
         return None
@@ -268,7 +268,7 @@ def _fits(value: object, annotation: Any) -> bool:
     return type(value) in _KINDS.get(get_origin(base) or base, ())
 
 
-# -- how settings and their values are named to the person who wrote them --------------------------------------------
+# -- settings and their values in error messages -----------------------------------------------------------------------
 
 
 def split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -309,7 +309,7 @@ def _join(words: Sequence[str]) -> str:
 
 
 def suggest(name: str, known: Collection[str], elsewhere: Iterable[str]) -> str:
-    """The end of the message for an unknown name: the nearest known one, or where such a name exists."""
+    """The end of the message for an unknown name: the nearest known name, or the table that has it."""
     nearest = [f'"{found}"' for found in difflib.get_close_matches(name, known, n=1)]
     likely = next(iter((*nearest, *elsewhere)), None)
     suggestion = f"; did you mean {likely}?" if likely is not None else ""
@@ -317,13 +317,13 @@ def suggest(name: str, known: Collection[str], elsewhere: Iterable[str]) -> str:
 
 
 def show_name(name: str) -> str:
-    """A name as a TOML file has it in front of its value."""
+    """A key as TOML writes it."""
     bare = name.replace("_", "").replace("-", "")
     return name if bare.isascii() and bare.isalnum() else show(name)
 
 
 def show(value: object) -> str:
-    """A value as a TOML file has it, or its beginning."""
+    """A value as TOML writes it, cut to 80 characters."""
     if isinstance(value, str | bool):
         text = json.dumps(value, ensure_ascii=False)
     elif isinstance(value, list | tuple):

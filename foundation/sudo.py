@@ -1,6 +1,6 @@
-"""A command under sudo works as the user who called sudo; only the sandbox becomes root.
+"""A command under sudo runs as the user who called sudo; only the sandbox becomes root.
 
-So files that the command writes belong to that user, however the command ends.
+So the files that the command writes belong to that user, however the command ends.
 """
 
 import os
@@ -47,8 +47,8 @@ def find_caller() -> Caller | None:
 def become_caller() -> bool:
     """Give up root's rights, except in `as_root`, when sudo started this process; returns whether it did.
 
-    A user who cannot enter the current folder or read this program could do nothing here. Then the process stays
-    root's, with root's home, as in a shell that `sudo -i` opened.
+    The process stays root, with root's home, if the user cannot enter the current folder or read this program, as in
+    a shell that `sudo -i` opened.
     """
     caller = find_caller()
     if caller is None or sys.platform != "linux":
@@ -70,16 +70,16 @@ def become_caller() -> bool:
 
 @contextmanager
 def as_root() -> Iterator[None]:
-    """Take root's rights back within the block. Changes nothing in a process that has not given them up.
+    """Take root's rights back within the block. Does nothing in a process that has not given them up.
 
-    All threads of the process are root meanwhile, so no other thread may write files.
+    All threads of the process are root during the block, so no other thread may write files.
     """
     if sys.platform != "linux" or os.geteuid() == 0 or os.getresuid()[2] != 0:
         yield
         return
     uid, gid, groups, dont_write_bytecode = os.getuid(), os.getgid(), os.getgroups(), sys.dont_write_bytecode
     _become_root()
-    sys.dont_write_bytecode = True  # it would lie in the user's folders
+    sys.dont_write_bytecode = True  # root would own the files, in the user's folders
     try:
         yield
     finally:
@@ -89,10 +89,10 @@ def as_root() -> Iterator[None]:
 
 
 def give_back(folders: Iterable[Path]) -> None:
-    """Give the caller what root owns in these folders; commands of earlier releases stayed root under sudo.
+    """Give the caller what root owns in these folders: commands of earlier releases stayed root under sudo.
 
-    Call it after become_caller. Follows no symbolic link below the last folder that is the caller's already, and leaves
-    files with several hard links as they are: they may be others' files.
+    Call it after become_caller. Follows no symbolic link below the last folder that the caller already owns, and skips
+    files with several hard links, which may belong to others.
     """
     uid, gid = os.getuid(), os.getgid()
     with as_root():
@@ -101,9 +101,9 @@ def give_back(folders: Iterable[Path]) -> None:
 
 
 def find_repair(path: Path, folders: Iterable[Path]) -> str | None:
-    """The command that makes a root-owned path below the home folder this user's; None for another cause.
+    """The command that gives this user a root-owned path below the home folder; None if root does not own it.
 
-    folders: the program's own; they are repaired together, as a whole.
+    folders: the program's own; one command repairs all of them.
     """
     if os.geteuid() == 0:
         return None
@@ -119,7 +119,7 @@ def find_repair(path: Path, folders: Iterable[Path]) -> str | None:
 
 
 def _normal(path: Path) -> Path:
-    """Absolute, and without "..", which would lead out of a folder."""
+    """Absolute, and without ".." components."""
     return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
 
 
@@ -136,7 +136,7 @@ def _can_work_here() -> bool:
 
 
 def _set_ids(*, uid: int, gid: int) -> None:
-    """Become a user in all but the saved ids, which stay root's. Programs that are started do not keep those."""
+    """Set all ids but the saved ones, which stay root's; child processes do not keep those."""
     if sys.platform == "linux":
         os.setresgid(gid, gid, 0)
         os.setresuid(uid, uid, 0)
@@ -153,7 +153,7 @@ def _give_folder(folder: Path, *, uid: int, gid: int) -> None:
     for base in folder.parents:
         try:
             opened = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:  # it is not there, or is no folder
+        except OSError:  # missing, or not a folder
             continue
         try:
             if os.fstat(opened).st_uid == uid:
@@ -164,10 +164,10 @@ def _give_folder(folder: Path, *, uid: int, gid: int) -> None:
 
 
 def _give_below(base: int, parts: tuple[str, ...], *, uid: int, gid: int) -> None:
-    """Give the folders of a path below an open folder, and all that is in the last of them."""
+    """Give the folders of a path below an open folder, and everything in the last one."""
     try:
         opened = os.open(parts[0], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=base)
-    except OSError:  # it is not there, or is no folder
+    except OSError:  # missing, or not a folder
         return
     try:
         _give(opened, uid=uid, gid=gid)
@@ -187,7 +187,7 @@ def _give_file(name: str, folder: int, *, uid: int, gid: int) -> None:
         if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             return
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:  # it has just been removed, or replaced
+    except OSError:  # just removed, or replaced
         return
     try:
         status = os.fstat(opened)
@@ -203,13 +203,13 @@ def _give(opened: int, *, uid: int, gid: int) -> None:
 
 
 def _find_root_owned(path: Path, home: Path) -> Path | None:
-    """The topmost of a path's parts below home that is root's."""
+    """The topmost part of a path below home that root owns."""
     if not path.is_relative_to(home):
         return None
     for part in (*reversed(path.parents), path):
         try:
             if part != home and part.is_relative_to(home) and part.lstat().st_uid == 0:
                 return part
-        except OSError:  # nothing is there
+        except OSError:  # missing
             return None
     return None

@@ -1,4 +1,4 @@
-"""Threads: the same work for many items at once, several reads at once, and one piece of work in the background."""
+"""Threads: parallel AWS calls, the same work for many items, and one function in the background."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -14,19 +14,16 @@ MAX_THREADS = 8
 
 
 def bounded_pool(threads: int = MAX_THREADS) -> ThreadPoolExecutor:
-    """A pool for calls that wait for the network; by default for AWS calls, which take 100 to 300 ms each.
+    """A pool for calls that wait for the network, such as AWS calls of 100 to 300 ms.
 
-    Use it in `with`, whose end waits for all calls, and ask for the results after the block, in the order of
-    submission, so that the same errors always give the same message, whichever call was faster.
+    Submit in a `with` block, and read the results after it in the order of submission: then the same errors always
+    give the same message, whichever call was faster.
     """
     return ThreadPoolExecutor(max_workers=threads, thread_name_prefix="pool")
 
 
 def run_in_thread(work: Callable[[], T]) -> Future[T]:
-    """Run `work` in a thread of its own; the future has its result or exception.
-
-    The thread is a daemon: the program does not wait for it at exit.
-    """
+    """Run `work` in a daemon thread, which the program does not wait for at exit."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -40,9 +37,9 @@ def run_in_thread(work: Callable[[], T]) -> Future[T]:
 
 
 LOOK_EVERY_S = 0.5
-"""A signal that comes just before a wait is noticed only after it: so waits are short."""
+"""Waits are short because a signal that arrives just before a wait is handled only after it."""
 Check = Callable[[], None]
-"""For work that takes long, to call now and then: raises StoppedError when nobody waits for its result any more."""
+"""Long work calls it regularly; raises StoppedError when the result is no longer needed."""
 
 
 class StoppedError(Exception):
@@ -50,10 +47,10 @@ class StoppedError(Exception):
 
 
 def map_in_threads(work: Callable[[Item, Check], Result], items: Sequence[Item], *, threads: int) -> list[Result]:
-    """The results of work(item, check) for all items, in their order, by at most so many threads at a time.
+    """The results of work(item, check) for all items, in their order.
 
-    The first error, in the order of items, stops the rest and is raised. An interrupt of the waiting thread does, too,
-    and does not wait for work that hangs: the threads are daemons, and `check` raises in them.
+    The first error, in the order of items, stops the other threads and is raised. So does an interrupt of the waiting
+    thread, which does not wait for work that hangs: the threads are daemons, and `check` raises in them.
     """
     return _Pool(work, items).run(min(threads, len(items)))
 
@@ -72,7 +69,7 @@ class _Pool(Generic[Item, Result]):
     def run(self, count: int) -> list[Result]:
         try:
             for _ in range(count):
-                threading.Thread(target=self._live, daemon=True).start()
+                threading.Thread(target=self._work_until_done, daemon=True).start()
             for _ in range(count):
                 while not self._ended.acquire(timeout=LOOK_EVERY_S):
                     pass
@@ -82,7 +79,7 @@ class _Pool(Generic[Item, Result]):
             raise self._errors[min(self._errors)]
         return [self._results[number] for number in range(len(self._items))]
 
-    def _live(self) -> None:
+    def _work_until_done(self) -> None:
         try:
             while not self._stopped.is_set():
                 with self._lock:

@@ -1,6 +1,6 @@
-"""Where a user's files are kept: the home folder, and what the XDG Base Directory Specification puts into it.
+"""A user's folders: home, and those of the XDG Base Directory Specification.
 
-The specification has relative values ignored: https://specifications.freedesktop.org/basedir-spec/latest/
+The specification says to ignore relative values: https://specifications.freedesktop.org/basedir-spec/latest/
 """
 
 import os
@@ -11,7 +11,7 @@ from foundation.errors import ClusterError
 
 
 def home_folder() -> Path:
-    """$HOME, or, where that is empty or relative, what the system's user database says. Raises ClusterError."""
+    """$HOME, or the user database's entry if that is empty or relative. Raises ClusterError."""
     given = Path(os.environ.get("HOME", ""))
     if given.is_absolute():
         return given
@@ -19,28 +19,28 @@ def home_folder() -> Path:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
         raise ClusterError(
-            f"there is no home folder: HOME is not set, and there is no user with the id {os.getuid()}",
+            f"no home folder: HOME is not set, and the system has no user with the id {os.getuid()}",
             hint="export HOME=/a/folder/of/yours",
         ) from None
 
 
 def state_folder() -> Path:
-    """What has to outlive a command: $XDG_STATE_HOME/cluster, or ~/.local/state/cluster. Raises ClusterError."""
+    """State: $XDG_STATE_HOME/cluster, or ~/.local/state/cluster. Raises ClusterError."""
     return _folder("XDG_STATE_HOME", ".local/state") / "cluster"
 
 
 def cache_folder() -> Path:
-    """What can be fetched again: $XDG_CACHE_HOME/cluster, or ~/.cache/cluster. Raises ClusterError."""
+    """Downloads: $XDG_CACHE_HOME/cluster, or ~/.cache/cluster. Raises ClusterError."""
     return _folder("XDG_CACHE_HOME", ".cache") / "cluster"
 
 
 def correct_home() -> None:
-    """Set HOME as above for libraries and child processes, which take an empty one for `/`."""
+    """Set HOME to home_folder() for libraries and child processes, which would read an empty HOME as `/`."""
     if not Path(os.environ.get("HOME", "")).is_absolute():
         try:
             os.environ["HOME"] = str(home_folder())
         except ClusterError:
-            os.environ.pop("HOME", None)  # reported where one is needed
+            os.environ.pop("HOME", None)  # reported when something needs it
 
 
 def _folder(variable: str, below_home: str) -> Path:

@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 def poll(look: Callable[[], T | None], *, timeout_s: float) -> T | None:
-    """Calls `look` until it returns something, and returns that; None when timeout_s seconds have passed.
+    """Call `look` until it returns a value other than None, and return that; None after timeout_s seconds.
 
-    Pauses start at FIRST_PAUSE_S and grow to LONGEST_PAUSE_S; the last look is at the end of the time.
+    Pauses grow from FIRST_PAUSE_S to LONGEST_PAUSE_S; the last call is at the end of the time.
     """
     give_up_at = time.monotonic() + timeout_s
     pause_s = FIRST_PAUSE_S

@@ -1,13 +1,10 @@
-"""The errors of what users import: the base of every error of this project, and the one for what does not exist.
-
-foundation/errors.py has the whole tree.
-"""
+"""The errors of the modules that users import; foundation/errors.py has the whole tree."""
 
 from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """What happened and where; `hint` is the next thing to do, a command where there is one."""
+    """What happened and where; hint: what to do next, if possible a command."""
 
     exit_code = 1
 
@@ -21,4 +18,4 @@ class ClusterError(Exception):
 
 
 class NotFoundError(ClusterError):
-    """What was named does not exist."""
+    """The named thing does not exist."""

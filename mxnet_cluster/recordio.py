@@ -1,12 +1,12 @@
-"""dmlc's RecordIO, the file format that MXNet reads records from, without MXNet.
+"""dmlc's RecordIO, the file format of MXNet's records, without MXNet.
 
-A file is a row of records. A record is one part, or several where its payload holds the magic number:
+A file is a sequence of records. A record is one part, or several if its payload contains the magic number:
 
     0xced7230a | cflag << 29 | length | payload | 0..3 bytes of padding up to a multiple of four
 
 All numbers are little-endian and 32 bits wide. A reader that starts in the middle of a file looks for the magic number
-at a multiple of four, so a payload must not hold it there: the writer takes it out and splits the record at that point,
-and the reader puts it back. cflag is 0 for a whole record, else 1, 2, 3 for its first, middle and last parts.
+at a multiple of four, so a payload must not contain it there: the writer removes it and splits the record at that
+point, and the reader puts it back. cflag is 0 for a whole record, else 1, 2, 3 for its first, middle and last parts.
 
 Source: dmlc-core, include/dmlc/recordio.h and src/recordio.cc. A payload that MXNet's image iterators read begins with
 an IRHeader (mxnet/recordio.py): flag, label, id and id2, and, if flag > 0, `flag` labels instead of the one.
@@ -28,11 +28,11 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _IMAGE_HEADER = struct.Struct("<IfQQ")
 _HEAD_BYTES = 4096
-"""So much of a record is read for its labels: the image's header, and a thousand of them."""
+"""How much of a record is read for its labels: the image's header and a thousand labels."""
 
 
 def encode_record(payload: bytes) -> bytes:
-    """One record as it stands in the file, with padding. Raises ValueError for more than MAX_PAYLOAD_BYTES."""
+    """One record as in a file, with padding. Raises ValueError for more than MAX_PAYLOAD_BYTES."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"a RecordIO payload holds at most {MAX_PAYLOAD_BYTES} bytes, not {len(payload)}")
     cuts = list(_aligned_magics(payload))
@@ -48,17 +48,17 @@ def encode_record(payload: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class EncodedRecord:
-    """A record as it stands in a file, all parts and padding, and where it begins there."""
+    """A record as in a file, with all parts and padding, and its offset."""
 
     offset: int
     content: bytes
 
 
 def scan_records(file: BinaryIO, *, name: str, offset: int = 0) -> Iterator[EncodedRecord]:
-    """Every record in the file, from its position, which is `offset`, to its end.
+    """Every record from the file's position, which is `offset`, to its end.
 
-    name: what an error calls the file. Raises ClusterError, with the offset in bytes, if the file is cut short or is
-    not RecordIO.
+    name: of the file, for errors. Raises ClusterError, with the offset in bytes, if the file is truncated or not
+    RecordIO.
     """
     parts: list[bytes] = []
     begin = offset
@@ -79,9 +79,9 @@ def scan_records(file: BinaryIO, *, name: str, offset: int = 0) -> Iterator[Enco
 
 
 def _parse_part(header: bytes, *, name: str, offset: int, inside: bool) -> tuple[int, int]:
-    """The kind and the length of the record part whose 8 bytes of header stand at `offset`.
+    """The kind and the length of the record part whose 8-byte header is at `offset`.
 
-    inside: it follows another part of the same record. Raises ClusterError if such a part cannot stand there.
+    inside: it follows another part of the same record. Raises ClusterError if such a part cannot be there.
     """
     if len(header) < _PART.size:
         raise broken(name, offset, "the file ends inside a record's header")
@@ -90,12 +90,12 @@ def _parse_part(header: bytes, *, name: str, offset: int, inside: bool) -> tuple
         raise broken(name, offset, f"expected the magic number 0xced7230a, found {magic:#010x}")
     flag, length = field >> _LENGTH_BITS, field & MAX_PAYLOAD_BYTES
     if flag > _LAST or (flag in (_WHOLE, _FIRST)) == inside:
-        raise broken(name, offset, f"a record part of kind {flag} stands where it cannot")
+        raise broken(name, offset, f"a record part of kind {flag} cannot be here")
     return flag, length
 
 
 def decode_record(content: bytes) -> bytes:
-    """The payload of one record, given as it stands in the file."""
+    """The payload of one encoded record."""
     parts = []
     at = 0
     while at < len(content):
@@ -108,17 +108,14 @@ def decode_record(content: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class RecordHead:
-    """Where a record begins, and its labels if its payload begins as an image's does."""
+    """Where a record begins, and its labels if its payload begins like an image's."""
 
     offset: int
     labels: tuple[float, ...] | None
 
 
 def scan_heads(file: BinaryIO, *, name: str, size_bytes: int) -> Iterator[RecordHead]:
-    """Every record in a file of that size, from its beginning; skips what is not looked at.
-
-    Raises ClusterError as `scan_records` does.
-    """
+    """The beginning of every record in a file of this size; skips the rest. Raises as `scan_records` does."""
     offset = 0
     while offset < size_bytes:
         begin = offset
@@ -141,7 +138,7 @@ def scan_heads(file: BinaryIO, *, name: str, size_bytes: int) -> Iterator[Record
 
 
 def _find_labels(payload: bytes) -> tuple[float, ...] | None:
-    """The labels at the beginning of an image's payload, as 32-bit floats; None if it is too short for them."""
+    """The labels at the beginning of an image's payload, as 32-bit floats; None if it is too short."""
     if len(payload) < _IMAGE_HEADER.size:
         return None
     flag, label, _, _ = _IMAGE_HEADER.unpack_from(payload)
@@ -153,9 +150,9 @@ def _find_labels(payload: bytes) -> tuple[float, ...] | None:
 
 
 def find_head(words: bytes) -> int | None:
-    """Where the first record begins in bytes from a multiple of four of their file; None if none does.
+    """The position of the first record in bytes that begin at a multiple of four in their file; None without one.
 
-    The last four bytes are not looked at: they may be a magic number without its length.
+    Ignores the last four bytes: they may be a magic number without its length.
     """
     at = words.find(MAGIC)
     while 0 <= at <= len(words) - _PART.size:
@@ -167,7 +164,7 @@ def find_head(words: bytes) -> int | None:
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """What MXNet's image iterators find in a payload: labels, an id, and the encoded image (PNG or JPEG)."""
+    """The payload for MXNet's image iterators: labels, an id, and the encoded image (PNG or JPEG)."""
 
     labels: tuple[float, ...]
     record_id: int
@@ -187,7 +184,7 @@ def encode_image(record: ImageRecord) -> bytes:
 def decode_image(payload: bytes, *, name: str) -> ImageRecord:
     """The labels, id and encoded image in a payload; labels are 32-bit floats.
 
-    name: what an error calls the record. Raises ClusterError if the payload is too short for its header.
+    name: of the record, for errors. Raises ClusterError if the payload is too short for its header.
     """
     labels = _find_labels(payload)
     if labels is None:
@@ -197,7 +194,7 @@ def decode_image(payload: bytes, *, name: str) -> ImageRecord:
 
 
 def _aligned_magics(payload: bytes) -> Iterator[int]:
-    """Where the magic number stands in the payload at a multiple of four."""
+    """The positions of the magic number in the payload at multiples of four."""
     at = payload.find(MAGIC)
     while at >= 0:
         if at % 4 == 0:
@@ -210,5 +207,5 @@ def _part(flag: int, body: bytes) -> bytes:
 
 
 def broken(name: str, offset: int, what: str) -> ClusterError:
-    """The error for a file that is not whole."""
+    """The error for a broken file."""
     return ClusterError(f"{name}: not a whole RecordIO file, at byte {offset}: {what}")

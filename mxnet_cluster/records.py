@@ -1,14 +1,14 @@
-"""The records of a file or folder, on this machine or in S3, in Python: the same that MXNet's ImageRecordIter reads.
+"""Reads the records of a file or folder, on this machine or in S3, in Python: the same as MXNet's ImageRecordIter.
 
     from mxnet_cluster.records import decode_image, iterate_records
     for payload in iterate_records("s3://bucket/train/", num_parts=4, part_index=0): ...
 
-For other frameworks, and without MXNet, on the user's machine and on the nodes. decode_image takes a payload apart.
-MXNet reads a local folder in the order in which its file system lists it; this sorts the names, as S3 does.
+For other frameworks, and without MXNet, on the user's machine and on the nodes. decode_image decodes a payload. MXNet
+reads a local folder in the order of its file system; this module sorts the names, as S3 does.
 
-How MXNet divides records among workers: ImageRecordIter takes its files as one row of bytes, in their order, and cuts
-it into `num_parts` pieces of equal length, a multiple of four; the last ones may be shorter or empty. Both ends of a
-piece then move to the next beginning of a record in the same file. So a record belongs to the piece in which it begins.
+How MXNet divides records among workers: ImageRecordIter concatenates its files and cuts the bytes into `num_parts`
+pieces of equal length, a multiple of four; the last ones may be shorter or empty. Both ends of a piece then move to the
+next beginning of a record in the same file. So a record belongs to the piece in which it begins.
 
 Source: dmlc-core, src/io/input_split_base.cc (ResetPartition) and src/io/recordio_split.cc (SeekRecordBegin).
 """
@@ -33,7 +33,7 @@ _SEARCH_BYTES = 2**16
 
 @dataclass(frozen=True)
 class Range:
-    """The records of file number `file` that begin in the bytes from `begin` up to `end`, without it."""
+    """The records of file number `file` that begin at the bytes from `begin` up to, but excluding, `end`."""
 
     file: int
     begin: int
@@ -43,29 +43,29 @@ class Range:
 def iterate_records(url: str, *, num_parts: int = 1, part_index: int = 0, region: str | None = None) -> Iterator[bytes]:
     """The payload of each record in one part of the records at `url`, in their order.
 
-    url: as ImageRecordIter's path_imgrec has it: a file, a folder (all non-empty files directly in it), or several with
-    ";" between them. Over all parts of one num_parts, every record comes exactly once.
+    url: like ImageRecordIter's path_imgrec: a file, a folder (all non-empty files directly in it), or several separated
+    by ";". Every record is in exactly one of the `num_parts` parts.
 
-    S3 is read ahead, in up to five ranges of 8 MiB, with retries. Raises NotFoundError if there is nothing,
-    ClusterError (mxnet_cluster/errors.py) that names the file and the byte where it is cut short or is not RecordIO, or
-    says why S3 cannot be read; ValueError if there is no such part.
+    Reads ahead from S3, in up to five ranges of 8 MiB, with retries. Raises NotFoundError if there is nothing,
+    ClusterError (mxnet_cluster/errors.py) that names the file and the byte where it is truncated or not RecordIO, or
+    says why S3 cannot be read; ValueError for an invalid part.
     """
     sources = Sources(region=region)
     shards = sources.find([word for word in url.split(";") if word], suffix="")
     for shard in shards:
         if shard.size_bytes % 4:
             raise ClusterError(
-                f"{shard.name}: {shard.size_bytes} bytes are no multiple of four, so it is no RecordIO file",
-                hint="every file directly in the folder is read as records: move others elsewhere",
+                f"{shard.name}: {shard.size_bytes} bytes, not a multiple of four, so it is not a RecordIO file",
+                hint="every file directly in the folder is read as records: move other files elsewhere",
             )
     ranges = find_part([shard.size_bytes for shard in shards], num_parts, part_index)
     return _iterate(sources, shards, ranges)
 
 
 def find_part(sizes: Sequence[int], num_parts: int, part_index: int) -> tuple[Range, ...]:
-    """What part `part_index` (from 0) of `num_parts` reads of files of these sizes in bytes, in order.
+    """The ranges that part `part_index` (from 0) of `num_parts` reads of files of these sizes in bytes, in order.
 
-    Every file's size must be a multiple of four, as MXNet wants it too. Raises ValueError if there is no such part.
+    Every file's size must be a multiple of four, as in MXNet. Raises ValueError for an invalid part.
     """
     if not 0 <= part_index < num_parts:
         raise ValueError(f"there is no part {part_index} of {num_parts}")
@@ -83,7 +83,7 @@ def find_part(sizes: Sequence[int], num_parts: int, part_index: int) -> tuple[Ra
 
 
 def count_part(starts: Sequence[Sequence[int]], ranges: Sequence[Range]) -> int:
-    """How many records are in these ranges; `starts` are the sorted offsets of the records of each file."""
+    """The number of records in these ranges. starts: the sorted offsets of the records of each file."""
     return sum(bisect_left(starts[it.file], it.end) - bisect_left(starts[it.file], it.begin) for it in ranges)
 
 
@@ -95,14 +95,14 @@ def _iterate(sources: Sources, shards: tuple[Shard, ...], ranges: tuple[Range, .
 
 
 def _records_from(file: BinaryIO, part: Range, shard: Shard) -> Iterator[bytes]:
-    """The records that begin in the range; the file's position is the range's begin."""
-    # Anywhere but at 0, this may be inside a record, which belongs to the part before.
+    """The records that begin in the range; the file is at the beginning of the range."""
+    # Except at 0, this may be inside a record, which belongs to the part before.
     offset = _seek_head(file, part.begin) if part.begin else 0
     records = scan_records(file, name=shard.name, offset=offset)
     while offset < min(part.end, shard.size_bytes):
         record = next(records, None)
         if record is None:
-            raise broken(shard.name, offset, f"the file ends, and not after the {shard.size_bytes} bytes that it had")
+            raise broken(shard.name, offset, f"the file ends here, but it had {shard.size_bytes} bytes")
         yield decode_record(record.content)
         offset += len(record.content)
 
@@ -115,7 +115,7 @@ def _seek_head(file: BinaryIO, offset: int) -> int:
         at = find_head(window)
         if at is not None:
             return file.seek(offset + at)
-        # The last word may be a magic number whose length is still to come.
+        # The last four bytes may be a magic number whose length follows.
         offset += len(window) - 4
         window = window[-4:]
     return offset + len(window)

@@ -1,6 +1,6 @@
-"""Record files to read, on this machine or in S3: which there are, and their bytes.
+"""Finds and reads files of records, on this machine or in S3.
 
-An object in S3 is read in order, several ranges at once, in bounded memory.
+Reads an object of S3 in order, several ranges at once, in bounded memory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 SCHEME = "s3://"
 INDEX_FOLDER = "index"
-"""Beside the shards, so that it is none of the files that MXNet reads when it is given their folder."""
+"""A subfolder of the shards' folder, because MXNet reads every file directly in that folder."""
 
 CHUNK_BYTES = 8 * 2**20
 AHEAD = 4
-"""Ranges under way or waiting to be read."""
+"""Ranges that are requested or waiting to be read."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +41,27 @@ class Shard:
 
 
 def is_s3(name: str) -> bool:
-    """Whether it names something in S3."""
+    """Whether this is an S3 URL."""
     return name.startswith(SCHEME)
 
 
 def has_glob(name: str) -> bool:
-    """Whether it has one of *, ? and [."""
+    """Whether it contains *, ? or [."""
     return any(char in name for char in "*?[")
 
 
 class Sources:
-    """Finds and opens files. S3 is not asked for anything before one of its URLs is."""
+    """Finds and opens files. Connects to S3 only for an S3 URL."""
 
     def __init__(self, *, region: str | None = None) -> None:
         self._region = region
         self._made: s3fs.S3FileSystem | None = None
 
     def find(self, words: Sequence[str], *, suffix: str = ".rec") -> tuple[Shard, ...]:
-        """The files that are named, by themselves, by a glob or by the folder that they are directly in.
+        """The files for these words: files, globs, and folders (the files directly in them).
 
-        In the order of the words, and of the names within each; of folders and globs only what ends with `suffix`,
-        without empty files. Raises NotFoundError if there is nothing, UsageError, AwsError.
+        In the order of the words, sorted within each; of globs and folders, only non-empty files that end with
+        `suffix`. Raises NotFoundError if there is nothing, UsageError, AwsError.
         """
         found: list[Shard] = []
         for word in words:
@@ -73,9 +73,9 @@ class Sources:
 
     @contextmanager
     def open(self, shard: Shard, *, begin: int = 0, end: int | None = None) -> Iterator[BinaryIO]:
-        """The file from byte `begin` on. end: where reading will probably end; what follows comes, too, but slower.
+        """The file from byte `begin`. end: where reading will probably end; reading further is slower.
 
-        Raises ClusterError; also while it is read from S3, if that fails in the end or the object has changed.
+        Raises ClusterError; also while reading from S3, if that fails or the object has changed.
         """
         if is_s3(shard.name):
             with self._open_s3(shard, begin=begin, end=shard.size_bytes if end is None else end) as file:
@@ -91,7 +91,7 @@ class Sources:
 
     @contextmanager
     def _open_s3(self, shard: Shard, *, begin: int, end: int) -> Iterator[BinaryIO]:
-        """An object as it is now: later it is an error if it has changed."""
+        """The current version of an object: reading raises if it changes."""
         with self._explained(shard.name):
             remote = self._s3.open(shard.name, cache_type="none")
 
@@ -99,7 +99,7 @@ class Sources:
             with self._explained(shard.name):
                 content: bytes = remote.cache.fetcher(begin, end)
             if len(content) != end - begin:
-                raise ClusterError(f"{shard.name}: S3 sent {len(content)} bytes where {end - begin} were asked for")
+                raise ClusterError(f"{shard.name}: S3 sent {len(content)} bytes instead of {end - begin}")
             return content
 
         pool = ThreadPoolExecutor(max_workers=AHEAD)
@@ -111,7 +111,7 @@ class Sources:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def read(self, name: str) -> bytes | None:
-        """All of a small file; None if there is none."""
+        """The content of a small file; None if it does not exist."""
         try:
             if not is_s3(name):
                 return Path(name).read_bytes()
@@ -122,7 +122,7 @@ class Sources:
             return None
 
     def read_index(self, shard: Shard) -> bytes | None:
-        """The index of a file of records, as MXNet writes it (.idx): beside it, or in the folder that pack makes."""
+        """The index (.idx) of a file of records: next to it, or in the folder that `pack` creates; None without one."""
         folder, slash, name = shard.name.rpartition("/")
         stem = name.removesuffix(".rec")
         for place in (f"{folder}{slash}{INDEX_FOLDER}/{stem}.idx", f"{folder}{slash}{stem}.idx"):
@@ -135,7 +135,7 @@ class Sources:
     def _s3(self) -> "s3fs.S3FileSystem":
         if self._made is None:
             try:
-                import s3fs  # noqa: PLC0415 - slow to import: not for what is on this machine
+                import s3fs  # noqa: PLC0415 - slow to import, and not needed for local files
             except ImportError as error:
                 hint = 'pip install s3fs; for the nodes: [bootstrap] packages = ["s3fs"], then cluster up'
                 raise ClusterError("reading s3:// needs the package s3fs, which is not installed", hint=hint) from error
@@ -174,7 +174,7 @@ class Sources:
             raise self.explain(word, error) from error
 
     def explain(self, word: str, error: Exception) -> Exception:
-        """The error for what botocore or s3fs raised about a URL."""
+        """The error to show for what botocore or s3fs raised about a URL."""
         return ClusterError(f"{word}: {error}")
 
 
@@ -201,7 +201,7 @@ def _find_local(word: str, suffix: str) -> list[Shard]:
 
 
 class _Ahead(io.RawIOBase):
-    """A file of which fetch(begin, stop) gives any range, read from `begin` on, and fetched ahead up to `end`."""
+    """A file whose ranges fetch(begin, stop) returns; starts at `begin`, and reads ahead up to `end`."""
 
     def __init__(
         self, fetch: Callable[[int, int], bytes], pool: ThreadPoolExecutor, *, size_bytes: int, begin: int, end: int
@@ -226,7 +226,7 @@ class _Ahead(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Forward within the ranges that are coming, what is passed over is thrown away; else all of them are."""
+        """As in io.RawIOBase; forward within the requested ranges, keeps those; otherwise discards all."""
         target = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence] + offset
         if not self._at <= target <= self._asked:
             for coming in self._coming:
@@ -258,7 +258,7 @@ class _Ahead(io.RawIOBase):
         return memoryview(content)
 
     def _ask(self) -> None:
-        """Have the next ranges fetched: AHEAD of them up to the probable end, then one at a time."""
+        """Request the next ranges: AHEAD of them up to the probable end, then one at a time."""
         while len(self._coming) < (AHEAD if self._asked < self._end else 1) and self._asked < self._size_bytes:
             stop = min(self._asked + CHUNK_BYTES, self._size_bytes)
             self._coming.append(self._pool.submit(self._fetch, self._asked, stop))

@@ -1,8 +1,8 @@
-"""Carries a plan out, step by step.
+"""Applies a plan, step by step.
 
-It can be killed at any point and planned and applied again: what a call makes is tagged in that call, what
-a name makes unique is taken as made when it turns out to be ours already, and launches carry a token that is
-on disk before the call.
+A run can be killed at any point, then planned and applied again: every call that makes a resource also tags it, a
+unique name that is already taken counts as made if the tags are the cluster's, and launches carry a token that is on
+disk before the call.
 """
 
 import time
@@ -17,11 +17,11 @@ from provision.resources.launch_recovery import forget_seen_launches
 
 
 def apply(plan: Plan, *, clients: Clients, files: ClusterFiles, report: Report, keep_failed: bool = False) -> None:
-    """Carries out the steps of a plan in their order.
+    """Applies the steps of a plan in order.
 
-    When a step fails, what this run has launched is ended, unless keep_failed: half a cluster would only cost money.
-    Raises AwsError when AWS refuses or a wait is overdue, ClusterError when something of the same name turns
-    out to belong to somebody else, or when another command is changing the cluster.
+    When a step fails, the instances that this run launched are terminated, unless keep_failed: half a cluster would
+    only cost money. Raises AwsError when a call fails or a wait times out; ClusterError when a name is taken by
+    something that is not the cluster's, or when another command is changing the cluster.
     """
     if not plan and not files.launches():
         return
@@ -30,14 +30,14 @@ def apply(plan: Plan, *, clients: Clients, files: ClusterFiles, report: Report, 
         forget_seen_launches(clients.ec2, name=plan.cluster, files=files)
         try:
             for step in plan.steps:
-                _carry_out(step, context)
+                _apply_step(step, context)
         except ClusterError as error:
             if context.launched and not keep_failed:
                 _roll_back(context, error)
             raise
 
 
-def _carry_out(step: Step, context: Context) -> None:
+def _apply_step(step: Step, context: Context) -> None:
     what = step.describe()
     context.report(Event(kind="start", what=what))
     started = time.monotonic()
@@ -51,11 +51,11 @@ def _carry_out(step: Step, context: Context) -> None:
 
 
 def _roll_back(context: Context, error: ClusterError) -> None:
-    """Ends what was launched; what goes wrong with that is said with the error that led here."""
+    """Terminates the instances that this run launched; adds a failure to `error`."""
     try:
-        with aws_errors("ending what was launched"):
+        with aws_errors("terminating the new instances"):
             roll_back(context)
     except ClusterError as failure:
-        error.message += f"\nWhat was launched could not be ended: {failure.message}"
+        error.message += f"\nThe new instances could not be terminated: {failure.message}"
         first = f"{failure.hint}; then: " if isinstance(failure, CredentialsError) and failure.hint else ""
         error.hint = f"{first}cluster down, so that nothing is left that costs money"

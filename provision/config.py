@@ -1,4 +1,4 @@
-"""The [provision] section of cluster.toml: what to launch, where, and who may reach it."""
+"""The [provision] table of cluster.toml: what to launch, where, and who may reach it."""
 
 import difflib
 import re
@@ -14,7 +14,7 @@ from foundation.settings import ALONE, Settings, Shape
 from provision.model import MAX_NODES, Market, SshAddress
 
 NAME_PATTERN: re.Pattern[str] = re.compile(r"[a-z][a-z0-9-]{0,31}")
-"""A cluster's name, to be matched in full: it becomes part of EC2 names, tags, file and host names."""
+"""A cluster's name, for fullmatch: it becomes part of EC2 names, tags, file names and host names."""
 
 _WIDEST_SSH_PREFIX = 8
 
@@ -23,19 +23,19 @@ def _check_ssh_from(value: str) -> str:
     """`auto`, or the network in its normal form: 203.0.113.7 becomes 203.0.113.7/32."""
     if value == "auto":
         return value
-    allowed = '"auto" (the address this machine is seen with) or an IPv4 network such as "203.0.113.0/24"'
+    allowed = '"auto" (this machine\'s public address) or an IPv4 network such as "203.0.113.0/24"'
     try:
         network = IPv4Network(value, strict=False)
     except (AddressValueError, NetmaskValueError) as error:
         raise ValueError(f"must be {allowed}") from error
     if network.prefixlen < _WIDEST_SSH_PREFIX:
         raise ValueError(
-            f"would open ssh to {network.num_addresses:,} addresses, in effect to everybody; must be "
-            f"{allowed}, no wider than /{_WIDEST_SSH_PREFIX}",
+            f"would open ssh to {network.num_addresses:,} addresses; must be {allowed}, no wider than "
+            f"/{_WIDEST_SSH_PREFIX}",
         )
     exact = "/" not in value or str(network).partition("/")[0] == value.partition("/")[0]
     if not exact:
-        raise ValueError(f"has bits set behind its prefix; did you mean {network}? It must be {allowed}")
+        raise ValueError(f"has host bits set; did you mean {network}? Must be {allowed}")
     return str(network)
 
 
@@ -52,7 +52,7 @@ _SIZE = re.compile(rf"({'|'.join(SIZES)}|[0-9]+xlarge|metal-[0-9]+xl)")
 
 
 def check_size(value: str) -> str:
-    """An instance type as it is; pure. Raises ValueError for a size that EC2 does not have.
+    """Return the instance type. Pure. Raises ValueError for a size that EC2 does not have.
 
     https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
     """
@@ -74,29 +74,29 @@ InstanceType = Annotated[
 
 
 class ProvisionConfig(Settings, frozen=True, kw_only=True):
-    """What `cluster up` provides. Every setting has a default."""
+    """What `cluster up` provisions. Every setting has a default."""
 
     region: Annotated[
         str,
         Shape(r"[a-z]{2}(-[a-z]+)+-?[0-9]{1,2}[a-z]?", 'an AWS region such as "us-east-1"'),
         _check_region,
-        Meta(description="The AWS region everything is made in."),
+        Meta(description="The AWS region of all resources."),
     ] = "us-east-1"
     nodes: Annotated[
         int,
         Meta(
             ge=0,
             le=MAX_NODES,
-            description=f"How many instances the cluster has, 0 to {MAX_NODES}. node-0 is the head: the node "
-            "that launch.py runs on, a worker like the others. `cluster up` needs at least 1.",
+            description=f"The number of instances, 0 to {MAX_NODES}. node-0 is the head: the node that starts the "
+            "job, and a worker like the others. `cluster up` needs at least 1.",
         ),
     ] = 2
     instance_type: Annotated[InstanceType, Meta(description="The EC2 instance type of every node.")] = "c5.xlarge"
     instance_types: Annotated[
         tuple[InstanceType, ...],
         Meta(
-            description="Other types to take, in this order, where there is no capacity for instance_type. All "
-            "nodes of a cluster have the same one.",
+            description="Other types to try, in this order, when AWS has no capacity for instance_type. All nodes of "
+            "a cluster have the same type.",
         ),
     ] = ()
     market: Annotated[
@@ -110,8 +110,8 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
     min_nodes: Annotated[
         Literal["all"] | Annotated[int, Meta(ge=1, le=MAX_NODES)],
         Meta(
-            description='"all": as many as `nodes`, or none. A number, at most `nodes`: so many are good enough where '
-            "there is no capacity for all.",
+            description='"all": launch `nodes` instances or none. A number up to `nodes`: when AWS lacks capacity, '
+            "accept this many.",
         ),
     ] = "all"
     capacity_wait_s: Annotated[
@@ -119,27 +119,27 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=86400,
-            description="When no zone, type and market has capacity: for how many seconds to go round them "
-            "again, 0 to 86400.",
+            description="When no zone, type and market has capacity: how many seconds to keep retrying them, 0 to "
+            "86400.",
         ),
     ] = 0
     placement_group: Annotated[
         Literal["auto", "none"],
         Meta(
-            description='"auto": the nodes are close together, in a cluster placement group, when there is more '
-            'than one of them and the type supports it; "none": wherever there is room.',
+            description='"auto": launch more than one node close together, in a cluster placement group, if the type '
+            'supports it; "none": anywhere in the zone.',
         ),
     ] = "auto"
     efa: Annotated[
-        bool, Meta(description="Give every node an Elastic Fabric Adapter. Not all types have one: `up` says so.")
+        bool, Meta(description="Give every node an Elastic Fabric Adapter. `up` rejects types that have none.")
     ] = False
     instance_profile: Annotated[
         str,
         Shape(r"none|auto|[A-Za-z0-9+=,.@_-]{1,128}", '"none", "auto" or the name of an instance profile'),
         Meta(
-            description='What the nodes may do in AWS by themselves. "none": nothing; jobs get temporary '
-            'credentials of yours. "auto": a role is made that reads [data] url and writes [data] results, and '
-            "nothing else; jobs use it. Or the name of an instance profile that is there.",
+            description='What the nodes themselves may do in AWS. "none": nothing; jobs get temporary credentials '
+            'derived from yours. "auto": `up` makes a role for the nodes and their jobs that can only read [data] url '
+            "and write [data] results. Or the name of an existing instance profile.",
         ),
     ] = "none"
     ami: Annotated[
@@ -153,7 +153,7 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
     user: Annotated[
         str,
         Shape(r"[a-z_][a-z0-9_-]{0,31}", 'a Linux user name such as "ubuntu"'),
-        Meta(description="The user that the image gives the key pair to."),
+        Meta(description="The user to log in as; the image gives this user the key pair."),
     ] = "ubuntu"
     volume_size_gib: Annotated[
         int,
@@ -169,36 +169,36 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
         _check_ssh_from,
         Meta(
             description='Who may reach the nodes by ssh: an IPv4 network such as "203.0.113.0/24", or "auto" for '
-            "the one address that this machine is seen with. Nothing else is open to the outside.",
+            "this machine's public address. Nothing else is open to the outside.",
         ),
     ] = "auto"
     subnet_id: Annotated[
         str,
         Shape(r"auto|subnet-[0-9a-f]{8,17}", '"auto" or a subnet id such as "subnet-0123456789abcdef0"'),
         Meta(
-            description='The subnet all nodes are in. "auto" takes a default subnet in a zone that offers the '
-            "instance type.",
+            description='The subnet of all nodes. "auto" takes a default subnet in a zone that offers the instance '
+            "type.",
         ),
     ] = "auto"
     ssh_address: Annotated[
         SshAddress,
         Meta(
-            description='The address that this machine reaches the nodes at: "public", or "private" from within '
-            "the VPC or over a VPN (the nodes then get no public address).",
+            description='The address that this machine connects to: "public", or "private" from within the VPC or '
+            "over a VPN (the nodes then get no public address).",
         ),
     ] = "public"
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - defaults count as what is said
-        """What is wrong between settings."""
+    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
+        """Invalid combinations of valid settings."""
         for key, listed in (("instance_types", all_types(self)), ("market", self.market)):
             if not listed or len(set(listed)) != len(listed):
-                yield f"{key} has the same twice, or nothing: {', '.join(listed) or '[]'}"
+                yield f"{key} is empty or has duplicates: {', '.join(listed) or '[]'}"
         if self.min_nodes != "all" and self.min_nodes > self.nodes:
             yield f"min_nodes = {self.min_nodes} is greater than nodes = {self.nodes}"
         if self.ssh_address == "private" and self.ssh_from == "auto":
             yield (
-                'ssh_address = "private" needs ssh_from to say a network such as "10.0.0.0/16": "auto" is '
-                "the address this machine is seen with on the Internet, not the one it has in the VPC"
+                'ssh_address = "private" needs a network in ssh_from, such as "10.0.0.0/16": "auto" is this '
+                "machine's public address, not its address in the VPC"
             )
 
 
@@ -208,7 +208,7 @@ def all_types(config: ProvisionConfig) -> tuple[str, ...]:
 
 
 def setting_error(config: ProvisionConfig, key: str, problem: str, *, hint: str) -> ConfigError:
-    """The error for a setting that is well formed, and that AWS cannot meet."""
+    """The error for a well-formed setting that AWS cannot satisfy."""
     value = getattr(config, key)
     shown = f'"{value}"' if isinstance(value, str) else str(value)
     return ConfigError(f"[provision] {key} = {shown}: {problem}", hint=hint)

@@ -1,6 +1,6 @@
-"""Reads a cluster, or all clusters of a region, from EC2's tags. Only reads; few calls, whatever the number of nodes.
+"""Reads a cluster, or all clusters of a region, by EC2's tags, in few calls for any number of nodes.
 
-A tag does not make an instance a node: provision/membership.py decides that, for everything that is read here.
+A tag does not make an instance a node: provision/membership.py decides that.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PAGE_SIZE = 1000
 class Instances:
     """The instances with a cluster's tag. live: its nodes; untrusted: the other live ones.
 
-    ended: id -> why, for those that are shutting down or terminated. by_token: ClientToken -> ids, of all of them.
+    ended: id -> reason, for those that are shutting down or terminated. by_token: ClientToken -> ids, of all.
     """
 
     live: tuple[Node, ...]
@@ -76,19 +76,18 @@ class _Found:
 
 
 def describe_cluster(ec2: EC2Client, *, name: str, known: KnownInstances) -> ClusterState:
-    """Everything of the cluster `name` that EC2 has, a half-made one included.
+    """Everything that EC2 has of the cluster `name`, even if it is incomplete.
 
-    known: what this machine knows of its instances. Three calls, and one more per further 1000 instances. Raises
-    AwsError.
+    known: what this machine knows of its instances. Three calls, plus one per 1000 instances. Raises AwsError.
     """
     found = _find_tagged(ec2, name=name)
-    # Read after the instances: lists lag, and these are older than the instances that use them.
+    # After the instances: lists lag, and these are older than the instances that use them.
     key_pair, groups = find_key_pair(ec2, name=name), find_security_groups(ec2, name=name)
     return _state(name, found, key_pair, groups, known)
 
 
 def describe_nodes(ec2: EC2Client, *, name: str, known: KnownInstances) -> ClusterState:
-    """The cluster's nodes, with its key pair and security groups: three calls, side by side. Raises AwsError."""
+    """The cluster's nodes, key pair and security groups: three parallel calls. Raises AwsError."""
     with bounded_pool() as pool:
         reading_key = pool.submit(find_key_pair, ec2, name=name)
         reading_groups = pool.submit(find_security_groups, ec2, name=name)
@@ -123,9 +122,9 @@ def describe_instances(ec2: EC2Client, *, membership: Membership) -> Instances:
 
 
 def describe_now(context: Context) -> Instances:
-    """The cluster's instances while a plan is carried out: one read, and another one the first time. Raises AwsError.
+    """The cluster's instances while a plan is applied: one read, two the first time. Raises AwsError.
 
-    The key pair is not looked at again: the plan has refused one that is not the cluster's.
+    The key pair is not checked again: the plan rejects one that is not the cluster's.
     """
     ec2, name = context.clients.ec2, context.cluster
     if context.groups is None:
@@ -197,10 +196,9 @@ def _sort_out(found: list[_Found], membership: Membership) -> Instances:
 def number_nodes(instances: Iterable[InstanceTypeDef]) -> tuple[Node, ...]:
     """Nodes in the order of their index.
 
-    All instances of one RunInstances call carry the same tags. Their cluster:index tag lists the indices that
-    the call was made for, and EC2's launch index says which of them an instance is: so an index stays with
-    its instance, whatever becomes of the others. An instance without such a tag, or with one that is taken
-    (two machines' `up` at once), gets the next free index.
+    All instances of one RunInstances call have the same tags. Their tag cluster:index lists the indices of the call,
+    and EC2's launch index selects one of them: so an instance keeps its index, whatever happens to the others. An
+    instance without a valid tag, or with an index that is taken (two `up` at once), gets the next free index.
     """
     ordered = sorted(instances, key=_age_order)
     taken: dict[int, InstanceTypeDef] = {}
@@ -220,10 +218,7 @@ def number_nodes(instances: Iterable[InstanceTypeDef]) -> tuple[Node, ...]:
 
 
 def _first_launched(instance: InstanceTypeDef) -> datetime:
-    """When it was first launched.
-
-    LaunchTime moves when a stopped instance is started again; its first network interface stays attached.
-    """
+    """When it was first launched: a start changes LaunchTime, but the first network interface stays attached."""
     times = [
         interface["Attachment"]["AttachTime"]
         for interface in instance.get("NetworkInterfaces", [])
@@ -263,7 +258,7 @@ def _untrusted(found: _Found, *, is_known: bool, problems: tuple[str, ...]) -> U
 
 
 def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
-    """What Node and UntrustedInstance have in common."""
+    """The fields that Node and UntrustedInstance share."""
     return {
         "instance_id": instance["InstanceId"],
         "state": instance["State"]["Name"],
@@ -292,8 +287,7 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
 class ClusterSummary:
     """A cluster. nodes and untrusted: live instances, see provision/membership.py; ending: how many are shutting down.
 
-    owner: an ARN, None when unknown.
-    public_key: of its key pair in EC2 as `type body`, None when there is none.
+    owner: an ARN, if known. public_key: of its key pair in EC2, as `type body`, if any.
     """
 
     name: str
@@ -305,16 +299,15 @@ class ClusterSummary:
 
     @property
     def instances(self) -> tuple[Instance, ...]:
-        """All live instances with the cluster's tag: all of them cost money."""
+        """All live instances with the cluster's tag, which all cost money."""
         return (*self.nodes, *self.untrusted)
 
 
 def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances]) -> tuple[ClusterSummary, ...]:
     """Every cluster that has instances, a security group or a key pair, by name.
 
-    known: what this machine knows of the instances of a cluster, by the cluster's name.
-    A tag cluster:name whose value cannot be the name of a cluster is somebody else's. Three calls, and one more per
-    further 1000 instances or groups. Raises AwsError.
+    known: what this machine knows of a cluster's instances, by the cluster's name. Ignores tags whose value cannot be
+    a cluster's name. Three calls, plus one per 1000 instances or groups. Raises AwsError.
     """
     carriers: FilterTypeDef = {"Name": "tag-key", "Values": [TAG_NAME]}
     with aws_errors("looking for clusters"):

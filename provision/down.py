@@ -1,8 +1,7 @@
-"""`down`: what is there, the plan that ends it, and the receipt: a fresh look proves that nothing is left."""
+"""`down`: finds everything of a cluster, deletes it, and checks afterwards, for the receipt, that nothing is left."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +13,7 @@ from botocore.exceptions import BotoCoreError
 
 from foundation.errors import AwsError
 from foundation.progress import Event, Report
+from foundation.thread_pool import run_in_thread
 from foundation.waiting import poll
 from provision.apply import apply
 from provision.aws.clients import Clients
@@ -30,16 +30,16 @@ from provision.resources.table import KINDS
 from provision.resources.unfinished_uploads import IDLE_S
 
 LEFTOVERS_TIMEOUT_S = 60.0
-"""Volumes and interfaces vanish from EC2's lists a little later than their instance."""
+"""Volumes and interfaces stay in EC2's lists a little longer than their instance."""
 
 PRICES_TIMEOUT_S = 10.0
-"""How long the receipt waits for prices that were asked for before the deletion began, in seconds."""
+"""How long the receipt waits for prices, which are requested before the deletion starts."""
 
 MAX_PASSES = 3
-"""How often `down` looks again and deletes what has turned up meanwhile."""
+"""How many plans one `down` applies at most, if more of the cluster turns up."""
 
 LOCAL_FILES = "local files"
-"""Kind of what ForgetFiles removes."""
+"""The kind of ForgetFiles in the receipt."""
 
 _SHOWN = 8
 _WIDTH = 80
@@ -55,21 +55,21 @@ class ForgetFiles(Step):
         return "remove the cluster's key and known hosts from this machine"
 
     def deletions(self) -> Sequence[tuple[str, Sequence[str]]]:
-        """They are counted as one."""
+        """All files count as one."""
         return ((LOCAL_FILES, ["private key, known hosts"]),)
 
     def apply(self, context: Context) -> bool:
-        """Always there to be removed: the lock is one of them."""
+        """Always True: at least the lock is there."""
         context.files.forget()
         return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """What `down` is to do; false when nothing of the cluster is there.
+    """What `down` will do; false when nothing of the cluster exists.
 
-    urls: folders in S3 that the cluster uses. local_files: this machine has files of it. ended: ids of instances that
-    had ended, or were ending, before, as far as EC2 still shows them.
+    urls: folders in S3 that the cluster uses. local_files: this machine has files of the cluster. ended: ids of
+    instances that were terminated or shutting down before, as far as EC2 still shows them.
     """
 
     plan: Plan
@@ -86,9 +86,9 @@ def prepare_down(
 ) -> Ending:
     """What `down` would do; only reads.
 
-    urls: folders in S3 (s3://bucket/folder/) below which interrupted uploads are looked for.
-    After an interrupted `up` it may wait, see wait_for_interrupted_launches. What IAM and S3 do not let the caller
-    look at is no error: the receipt says so. Raises AwsError, ClusterError.
+    urls: folders in S3 (s3://bucket/folder/) to search for interrupted uploads.
+    After an interrupted `up` it may wait, see wait_for_interrupted_launches. A refused read in IAM or S3 is not an
+    error: the receipt lists it. Raises AwsError, ClusterError.
     """
     scope = Scope(clients=clients, name=name, urls=tuple(urls))
     looks = {kind.kind: kind.look for kind in KINDS}
@@ -100,10 +100,10 @@ def prepare_down(
 
 
 def plan_down(state: ClusterState, *, local_files: bool = False) -> Plan:
-    """Everything that carries the cluster's tag, in the order in which AWS lets go of it; empty when it is gone. Pure.
+    """Deletes everything that carries the cluster's tag, in the order in which AWS allows it. Pure.
 
-    By the tag, so that every machine can delete the cluster: instances that are not trusted end, too.
-    local_files: whether files of the cluster are on this machine; they go last: until then `up` could go on.
+    By the tag, so that every machine can delete the cluster: untrusted instances are terminated, too.
+    local_files: whether this machine has files of the cluster. They go last: until then `up` can continue.
     """
     kinds = [kind.plan_down for kind in reversed(KINDS) if kind.plan_down is not None]
     steps = tuple(step for plan in kinds for step in plan(state))
@@ -111,13 +111,11 @@ def plan_down(state: ClusterState, *, local_files: bool = False) -> Plan:
 
 
 def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Report) -> Receipt:
-    """Carries out a plan of prepare_down, and looks afresh: what turns up then is deleted as well.
-
-    Raises as `apply` does.
-    """
+    """Applies the plan of prepare_down, then looks again, and deletes what has turned up since. Raises as `apply`."""
     name, plans = ending.plan.cluster, [ending.plan]
     began = datetime.now(UTC)
-    prices = _ask_prices(clients, ending.plan)
+    nodes = terminated_by(ending.plan)
+    prices = run_in_thread(lambda: describe_node_prices(clients, nodes))  # the deletion does not wait for a price list
     apply(ending.plan, clients=clients, files=files, report=report)
     scope = Scope(clients=clients, name=name, urls=ending.urls)
     looks = _look_for_rest(scope, timeout_s=LEFTOVERS_TIMEOUT_S if ending else 0.0)
@@ -126,7 +124,7 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
         further = plan_down(_describe(scope, files), local_files=files.exist)
         if done.issuperset(further.steps):
             break
-        report(Event(kind="info", what="more of the cluster has turned up"))
+        report(Event(kind="info", what="found more of the cluster: deleting it as well"))
         apply(further, clients=clients, files=files, report=report)
         plans.append(further)
         looks = _look_for_rest(scope, timeout_s=LEFTOVERS_TIMEOUT_S)
@@ -142,7 +140,7 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
 
 
 def _describe(scope: Scope, files: ClusterFiles) -> ClusterState:
-    """The cluster with all that it has. Raises AwsError."""
+    """The cluster with all its resources. Raises AwsError."""
     state = describe_cluster(scope.clients.ec2, name=scope.name, known=files.known_instances())
     found = {}
     for kind in reversed(KINDS):
@@ -150,15 +148,15 @@ def _describe(scope: Scope, files: ClusterFiles) -> ClusterState:
             try:
                 found[kind.kind] = kind.find(scope)
             except AwsError:
-                if not kind.may_be_unseen:  # the receipt says so of the others
+                if not kind.may_be_unseen:  # the receipt lists it
                     raise
     return replace(state, found=found)
 
 
 def _look_for_rest(scope: Scope, *, timeout_s: float) -> list[Look]:
-    """A fresh look at every kind: when nothing is left, or when timeout_s seconds are over. Raises AwsError.
+    """Looks at every kind until nothing is left, for at most timeout_s seconds. Raises AwsError.
 
-    Only kinds of which something was left are looked at again.
+    Looks again only at kinds of which something was left.
     """
     looks: dict[str, Look] = {}
 
@@ -172,29 +170,11 @@ def _look_for_rest(scope: Scope, *, timeout_s: float) -> list[Look]:
     return list(looks.values())
 
 
-def _ask_prices(clients: Clients, plan: Plan) -> Future[Prices]:
-    """Begins to ask what the nodes cost, beside the deletion: that must not wait for a price list out of reach."""
-    nodes = terminated_by(plan)
-    answer: Future[Prices] = Future()
-
-    def ask() -> None:
-        try:
-            answer.set_result(describe_node_prices(clients, nodes))
-        except BaseException as error:  # noqa: BLE001 - raised again where the answer is read
-            answer.set_exception(error)
-
-    if nodes:
-        threading.Thread(target=ask, name="prices", daemon=True).start()
-    else:
-        answer.set_result({})
-    return answer
-
-
 def _wait_for_prices(prices: Future[Prices]) -> Prices:
-    """The prices, if they came in time."""
+    """The prices, if they arrive in time."""
     try:
         return prices.result(timeout=PRICES_TIMEOUT_S)
-    except (TimeoutError, BotoCoreError):  # the cluster is gone by now, and that is what the receipt is about
+    except (TimeoutError, BotoCoreError):  # the cluster is already deleted: the receipt matters more than its cost
         return {}
 
 
@@ -205,9 +185,9 @@ def _wait_for_prices(prices: Future[Prices]) -> Prices:
 class Bill:
     """How long nodes ran, and what that cost.
 
-    node_hours: of all nodes together. usd: of these hours alone, not of disks and traffic; None when a price is not
-    known. on_spot: part of it is at the present spot price, where the price of each hour would be right.
-    uncounted: instances that are not in it, since they ended or were ending before, as far as EC2 still shows them.
+    node_hours: of all nodes together. usd: for these hours, without disks and traffic; None when a price is unknown.
+    on_spot: part of it is computed with the current spot price instead of each hour's. uncounted: ids of instances
+    that are not in it because they had ended, or were ending, before; as far as EC2 still shows them.
     """
 
     node_hours: float = 0.0
@@ -218,10 +198,10 @@ class Bill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """What `down` did, and what a fresh look found afterwards.
+    """What `down` deleted, and what it found afterwards.
 
-    leftovers: what carries the cluster's tag after all; empty when everything went well. looked_for: kinds of things.
-    unseen: what could not be looked at. in_progress: uploads that somebody may be at, and that were left alone.
+    leftovers: resources that still carry the cluster's tag. looked_for: kinds, in the plural. unseen: what could not
+    be read. in_progress: uploads that may still be running, and were left alone.
     """
 
     cluster: str
@@ -236,8 +216,8 @@ class Receipt:
 def make_bill(plans: Sequence[Plan], *, prices: Prices, now: datetime, ended: Iterable[str] = ()) -> Bill:
     """The bill of the nodes that plans terminate `now`. One node without a price makes the cost unknown.
 
-    ended: ids of instances that were gone or going before, by `resize` or by a `down` that was interrupted: EC2 does
-    not say for how long they ran, so that they are not in it, and the bill has to say so.
+    ended: ids of instances that an earlier `resize` or interrupted `down` ended. EC2 does not say how long they ran,
+    so the bill lists them as uncounted.
     """
     steps = [step for plan in plans for step in plan.steps]
     nodes = terminated_by(*plans)
@@ -260,7 +240,7 @@ def terminated_by(*plans: Plan) -> list[Instance]:
 
 
 def deleted_by(*plans: Plan) -> tuple[Resource, ...]:
-    """What the steps of plans delete, each once."""
+    """What the steps of plans delete, without duplicates."""
     found = (
         Resource(kind=kind, resource_id=each)
         for plan in plans
@@ -272,7 +252,7 @@ def deleted_by(*plans: Plan) -> tuple[Resource, ...]:
 
 
 def receipt_document(receipt: Receipt) -> dict[str, Any]:
-    """The receipt for programs: what `cluster down --json` prints."""
+    """The receipt as `cluster down --json` prints it."""
     return {
         "cluster": receipt.cluster,
         "gone": not receipt.leftovers,
@@ -296,18 +276,18 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
 def render_receipt(receipt: Receipt, *, price_note: str = "") -> str:
     """The receipt as text. price_note: what to add to the cost, such as "simulated"."""
     if not receipt.deleted and not receipt.leftovers:
-        lines = [f"cluster {receipt.cluster}: nothing is there"]
+        lines = [f"cluster {receipt.cluster}: nothing to delete"]
     else:
-        end = "NOT all is gone" if receipt.leftovers else "is gone"
-        lines = [f"cluster {receipt.cluster}{':' if receipt.leftovers else ''} {end}"]
+        end = ": NOT everything is deleted" if receipt.leftovers else " is deleted"
+        lines = [f"cluster {receipt.cluster}{end}"]
         lines.extend(_counted("deleted", receipt.deleted))
         lines.extend(_render_leftovers(receipt))
     if receipt.in_progress:
         folders = ", ".join(sorted({f"s3://{upload.bucket}/" for upload in receipt.in_progress}))
         lines += _entry(
-            "spared",
-            f"{len(receipt.in_progress)} x upload to {folders}, younger than {IDLE_S / 60:.0f} minutes: a data put may "
-            "be at work; `cluster down` aborts them later",
+            "kept",
+            f"{len(receipt.in_progress)} x upload to {folders}, active in the last {IDLE_S / 60:.0f} minutes: a data "
+            "put may be running; a later `cluster down` aborts them",
         )
     for unseen in receipt.unseen:
         lines += _entry("unseen", f"{unseen.kind}: {unseen.why}")
@@ -322,7 +302,7 @@ def _render_leftovers(receipt: Receipt) -> list[str]:
     lines = _counted("left", receipt.leftovers)
     commands = [resource.deletion for resource in receipt.leftovers if resource.deletion]
     if commands:
-        lines += _entry("", "if `cluster down` does not delete them in a minute, this does:")
+        lines += _entry("", "run `cluster down` again in a minute, or delete them yourself:")
     lines += [f"{'':{_INDENT}}{command}" for command in commands]
     return lines
 
@@ -331,18 +311,18 @@ def _render_bill(bill: Bill, price_note: str) -> str:
     if bill.usd is None:
         cost = "the price is unknown"
     else:
-        about, how = ("about ", ", spot at its present price") if bill.on_spot else ("", "")
-        digits = 2 if bill.usd >= 0.1 or bill.usd == 0 else 4  # what is not nothing is not shown as $0.00
-        notes = "; ".join(filter(None, ["disks and traffic not counted", price_note]))
+        about, how = ("about ", ", at the current spot price") if bill.on_spot else ("", "")
+        digits = 2 if bill.usd >= 0.1 or bill.usd == 0 else 4  # a small cost is not shown as $0.00
+        notes = "; ".join(filter(None, ["without disks and traffic", price_note]))
         cost = f"{about}${bill.usd:.{digits}f}{how} ({notes})"
     words = f"{bill.node_hours:.2f} node hours, {cost}"
     if bill.uncounted:
-        words += f"; not counted: {len(bill.uncounted)} x instance that had ended, or was ending, before"
+        words += f"; not counted: {len(bill.uncounted)} x instance that ended earlier"
     return words
 
 
 def _counted(title: str, resources: tuple[Resource, ...]) -> list[str]:
-    """One entry per kind: 2 x instance: i-1, i-2 (never more ids than fit on a screen)."""
+    """One entry per kind, such as "2 x instance: i-1, i-2", with a limited number of ids."""
     lines = []
     for kind in dict.fromkeys(resource.kind for resource in resources):
         ids = [resource.resource_id for resource in resources if resource.kind == kind]

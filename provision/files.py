@@ -1,6 +1,6 @@
-"""What of a cluster is kept on the user's machine.
+"""A cluster's files on the user's machine.
 
-All but the private key can be lost: `cluster adopt` takes the nodes back then.
+Only the private key cannot be replaced: if the others are lost, `cluster adopt` adds the nodes again.
 """
 
 import fcntl
@@ -31,15 +31,15 @@ from provision.membership import KnownInstances
 
 T = TypeVar("T")
 TOKEN_LIFETIME_S = 600.0
-"""A launch this old is in EC2's lists, if it took effect. What is not listed then has ended since, and its token
-would bring back the ended instances."""
+"""EC2 lists a launch of this age, if it took effect. If it is not listed, its instances have ended, and its token
+would only return those."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
     """A RunInstances call that may have been made. digest: of its request; started_at: seconds since 1970.
 
-    instance_ids: what it launched; () until its answer has arrived.
+    instance_ids: the instances that it launched; () until its response has arrived.
     """
 
     digest: str
@@ -51,9 +51,9 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Journal:
-    """What this machine launched or adopted. launches: those whose token is still needed; instance_ids: of all others.
+    """What this machine launched or adopted. launches: those whose token is still needed; instance_ids: all others.
 
-    Ids of instances that have ended stay until the cluster is deleted: EC2 never gives an id twice.
+    Ids of ended instances stay until the cluster is deleted: EC2 never reuses an id.
     """
 
     launches: tuple[Launch, ...] = ()
@@ -61,7 +61,7 @@ class Journal:
 
 
 class ClusterFiles:
-    """One folder of one cluster: private key, known hosts, journal of launches, addresses. Made at the first write."""
+    """A cluster's folder: private key, known hosts, journal of launches, addresses. The first write creates it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -71,13 +71,13 @@ class ClusterFiles:
         self.making = root / "making.json"
         self.lock_file = root / "lock"
         self.addresses_file = root / "addresses.json"
-        # What hosts of the user's own have of the cluster; not among _all: it stays until that is taken back.
+        # What was set up on the user's own hosts. Not in _all: it stays until that is undone.
         self.other_hosts = root / "other_hosts.json"
 
     def find_public_key(self) -> str | None:
-        """The public half of the private key as `type body`; None when there is no private key.
+        """The public half of the private key as `type body`; None without a private key.
 
-        Raises ClusterError when the file is there and is no private key.
+        Raises ClusterError when the file is not a private key.
         """
         try:
             return public_key_of(self.private_key.read_bytes())
@@ -86,14 +86,13 @@ class ClusterFiles:
         except ValueError as error:
             raise ClusterError(
                 f"{self.private_key} is not an OpenSSH private key without passphrase: {error}",
-                hint=f"put the right key there, or move it away; without it running nodes are out of reach: "
-                f"rm {self.private_key}",
+                hint=f"restore the key, or, without any way to reach running nodes, remove it: rm {self.private_key}",
             ) from error
         except OSError as error:
             _cannot(error, "read", self.private_key)
 
     def make_key(self) -> str:
-        """Makes the private key (0600) unless it is there; its public half. On disk before it returns."""
+        """The public half of the private key, which it makes (0600) if missing; on disk before it returns."""
         existing = self.find_public_key()
         if existing is not None:
             return existing
@@ -102,13 +101,13 @@ class ClusterFiles:
         return public_key_of(key)
 
     def launches(self) -> tuple[Launch, ...]:
-        """The launches that the last runs began and did not see through. Raises ClusterError."""
+        """Launches of earlier runs that have not been confirmed yet. Raises ClusterError."""
         return self._read_journal().launches
 
     def known_instances(self) -> KnownInstances:
-        """The instances that this machine launched, adopted or pinned the host key of.
+        """The instances that this machine launched, adopted or pinned.
 
-        A private key that cannot be read is as good as none here; whoever uses it gets the error. Raises ClusterError.
+        An unreadable private key counts as none here; its user gets the error. Raises ClusterError.
         """
         journal = self._read_journal()
         launched = {instance_id for launch in journal.launches for instance_id in launch.instance_ids}
@@ -122,13 +121,13 @@ class ClusterFiles:
         )
 
     def note_instances(self, instance_ids: Iterable[str]) -> None:
-        """Remembers instances as this cluster's nodes, on disk before it returns. Raises ClusterError."""
+        """Records instances as this cluster's nodes, on disk before it returns. Raises ClusterError."""
         journal = self._read_journal()
         if new := frozenset(instance_ids) - journal.instance_ids:
             self._write_journal(replace(journal, instance_ids=journal.instance_ids | new))
 
     def _pinned(self) -> frozenset[str]:
-        """Ids of the instances whose host key is pinned; bootstrap/ssh/keys.py writes the file, and judges it."""
+        """Ids of the instances whose host key is pinned; bootstrap/ssh/keys.py writes and checks the file."""
         try:
             lines = self.known_hosts.read_text(encoding="ascii", errors="replace").splitlines()
         except FileNotFoundError:
@@ -138,15 +137,15 @@ class ClusterFiles:
         return frozenset(line.split()[0] for line in lines if line.split())
 
     def _read_journal(self) -> Journal:
-        # Not to be passed over: its token is what keeps a repeated launch from doubling the cluster.
-        hint = f"when no launch is under way: rm {self.journal}; then cluster adopt takes the nodes back"
+        # An error, since its tokens keep a repeated launch from doubling the cluster.
+        hint = f"if no launch is in progress: rm {self.journal}; then cluster adopt adds the nodes again"
         return self._read_json(self.journal, Journal, hint=hint) or Journal()
 
     def client_token(self, digest: str, *, indices: tuple[int, ...], now: float) -> str:
-        """The ClientToken of a launch: that of an interrupted run for the same request, else a new one.
+        """The ClientToken of a launch: that of an interrupted run with the same request, or a new one.
 
-        A new one is on disk before this returns, so that a crash during the launch cannot lose it.
-        digest: of the request. indices: of the nodes launched. now: seconds since 1970. Raises ClusterError.
+        A new token is on disk before this returns: a crash during the launch cannot lose it.
+        digest: of the request. indices: of the nodes to launch. now: seconds since 1970. Raises ClusterError.
         """
         journal = self._read_journal()
         for launch in journal.launches:
@@ -159,7 +158,7 @@ class ClusterFiles:
         return new.token
 
     def note_launched(self, digest: str, instance_ids: Iterable[str]) -> None:
-        """Remembers what a launch has launched, on disk before it returns. Raises ClusterError."""
+        """Records the instances of a launch, on disk before it returns. Raises ClusterError."""
         journal, ids = self._read_journal(), tuple(instance_ids)
         changed = tuple(
             replace(launch, instance_ids=ids) if launch.digest == digest else launch for launch in journal.launches
@@ -167,14 +166,14 @@ class ClusterFiles:
         self._write_journal(replace(journal, launches=changed))
 
     def forget_launch(self, digest: str) -> None:
-        """Drops one token: its launch was refused."""
+        """Drops the token of a refused launch."""
         journal = self._read_journal()
         self._write_journal(_drop(journal, [launch for launch in journal.launches if launch.digest == digest]))
 
     def forget_launches(
         self, launched: Mapping[str, Collection[str]], *, tokens: Collection[str] | None = None
     ) -> None:
-        """Drops these tokens, None for all: what they launched has been seen, or is gone. The instances stay known.
+        """Drops these tokens, by default all: EC2 lists what they launched, or it has ended. The instances stay known.
 
         launched: ClientToken -> ids of the instances that EC2 lists. Raises ClusterError.
         """
@@ -186,25 +185,22 @@ class ClusterFiles:
             self._write_journal(replace(left, instance_ids=left.instance_ids | seen))
 
     def makings(self) -> dict[str, float]:
-        """Kinds of things that may have been made without a token, and when that was begun, in seconds since 1970.
-
-        Raises ClusterError.
-        """
+        """Kind of a resource that may have been made without a token -> when, as Unix time. Raises ClusterError."""
         return self._read_json(self.making, dict[str, float], hint=f"wait a minute, then: rm {self.making}") or {}
 
     def note_making(self, kind: str, *, now: float) -> None:
-        """Notes, on disk before it returns, that something of a kind is about to be made. Raises ClusterError."""
+        """Records, on disk before it returns, that a resource is about to be made. Raises ClusterError."""
         self._write(self.making, msgspec.json.encode({**self.makings(), kind: now}))
 
     def forget_making(self, kind: str) -> None:
-        """It is deleted again."""
+        """Records that the resource is deleted."""
         makings = self.makings()
         if makings.pop(kind, None) is not None:
             self._write(self.making, msgspec.json.encode(makings))
 
     def forget(self) -> None:
-        """Removes all files of the cluster, and the folder unless something else is in it."""
-        for path in (*self._all, *self.root.glob(f"{UNFINISHED}*")):  # a killed run leaves what it was writing
+        """Removes all files of the cluster, and the folder unless it has other files."""
+        for path in (*self._all, *self.root.glob(f"{UNFINISHED}*")):  # killed runs leave unfinished files
             self._remove(path)
         try:
             if self.root.is_dir() and not any(self.root.iterdir()):
@@ -214,7 +210,7 @@ class ClusterFiles:
 
     @property
     def exist(self) -> bool:
-        """Whether there is anything to forget."""
+        """Whether the cluster has files on this machine."""
         return any(path.exists() for path in self._all)
 
     @property
@@ -229,22 +225,22 @@ class ClusterFiles:
         )
 
     def addresses(self) -> dict[str, str]:
-        """Where the nodes were when they were last set up, by instance id. A hint: EC2 says where they are."""
+        """Where the nodes were when they were last set up, by instance id; EC2 has the current addresses."""
         try:
             return {str(key): str(value) for key, value in json.loads(self.addresses_file.read_bytes()).items()}
         except (OSError, ValueError, AttributeError):
             return {}
 
     def keep_addresses(self, addresses: Mapping[str, str]) -> None:
-        """Remember where the nodes are; writes only what is new. Raises ClusterError."""
+        """Saves the nodes' addresses if they changed. Raises ClusterError."""
         if self.addresses() != addresses:
             self._write(self.addresses_file, json.dumps(dict(addresses), indent=1).encode())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lets one command at a time change the cluster. Raises ClusterError when another one is at it.
+        """Lets one command at a time change the cluster. Raises ClusterError while another one does.
 
-        The lock is the kernel's: it ends with the process that holds it, however that ends.
+        The kernel releases the lock when the process that holds it ends.
         """
         self._make_root()
         with ExitStack() as stack:
@@ -254,20 +250,20 @@ class ClusterFiles:
                 holder = self.lock_file.read_text(errors="replace").strip() or "unknown"
                 raise ClusterError(
                     f"another command is changing this cluster (process {holder}, lock {self.lock_file})",
-                    hint="wait until it has ended",
+                    hint="wait until it ends",
                 ) from error
             except OSError as error:
                 _cannot(error, "write", self.lock_file)
             os.ftruncate(handle, 0)
-            with suppress(OSError):  # it is for the message above alone: `down` has to work on a full disk, too
+            with suppress(OSError):  # only for the message above: `down` must work on a full disk, too
                 os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
             yield
 
     def find_command_at_work(self) -> int | None:
-        """The process that holds the lock; None when nobody does, as far as this user may look.
+        """The process that holds the lock; None if there is none, or this user may not see it.
 
-        The lock itself is tried only while the process that wrote its id there lives: trying means holding it for a
-        moment, and an `up` at that moment would be refused.
+        Tries the lock only while the process whose id is in the file lives: a try would make an `up` fail that starts
+        at that moment.
         """
         try:
             handle = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC)
@@ -286,7 +282,7 @@ class ClusterFiles:
             os.close(handle)
 
     def _read_json(self, path: Path, kind: type[T], *, hint: str) -> T | None:
-        """A file's content; None when there is no file. hint: for one that is damaged. Raises ClusterError."""
+        """A file's content; None without a file. hint: for a damaged file. Raises ClusterError."""
         try:
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except FileNotFoundError:
@@ -312,7 +308,7 @@ class ClusterFiles:
             _cannot(error, "remove", path)
 
     def _write(self, path: Path, content: bytes) -> None:
-        """Writes a file (0600) so that after a crash there is all of it or nothing."""
+        """Writes a file (0600), atomically even across a crash."""
         self._make_root()
         try:
             write_whole(path, content, to_disk=True)
@@ -321,7 +317,7 @@ class ClusterFiles:
 
 
 def _drop(journal: Journal, dropped: Collection[Launch]) -> Journal:
-    """Without these launches; what they are known to have launched stays known."""
+    """The journal without these launches; their known instances stay."""
     launched = frozenset(instance_id for launch in dropped for instance_id in launch.instance_ids)
     kept = tuple(launch for launch in journal.launches if launch not in dropped)
     return Journal(launches=kept, instance_ids=journal.instance_ids | launched)
@@ -330,7 +326,7 @@ def _drop(journal: Journal, dropped: Collection[Launch]) -> Journal:
 def _cannot(error: OSError, verb: str, path: Path) -> NoReturn:
     raise ClusterError(
         f"cannot {verb} {path}: {error.strerror}",
-        hint="check the folder's owner, permissions and free space",
+        hint="check the folder's owner, its permissions and the free disk space",
     ) from error
 
 
@@ -340,10 +336,10 @@ def make_private_key() -> bytes:
 
 
 def public_key_of(private_key: bytes) -> str:
-    """Its public half as `type body`, without comment. Raises ValueError for anything but such a key."""
+    """Its public half as `type body`, without comment. Raises ValueError if it is not such a key."""
     try:
         loaded = load_ssh_private_key(private_key, password=None)
-    except (TypeError, UnsupportedAlgorithm) as error:  # a passphrase; a key type nobody knows
+    except (TypeError, UnsupportedAlgorithm) as error:  # a passphrase; an unknown key type
         raise ValueError(str(error)) from error
     return loaded.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
@@ -351,8 +347,6 @@ def public_key_of(private_key: bytes) -> str:
 def _lives(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True

@@ -1,7 +1,7 @@
-"""Decides which instances are nodes of a cluster. Pure; provision/describe.py reads what it decides on.
+"""Decides which instances are nodes of a cluster. Pure; provision/describe.py reads the input.
 
-The tag cluster:name is a claim: anyone in the account who may run tagged instances can make it. A node receives the
-code, the job's credentials and the `--env` values, so an instance has to meet all three conditions:
+The tag cluster:name is only a claim: anyone in the account who may run tagged instances can make it. A node receives
+the code, the job's credentials and the `--env` values, so an instance must meet all three conditions:
 
     known here    the cluster's key pair    its security group    the instance is
     yes           yes                       yes                   a node
@@ -23,8 +23,8 @@ from provision.model import ClusterState, KeyPair, SecurityGroup, UntrustedInsta
 class KnownInstances:
     """What this machine knows of a cluster's instances.
 
-    instance_ids: of those that it launched, adopted or pinned the host key of. tokens: ClientTokens of launches whose
-    answer it never saw. public_key: the public half of the private key here; None when there is none that can be read.
+    instance_ids: it launched or adopted them, or pinned their host keys. tokens: ClientTokens of launches whose
+    response it never saw. public_key: the public half of its private key; None without a readable key.
     """
 
     instance_ids: frozenset[str] = frozenset()
@@ -47,8 +47,8 @@ class Claim:
 class Membership:
     """What an instance needs to be a node of the cluster `name`.
 
-    key_problem: why the key pair of the cluster's name in EC2 is not the cluster's; None when it is, or is missing.
-    group_ids: of the cluster's security groups.
+    key_problem: why the key pair with the cluster's name is not the cluster's; None if it is, or does not exist.
+    group_ids: the cluster's security groups.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Membership:
 def find_membership(
     *, name: str, key_pair: KeyPair | None, groups: Iterable[SecurityGroup], known: KnownInstances
 ) -> Membership:
-    """What an instance needs, with the key pair and the groups that have the cluster's name."""
+    """What an instance needs, from the key pair and the groups with the cluster's name."""
     return Membership(
         name=name,
         key_problem=_find_key_problem(key_pair, known.public_key),
@@ -72,9 +72,9 @@ def find_membership(
 def find_known(claims: Collection[Claim], known: KnownInstances) -> frozenset[str]:
     """The ids of the instances that this machine launched, adopted or pinned.
 
-    A token counts only while all instances that carry it are of one RunInstances call: EC2 lets the same token be used
-    once in each zone (https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html), and anyone who may
-    describe instances can read it.
+    A token counts only while one RunInstances call made all instances that carry it: EC2 accepts the same token once
+    in each zone (https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html), and anyone who may describe
+    instances can read it.
     """
     reservations: dict[str | None, set[str]] = {}
     for claim in claims:
@@ -88,7 +88,7 @@ def find_known(claims: Collection[Claim], known: KnownInstances) -> frozenset[st
 
 
 def find_problems(claim: Claim, membership: Membership) -> tuple[str, ...]:
-    """Why an instance cannot be a node of the cluster, whoever launched it; empty when it can."""
+    """Why an instance cannot be a node of the cluster, whoever launched it; empty if it can."""
     wanted = resource_name(membership.name)
     problems = []
     if claim.key_name != wanted:
@@ -123,7 +123,7 @@ def no_nodes(state: ClusterState, *, what: str = "") -> NotFoundError:
 
 
 def describe_untrusted(instances: Collection[UntrustedInstance]) -> str:
-    """How many instances of a cluster are not trusted, and which, as the end of a sentence about the cluster."""
+    """The end of a sentence about a cluster: how many instances are not trusted, and which."""
     ids = [instance.instance_id for instance in instances]
     listed = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
     counted = "1 instance with its tag is" if len(ids) == 1 else f"{len(ids)} instances with its tag are"

@@ -1,4 +1,4 @@
-"""What a cluster is made of, as EC2 shows it: frozen values, no calls."""
+"""What a cluster consists of, as EC2 shows it: frozen values, no calls."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ Role = Literal["head", "worker"]
 InstanceState = Literal["pending", "running", "shutting-down", "terminated", "stopping", "stopped"]
 
 MAX_NODES = 1000
-"""One RunInstances and one TerminateInstances call take no more
+"""The most that one RunInstances or TerminateInstances call takes
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_TerminateInstances.html)."""
 TAG_NAME = "cluster:name"
 TAG_ROLE = "cluster:role"
@@ -30,12 +30,12 @@ def resource_name(name: str) -> str:
 
 
 def profile_name(name: str, *, region: str) -> str:
-    """The name of the cluster's role and instance profile: IAM has one set of names for all regions."""
+    """The name of the cluster's role and instance profile; with the region, since IAM's names are global."""
     return f"cluster-{region}-{name}"
 
 
 def federated_name(name: str) -> str:
-    """The name by which AWS knows who uses the temporary credentials of the cluster's jobs: 32 characters at most.
+    """The user name in the temporary credentials of the cluster's jobs: at most 32 characters.
 
     https://docs.aws.amazon.com/STS/latest/APIReference/API_GetFederationToken.html
     """
@@ -43,16 +43,16 @@ def federated_name(name: str) -> str:
 
 
 def tags(*, name: str, owner: str, role: str) -> dict[str, str]:
-    """The tags of everything that belongs to the cluster `name`. owner: an ARN."""
+    """The tags of every resource of the cluster `name`. owner: an ARN."""
     return {TAG_NAME: name, TAG_ROLE: role, TAG_OWNER: owner[:MAX_TAG_LENGTH], "Name": resource_name(name)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instance:
-    """An instance with a cluster's tag that has not been told to end.
+    """A live instance with a cluster's tag.
 
-    launched_at: when EC2 first launched it, in UTC; started_at: when it last began to run.
-    ran: its tag cluster:ran, see provision/pause.py. volume_ids: of its disks.
+    launched_at: when EC2 first launched it, in UTC; started_at: when it last started.
+    ran: its tag cluster:ran, see provision/pause.py.
     """
 
     instance_id: str
@@ -81,20 +81,20 @@ class Node(Instance):
 
     @property
     def name(self) -> str:
-        """What the command line calls it: node-0, node-1, ..."""
+        """Its name on the command line: node-0, node-1, ..."""
         return f"node-{self.index}"
 
     def address(self, kind: SshAddress) -> str | None:
-        """The address to reach it at from this machine; None while EC2 has given it none."""
+        """The address that this machine connects to; None while EC2 has assigned none."""
         return self.public_ip if kind == "public" else self.private_ip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UntrustedInstance(Instance):
-    """An instance that carries a cluster's tag and is not one of its nodes: nothing is sent to it.
+    """An instance that carries a cluster's tag but is not one of its nodes: nothing is sent to it.
 
-    owner: its tag cluster:owner, which anyone can choose. is_known: this machine launched, adopted or pinned it.
-    problems: why it cannot be a node, whoever launched it; empty when `cluster adopt` would make it one.
+    owner: its tag cluster:owner, which anyone can set. is_known: this machine launched, adopted or pinned it.
+    problems: why it cannot be a node, whoever launched it; empty if `cluster adopt` would make it one.
     """
 
     owner: str | None
@@ -112,7 +112,7 @@ class UntrustedInstance(Instance):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeyPair:
-    """A key pair in EC2 that has the cluster's name; `ours`: it carries the cluster's tag as well.
+    """A key pair in EC2 with the cluster's name; `ours`: it also carries the cluster's tag.
 
     public_key: type and body as in an authorized_keys line, without comment.
     """
@@ -124,12 +124,12 @@ class KeyPair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SecurityGroup:
-    """A security group that has the cluster's name; `ours`: it carries the cluster's tag as well.
+    """A security group with the cluster's name; `ours`: it also carries the cluster's tag.
 
-    ssh_from: the networks of the ssh rules that this program made, rules made by hand left out.
+    ssh_from: the networks of the ssh rules that this program made, without those made by hand.
     ssh_open_to: all networks that may reach 22/tcp, whoever made the rule.
-    open_to_members: everything is allowed in from its members; egress_to_members: and out to them, by a rule
-    that names the group, as EFA needs it.
+    open_to_members: its members may send it everything. egress_to_members: a rule that names the group allows
+    everything out to its members, which EFA needs.
     """
 
     group_id: str
@@ -143,9 +143,9 @@ class SecurityGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Upload:
-    """A multipart upload to S3 that was begun and not completed: its parts cost as objects do.
+    """An incomplete multipart upload to S3: its parts cost the same as objects.
 
-    idle_s: seconds since its newest part arrived. by_node: one of the cluster's nodes has begun it.
+    idle_s: seconds since its newest part arrived. by_node: a node of the cluster started it.
     """
 
     bucket: str
@@ -156,19 +156,19 @@ class Upload:
 
     @property
     def url(self) -> str:
-        """Where it goes."""
+        """The object that it would make."""
         return f"s3://{self.bucket}/{self.key}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterState:
-    """All of one cluster that EC2 knows of.
+    """One cluster, as EC2 shows it.
 
-    nodes: live instances that are trusted, in the order of their index; untrusted: the other live instances.
+    nodes: trusted live instances, in the order of their index; untrusted: the other live instances.
     ending: ids of instances that are shutting down.
-    ended: id -> why, for those that are shutting down or terminated and that EC2 still shows.
-    security_groups: those that have the cluster's name, at most one in each VPC.
-    found: what `up` and `down` have found besides, by kind (provision/resources/table.py).
+    ended: id -> reason, for instances that are shutting down or terminated and that EC2 still shows.
+    security_groups: those with the cluster's name, at most one in each VPC.
+    found: further resources that `up` and `down` have found, by kind (provision/resources/table.py).
     """
 
     name: str
@@ -182,12 +182,12 @@ class ClusterState:
 
     @property
     def security_group(self) -> SecurityGroup | None:
-        """The group that is ours, if there is one."""
+        """The group that carries the cluster's tag."""
         return next((group for group in self.security_groups if group.ours), None)
 
     @property
     def head(self) -> Node | None:
-        """The node that launch.py runs on."""
+        """The node that starts the job."""
         return next((node for node in self.nodes if node.role == "head"), None)
 
     @property
@@ -210,7 +210,7 @@ class ClusterState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
-    """Who is asking, and from where. owner: an ARN. ssh_from: the network that may reach the nodes by ssh."""
+    """The caller's identity and location. owner: an ARN. ssh_from: the network that may reach the nodes by ssh."""
 
     region: str
     account_id: str
@@ -222,9 +222,9 @@ class Caller:
 class LaunchOption:
     """One way to get the nodes: a market, a type and a zone, with every `auto` of the configuration resolved.
 
-    architecture: x86_64 or arm64. root_device: the image's root device name. image_created_at: None when
-    AWS does not say. placement: whether the nodes go into the cluster's placement group. efa: whether they
-    get an Elastic Fabric Adapter. usd_per_hour: of one node; None when it cannot be had.
+    architecture: x86_64 or arm64. root_device: the image's root device name. placement: whether the nodes go into the
+    cluster's placement group. efa: whether they get an Elastic Fabric Adapter. usd_per_hour: of one node.
+    image_created_at and usd_per_hour are None if unknown.
     """
 
     market: Market
@@ -246,16 +246,15 @@ class LaunchOption:
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """For messages: c5.xlarge on demand in us-east-1a."""
         return f"{self.instance_type} {'on spot' if self.market == 'spot' else 'on demand'} in {self.zone}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quota:
-    """A limit of the account on the vCPUs that run at once, of a kind of instance types and a market.
+    """The account's limit on running vCPUs, for one kind of instance types and one market.
 
-    needed, in_use and limit are vCPUs; limit and in_use are None when they cannot be had, and `unknown` says
-    why. needed: of the whole launch.
+    needed: vCPUs of the whole launch; in_use, limit: vCPUs, None if unknown; `unknown`: why the limit is.
     """
 
     code: str
@@ -267,15 +266,15 @@ class Quota:
 
     @property
     def suffices(self) -> bool:
-        """Whether the launch fits; an unknown limit is not known to be in the way."""
+        """Whether the launch fits; True for an unknown limit."""
         return self.limit is None or (self.in_use or 0) + self.needed <= self.limit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Permissions:
-    """What the caller may do, of all that `up` and `down` will call: actions such as ec2:RunInstances.
+    """The caller's permissions for the calls of `up` and `down`: actions such as ec2:RunInstances.
 
-    unknown: those that a dry run could not tell about. without: those that are missing, and that can be done without.
+    unknown: dry runs gave no answer. without: missing, but not required.
     """
 
     allowed: tuple[str, ...] = ()
@@ -286,10 +285,10 @@ class Permissions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preflight:
-    """What was found out before a launch. options: in the order in which they are tried, never empty.
+    """The result of the checks before a launch. options: in the order in which they are tried, never empty.
 
-    skipped: why other ways are not tried, in words. public_address: the nodes get one.
-    volume_usd_per_gib_month: of the disks; None when it cannot be had.
+    skipped: other ways to launch, and why they are not tried. public_address: the nodes get one.
+    volume_usd_per_gib_month: None if unknown.
     """
 
     options: tuple[LaunchOption, ...]
@@ -306,7 +305,7 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def format_indices(indices: Iterable[int]) -> str:
-    """Indices as text: 0-3,7 for 0, 1, 2, 3 and 7."""
+    """Indices as text: "0-3,7" for 0, 1, 2, 3 and 7."""
     runs: list[tuple[int, int]] = []
     for index in sorted(set(indices)):
         if runs and runs[-1][1] == index - 1:

@@ -1,15 +1,15 @@
 """`stop`, `start` and `allow`, and how long a node has run.
 
-EC2 forgets when an instance first ran as soon as it is started again (LaunchTime moves). So `stop` notes it in the
-instance's tag cluster:ran before it stops the instance: "before,start,stop". `before` is for how many seconds the node
-ran before the period that ends now; `start` and `stop` are the ends of that period, in seconds since 1970.
+EC2 does not keep earlier running periods: a start changes LaunchTime. So before `stop` stops an instance, it writes
+"before,start,stop" to the tag cluster:ran. `before`: seconds that the node ran before the period that ends now;
+`start` and `stop`: that period, in seconds since 1970.
 
     the tag's start is     the node is    it has run for
-    no tag, or damaged     any            since it was launched, at most
+    no tag, or damaged     any            at most the time since its launch
     this period's          stopped        before + (stop - start)
     this period's          running        before + (now - start): the stop was interrupted
     an earlier period's    running        before + (stop - start) + (now - this period's start)
-    an earlier period's    stopped        the same, at most: something else stopped it
+    an earlier period's    stopped        at most the same: something else stopped it
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from provision.model import (
 from provision.plan import Context, Plan, Step
 from provision.preflight.caller import describe_caller
 from provision.resources.instances import wait_until_none
+from provision.resources.key_pair import missing_key
 from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.resources.resource import tagged
 from provision.resources.security_group import plan_ssh_rules
@@ -53,21 +54,21 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 STOPPED_BY_CALL = ("Client.UserInitiatedShutdown", "Client.UserInitiatedHibernate", "User initiated")
-"""What a state reason begins with when somebody asked EC2 to stop or end the instance."""
+"""How a state reason begins when a call stopped or terminated the instance."""
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 900.0
 """Large GPU instances take minutes to shut down."""
 
 _RAN = re.compile(r"([0-9]{1,12}),([0-9]{1,12}),([0-9]{1,12})")
 _GONE_OR_NOT_YET = frozenset({"IncorrectInstanceState", "InvalidInstanceID.NotFound"})
-_COSTS_NOTHING_BUT_DISKS = "the nodes that are stopped cost only their disks meanwhile"
+_DISKS_ONLY = "stopped nodes cost only their disks"
 _NO_START = {
-    "InsufficientInstanceCapacity": "stopped nodes can start again only in their own zone, which is full now: "
-    f"cluster start again later ({_COSTS_NOTHING_BUT_DISKS}), or cluster down, then cluster up, which looks elsewhere",
-    "VcpuLimitExceeded": "end or stop something else of this account, or ask for a higher limit "
-    f"(aws service-quotas list-service-quotas --service-code ec2), then: cluster start; {_COSTS_NOTHING_BUT_DISKS}",
-    "IncorrectInstanceState": "somebody else is stopping or ending them: cluster status, then cluster start again",
-    "InvalidInstanceID.NotFound": "somebody else has ended them: cluster status",
+    "InsufficientInstanceCapacity": "stopped nodes can start only in their own zone, which has no capacity now: run "
+    f"cluster start later ({_DISKS_ONLY}), or cluster down, then cluster up, which tries other zones",
+    "VcpuLimitExceeded": "stop or terminate other instances of this account, or request a higher limit "
+    f"(aws service-quotas list-service-quotas --service-code ec2), then: cluster start; {_DISKS_ONLY}",
+    "IncorrectInstanceState": "something else is stopping or terminating them: cluster status, then cluster start",
+    "InvalidInstanceID.NotFound": "something else has terminated them: cluster status",
 }
 _NO_START["InsufficientHostCapacity"] = _NO_START["InsufficientInstanceCapacity"]
 _NO_START["InstanceLimitExceeded"] = _NO_START["VcpuLimitExceeded"]
@@ -85,7 +86,7 @@ def prepare_stop(clients: Clients, *, name: str, files: ClusterFiles, report: Re
 def prepare_start(clients: Clients, *, name: str, config: ProvisionConfig, files: ClusterFiles) -> Plan:
     """What `start` would do; only reads. Empty when all nodes run. Raises as plan_start does, and AwsError."""
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
-    _refuse_no_nodes(state, "start")  # before the caller's address is asked for
+    _refuse_no_nodes(state, "start")  # before finding the caller's address
     return plan_start(
         state,
         ssh_from=describe_caller(clients, config).ssh_from,
@@ -97,7 +98,7 @@ def prepare_start(clients: Clients, *, name: str, config: ProvisionConfig, files
 def prepare_allow(
     clients: Clients, *, name: str, config: ProvisionConfig, files: ClusterFiles
 ) -> tuple[Plan, SecurityGroup, str]:
-    """What `allow` would do, the security group as it is, and the network that is to be let in; only reads.
+    """What `allow` would do, the current security group, and the network to allow; only reads.
 
     Raises as plan_allow does, and AwsError.
     """
@@ -108,7 +109,7 @@ def prepare_allow(
 
 
 def describe_disks_gib(ec2: EC2Client, *, name: str) -> int:
-    """The size of all disks of a cluster in GiB. One call per 500 disks. Raises AwsError."""
+    """The total size of a cluster's disks in GiB. One call per 500 disks. Raises AwsError."""
     with aws_errors(f"looking for the disks of cluster {name}"):
         pages = ec2.get_paginator("describe_volumes").paginate(
             Filters=[tagged(name)], PaginationConfig={"PageSize": 500}
@@ -118,10 +119,10 @@ def describe_disks_gib(ec2: EC2Client, *, name: str) -> int:
 
 
 def plan_stop(state: ClusterState) -> Plan:
-    """Stops what runs or is about to, and waits for what is stopping.
+    """Stops running and pending nodes, and waits for those that are stopping.
 
-    Raises NotFoundError when there are no nodes, ClusterError when spot instances are among those that run: one-time
-    spot instances, as this program launches them, cannot be stopped
+    Raises NotFoundError without nodes; ClusterError if spot instances run: this program launches one-time spot
+    instances, which cannot be stopped
     (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/stop-spot-instances.html).
     """
     _refuse_no_nodes(state, "stop")
@@ -130,8 +131,8 @@ def plan_stop(state: ClusterState) -> Plan:
         nodes, are = ("node", "is a spot instance") if len(spot) == 1 else ("nodes", "are spot instances")
         which = f"{nodes} {format_indices(node.index for node in spot)} of cluster {state.name}"
         raise ClusterError(
-            f"{which} {are}, which can be ended and not stopped",
-            hint="cluster resize 0 (releases the instances and their disks, and keeps the cluster's definition)",
+            f"{which} {are}, which cannot be stopped, only terminated",
+            hint="cluster resize 0 (terminates the instances, deletes their disks and keeps the cluster)",
         )
     steps: list[Step] = [StopInstances(nodes=awake)] if awake else []
     if waiting := tuple(node.instance_id for node in state.nodes if node.state != "stopped"):
@@ -140,19 +141,15 @@ def plan_stop(state: ClusterState) -> Plan:
 
 
 def plan_start(state: ClusterState, *, ssh_from: str, ssh_address: SshAddress, local_key: str | None) -> Plan:
-    """Lets the caller in, starts what is stopped, and waits until all nodes run.
+    """Allows ssh from the caller, starts stopped nodes, and waits until all run.
 
-    What is stopping can be started only when it has stopped. ssh_from: a network. local_key: the public half of the
-    private key on this machine. Raises NotFoundError when there are no nodes, ClusterError when this machine
-    could not reach them anyway: started nodes cost money.
+    A node that is stopping must stop before it can start. ssh_from: a network. local_key: the public half of this
+    machine's private key. Raises NotFoundError without nodes; ClusterError when this machine's key cannot reach them:
+    started nodes cost money.
     """
     _refuse_no_nodes(state, "start")
     if local_key is None or (state.key_pair is not None and state.key_pair.public_key not in {None, local_key}):
-        what = "is not on this machine" if local_key is None else "on this machine is another one"
-        raise ClusterError(
-            f"only the private key of cluster {state.name} can reach its nodes; it {what}",
-            hint="start it from the machine that made it, or put the key back; or end all: cluster down",
-        )
+        raise missing_key(state.name, local_key)
     steps = list(plan_ssh_rules(_find_group(state), ssh_from))
     if stopping := tuple(node.instance_id for node in state.nodes if node.state == "stopping"):
         steps.append(WaitForStopped(instance_ids=stopping))
@@ -163,7 +160,7 @@ def plan_start(state: ClusterState, *, ssh_from: str, ssh_address: SshAddress, l
 
 
 def plan_allow(state: ClusterState, *, ssh_from: str) -> Plan:
-    """Lets `ssh_from`, a network, in by ssh instead of the network that was let in before; rules by hand stay.
+    """Allows ssh from `ssh_from`, a network, instead of the previous network; keeps rules made by hand.
 
     Raises NotFoundError when the cluster has no security group.
     """
@@ -171,18 +168,18 @@ def plan_allow(state: ClusterState, *, ssh_from: str) -> Plan:
 
 
 def _refuse_no_nodes(state: ClusterState, verb: str) -> None:
-    """Raises NotFoundError when the cluster has no nodes. verb: what was to be done to them."""
+    """Raises NotFoundError when the cluster has no nodes. verb: for the message."""
     if not state.nodes:
         raise no_nodes(state, what=f"to {verb}")
 
 
 def _find_group(state: ClusterState) -> SecurityGroup:
-    """The group that the nodes are in; without nodes, the one there is. Raises NotFoundError."""
+    """The nodes' group; without nodes, any of the cluster's. Raises NotFoundError."""
     networks = {node.vpc_id for node in state.nodes if node.vpc_id}
     ours = [group for group in state.security_groups if group.ours]
     group = next((group for group in ours if not networks or group.vpc_id in networks), None)
     if group is None:
-        what = f"the security group {resource_name(state.name)} is gone" if state.nodes else "there is no such cluster"
+        what = f"the security group {resource_name(state.name)} is missing" if state.nodes else "no such cluster"
         raise NotFoundError(
             f"cluster {state.name}: {what}",
             hint="cluster down, then cluster up" if state.nodes else "cluster up",
@@ -195,7 +192,7 @@ def _find_group(state: ClusterState) -> SecurityGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopInstances(Step):
-    """Stop nodes, and note in their tags how long they have run."""
+    """Stop nodes, and write to their tags how long they have run."""
 
     nodes: tuple[Node, ...]
 
@@ -203,10 +200,9 @@ class StopInstances(Step):
         return f"stop {_name(self.nodes)}"
 
     def apply(self, context: Context) -> bool:
-        """Notes how long each node has run, then stops all in one call. False: none of them runs any more.
+        """Writes each node's tag, then stops all in one call. False: none was running.
 
-        The note comes first: EC2 forgets when the period began as soon as the node is started again. A node that is
-        still `pending` cannot be stopped: it is waited for.
+        Waits for nodes that are still `pending`: EC2 cannot stop those.
         """
         ids = {node.instance_id for node in self.nodes}
         nodes = self.nodes
@@ -226,8 +222,8 @@ class StopInstances(Step):
         if poll(look, timeout_s=START_TIMEOUT_S) is None:
             late = ", ".join(f"{node.name} ({node.instance_id}): {node.state}" for node in nodes)
             raise AwsError(
-                f"nodes cannot be stopped after {START_TIMEOUT_S:.0f} s: {late}",
-                hint="cluster stop --nodes, again; or end all: cluster down",
+                f"nodes could not be stopped within {START_TIMEOUT_S:.0f} s: {late}",
+                hint="cluster stop --nodes again; or delete everything: cluster down",
             )
         return changed
 
@@ -242,7 +238,7 @@ class WaitForStopped(Step):
         return f"wait until {count(len(self.instance_ids), 'instance has', 'instances have')} stopped"
 
     def apply(self, context: Context) -> bool:
-        """Until all of them are stopped, or gone. One read per look. Raises AwsError when the time is over."""
+        """Waits until all are stopped or terminated. One read per poll. Raises AwsError after STOP_TIMEOUT_S."""
 
         def find(now: Instances) -> list[str]:
             return [node.instance_id for node in now.live if node.state != "stopped"]
@@ -250,16 +246,16 @@ class WaitForStopped(Step):
         if left := wait_until_none(self.instance_ids, find, context, timeout_s=STOP_TIMEOUT_S):
             raise AwsError(
                 f"still not stopped after {STOP_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
-                hint="cluster stop --nodes waits on",
+                hint="to continue waiting: cluster stop --nodes",
             )
         return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartInstances(Step):
-    """Start stopped nodes, and wait until they run; those that are starting already are only waited for.
+    """Start stopped nodes, and wait until these and the pending ones run.
 
-    public_address: they are to have one before they are taken as running.
+    public_address: wait until they have one.
     """
 
     nodes: tuple[Node, ...]
@@ -269,9 +265,9 @@ class StartInstances(Step):
         return f"start {_name(self.nodes)}"
 
     def apply(self, context: Context) -> bool:
-        """Starts them in one call, and waits until they run. One read per look. False: all were starting already.
+        """Starts them in one call, and waits until they run. One read per poll. False: all were already starting.
 
-        Raises AwsError when AWS refuses, when one stops or ends again, or when the time is over.
+        Raises AwsError when the call fails, when a node stops or ends again, or after START_TIMEOUT_S.
         """
         before = {node.instance_id: node for node in self.nodes}
         asleep = sorted(node.instance_id for node in self.nodes if node.state in {"stopping", "stopped"})
@@ -298,13 +294,13 @@ class StartInstances(Step):
             late = format_indices(node.index for node in self.nodes if node.instance_id not in ready)
             raise AwsError(
                 f"nodes {late} do not run after {START_TIMEOUT_S:.0f} s",
-                hint="cluster start waits on; cluster stop --nodes stops them",
+                hint="to continue waiting: cluster start; to stop them: cluster stop --nodes",
             )
         return bool(asleep)
 
 
 def _stop(nodes: Sequence[Node], context: Context) -> bool:
-    """One call for each value of the tag (usually one), and one to stop them. False: not all of them can be now."""
+    """One call per value of the tag (usually one), and one to stop the nodes. False: EC2 cannot stop all now."""
     ec2 = context.clients.ec2
     now = datetime.fromtimestamp(time.time(), UTC)
     by_value: dict[str, list[str]] = {}
@@ -334,12 +330,12 @@ def _start(ids: list[str], context: Context) -> None:
 def _find_failed(
     before: Mapping[str, Node], now: Mapping[str, Node], ended: Mapping[str, str], awake: Collection[str]
 ) -> dict[str, str]:
-    """Those that will not run, and why. awake: ids of those that were seen to start."""
+    """Nodes that will not run, and why. awake: ids of nodes that have been seen starting."""
     failed = {instance_id: ended[instance_id] for instance_id in before.keys() & ended.keys()}
     for instance_id, node in now.items():
         if node.state not in {"stopping", "stopped"}:
             continue
-        # EC2's lists may still show it as it was before the call. If it is asleep again, its times or its reason moved.
+        # EC2's lists may still show the state before the call. If the node stopped again, its times or reason changed.
         moved = (node.started_at or node.launched_at) > (before[instance_id].started_at or node.launched_at)
         reason = node.state_reason or ""
         another = reason != before[instance_id].state_reason and not reason.startswith(STOPPED_BY_CALL)
@@ -352,7 +348,7 @@ def _stopped_while_starting(failed: dict[str, str]) -> AwsError:
     reasons = "; ".join(f"{instance_id}: {why}" for instance_id, why in sorted(failed.items()))
     return AwsError(
         f"{len(failed)} of the nodes stopped or ended while starting: {reasons}",
-        hint="cluster start, again; cluster stop --nodes stops the others; cluster down ends all",
+        hint="cluster start again; to stop the others: cluster stop --nodes; to delete everything: cluster down",
     )
 
 
@@ -370,7 +366,7 @@ class Ran:
 
 
 def running_s(node: Instance, *, now: datetime) -> float:
-    """For how many seconds it has run: never less than 0, nor more than since its launch."""
+    """How many seconds it has run: between 0 and the time since its launch."""
     launched, moment = node.launched_at.timestamp(), now.timestamp()
     longest = max(moment - launched, 0.0)
     start = _period_start(node)
@@ -387,14 +383,14 @@ def running_s(node: Instance, *, now: datetime) -> float:
 
 
 def ran_tag(node: Instance, *, now: datetime) -> str:
-    """The tag's value for a node that is stopped now.
+    """The tag's value for a node that is stopped `now`.
 
-    For one that was to be stopped before and still runs it only moves the end: nothing counts twice.
+    After an interrupted stop only the end of the period moves: nothing counts twice.
     """
     start = _period_start(node)
     ran = parse_ran(node.ran, node)
     if ran is None:
-        # Periods that nobody noted, if there were any, count in full, as running_s does.
+        # Without a tag, earlier periods count in full, as in running_s.
         before_s = max(start - int(node.launched_at.timestamp()), 0)
     elif ran.start < start:
         before_s = ran.before_s + (ran.stop - ran.start)
@@ -404,7 +400,7 @@ def ran_tag(node: Instance, *, now: datetime) -> str:
 
 
 def parse_ran(text: str | None, node: Instance) -> Ran | None:
-    """The tag's content; None when there is no tag, or it cannot be true of the node (somebody changed it)."""
+    """The tag's content; None without a tag, or if the values are impossible for the node (someone changed them)."""
     found = _RAN.fullmatch(text or "")
     if found is None:
         return None
@@ -415,5 +411,5 @@ def parse_ran(text: str | None, node: Instance) -> Ran | None:
 
 
 def _period_start(node: Instance) -> int:
-    """When it last began to run, in whole seconds since 1970, as EC2 has it."""
+    """When EC2 last started it, in whole seconds since 1970."""
     return int((node.started_at or node.launched_at).astimezone(UTC).timestamp())

@@ -1,4 +1,4 @@
-"""A plan: steps in their order. Plans are pure; a step's `apply` carries it out (provision/apply.py runs them)."""
+"""A plan: steps in order. Making one is pure; provision/apply.py runs each step's `apply`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from provision.model import (
 
 @dataclass(kw_only=True, slots=True)
 class Context:
-    """What the steps of a plan share while they are carried out.
+    """What the steps of a plan share while they are applied.
 
-    cluster and owner go into the tags. What this run did: made_group_id is the security group that it made, launched
-    the ids of the instances that it launched, option where, and without the indices of the nodes that it did without
-    because there was no capacity. groups: the cluster's security groups, once somebody has read them.
+    cluster and owner go into the tags. groups: the cluster's security groups, once read. The rest is what this run has
+    done: made_group_id: the security group that it made; launched: ids of its instances; option: where they are;
+    without: indices of nodes that it could not launch for lack of capacity.
     """
 
     cluster: str
@@ -43,7 +43,7 @@ class Context:
     groups: tuple[SecurityGroup, ...] | None = field(default=None, init=False)
 
     def group_id(self, known: str | None) -> str:
-        """The security group's id: the one the plan knew, or the one made since."""
+        """The security group's id: from the plan, or of the group made since."""
         group_id = known or self.made_group_id
         if group_id is None:
             raise ValueError("the plan uses a security group before it makes it")
@@ -51,10 +51,10 @@ class Context:
 
 
 class Step(ABC):
-    """One thing to do, with all that is needed to do it.
+    """One step of a plan, with everything that it needs.
 
-    makes, unmakes: the kind of resource that the step makes under a name and without a token, or deletes again. EC2's
-    lists may not show what was just made: `down` waits for it.
+    makes, unmakes: the kind of resource that the step makes without a token, or deletes. EC2's lists may not show a
+    new resource yet: `down` waits for it.
     """
 
     __slots__ = ()
@@ -67,23 +67,23 @@ class Step(ABC):
 
     @abstractmethod
     def apply(self, context: Context) -> bool:
-        """Carries it out; False when it changed nothing. Raises ClusterError, and boto3's errors."""
+        """Apply the step; False when it changed nothing. Raises ClusterError and boto3's errors."""
 
     def details(self) -> Iterable[str]:
-        """Further lines for a plan that is shown."""
+        """More lines for the printed plan."""
         return ()
 
     def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
-        """Kinds of resources, and the ids of each that the step deletes."""
+        """The resources that the step deletes: kinds, each with ids."""
         return ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """What a cluster is to be, and what is there: all that the plans of its resources are made from.
+    """The wanted cluster and the existing one: the input of all plans.
 
-    preflight: None when no node is missing. local_key: the public half of the private key on this machine, None when
-    there is none. role_policy: of the role that is made for the nodes, as JSON; None when there is to be none.
+    preflight: None when no node is missing. local_key: the public half of this machine's private key, if any.
+    role_policy: the policy of the nodes' role, as JSON; None without a role.
     """
 
     name: str
@@ -96,28 +96,28 @@ class Wanted:
 
     @property
     def resource_name(self) -> str:
-        """Of the key pair, the security group and the placement group."""
+        """The name of the key pair, the security group and the placement group."""
         return resource_name(self.name)
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The indices of the nodes that are to be launched."""
+        """The indices of the nodes to launch."""
         return tuple(sorted(set(range(self.config.nodes)) - {node.index for node in self.state.nodes}))
 
     @property
     def least(self) -> int | None:
-        """How many nodes the cluster must have; None: all."""
+        """The least number of nodes that is accepted; None: all."""
         return None if self.config.min_nodes == "all" else min(self.config.min_nodes, self.config.nodes)
 
     @property
     def least_missing(self) -> int:
-        """How many of the missing nodes there must be, at least; 0 when the cluster can do without them."""
+        """How many of the missing nodes must be launched at least; 0 when none is required."""
         staying = sum(node.index < self.config.nodes for node in self.state.nodes)
         return max((self.config.nodes if self.least is None else self.least) - staying, 0)
 
     @property
     def vpc_id(self) -> str:
-        """The VPC that the nodes are in, or will be: all ways to launch are in the same one."""
+        """The VPC of the nodes: all ways to launch are in the same one."""
         if self.preflight is not None:
             return self.preflight.options[0].vpc_id
         return next((node.vpc_id for node in self.state.nodes if node.vpc_id), "")
@@ -125,10 +125,10 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Steps in their order; false when there is nothing to do.
+    """Steps in order; false when there is nothing to do.
 
-    cluster and owner, an ARN, go into tags. wanted: what a plan that launches nodes was made from, for those who read
-    it. left_alone: instances with the cluster's tag that the plan does not touch, because they are not trusted.
+    cluster and owner, an ARN, go into tags. wanted: the input of `up` and `resize`, for the printed plan. left_alone:
+    untrusted instances with the cluster's tag, which the plan does not touch.
     """
 
     cluster: str

@@ -1,4 +1,4 @@
-"""What a cluster has of what cluster.toml asks for, what went wrong with it, and what it costs. Pure."""
+"""A cluster's state compared with cluster.toml, failed nodes, and cost. Pure."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ _REASON = re.compile(r"((?:Client|Server)\.[A-Za-z.]+)(?:: *(.*))?", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """`why` says more, where there is more to say."""
+    """`why`: an explanation, where one helps."""
 
     state: AllocationState
     why: str | None = None
@@ -30,7 +30,7 @@ class Allocation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeError:
-    """A node that stopped or ended by itself. name: None when it is gone. code: EC2's, None when it gave none."""
+    """A node that stopped or ended without a call. name: None for an ended one. code: EC2's, if any."""
 
     instance_id: str
     name: str | None
@@ -39,15 +39,15 @@ class NodeError:
 
     @property
     def is_spot_interruption(self) -> bool:
-        """Whether AWS wanted its spot capacity back."""
+        """Whether AWS reclaimed its spot capacity."""
         return self.code in _SPOT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeCost:
-    """Times in seconds; prices in USD, None when they cannot be had.
+    """Times in seconds; prices in USD, without disks, None if unknown.
 
-    usd_per_hour: what it costs now: 0 when it does not run, its disks aside. usd_so_far: at today's price.
+    usd_per_hour: 0 when the node does not run. usd_so_far: at today's price.
     """
 
     age_s: float
@@ -59,17 +59,18 @@ class NodeCost:
 def find_allocation(
     state: ClusterState, *, asked: int, at_work: int | None = None, set_up: Collection[str] | None = None
 ) -> Allocation:
-    """How the cluster stands.
+    """The state of the cluster.
 
-    asked: nodes that cluster.toml wants. at_work: the process that changes the cluster now. set_up: ids of the
-    instances that can train; None: all of them, as far as is known.
-    The first that holds:
+    asked: `nodes` of cluster.toml. at_work: the process that is changing the cluster. set_up: ids of the instances
+    that can train; None: all of them, as far as is known.
+
+    The first that applies:
     stopping   nodes are stopping by call
     starting   nodes that ran before are pending
-    resizing   other nodes are pending, nodes are ending by call, or a command is at work
-    none       there are no nodes, and none ended by itself
+    resizing   other nodes are pending, nodes are ending by call, or a command is changing the cluster
+    none       no nodes, and none failed
     stopped    all nodes are stopped by call
-    degraded   nodes stopped or ended by themselves, some are stopped, or there are fewer than asked for
+    degraded   nodes failed, some are stopped, or there are fewer than cluster.toml asks for
     not-set-up all run, and some cannot train yet
     ready      all run and can train
     """
@@ -78,7 +79,7 @@ def find_allocation(
     if moving is not None:
         return moving
     if at_work is not None:
-        return Allocation(state="resizing", why=f"a command is at work (process {at_work})")
+        return Allocation(state="resizing", why=f"a command is changing the cluster (process {at_work})")
     if not state.nodes and not failed:
         return Allocation(state="none")
     stopped = [node for node in state.nodes if node.state != "running"]
@@ -95,9 +96,9 @@ def find_allocation(
 
 
 def find_errors(state: ClusterState) -> tuple[NodeError, ...]:
-    """The nodes that stopped or ended although nobody told them to, as far as EC2 still knows.
+    """The nodes that stopped or ended without a call, as far as EC2 still shows them.
 
-    What ended stays in EC2's lists for about an hour; of a cluster that is gone it is no error.
+    EC2 lists ended instances for about an hour; those of a deleted cluster are not errors.
     """
     asleep = [node for node in state.nodes if node.state in {"stopping", "stopped"}]
     found = [_error(node.instance_id, node.name, node.state_reason) for node in asleep]
@@ -106,8 +107,8 @@ def find_errors(state: ClusterState) -> tuple[NodeError, ...]:
     return tuple(error for error in found if error is not None)
 
 
-def reckon_cost(node: Instance, *, prices: Prices, now: datetime) -> NodeCost:
-    """What a node has cost and costs, its disks aside."""
+def compute_cost(node: Instance, *, prices: Prices, now: datetime) -> NodeCost:
+    """A node's cost so far and per hour, without its disks."""
     price = prices.get((node.market, node.instance_type, node.zone))
     ran_s = running_s(node, now=now)
     runs = node.state in {"pending", "running"}
@@ -120,33 +121,33 @@ def reckon_cost(node: Instance, *, prices: Prices, now: datetime) -> NodeCost:
 
 
 def add_up(amounts: Sequence[float | None]) -> float | None:
-    """Their sum; None when one of them is not known."""
+    """Their sum; None if one is unknown."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if len(known) == len(amounts) else None
 
 
 def find_differences(config: ProvisionConfig, nodes: Sequence[Node]) -> Iterator[str]:
-    """What somebody should know who is about to use the nodes as they are; without nodes there is nothing to use."""
+    """How the nodes differ from cluster.toml: warnings for commands that use them. Empty without nodes."""
     enough = config.nodes if config.min_nodes == "all" else min(config.min_nodes, config.nodes)
     if 0 < len(nodes) < enough:
         yield f"[provision] nodes = {config.nodes}, and the cluster has {len(nodes)} (cluster up adds the others)"
     elif len(nodes) > config.nodes:
         yield (
-            f"[provision] nodes = {config.nodes}, and the cluster has {len(nodes)} (cluster resize {config.nodes} ends "
-            "the others)"
+            f"[provision] nodes = {config.nodes}, and the cluster has {len(nodes)} (cluster resize {config.nodes} "
+            "terminates the others)"
         )
     others = Counter(node.instance_type for node in nodes if node.instance_type not in all_types(config))
     if others:
         listed = ", ".join(f"{count} {instance_type}" for instance_type, count in sorted(others.items()))
         yield (
-            f'[provision] instance_type = "{config.instance_type}", and the cluster has {listed} (cluster down and '
-            "cluster up make it anew)"
+            f'[provision] instance_type = "{config.instance_type}", and the cluster has {listed} (cluster down, then '
+            "cluster up, replaces it)"
         )
     elsewhere = sorted({node.subnet_id for node in nodes if node.subnet_id is not None} - {config.subnet_id})
     if config.subnet_id != "auto" and elsewhere:
         yield (
             f'[provision] subnet_id = "{config.subnet_id}", and the cluster has nodes in {", ".join(elsewhere)} '
-            "(cluster down and cluster up make it anew)"
+            "(cluster down, then cluster up, replaces it)"
         )
 
 
@@ -156,7 +157,7 @@ def count_ending(ids: Collection[str]) -> str:
 
 
 def _find_movement(state: ClusterState, failed: set[str]) -> Allocation | None:
-    """What is under way by somebody's call; failed: ids of what stops or ends by itself."""
+    """A change in progress by a call. failed: ids of nodes that stop or end without one."""
     if stopping := [node for node in state.nodes if node.state == "stopping" and node.instance_id not in failed]:
         return Allocation(state="stopping", why=_nodes(stopping, "stopping"))
     pending = [node for node in state.nodes if node.state == "pending"]
@@ -170,13 +171,13 @@ def _find_movement(state: ClusterState, failed: set[str]) -> Allocation | None:
 
 
 def _has_run_before(node: Node) -> bool:
-    """By the tag that `stop` writes, or by EC2's times, where a launch itself may span some seconds."""
+    """By the tag that `stop` writes, or by EC2's times; a launch itself may take some seconds."""
     since_launch_s = 0.0 if node.started_at is None else (node.started_at - node.launched_at).total_seconds()
     return node.ran is not None or since_launch_s > _LAUNCH_S
 
 
 def _error(instance_id: str, name: str | None, reason: str | None) -> NodeError | None:
-    """None when it was told to, or when EC2 gives no reason (its state stands there then)."""
+    """None for a node that stopped by a call, or without a reason (EC2 then gives its state)."""
     if reason is None or reason in {"shutting-down", "terminated"} or reason.startswith(STOPPED_BY_CALL):
         return None
     found = _REASON.fullmatch(reason)

@@ -1,4 +1,4 @@
-"""`up` and `resize`: what is there, what is missing, and the plan that is carried out."""
+"""`up` and `resize`: describe the cluster, plan what is missing, apply the plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,15 +22,15 @@ from provision.resources.resource import Scope
 from provision.resources.table import KINDS
 
 Replan = Callable[[frozenset[str]], Plan]
-"""Plans again; without the places, by their labels, that turned out to have no room."""
+"""Plans again, without the places with these labels, which had no capacity."""
 
 MAX_PLANS = 12
-"""How often one `up` plans anew: when nodes end while starting, or when others change the cluster meanwhile."""
+"""How many plans one `up` makes at most, if nodes end while starting or others change the cluster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wishes:
-    """What a cluster is to be. data_url and results_url: what a role that is made for it may read and write."""
+    """The cluster that the user wants. data_url, results_url: what a role for its nodes may read and write."""
 
     name: str
     config: ProvisionConfig
@@ -39,10 +39,9 @@ class Wishes:
 
 
 def prepare_up(clients: Clients, *, wishes: Wishes, files: ClusterFiles, avoid: frozenset[str] = frozenset()) -> Plan:
-    """What `up` would do; only reads. Empty when the cluster runs as asked for.
+    """What `up` would do; only reads. Empty when the cluster is complete and runs.
 
-    avoid: labels of places that are not to be tried.
-    Raises ConfigError, AwsError, ClusterError: see plan_up and describe_preflight.
+    avoid: labels of places not to try. Raises ConfigError, AwsError, ClusterError: see plan_up and describe_preflight.
     """
     state = describe_cluster(clients.ec2, name=wishes.name, known=files.known_instances())
     refuse_impossible(name=wishes.name, config=wishes.config, state=state)
@@ -57,9 +56,9 @@ def prepare_resize(
     avoid: frozenset[str] = frozenset(),
     report: Report = silent,
 ) -> Plan:
-    """What `resize` to `wishes.config.nodes` would do; only reads. Empty when it has that size.
+    """What `resize` to `wishes.config.nodes` would do; only reads. Empty when the cluster has that size.
 
-    After an interrupted launch of nodes that are to end now it may wait, see wait_for_interrupted_launches.
+    After an interrupted launch of nodes that it would end it may wait, see wait_for_interrupted_launches.
     Raises NotFoundError when there is no cluster, and as prepare_up does.
     """
     name, config = wishes.name, wishes.config
@@ -67,7 +66,7 @@ def prepare_resize(
         wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     if not state.exists:
-        raise NotFoundError(f"there is no cluster {name} to resize", hint=f"cluster up --nodes {max(config.nodes, 1)}")
+        raise NotFoundError(f"no cluster {name} to resize", hint=f"cluster up --nodes {max(config.nodes, 1)}")
     if config.nodes > 0:
         refuse_impossible(name=name, config=config, state=_without_leaving(config, state))
     return plan_resize(_describe_wanted(clients, wishes, state, files=files, avoid=avoid))
@@ -82,11 +81,10 @@ def up(
     replan: Replan | None = None,
     keep_failed: bool = False,
 ) -> ClusterState:
-    """Carries out a plan of prepare_up or prepare_resize; the cluster as it then is.
+    """Applies a plan of prepare_up or prepare_resize, and returns the resulting cluster.
 
-    replan: when nodes ended while starting because there was no room after all, or when the cluster is not any more
-    as it was planned for, plan anew and go on. keep_failed: leave what was launched when something fails.
-    Raises as `apply` does.
+    replan: called to continue with a new plan when nodes ended while starting for lack of capacity, or when the cluster
+    has changed since it was planned. keep_failed: do not terminate new nodes after a failure. Raises as `apply` does.
     """
     avoid: frozenset[str] = frozenset()
     for attempt in range(MAX_PLANS):
@@ -105,10 +103,10 @@ def up(
 
 
 def plan_up(wanted: Wanted) -> Plan:
-    """What is missing between what is there and a running cluster of `config.nodes` nodes. Pure.
+    """Completes the cluster to `config.nodes` running nodes. Pure.
 
-    Raises ConfigError when no nodes are asked for, ClusterError when what is there cannot be completed: it
-    belongs to somebody else, has more or other nodes, or its key is lost.
+    Raises ConfigError for 0 nodes; ClusterError when the cluster cannot be completed: a name is taken, it has more or
+    other nodes, or its key is lost.
     """
     refuse_impossible(name=wanted.name, config=wanted.config, state=wanted.state)
     return Plan(
@@ -121,9 +119,9 @@ def plan_up(wanted: Wanted) -> Plan:
 
 
 def plan_resize(wanted: Wanted) -> Plan:
-    """What makes the cluster one of `config.nodes` nodes, which may be 0: those with the highest indices end. Pure.
+    """Changes the number of nodes to `config.nodes`, which may be 0; terminates the highest indices. Pure.
 
-    What is left of it at 0 costs nothing: key pair, security group and placement group. Raises as plan_up does.
+    With 0 nodes a key pair, security group and placement group remain, which cost nothing. Raises as plan_up does.
     """
     config, state = wanted.config, wanted.state
     leaving = tuple(node for node in state.nodes if node.index >= config.nodes)
@@ -143,7 +141,7 @@ def _without_leaving(config: ProvisionConfig, state: ClusterState) -> ClusterSta
 
 
 def refuse_no_nodes(config: ProvisionConfig) -> None:
-    """Raises ConfigError."""
+    """Raises ConfigError for 0 nodes."""
     if config.nodes == 0:
         raise ConfigError(
             "[provision] nodes = 0: `up` needs at least 1 node", hint="set nodes, or: cluster up --nodes N"
@@ -151,14 +149,14 @@ def refuse_no_nodes(config: ProvisionConfig) -> None:
 
 
 def refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState) -> None:
-    """Raises ConfigError, ClusterError when no launch can make the cluster what it is to be."""
+    """Raises ConfigError, ClusterError when no launch can make the cluster match cluster.toml."""
     refuse_no_nodes(config)
     for node in state.nodes:
         where = f"{node.name} ({node.instance_id}) of cluster {name}"
         if node.state in {"stopping", "stopped"}:
             raise ClusterError(
                 f"{where} is {node.state}: {node.state_reason or 'no reason given'}",
-                hint="cluster start; or end all: cluster down",
+                hint="cluster start; or delete everything: cluster down",
             )
         if node.instance_type not in all_types(config):
             raise ClusterError(
@@ -175,7 +173,7 @@ def refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState
             raise ClusterError(
                 f"{where} has {'another' if node.profile_arn else 'no'} instance profile; [provision] "
                 f'instance_profile = "{config.instance_profile}" is {profile}',
-                hint="nodes get it when they are launched: cluster resize 0, then cluster up",
+                hint="nodes get their profile at launch: cluster resize 0, then cluster up",
             )
         if node.index >= config.nodes:
             raise ClusterError(
@@ -188,7 +186,7 @@ def refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState
 def _describe_wanted(
     clients: Clients, wishes: Wishes, state: ClusterState, *, files: ClusterFiles, avoid: frozenset[str]
 ) -> Wanted:
-    """All that has to be known for a plan; what a launch needs only where nodes are missing."""
+    """Everything that a plan needs; the preflight only if nodes are missing."""
     scope, config = Scope(clients=clients, name=wishes.name), wishes.config
     found = {
         kind.kind: kind.find(scope)
@@ -216,7 +214,7 @@ def _describe_preflight(clients: Clients, wanted: Wanted, avoid: frozenset[str])
     options = tuple(option for option in preflight.options if option.label not in avoid)
     if not options:
         raise AwsError(
-            f"no room in any place that was tried: {', '.join(sorted(avoid))}",
-            hint="wait, or give AWS more to choose from: [provision] instance_types, market, min_nodes",
+            f"no capacity in any place that was tried: {', '.join(sorted(avoid))}",
+            hint="wait, or allow more choices: [provision] instance_types, market, min_nodes",
         )
     return replace(preflight, options=options)

@@ -1,4 +1,4 @@
-"""[sandbox] of cluster.toml: how closely the local EC2 resembles the real one."""
+"""[sandbox] of cluster.toml: the behaviour of the local EC2."""
 
 import re
 from typing import Annotated, Literal, NamedTuple
@@ -74,7 +74,7 @@ class SandboxConfig(Settings, frozen=True, kw_only=True):
 
     hosts: Annotated[
         Literal["real", "none"],
-        Meta(description='"real": a Linux host for each instance; "none": instances without one, for the API alone'),
+        Meta(description='"real": a Linux host for each instance; "none": instances without one, for the API only'),
     ] = "real"
     boot_delay_s: Annotated[
         float, Meta(ge=0, le=3600, description="seconds, 0 to 3600, that an instance is pending at least")

@@ -1,7 +1,7 @@
-"""Starting, stopping and describing a project's sandbox. The one module that the command line uses.
+"""Starts, stops and describes a project's sandbox; what the command line uses.
 
-A sandbox belongs to a project's folder. Its EC2 lives in the daemon's memory, so when the daemon ends, everything else
-is removed, too.
+A sandbox belongs to a project's folder. Its EC2 is in the daemon's memory, so everything else is removed when the
+daemon ends.
 """
 
 import fcntl
@@ -60,8 +60,7 @@ UNSET_PREFIX = "AWS_ENDPOINT_URL_"
 class SandboxInfo:
     """A running sandbox.
 
-    `pid`: its daemon. `aws_dir`: stands for the user's ~/.aws. `private_cidr`, `public_cidr`: ranges of its instances'
-    addresses.
+    `pid`: its daemon. `aws_dir`: replaces the user's ~/.aws. `private_cidr`, `public_cidr`: its instances' addresses.
     """
 
     id: str
@@ -79,7 +78,7 @@ class SandboxInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxStatus:
-    """The state of a sandbox, without secrets. All but `id` and `state` is None or empty unless it runs."""
+    """The state of a sandbox, without secrets. Unless it runs, everything but `id` and `state` is None or empty."""
 
     id: str
     state: Literal["running", "crashed", "stopped"]
@@ -115,12 +114,12 @@ def start(project_dir: Path, *, region: str, report: Report, config: SandboxConf
                 )
             settings = read_json(place.settings_file, Settings)
             if (settings.config, settings.policy) != (config, policy):
-                what = "[sandbox] is not what the sandbox was started with; it counts after cluster sandbox stop"
+                what = "[sandbox] has changed; the changes take effect after cluster sandbox stop"
                 report(Event(kind="warn", what=what))
             report(Event(kind="same", what=f"the sandbox runs at {info.endpoint_url}"))
             return info
         if find_leftovers(place):
-            report(Event(kind="warn", what="the sandbox had crashed: removing what is left of it"))
+            report(Event(kind="warn", what="the sandbox had crashed; removing what it left"))
             remove_all(place)
         check_kernel()
         begun = time.monotonic()
@@ -137,7 +136,7 @@ def start(project_dir: Path, *, region: str, report: Report, config: SandboxConf
         info = find_running(project_dir)
         if info is None:
             raise SandboxError(
-                f"The sandbox ended as soon as it had started; {place.daemon_log} says why.",
+                f"The sandbox ended right after its start. The reason is in {place.daemon_log}.",
                 hint="cluster sandbox reset",
             )
         report(Event(kind="done", what=f"the sandbox runs at {info.endpoint_url}", duration_s=time.monotonic() - begun))
@@ -159,7 +158,7 @@ def stop(project_dir: Path, *, report: Report) -> bool:
 
 @as_root()
 def reset(project_dir: Path, *, report: Report) -> bool:
-    """Removes the sandbox in any state; False when there was none. Raises SandboxError for what cannot be removed."""
+    """Removes the sandbox in any state; False when there was none. Raises SandboxError with what is left."""
     check_machine()
     with locked():
         return _remove_reported(place_of(project_dir), report)
@@ -167,10 +166,10 @@ def reset(project_dir: Path, *, report: Report) -> bool:
 
 def _remove_reported(place: Place, report: Report) -> bool:
     if not find_leftovers(place):
-        report(Event(kind="same", what="there is no sandbox here"))
+        report(Event(kind="same", what="this folder has no sandbox"))
         return False
     remove_all(place)
-    report(Event(kind="done", what="the sandbox is gone, with all that was in it"))
+    report(Event(kind="done", what="removed the sandbox and everything in it"))
     return True
 
 
@@ -212,7 +211,7 @@ def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
         folder = packages.fetch(names, place.packages_dir)
         hosts = [host for host in describe(project_dir).hosts if host.state == "running"]
         if folder is None:
-            report(Event(kind="same", what="this machine has them, and so have all hosts"))
+            report(Event(kind="same", what="this machine already has them, and so do all hosts"))
         else:
             report(Event(kind="start", what=f"installing {len(list(folder.iterdir()))} packages on {len(hosts)} hosts"))
             packages.install(folder, hosts)
@@ -222,7 +221,7 @@ def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
 def cause_fault(project_dir: Path, text: str) -> dict[str, Any]:
     """Arms a fault in the running sandbox, or causes an immediate one. text: see sandbox/faults.py.
 
-    The fault, as JSON has it; `did` says what an immediate one did. Raises SandboxError.
+    Returns the fault as JSON; `did` describes what an immediate one did. Raises SandboxError.
     """
     result: dict[str, Any] = _ask(project_dir, do="fault", text=text)
     return result
@@ -235,7 +234,7 @@ def list_faults(project_dir: Path) -> list[dict[str, Any]]:
 
 
 def disarm_faults(project_dir: Path, which: str) -> list[dict[str, Any]]:
-    """Disarms one fault by its id, or "all"; what was disarmed. Raises SandboxError."""
+    """Disarms one fault by its id, or "all"; returns the disarmed ones. Raises SandboxError."""
     result: list[dict[str, Any]] = _ask(project_dir, do="disarm", which=which)
     return result
 
@@ -254,9 +253,9 @@ def _ask(project_dir: Path, **asked: str) -> Any:
 
 
 def ask(path: Path, asked: dict[str, str]) -> Any:
-    """Asks the daemon at its socket (sandbox/daemon.py).
+    """Sends a request to the daemon's socket (sandbox/daemon.py).
 
-    Raises OSError when it cannot be reached, FaultError with its words when it refuses.
+    Raises OSError when it cannot be reached, FaultError with its message when it refuses.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(CONTROL_TIMEOUT_S + 5)
@@ -273,7 +272,7 @@ def ask(path: Path, asked: dict[str, str]) -> Any:
 
 
 def _find_place(project_dir: Path) -> Place:
-    """The sandbox's place. Raises SandboxError when another user has started it, whose files are closed to this one."""
+    """The sandbox's place. Raises SandboxError when another user has started it, whose files this one cannot read."""
     place = place_of(project_dir)
     with as_root():
         if place.state_dir.exists() and not os.access(place.state_dir, os.R_OK | os.X_OK, effective_ids=True):
@@ -300,7 +299,7 @@ def api_log(project_dir: Path) -> Path:
 
 
 def describe(project_dir: Path) -> SandboxStatus:
-    """The state of the project's sandbox; damaged files are no error. Raises SandboxError when it is another user's."""
+    """The state of the project's sandbox, even if files are damaged. Raises SandboxError when it is another user's."""
     place = _find_place(project_dir)
     status = find_daemon(place)
     if status is None:
@@ -327,7 +326,7 @@ def environment(info: SandboxInfo) -> dict[str, str]:
         "AWS_REGION": info.region,
         "AWS_DEFAULT_REGION": info.region,
         "AWS_EC2_METADATA_DISABLED": "true",
-        # Some tools look for the files, and /dev/null is none to them.
+        # Some tools require these files, and do not accept /dev/null.
         "AWS_CONFIG_FILE": str(info.aws_dir / "config"),
         "AWS_SHARED_CREDENTIALS_FILE": str(info.aws_dir / "credentials"),
         "CLUSTER_CHECKIP_URL": info.checkip_url,
@@ -335,7 +334,7 @@ def environment(info: SandboxInfo) -> dict[str, str]:
 
 
 def unset_environment(names: Iterable[str]) -> list[str]:
-    """Those of the given environment variables that must not be set for a client of the sandbox."""
+    """The environment variables among `names` that a client of the sandbox must not have."""
     return [name for name in names if name in UNSET or name.startswith(UNSET_PREFIX)]
 
 
@@ -350,7 +349,7 @@ LOG_LINES = 10
 
 
 def find_daemon(place: Place) -> DaemonStatus | None:
-    """The daemon's status if it is alive; a process that has got its pid meanwhile does not count."""
+    """The daemon's status if it is alive; another process with its pid does not count."""
     try:
         status = read_json(place.status_file, DaemonStatus)
     except (OSError, ValueError):
@@ -367,12 +366,12 @@ def read_policy(project_dir: Path, config: SandboxConfig) -> str:
         text = (project_dir / config.policy).read_text()
         parse_policy(text)
     except OSError as error:
-        raise ConfigError(f"{said}: {error.strerror or error}", hint='write the file, or policy = ""') from error
+        raise ConfigError(f"{said}: {error.strerror or error}", hint='create the file, or set policy = ""') from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{said}: it is no text: {error}") from error
+        raise ConfigError(f"{said}: it is not a text file: {error}") from error
     except PolicyError as error:
         raise ConfigError(
-            f"{said}: {error}", hint="mend the file; docs/sandbox.md says what the sandbox understands"
+            f"{said}: {error}", hint="fix the file; docs/sandbox.md lists what the sandbox understands"
         ) from error
     return text
 
@@ -380,7 +379,7 @@ def read_policy(project_dir: Path, config: SandboxConfig) -> str:
 def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig, *, policy: str) -> None:
     """Writes the settings for the daemon and the credentials. Raises SandboxError.
 
-    policy: the text of an IAM policy that limits the credentials, or "".
+    policy: an IAM policy document that limits the credentials, or "".
     """
     ranges = choose_ranges(describe_taken(), seed=int(place.id, 16))
     place.state_dir.mkdir(mode=0o700)
@@ -432,7 +431,7 @@ def launch(place: Place) -> None:
 
 
 def _clean_environment(place: Place) -> dict[str, str]:
-    """The daemon and its hosts get nothing of the user's environment but the paths of programs and modules."""
+    """Of the user's environment, the daemon and its hosts get only the paths of programs and modules."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     if find_caller() is not None:
         kept["PYTHONDONTWRITEBYTECODE"] = "1"  # root's files in the user's folders
@@ -441,18 +440,20 @@ def _clean_environment(place: Place) -> dict[str, str]:
 
 
 def remove_all(place: Place) -> None:
-    """Removes everything of a sandbox. Raises SandboxError with what could not be removed."""
+    """Removes everything of a sandbox. Raises SandboxError with what is left."""
     left = remove_leftovers(place)
     if left:
-        raise SandboxError(f"This could not be removed of the sandbox {place.id}: {left}", hint="cluster sandbox reset")
+        raise SandboxError(
+            f"Could not remove everything of the sandbox {place.id}. This is left: {left}", hint="cluster sandbox reset"
+        )
 
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """One start, stop or reset at a time on this machine, because they choose addresses that no other sandbox has.
+    """Lets one start, stop or reset run at a time, because they choose addresses that no other sandbox has.
 
-    The lock is on the folder of all sandboxes, which is removed with its last sandbox: whoever waited for a folder that
-    has been removed locks the new one.
+    The lock is on the folder of all sandboxes, which is removed with its last sandbox. A process that waited for a
+    removed folder locks the new one.
     """
     while True:
         STATE_ROOT.mkdir(parents=True, exist_ok=True)

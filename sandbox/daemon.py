@@ -2,7 +2,7 @@
 
     python -m sandbox.daemon MARK STATE_DIR
 
-Started by control.py; ends on SIGTERM, and takes every host with it however it ends. It also answers the command line
+control.py starts it. It ends on SIGTERM, and every host ends with it, however it ends. It also answers the command line
 on a Unix socket, one line of JSON each way: {"do": NAME, ...} gets {"result": ...} or {"error": "what is wrong"}.
 """
 
@@ -32,8 +32,8 @@ from sandbox.api.server import (
     answer_checkip,
     catch_errors,
     create_app,
+    hide_content_types,
     make_tls_context,
-    take_bodies_as_they_are,
 )
 from sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from sandbox.hosts.faults import HostFaults
@@ -91,18 +91,18 @@ def main() -> None:
     key = read_json(place.credentials_file, AccessKey)
     install_principals(key.access_key_id, key.secret_access_key, settings.policy)
     immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
-    ControlServer(place.control_socket, Desk(book, calls, immediate)).start()
+    ControlServer(place.control_socket, ControlApi(book, calls, immediate)).start()
     network.call_inside(lambda: MetadataServer(MetadataService(backend))).start()
     names = Names(region=settings.region, private=ranges.private, public=ranges.public)
     name_servers = (name_server_of(ranges.private), NAME_SERVER_ADDRESS)
     network.call_inside(lambda: serve_names(name_servers, names, backend.find_private_address))
     threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
     published: DaemonStatus | None = None
-    # The main thread starts all hosts: they die with the thread that started them.
+    # The main thread starts all hosts: they end with the thread that started them.
     while not stop.is_set():
         wake.clear()
         if not network.is_up:
-            sys.exit("the process that holds the network was killed: no host can be reached any more")
+            sys.exit("the process that holds the network was killed: hosts are unreachable")
         calls.run_pending()
         fleet.reconcile(backend)
         status = DaemonStatus(pid=os.getpid(), port=server.port, hosts=fleet.describe(backend))
@@ -114,15 +114,15 @@ def main() -> None:
     server.shutdown()
     fleet.end_all()
     logging.shutdown()
-    # Unloading moto's modules would take another second, and there is nothing left to save.
+    # Unloading moto's modules would take another second, and nothing is left to save.
     os._exit(0)
 
 
 def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
-    """The server, on the sandbox's own address only."""
+    """The API server, on the sandbox's own address only."""
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(place, address)
-    moto = answer_pricing(take_bodies_as_they_are(DomainDispatcherApplication(create_app)), settings.region)
+    moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_app)), settings.region)
     guarded = catch_errors(Authorization(moto, settings.region))
     return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), place.api_log)), tls)
 
@@ -138,14 +138,14 @@ class MainThreadCalls:
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Has the main thread call the function; returns or raises what it did. Raises TimeoutError."""
+        """Has the main thread call the function; returns its result or raises its exception. Raises TimeoutError."""
         answer: Future[Any] = Future()
         self._calls.put((function, answer))
         self._wake()
         return answer.result(CONTROL_TIMEOUT_S)
 
     def run_pending(self) -> None:
-        """In the main thread: makes the calls that wait."""
+        """In the main thread: makes the waiting calls."""
         while not self._calls.empty():
             function, answer = self._calls.get()
             try:
@@ -154,8 +154,8 @@ class MainThreadCalls:
                 answer.set_exception(error)
 
 
-class Desk:
-    """What can be asked of a running sandbox. `immediate`: by kind of immediate fault, what causes it."""
+class ControlApi:
+    """The requests that a running sandbox answers. `immediate`: causes a fault, by its kind."""
 
     def __init__(self, book: FaultBook, calls: MainThreadCalls, immediate: Mapping[str, Act]) -> None:
         self._book = book
@@ -169,9 +169,9 @@ class Desk:
         except FaultError as error:
             return {"error": str(error)}
         except TimeoutError:
-            return {"error": f"the sandbox did not get to it within {CONTROL_TIMEOUT_S:.0f} s"}
+            return {"error": f"the sandbox did not do it within {CONTROL_TIMEOUT_S:.0f} s"}
         except (ValueError, KeyError, TypeError) as error:
-            return {"error": f"not understood: {error!r}"}
+            return {"error": f"invalid request: {error!r}"}
 
     def _do(self, asked: Mapping[str, Any]) -> Any:
         match asked["do"]:
@@ -200,11 +200,11 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         """One line in, one line out."""
         assert isinstance(self.server, ControlServer)  # noqa: S101 -- no other server uses it
-        answer = json.dumps(self.server.desk.answer(self.rfile.readline(LINE_BYTES))).encode() + b"\n"
+        answer = json.dumps(self.server.api.answer(self.rfile.readline(LINE_BYTES))).encode() + b"\n"
         try:
             self.wfile.write(answer)
-        except OSError as error:  # the client is gone
-            log.info("an answer could not be sent: %s", error)
+        except OSError as error:  # the client has closed the connection
+            log.info("could not send an answer: %s", error)
 
 
 class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -212,8 +212,8 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     daemon_threads = True
 
-    def __init__(self, path: Path, desk: Desk) -> None:
-        self.desk = desk
+    def __init__(self, path: Path, api: ControlApi) -> None:
+        self.api = api
         path.unlink(missing_ok=True)
         before = os.umask(0o177)
         try:

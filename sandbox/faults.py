@@ -1,7 +1,7 @@
-"""Faults on demand: what is armed, when it strikes, and when it is used up.
+"""Faults on demand: which kinds exist, which are armed, and how often they strike.
 
-A fault is written `KIND name=value ... [count=K]`, in cluster.toml and on the command line alike. All of them are
-deterministic: a fault strikes the next K calls that it selects, or those that its seed picks.
+A fault is written `KIND name=value ... [count=K]`, in cluster.toml and on the command line. All are deterministic: a
+fault strikes the next K calls that it selects, or those that its seed picks.
 """
 
 import difflib
@@ -14,15 +14,15 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 Act = Callable[[Mapping[str, str]], str]
-"""Causes an immediate fault: takes its parameters and returns what it did, in words. Raises FaultError."""
+"""Causes an immediate fault: takes its parameters, returns a description of what it did. Raises FaultError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One `name=value` of a kind.
 
-    `selects`: the value, a pattern with * and ? in any case, narrows what the fault strikes; without it the fault
-    strikes everything. `check`: whether a value is possible.
+    `allowed`: describes valid values. `selects`: the value is a pattern with * and ?, in any case, that limits what the
+    fault strikes. `check`: whether a value is valid.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault. `count`: how often it strikes unless `count=` says otherwise; None: until it is disarmed."""
+    """A kind of fault. `count`: how often it strikes by default; None: until it is disarmed."""
 
     name: str
     summary: str
@@ -72,15 +72,15 @@ KEY = _select("key", "an object's key, such as digits/*")
 INSTANCE = Parameter("instance", "an instance's id", required=True)
 ONE = Parameter("a", "an instance's id", required=True)
 OTHER = Parameter("b", "another instance's id", required=True)
-FREE = Parameter("free", "how many are left to be had, 0 or more", is_whole)
-RATE = Parameter("rate", "the share of calls, 0 to 1", lambda text: is_number(text) and float(text) <= 1)
-SEED = Parameter("seed", "which calls of that share: a whole number", is_whole)
-AFTER_BYTES = Parameter("after_bytes", "bytes let through; default 0", is_whole)
-AT_BYTE = Parameter("at_byte", "which byte of those sent, from 0 on; default 0", is_whole)
-LEAVES = Parameter("leaves", "stopped, or running for as if nothing had happened",
+FREE = Parameter("free", "the number of instances that can still launch, 0 or more", is_whole)
+RATE = Parameter("rate", "a share of calls, 0 to 1", lambda text: is_number(text) and float(text) <= 1)
+SEED = Parameter("seed", "a whole number that selects the calls of a rate=", is_whole)
+AFTER_BYTES = Parameter("after_bytes", "the number of bytes that pass; default 0", is_whole)
+AT_BYTE = Parameter("at_byte", "the position of the byte, from 0; default 0", is_whole)
+LEAVES = Parameter("leaves", "stopped, or running (EC2 does not notice)",
                    lambda text: text in ("stopped", "running"))  # fmt: skip
-MBIT = Parameter("mbit", "Mbit/s; 0: no limit", is_number, required=True)
-AFTER_S = Parameter("after_s", "seconds until its end; default 120", is_number)
+MBIT = Parameter("mbit", "a number of Mbit/s; 0: no limit", is_number, required=True)
+AFTER_S = Parameter("after_s", "the seconds until its end; default 120", is_number)
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
@@ -96,35 +96,33 @@ KINDS: dict[str, Kind] = {
         Kind("internal-error", "InternalError, before anything is done", (SERVICE, ACTION)),
         Kind("lost-reply", "the call takes effect and the connection is closed without a reply", (SERVICE, ACTION)),
         Kind("s3-503", "503 SlowDown from S3, before anything is done", (OPERATION, KEY)),
-        Kind("s3-cut", "the connection is cut within the object's bytes, in whichever direction they go",
-             (OPERATION, KEY, AFTER_BYTES)),
-        Kind("s3-flip", "one byte of the object's bytes is another, in whichever direction they go",
-             (OPERATION, KEY, AT_BYTE)),
-        Kind("no-boot", "the next instance's host never comes up", (ZONE, TYPE)),
-        Kind("no-sshd", "the next instance's host comes up without sshd", (ZONE, TYPE)),
-        _immediate("kill", "the host's power is cut; its instance stops, as on lost hardware, unless EC2 takes no "
-                   "notice", INSTANCE, LEAVES),
-        _immediate("freeze", "all of the host's processes stand still", INSTANCE),
-        _immediate("thaw", "a frozen host goes on", INSTANCE),
-        _immediate("partition", "two hosts lose sight of each other", ONE, OTHER),
+        Kind("s3-cut", "the connection is cut within the object's bytes, up or down", (OPERATION, KEY, AFTER_BYTES)),
+        Kind("s3-flip", "one byte of the object is changed, up or down", (OPERATION, KEY, AT_BYTE)),
+        Kind("no-boot", "the next instance's host never boots", (ZONE, TYPE)),
+        Kind("no-sshd", "the next instance's host boots without sshd", (ZONE, TYPE)),
+        _immediate("kill", "the host loses its power; its instance stops, as on lost hardware, or with leaves=running "
+                   "EC2 does not notice", INSTANCE, LEAVES),
+        _immediate("freeze", "all processes of the host stop, and its network is silent", INSTANCE),
+        _immediate("thaw", "a frozen host continues", INSTANCE),
+        _immediate("partition", "two hosts cannot reach each other", ONE, OTHER),
         _immediate("heal", "ends a partition", ONE, OTHER),
-        _immediate("full-disk", "the host's disk is filled up", INSTANCE),
+        _immediate("full-disk", "the host's disk is full", INSTANCE),
         _immediate("free-disk", "ends full-disk", INSTANCE),
-        _immediate("link", "the host's link gets another bandwidth, in each direction", INSTANCE, MBIT),
-        _immediate("spot-notice", "a spot instance is told that it will be ended, and is", INSTANCE, AFTER_S),
+        _immediate("link", "limits the bandwidth of the host's link, in each direction", INSTANCE, MBIT),
+        _immediate("spot-notice", "a spot instance's metadata announces its end, which follows", INSTANCE, AFTER_S),
     )
 }  # fmt: skip
 
 
 class FaultError(ValueError):
-    """A fault is written wrongly or does not exist; the message says what is allowed."""
+    """A fault is invalid or does not exist; the message says what is valid."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """A fault. `left`: how often it will still strike; None: until it is disarmed. `struck`: how often it has.
+    """A fault. `left`: how often it can still strike; None: until it is disarmed. `struck`: how often it did.
 
-    `id` is empty before the fault is armed, and always for the immediate kinds.
+    `id` is empty until the fault is armed, and always for the immediate kinds.
     """
 
     kind: str
@@ -139,7 +137,7 @@ class Fault:
         return " ".join((self.kind, *(f"{name}={value}" for name, value in self.parameters.items())))
 
     def matches(self, context: Mapping[str, str]) -> bool:
-        """Whether it selects what the context describes; a parameter that is not given selects everything."""
+        """Whether it selects what the context describes; a parameter that is missing selects everything."""
         return all(
             fnmatchcase(context.get(parameter.name, "").lower(), self.parameters[parameter.name].lower())
             for parameter in KINDS[self.kind].parameters
@@ -159,12 +157,12 @@ def parse_fault(text: str) -> Fault:
     if kind is None:
         nearest = difflib.get_close_matches(words[0], KINDS, n=1)
         suggestion = f'; did you mean "{nearest[0]}"?' if nearest else ""
-        raise FaultError(f'there is no fault "{words[0]}"{suggestion} (known: {", ".join(KINDS)})')
+        raise FaultError(f'unknown fault "{words[0]}"{suggestion} (known: {", ".join(KINDS)})')
     values: dict[str, str] = {}
     for word in words[1:]:
         name, equals, value = word.partition("=")
         if not equals:
-            raise FaultError(f'{kind.name}: "{word}" is not of the form name=value; {_describe_parameters(kind)}')
+            raise FaultError(f'{kind.name}: "{word}" does not have the form name=value; {_describe_parameters(kind)}')
         if name in values:
             raise FaultError(f"{kind.name}: {name}= is given twice")
         values[name] = value
@@ -177,11 +175,11 @@ def _parse_count(kind: Kind, text: str | None, *, for_a_rate: bool) -> int | Non
     if text is None:
         return None if for_a_rate else kind.count  # a share of all calls has no end of its own
     if kind.when == "immediate":
-        raise FaultError(f"{kind.name}: happens once and at once, so it takes no count=")
+        raise FaultError(f"{kind.name}: acts once, immediately, and takes no count=")
     if text == "all":
         return None
     if not is_whole(text) or int(text) == 0:
-        raise FaultError(f'{kind.name}: count={text}: a whole number from 1 on, or "all" until it is disarmed')
+        raise FaultError(f'{kind.name}: count= must be a whole number of at least 1, or "all" (until disarmed)')
     return int(text)
 
 
@@ -189,14 +187,14 @@ def _check_values(kind: Kind, values: Mapping[str, str]) -> None:
     known = {parameter.name: parameter for parameter in kind.parameters}
     for name, value in values.items():
         if name not in known:
-            raise FaultError(f"{kind.name}: there is no {name}=; {_describe_parameters(kind)}")
+            raise FaultError(f"{kind.name}: unknown parameter {name}=; {_describe_parameters(kind)}")
         if not value or not known[name].check(value):
-            raise FaultError(f"{kind.name}: {name}={value}: is allowed: {known[name].allowed}")
+            raise FaultError(f"{kind.name}: {name}={value} is not valid; expected: {known[name].allowed}")
     for parameter in kind.parameters:
         if parameter.required and parameter.name not in values:
             raise FaultError(f"{kind.name}: {parameter.name}= is missing: {parameter.allowed}")
     if "seed" in values and "rate" not in values:
-        raise FaultError(f"{kind.name}: seed= says which calls of a rate=, and there is none")
+        raise FaultError(f"{kind.name}: seed= needs rate=")
 
 
 def _describe_parameters(kind: Kind) -> str:
@@ -217,7 +215,7 @@ class FaultBook:
         """Adds a fault, written as `parse_fault` reads it. Raises FaultError."""
         fault = parse_fault(text)
         if KINDS[fault.kind].when == "immediate":
-            raise FaultError(f"{fault.kind}: acts at once on an instance that runs, so it cannot be armed beforehand")
+            raise FaultError(f"{fault.kind}: acts at once on a running instance and cannot be armed in advance")
         with self._lock:
             self._armed += 1
             fault = replace(fault, id=f"fault-{self._armed}")
@@ -253,11 +251,11 @@ class FaultBook:
             return tuple(self._faults.values())
 
     def disarm(self, which: str) -> tuple[Fault, ...]:
-        """Disarms one fault by its id, or `all`, and returns what it was. Raises FaultError for an unknown id."""
+        """Disarms one fault by its id, or `all`, and returns the disarmed ones. Raises FaultError for an unknown id."""
         with self._lock:
             if which != "all" and which not in self._faults:
-                known = ", ".join(self._faults) or "none is armed"
-                raise FaultError(f"there is no armed fault {which} ({known})")
+                known = ", ".join(self._faults) or "none"
+                raise FaultError(f"no armed fault has the id {which} (armed: {known})")
             gone = tuple(fault for fault in self._faults.values() if which in ("all", fault.id))
             for fault in gone:
                 self._forget(fault.id)

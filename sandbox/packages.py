@@ -1,7 +1,7 @@
-"""Packages of the machine's distribution on the sandbox's hosts, which reach no package server.
+"""Packages of the machine's distribution on the sandbox's hosts, which cannot reach a package server.
 
-The machine fetches from its own sources what it does not have itself. Hosts see the files in /run/host/packages and
-install them: those that run at once, others at their first boot (sandbox/hosts/pid1.py).
+The machine downloads what it does not have from its own sources. Hosts see the files in /run/host/packages and install
+them: running hosts at once, others at their first boot (sandbox/hosts/pid1.py).
 """
 
 import shutil
@@ -14,18 +14,18 @@ from foundation.thread_pool import bounded_pool
 from sandbox.place import HostStatus
 
 FETCH_TIMEOUT_S = 1800
-SIDE_BY_SIDE = 8
+MAX_THREADS = 8
 SEEN_AT = Path("/run/host/packages")
 ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive")
 
 
 def fetch(packages: Sequence[str], packages_dir: Path) -> Path | None:
-    """Fetches packages and what they depend on into a new folder; None if the machine has them all, as hosts do then.
+    """Downloads packages and their dependencies into a new folder; None if the machine and so all hosts have them.
 
-    Raises SandboxError with what apt-get says.
+    Raises SandboxError with apt-get's errors.
     """
     if shutil.which("apt-get") is None:
-        raise SandboxError("Packages are installed with apt-get, which this machine does not have.")
+        raise SandboxError("Installing packages needs apt-get, which this machine does not have.")
     unfinished = packages_dir / ".unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     (unfinished / "partial").mkdir(parents=True)
@@ -39,7 +39,7 @@ def fetch(packages: Sequence[str], packages_dir: Path) -> Path | None:
         done = _run(words)
     if done.returncode != 0:
         said = [line for line in done.stdout.splitlines() if line.startswith("E:")] or done.stdout.splitlines()[-5:]
-        what = f"These packages cannot be fetched: {' '.join(packages)}"
+        what = f"Could not download the packages: {' '.join(packages)}"
         raise SandboxError("\n".join([what, *said]), hint="apt-cache search NAME")
     fetched = list(unfinished.glob("*.deb"))
     for path in (unfinished / "partial", unfinished / "lock"):
@@ -52,9 +52,9 @@ def fetch(packages: Sequence[str], packages_dir: Path) -> Path | None:
 
 
 def install(folder: Path, hosts: Sequence[HostStatus]) -> None:
-    """Installs the packages of a folder on running hosts, side by side. Raises SandboxError with the first failure."""
-    with bounded_pool(SIDE_BY_SIDE) as pool:
-        results = [pool.submit(_install, folder, host) for host in hosts if host.state == "running"]
+    """Installs the packages of a folder on running hosts. Raises SandboxError with the first failure."""
+    with bounded_pool(MAX_THREADS) as pool:
+        results = [pool.submit(_install, folder, host) for host in hosts]
     for result in results:
         result.result()
 
@@ -65,7 +65,7 @@ def _install(folder: Path, host: HostStatus) -> None:
                  "env", "--ignore-environment", *ENVIRONMENT, "dpkg", "--install", *files))  # fmt: skip
     if done.returncode != 0:
         said = "\n".join(done.stdout.splitlines()[-10:])
-        raise SandboxError(f"The packages could not be installed on {host.instance_id}:\n{said}")
+        raise SandboxError(f"Could not install the packages on {host.instance_id}:\n{said}")
 
 
 def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:

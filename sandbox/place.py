@@ -1,6 +1,6 @@
-"""What belongs to a sandbox: its id, folder, files, address ranges, processes and mounts; and how to remove all of it.
+"""What belongs to a sandbox (id, folder, files, address ranges, processes, mounts), and how to remove all of it.
 
-Everything follows from the project's folder alone, so `reset` finds all of it even when every file is lost.
+Everything follows from the project's folder, so `reset` finds all of it even when every file is lost.
 """
 
 import hashlib
@@ -67,10 +67,10 @@ class Place:
         self.mark = f"cluster-sandbox:{self.id}"
         # The machine's network interface into the sandbox; at most 15 characters (IFNAMSIZ).
         self.interface = f"csb-{self.id}"
-        # Written by `start`; the credentials are readable by their owner alone.
+        # Written by `start`; only their owner can read the credentials.
         self.settings_file = self.state_dir / "settings.json"
         self.credentials_file = self.state_dir / "credentials.json"
-        # In place of the user's own ~/.aws, which leads elsewhere; its files are empty.
+        # Replaces the user's ~/.aws, which leads elsewhere; its files are empty.
         self.aws_dir = self.state_dir / "aws"
         # Written by the daemon: its process, its port and its hosts, and the certificate of the sandbox's authority.
         self.status_file = self.state_dir / "status.json"
@@ -82,9 +82,9 @@ class Place:
         self.objects_dir = self.state_dir / "objects"
         # A folder per instance: its disk and its console.
         self.hosts_dir = self.state_dir / "hosts"
-        # What hosts see of the machine's system where they do not see the machine's own (sandbox/hosts/system.py).
+        # Copies of the machine's system for the hosts (sandbox/hosts/system.py).
         self.system_dir = self.state_dir / "system"
-        # A folder for each `cluster sandbox install`, with the packages that it has fetched.
+        # A folder for each `cluster sandbox install`, with the packages that it has downloaded.
         self.packages_dir = self.state_dir / "packages"
         self.cgroup = cgroups.cgroup_of(self.id)
 
@@ -138,7 +138,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccessKey:
-    """The sandbox's credentials, made anew at each start."""
+    """The sandbox's credentials, new at each start."""
 
     access_key_id: str
     secret_access_key: str
@@ -165,7 +165,7 @@ class DaemonStatus:
 
 
 def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
-    """Writes the file in one step: a reader sees the old one or the new one."""
+    """Writes the file atomically: a reader sees the old one or the new one."""
     write_whole(path, encode(value), mode=mode)
 
 
@@ -174,12 +174,12 @@ def read_json(path: Path, kind: type[T]) -> T:
     return decode(path.read_bytes(), kind)
 
 
-# --- what is left of it
+# --- removal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leftovers:
-    """What of a sandbox is on the machine."""
+    """What a sandbox has on the machine."""
 
     processes: tuple[int, ...]
     mounts: tuple[str, ...]
@@ -204,9 +204,9 @@ def find_leftovers(place: Place) -> Leftovers:
 
 
 def remove_leftovers(place: Place) -> Leftovers:
-    """Removes what there is and returns what could not be removed.
+    """Removes all leftovers and returns what could not be removed.
 
-    Processes first: with a host's last process its mounts, its loop device and its network go by themselves.
+    Processes first: with a host's last process, the kernel removes its mounts, loop device and network.
     """
     wait_until(lambda: not _kill_all(place), KILL_TIMEOUT_S)
     for target in reversed(_mounts_below(place.state_dir)):
@@ -214,7 +214,7 @@ def remove_leftovers(place: Place) -> Leftovers:
     wait_for_loop_devices(place.state_dir, KILL_TIMEOUT_S)
     for device in _loop_devices_below(place.state_dir):
         subprocess.run(("losetup", "--detach", f"/dev/{device}"), check=False, capture_output=True)
-    # The kernel would remove it by itself, but with many hosts only after seconds. It may be at it already.
+    # The kernel removes it too, but takes seconds with many hosts; it may already have begun.
     subprocess.run(("ip", "link", "delete", place.interface), check=False, capture_output=True)
     wait_until(lambda: not _has_interface(place), KILL_TIMEOUT_S)
     if place.cgroup and place.cgroup.exists():
@@ -225,7 +225,7 @@ def remove_leftovers(place: Place) -> Leftovers:
 
 
 def wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
-    """Waits until something is so; False when it is not after `timeout_s`."""
+    """Waits until `done` returns true; False if it does not within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline:
@@ -235,7 +235,7 @@ def wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def _kill_all(place: Place) -> list[int]:
-    """Kills the sandbox's processes and returns the ones that there were."""
+    """Kills the sandbox's processes and returns the ones that it found."""
     processes = list(find_processes(place.mark))
     for pid in processes:
         try:
@@ -274,9 +274,10 @@ def wait_for_loop_devices(path: Path, timeout_s: float) -> bool:
 
 # --- its addresses: ranges that are not in use on this machine and never on the Internet
 
-# RFC 1918; EC2 takes a VPC of at most a /16. 10/8 first, because Docker uses 172.17/16 and up.
-# Their servers may lie where only the default route leads. The second file has what systemd-resolved asks.
+# A name server may have an address that only the default route covers. The second file lists systemd-resolved's
+# servers.
 RESOLV_CONFS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+# RFC 1918; EC2 accepts at most a /16 for a VPC. 10/8 first, because Docker uses 172.17/16 and up.
 PRIVATE_POOLS = (IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12"))
 PRIVATE_PREFIX = 16
 # RFC 2544: for benchmarks between networks; never routed on the Internet.

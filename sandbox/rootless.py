@@ -1,6 +1,6 @@
-"""The sandbox of an ordinary user: outer namespaces in which that user is root, and all the rest is as with root.
+"""The sandbox of an ordinary user: outer namespaces in which that user is root; everything else is as with root.
 
-A command that needs the sandbox enters them, and is started anew there. Its files belong to the user. slirp4netns leads
+A command that needs the sandbox runs itself again in these namespaces. Its files belong to the user. slirp4netns leads
 from there to the Internet; the machine's own addresses are out of reach.
 """
 
@@ -21,12 +21,12 @@ from sandbox.place import USERS_MARK, find_processes, place_of, read_arguments
 
 HOLDER = Path(__file__).with_name("holder.py")
 TUN = Path("/dev/net/tun")
-# Each host has this many ids; 65536 is what useradd gives every user, too.
+# Each host has this many ids; useradd gives every user as many.
 LEAST_IDS = 65536
 NAMESPACES = ("--user", "--mount", "--pid", "--net")
 READY_TIMEOUT_S = 30
 WITH_SUDO = "sudo -E cluster up"
-# Settings with which distributions keep ordinary users from making user namespaces, and what allows it.
+# Settings with which distributions keep ordinary users from creating user namespaces, and those that allow it.
 SYSCTLS = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
     ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
@@ -35,11 +35,11 @@ SYSCTLS = (
 
 
 def enter(project_dir: Path, *, start: bool, report: Report) -> None:
-    """Starts this command anew in the user's namespaces; returns where that is not needed, or there are none.
+    """Runs this command again in the user's namespaces; returns if that is not needed, or if there are none.
 
-    Root needs none, nor does who started the folder's sandbox under sudo. start: makes them if there are none, and
-    runs the command under sudo where the machine does not let this user make them. Raises SandboxError, with the
-    command that helps, where sudo cannot be used, either.
+    Root needs none, nor does the user who started the folder's sandbox under sudo. start: creates missing namespaces,
+    or runs the command under sudo if the machine does not allow it. Raises SandboxError, with the command that helps,
+    if sudo cannot be used either.
     """
     if not _is_ordinary_user() or place_of(project_dir).state_dir.exists():
         return
@@ -47,7 +47,7 @@ def enter(project_dir: Path, *, start: bool, report: Report) -> None:
     state_root = state_folder() / "sandbox"
     holder = _find_holder()
     if holder is None:
-        if not start and not (state_root / place_of(project_dir).id).exists():  # what a crashed one has left is there
+        if not start and not (state_root / place_of(project_dir).id).exists():  # not left by a crash
             return
         try:
             check_user()
@@ -55,7 +55,7 @@ def enter(project_dir: Path, *, start: bool, report: Report) -> None:
             _run_under_sudo(error, report)
             raise
         holder = _start_holder(state_root)
-    # Left over from a shell that sudo opened, they would say that root is somebody else here.
+    # From a shell that sudo opened, they would name another user than this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")}
     words = ("nsenter", f"--target={holder}", *NAMESPACES, "--preserve-credentials", "--",
              "env", f"--chdir={Path.cwd()}", *sys.orig_argv)  # fmt: skip
@@ -64,18 +64,18 @@ def enter(project_dir: Path, *, start: bool, report: Report) -> None:
 
 
 def become_root(project_dir: Path, *, report: Report) -> None:
-    """Starts this command anew under sudo if it is about to do what only root can do with a sandbox of root's.
+    """Runs this command again under sudo if it needs root's rights for a sandbox that belongs to root.
 
-    Returns where that is not needed, and where sudo cannot be used.
+    Returns if that is not needed, or if sudo cannot be used.
     """
     if _is_ordinary_user() and place_of(project_dir).state_dir.exists():
         _run_under_sudo(SandboxError("The sandbox of this folder runs as root."), report)
 
 
 def _run_under_sudo(reason: SandboxError, report: Report) -> None:
-    """Says so, and starts this command anew under sudo; there, only the sandbox is root's (foundation/sudo.py).
+    """Reports the reason, and runs this command again under sudo, with only the sandbox as root (foundation/sudo.py).
 
-    Returns where there is no sudo, or where it would ask for a password and nobody is there to type it.
+    Returns if there is no sudo, or if it would ask for a password and nobody can type it.
     """
     if shutil.which("sudo") is None:
         return
@@ -85,7 +85,9 @@ def _run_under_sudo(reason: SandboxError, report: Report) -> None:
     report(Event(kind="warn", what=reason.message))
     if reason.hint not in (None, WITH_SUDO):
         report(Event(kind="info", what=f"to run the sandbox without root: {reason.hint}"))
-    report(Event(kind="info", what="running this command with sudo; only the sandbox is root's, your files stay yours"))
+    report(
+        Event(kind="info", what="running this command with sudo; only the sandbox runs as root, your files stay yours")
+    )
     sys.stdout.flush()
     sys.stderr.flush()
     # The interpreter's path: sudo has a PATH of its own.
@@ -97,7 +99,7 @@ def _is_ordinary_user() -> bool:
 
 
 def check_user() -> None:
-    """Raises SandboxError when this user cannot make the namespaces; its hint is the command that changes that."""
+    """Raises SandboxError when this user cannot create the namespaces; its hint is the command that changes that."""
     missing = [name for name in ("newuidmap", "slirp4netns") if shutil.which(name) is None]
     if missing:
         raise SandboxError(
@@ -121,7 +123,7 @@ def check_user() -> None:
         settings = {name: Path("/proc/sys", name) for name, _, _ in SYSCTLS}
         found = {name: path.read_text().strip() for name, path in settings.items() if path.exists()}
         raise SandboxError(
-            f"This machine does not let {user} make user namespaces: {tried.stderr.strip()}", hint=find_setting(found)
+            f"This machine does not let {user} create user namespaces: {tried.stderr.strip()}", hint=find_setting(found)
         )
 
 
@@ -132,7 +134,7 @@ def has_ids(text: str, user: str, uid: int) -> bool:
 
 
 def find_setting(found: Mapping[str, str]) -> str:
-    """The command that lets ordinary users make user namespaces. found: the kernel's settings by name. Pure."""
+    """The command that lets ordinary users create user namespaces. found: the kernel's settings by name. Pure."""
     for name, forbids, allows in SYSCTLS:
         if found.get(name) == forbids:
             return f"sudo sysctl {allows}"
@@ -153,7 +155,7 @@ def _start_holder(state_root: Path) -> int:
     with (state_root.parent / "sandbox.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         holder = _find_holder()
-        if holder is not None:  # another command has made them meanwhile
+        if holder is not None:  # another command has created them in the meantime
             return holder
         exit_read, exit_write = os.pipe()
         process = subprocess.Popen(
@@ -167,7 +169,7 @@ def _start_holder(state_root: Path) -> int:
         assert process.stderr is not None  # noqa: S101 -- as above
         if not process.stdout.read(1):
             raise SandboxError(
-                f"The sandbox's outer namespaces cannot be made: {process.stderr.read().decode().strip()}"
+                f"Could not create the namespaces for the sandbox: {process.stderr.read().decode().strip()}"
             )
         process.stderr.close()
         holder = _find_holder()
@@ -190,7 +192,7 @@ def _connect(holder: int, exit_fd: int) -> None:
     os.close(exit_fd)
     assert process.stderr is not None  # noqa: S101 -- tells mypy what PIPE means
     if not os.read(ready_read, 1):
-        raise SandboxError(f"The sandbox's network cannot be made: {process.stderr.read().decode().strip()}")
+        raise SandboxError(f"Could not connect the sandbox to the network: {process.stderr.read().decode().strip()}")
     os.close(ready_read)
     process.stderr.close()
     process.returncode = 0

@@ -1,4 +1,4 @@
-"""The files of the nodes' environment: fetched once on the user's machine, kept, and named by their content."""
+"""The files of the nodes' environment: fetched once to the user's machine, cached, and named by their content."""
 
 import gzip
 import hashlib
@@ -49,7 +49,7 @@ class Bundle:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all that decides the content of the environment: the Python and the files."""
+        """SHA-256 over the inputs of the environment: the Python and the files."""
         content = [
             self.target.python_version,
             self.target.python_path,
@@ -69,7 +69,7 @@ class Bundle:
 
     @property
     def python(self) -> BundleFile | None:
-        """The packed Python, where one is brought along."""
+        """The packed Python, if one is sent."""
         return next((file for file in self.files if file.name.endswith(".tar.gz")), None)
 
     @property
@@ -96,9 +96,9 @@ def fetch_bundle(
 
     fetch: "here" fetches all wheels to this machine. "head" finds only their URLs, for the nodes to fetch; "auto" does
     so for wheels that are not in the cache and whose URLs work without a password. The versions stay those of the first
-    time. A killed fetch leaves no partial bundle; a damaged bundle is named and fetched again.
-    built: the wheel of an MXNet from source, which no index has. build: builds what the index has as source.
-    Raises ClusterError with pip's own words, or uv's for a Python.
+    time. A killed fetch leaves no partial bundle; a damaged bundle is reported and fetched again.
+    built: the wheel of an MXNet from source, which no index has. build: builds packages without a wheel.
+    Raises ClusterError with the output of pip, or of uv for a Python.
     """
     build_for = partial(build, partial(fetch_bundle, cache=cache, report=report, build=build)) if build else None
     found = _find_and_build(target, build_for, cache=cache, report=report, fetch=fetch)
@@ -118,7 +118,7 @@ def _find_and_build(
     report: Report,
     fetch: Fetch,
 ) -> tuple[BundleFile, ...]:
-    """The wheels for a target. What pip finds no wheel for is built, and pip is asked again, with that wheel."""
+    """The wheels for a target. Builds the wheels that pip does not find, and then asks pip again."""
     built: dict[str, BundleFile] = {}
     while True:
         try:
@@ -153,7 +153,7 @@ def _find_wheels(
             if fetch == "head":
                 raise
     if found is None:
-        what = f"fetching wheels for the nodes: {(target.requirements or requirements)[0]} and what it needs"
+        what = f"fetching wheels for the nodes: {(target.requirements or requirements)[0]} and its dependencies"
         download = partial(download_wheels, target, requirements, built=built)
         return fetch_once(cache, f"bundles/{key}", download, what=what, report=report)
     if fetch == "here":
@@ -166,8 +166,8 @@ def fetch_python(version: Version, *, machine: str, cache: Path, report: Report)
     """A packed Python, from the cache or by uv. In it, `bin/` and `lib/` are at the top.
 
     It is one of Astral's builds (https://gregoryszorc.com/docs/python-build-standalone/), which run in any folder. uv's
-    own settings say where it fetches them: UV_PYTHON_INSTALL_MIRROR, UV_PYTHON_DOWNLOADS_JSON_URL.
-    Raises ClusterError with uv's own words.
+    settings select the download server: UV_PYTHON_INSTALL_MIRROR, UV_PYTHON_DOWNLOADS_JSON_URL.
+    Raises ClusterError with the output of uv.
     """
     key = f"cpython-{show(version)}-linux-{machine}-gnu"
 
@@ -192,8 +192,8 @@ def _install(key: str, directory: Path) -> Path:
     said = render_last_lines([line for line in result.stderr.splitlines() if line.strip()])
     raise ClusterError(
         f"uv could not fetch a Python for the nodes: {key}{said}",
-        hint="check that this machine reaches where uv has its Pythons from (UV_PYTHON_INSTALL_MIRROR says another "
-        "place), or take an image with a Python 3.9 to 3.12",
+        hint="check that this machine reaches uv's download server (UV_PYTHON_INSTALL_MIRROR names another "
+        "one), or use an image with Python 3.9 to 3.12",
     )
 
 
@@ -258,7 +258,7 @@ def _compat_file() -> BundleFile:
 
 
 class Bundles:
-    """Each target's bundle, fetched once however many nodes ask for it at the same time."""
+    """Each target's bundle, fetched once for all nodes that ask for it at the same time."""
 
     def __init__(self, cache: Path, report: Report, fetch: Fetch, build: BuildPackage | None = None) -> None:
         self._cache = cache

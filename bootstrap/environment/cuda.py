@@ -15,7 +15,7 @@ from bootstrap.environment.facts import LibraryDir, NodeFacts
 from provision.oracle.tables import GPU_WHEEL, Version, Wheel, find_wheel, show
 
 DRIVER = "libcuda.so.1"
-# What does not come with the toolkit, and is the same for several CUDAs: its own name tells its version.
+# Libraries that are not in the toolkit and fit several CUDA versions: the name shows their own version.
 SEPARATE = ("libcudnn.so.", "libnccl.so.")
 
 
@@ -23,8 +23,8 @@ SEPARATE = ("libcudnn.so.", "libnccl.so.")
 class CudaLibraries:
     """The CUDA libraries of a wheel on one node.
 
-    library_dirs: in the order in which the loader is to look into them; absolute paths there.
-    missing: the names of those that were not found, including the driver's.
+    library_dirs: in the order in which the loader searches them; absolute paths there.
+    missing: the names of the libraries that were not found, including the driver's.
     """
 
     library_dirs: tuple[str, ...]
@@ -34,7 +34,7 @@ class CudaLibraries:
 def find_cuda(facts: NodeFacts, mxnet: str) -> CudaLibraries:
     """The directories from which the wheel `mxnet` loads CUDA libraries that do not come from PyPI with it. Pure.
 
-    What set-up commands bring is not known here; check_libraries.py looks for it on the node.
+    Libraries that set-up commands install are unknown here; check_libraries.py finds them on the node.
     """
     cuda = cuda_of(mxnet)
     if cuda is None:
@@ -51,13 +51,13 @@ def find_cuda(facts: NodeFacts, mxnet: str) -> CudaLibraries:
 
 
 def choose_library_dirs(found: Sequence[LibraryDir], *, needs: Sequence[str], cuda: Version) -> tuple[LibraryDir, ...]:
-    """Those directories of a node from which a wheel for `cuda` may load, in order. Pure."""
+    """The directories of a node from which a wheel for `cuda` may load, in order. Pure."""
     cudart = next((name for name in needs if name.startswith("libcudart.so.")), _cudart(cuda))
     toolkits = [place for place in found if cudart in place.names]
-    # Sorted is stable: what the node named first stays first.
+    # The sort is stable: it keeps the node's order.
     toolkits.sort(key=lambda place: (_named_after(place) != cuda, _named_after(place) is not None))
     if cuda >= (11, 0):
-        # An older minor version lacks what the wheel may call.
+        # An older minor version may lack functions that the wheel calls.
         toolkits = [place for place in toolkits if (_named_after(place) or cuda) >= cuda]
     separate = [place for place in found if place not in toolkits and _has_separate(place) and _is_apart(place)]
     return (*toolkits, *separate)
@@ -77,12 +77,12 @@ def _has_separate(place: LibraryDir) -> bool:
 
 
 def _is_apart(place: LibraryDir) -> bool:
-    """Whether a directory holds no toolkit at all: another CUDA's cuBLAS must not come along with a cuDNN."""
+    """Whether a directory has no toolkit: a cuDNN must not bring another CUDA's cuBLAS."""
     return not any(name.startswith("libcudart.so.") for name in place.names)
 
 
 def cuda_of(mxnet: str) -> Version | None:
-    """The CUDA that a wheel was built with, for one that is not in the table by its name; None for CPU wheels. Pure."""
+    """The CUDA version of a wheel, from the table or else its name; None for CPU wheels. Pure."""
     wheel = find_wheel(mxnet)
     if wheel is not None:
         return wheel.cuda
@@ -91,13 +91,13 @@ def cuda_of(mxnet: str) -> Version | None:
 
 
 def find_warnings(facts: NodeFacts, mxnet: str) -> tuple[str, ...]:
-    """What will keep MXNet from using a node's GPUs, as warnings; the node can be set up nevertheless. Pure."""
+    """Warnings of what keeps MXNet from using a node's GPUs; the node can be set up nevertheless. Pure."""
     warnings = []
     nvidia = facts.displays.count("NVIDIA")
     if nvidia and not facts.gpus:
-        warnings.append(f"it has {nvidia} NVIDIA GPU(s), and no driver that works: MXNet will not see them")
+        warnings.append(f"it has {nvidia} NVIDIA GPU(s) but no working driver: MXNet will not see them")
     if "AMD" in facts.displays and not facts.gpus:
-        warnings.append("its GPU is AMD's, which no MXNet wheel uses: training runs on the processor")
+        warnings.append("it has an AMD GPU, which no MXNet wheel supports: training runs on the CPU")
     if cuda_of(mxnet) is not None:
         missing = find_cuda(facts, mxnet).missing
         if missing:
@@ -108,7 +108,7 @@ def find_warnings(facts: NodeFacts, mxnet: str) -> tuple[str, ...]:
 def explain_missing_libraries(names: Sequence[str], mxnet: str) -> str:
     """Name the libraries that a wheel lacks, the CUDA version that has them, and the ways to get them. Pure.
 
-    `names` are as the loader has them (libcudart.so.9.0); `mxnet` is a requirement (mxnet-cu90==1.6.0.post0).
+    `names` are the loader's (libcudart.so.9.0); `mxnet` is a requirement (mxnet-cu90==1.6.0.post0).
     """
     toolkit = [name for name in names if name != DRIVER]
     parts = []
@@ -116,7 +116,7 @@ def explain_missing_libraries(names: Sequence[str], mxnet: str) -> str:
         parts.append(_explain_toolkit(toolkit, mxnet))
     if DRIVER in names:
         parts.append(
-            f"{DRIVER} is missing: there is no NVIDIA driver. Take an instance type with an NVIDIA GPU and an image "
+            f"{DRIVER} is missing: there is no NVIDIA driver. Use an instance type with an NVIDIA GPU and an image "
             "with its driver ([provision] instance_type and ami)"
         )
     return "; ".join(parts)
@@ -126,7 +126,7 @@ def _explain_toolkit(names: Sequence[str], mxnet: str) -> str:
     cuda = cuda_of(mxnet)
     said = f"{mxnet} needs {', '.join(names)}"
     if cuda is None:
-        return f"{said}, and the node does not have it: install it by commands of your own in [bootstrap] setup"
+        return f"{said}, which the node does not have: install it with commands in [bootstrap] setup"
     version = show(cuda)
     separate = [name for name in names if name.startswith(SEPARATE)]
     what = f"CUDA {version}" if len(separate) < len(names) else f"a cuDNN or NCCL for CUDA {version}"
@@ -135,7 +135,7 @@ def _explain_toolkit(names: Sequence[str], mxnet: str) -> str:
         f"{said}: {what}, which the node does not have. Three ways to get it: "
         f"an image that has it in /usr/local/cuda-{version} ([provision] ami); "
         f"the nvidia-* wheels, which come with {GPU_WHEEL.requirement} from PyPI{others}; "
-        "or commands of your own that install it, or load its module ([bootstrap] setup)"
+        "or commands that install it or load its module ([bootstrap] setup)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Facts about a node: what it is and what it already has. One ssh command, then pure parsing."""
+"""Facts about a node: what it is and has. One ssh command, then pure parsing."""
 
 import hashlib
 import re
@@ -12,12 +12,12 @@ from foundation.decode import shorten_reason
 from foundation.errors import ClusterError
 from provision.oracle.tables import GPU_MACHINES, WHEELS, Version
 
-TIMEOUT_S = 360  # facts.sh itself waits 300 s at most, for a set-up that a killed command has left running
+TIMEOUT_S = 360  # facts.sh waits up to 300 s for a set-up that a killed command has left running
 MOST_CORES = 1 << 16
 OLDEST_NODE_PYTHON = (3, 6)
 """What the programs in node/ need."""
 CUDA_LIBRARIES = tuple(sorted({name for wheel in WHEELS for name in wheel.needs} | {"libcuda.so.1"}))
-"""The libraries that facts.sh looks for: whatever any of MXNet's wheels loads."""
+"""The libraries that facts.sh looks for: all that MXNet's wheels load."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +30,7 @@ class FoundPython:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryDir:
-    """A directory of a node with CUDA libraries that its loader does not look into; `names` are those of them."""
+    """A directory of a node with CUDA libraries that its loader does not search; `names` are the libraries'."""
 
     path: str
     names: frozenset[str]
@@ -48,15 +48,15 @@ class Checked:
 class NodeFacts:
     """The facts about a node. Digests are lower-case hexadecimal SHA-256.
 
-    python, python_version: what our own programs run with there; the image's python3 where that is 3.6 or later.
-    pythons: every Python that was found, the image's python3 first. configured: the one whose path [bootstrap] python
-    is; None where that is no path, or no Python works there.
-    missing_libraries: of those that MXNet's wheels take from the system, what the system does not have.
+    python, python_version: the Python of our own programs there; the image's python3 if it is 3.6 or later.
+    pythons: every Python that was found, the image's python3 first. configured: the one at the path of [bootstrap]
+    python; None if that is not a path, or no Python works there.
+    missing_libraries: system libraries that MXNet's wheels need and the system lacks.
     gpus: (compute capability such as "8.6", name) of each GPU, in the driver's order; driver: its version.
     displays: the maker, "NVIDIA" or "AMD", of each graphics device, with a driver or without.
-    libraries: CUDA libraries that the loader finds by itself. cuda_dirs: where others are.
+    libraries: CUDA libraries that the loader finds. cuda_dirs: where others are.
     files, envs, trees, pythons_ready, setups: digests of what is complete in ~/.cluster there.
-    checked: by environment, what its libmxnet.so does not find.
+    checked: by environment, the libraries that its libmxnet.so does not find.
     cluster_key: the public half of the head's key for the other nodes, or None.
     authorized: the lines of authorized_keys that are the cluster's own.
     """
@@ -109,9 +109,9 @@ def parse_facts(text: str, *, node: str) -> NodeFacts:
     """Read the `key=value` lines of facts.sh. Pure. Raises ClusterError for invalid facts and unusable nodes."""
     try:
         return _parse_facts(text, node=node)
-    except ValueError as error:  # a number that is none, a line without all of its parts
+    except ValueError as error:  # an invalid number, an incomplete line
         raise ClusterError(
-            f"{node}: what facts.sh says of it cannot be understood: {shorten_reason(str(error))}",
+            f"{node}: cannot parse the output of facts.sh: {shorten_reason(str(error))}",
             hint=f"cluster exec --node {node} -- sh -c 'uname -a; nproc; df -k'",
         ) from None
 
@@ -133,11 +133,12 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
     own = next((found for found in (*pythons, *configured) if found.version >= OLDEST_NODE_PYTHON), None)
     if own is None:
         raise ClusterError(
-            f"{node}: no working Python 3 was found there; the programs that set a node up need 3.6 or later",
-            hint="take an image that has one ([provision] ami), or install it there: "
+            f"{node}: found no working Python 3; setting up a node needs 3.6 or later",
+            hint="use an image that has one ([provision] ami), or install it: "
             f"cluster ssh {node}, sudo apt-get install -y python3",
         )
-    known_hosts = several.get("known_host")
+    known_hosts = "".join(f"{line}\n" for line in several.get("known_host", ()))
+    cuda_dirs = (line.split(" ") for line in several.get("cuda", ()))
     return NodeFacts(
         machine=one("machine"),
         system=one("system"),
@@ -153,14 +154,14 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
         envs=digests("env"),
         trees=digests("tree"),
         cluster_key=one("cluster_key") or None,
-        known_hosts_sha256=_sha256_of_lines(known_hosts) if known_hosts else None,
+        known_hosts_sha256=hashlib.sha256(known_hosts.encode()).hexdigest() if known_hosts else None,
         authorized=tuple(several.get("authorized", ())),
         pythons=pythons,
         configured=configured[0] if configured else None,
         driver=next((_gpu(line)[2] for line in several.get("gpu", ())), None),
         displays=tuple(several.get("display", ())),
         libraries=digests("library"),
-        cuda_dirs=tuple(_library_dir(line) for line in several.get("cuda", ())),
+        cuda_dirs=tuple(LibraryDir(path=path, names=frozenset(names)) for path, *names in cuda_dirs),
         pythons_ready=digests("pythons"),
         setups=digests("setup"),
         checked=_parse_checked(several.get("unresolved", ())),
@@ -180,15 +181,15 @@ def _version(text: str) -> Version:
 def _count(text: str, *, at_most: int = 9999) -> int:
     """Raises ValueError."""
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= at_most):
-        raise ValueError(f"{text[:40]!r} is no number from 0 to {at_most}")
+        raise ValueError(f"{text[:40]!r} is not a number from 0 to {at_most}")
     return int(text)
 
 
 def _gpu(line: str) -> tuple[str, str, str]:
-    """Of "8.6, 535.104.05, NVIDIA A10G": capability, name, driver. Drivers before 510 leave the capability out."""
+    """The capability, name and driver in "8.6, 535.104.05, NVIDIA A10G"; before 510, drivers omit the capability."""
     parts = [part.strip() for part in line.split(",", 2)]
     if len(parts) != 3:
-        raise ValueError(f"{line[:80]!r} is no GPU")
+        raise ValueError(f"{line[:80]!r} is not a GPU")
     capability, driver, name = parts
     if not capability:
         capability = _find_capability(name)
@@ -196,17 +197,12 @@ def _gpu(line: str) -> tuple[str, str, str]:
 
 
 def _find_capability(name: str) -> str:
-    """Of a GPU as its driver names it, such as "Tesla V100-SXM2-16GB"; empty when it is not in the table."""
+    """The capability of a GPU by its driver's name, such as "Tesla V100-SXM2-16GB"; empty if not in the table."""
     words = re.split(r"[^A-Za-z0-9]+", name)
     for machine in GPU_MACHINES:
         if machine.gpu is not None and machine.gpu.capability is not None and machine.gpu.name.split()[-1] in words:
             return ".".join(map(str, machine.gpu.capability))
     return ""
-
-
-def _library_dir(line: str) -> LibraryDir:
-    path, *names = line.split(" ")
-    return LibraryDir(path=path, names=frozenset(names))
 
 
 def _parse_checked(lines: Sequence[str]) -> dict[str, Checked]:
@@ -219,7 +215,3 @@ def _parse_checked(lines: Sequence[str]) -> dict[str, Checked]:
         elif env in found:
             found[env] = Checked(key=found[env].key, unresolved=(*found[env].unresolved, said))
     return found
-
-
-def _sha256_of_lines(lines: Sequence[str]) -> str:
-    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()

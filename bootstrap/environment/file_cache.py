@@ -23,8 +23,8 @@ from foundation.progress import Event, Report
 class BundleFile:
     """A file that nodes need; `sha256` in lower-case hexadecimal.
 
-    path: where it lies on this machine, or will when it is brought here from one of `urls` (package_index.py).
-    unpacked_bytes: what it grows to where it is unpacked; 0 for what is used as it is.
+    path: its place on this machine, also before it is downloaded from one of `urls` (package_index.py).
+    unpacked_bytes: its size when unpacked; 0 for a file that is not unpacked.
     """
 
     path: Path
@@ -40,15 +40,15 @@ class BundleFile:
 
 
 def check_cache(cache: Path) -> None:
-    """Raise ClusterError where no node could be set up, since nothing can be written to that folder."""
+    """Raise ClusterError if nothing can be written to the folder, since no node could be set up then."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=cache):
             pass
     except OSError as error:
         raise ClusterError(
-            f"{cache}: what nodes are sent is kept and packed there, and it cannot be written to: {error.strerror}",
-            hint="mend that, or set XDG_CACHE_HOME to another folder",
+            f"{cache}: cannot write to the cache of files for the nodes: {error.strerror}",
+            hint="fix that, or set XDG_CACHE_HOME to another folder",
         ) from error
 
 
@@ -72,14 +72,13 @@ def _unpacked_bytes(path: Path) -> int:
 def fetch_once(
     cache: Path, key: str, fetch: Callable[[Path], object], *, what: str, report: Report
 ) -> tuple[BundleFile, ...]:
-    """The files of a key, which `fetch` puts into the folder that it is given where they are not here already.
+    """The files of a key, in the order of their names. `fetch` puts them into a folder if they are not cached.
 
-    In the order of their names. What is killed meanwhile leaves no half file. One process at a time. Raises what
-    `fetch` raises, OSError.
+    A killed process leaves no partial file. One process at a time. Raises OSError, and the errors of `fetch`.
     """
     wheels = cache / "wheels"
     wheels.mkdir(parents=True, exist_ok=True)
-    with one_at_a_time(wheels, does="fetches what the nodes need", report=report):
+    with one_at_a_time(wheels, does="is fetching files for the nodes", report=report):
         kept = find_kept(cache, key, report=report)
         if kept is not None:
             return kept
@@ -106,7 +105,7 @@ def _move(path: Path, cache: Path) -> BundleFile:
 
 
 def remember(cache: Path, key: str, files: Sequence[BundleFile]) -> None:
-    """Note which files are those of a key. Raises OSError."""
+    """Record the files of a key. Raises OSError."""
     entries = [
         {
             "name": file.name,
@@ -123,9 +122,9 @@ def remember(cache: Path, key: str, files: Sequence[BundleFile]) -> None:
 
 
 def find_kept(cache: Path, key: str, *, report: Report) -> tuple[BundleFile, ...] | None:
-    """The files of a key; None where they are not known, or one that has no URL is gone or cut short: it is named.
+    """The files of a key; None if they are not recorded, or if a file without a URL is missing or truncated.
 
-    The nodes check the content.
+    Reports such a file. The nodes check the content.
     """
     manifest = cache / f"{key}.json"
     try:
@@ -147,7 +146,7 @@ def find_kept(cache: Path, key: str, *, report: Report) -> tuple[BundleFile, ...
         file.path.unlink(missing_ok=True)
     if all(file.urls for file in lost):
         return files
-    report(Event(kind="warn", what=f"{lost[0].path} is damaged or gone: all that was fetched with it is fetched again"))
+    report(Event(kind="warn", what=f"{lost[0].path} is damaged or missing: fetching all of its bundle again"))
     manifest.unlink(missing_ok=True)  # several nodes may ask at the same time
     return None
 

@@ -1,6 +1,6 @@
-"""Packages that the index has as source alone: the head builds a wheel once, and every node gets it as any other.
+"""Packages that the index has only as source: the head builds a wheel once, and every node gets it like any other.
 
-This machine fetches the source and what it is built with, so the head needs no way to the package index.
+This machine fetches the source and the build tools, so the head does not need the package index.
 """
 
 import hashlib
@@ -10,9 +10,7 @@ import tarfile
 import time
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +20,10 @@ from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile, fetch_once, find_kept
 from bootstrap.environment.package_index import download_source
 from bootstrap.environment.requirements import canonical_name, choose_requirement
-from bootstrap.environment.source_build import SETUPTOOLS, build_and_take, render_start
+from bootstrap.environment.source_build import SETUPTOOLS, FromHead, build_and_take, render_start
 from bootstrap.environment.steps import MakeEnvironment, script_task
 from bootstrap.environment.target import ChosenPython, WheelTarget
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.distribute import Distribution, SetUp
 from foundation.errors import ClusterError, NodeCommandError
@@ -35,8 +32,8 @@ from foundation.progress import Event, Report
 SILENCE_S = 1800
 """How long a build may print nothing, in seconds."""
 BUILD_HINT = (
-    "what it needs to be built is installed by [bootstrap] setup, such as "
-    'setup = ["sudo apt-get update", "sudo apt-get install -y build-essential python3-dev"]; or take a version of the '
+    "install its build dependencies with [bootstrap] setup, such as "
+    'setup = ["sudo apt-get update", "sudo apt-get install -y build-essential python3-dev"]; or use a version of the '
     "package that has a wheel"
 )
 
@@ -50,37 +47,26 @@ class _Head:
     python: ChosenPython
 
 
-class PackageBuilds:
-    """Builds wheels on the head, for whichever node needs them first. Safe to use from several threads."""
+class PackageBuilds(FromHead[_Head]):
+    """Builds wheels on the head, for the node that needs them first. Safe to use from several threads."""
 
     def __init__(self, *, setup: str | None, cache: Path, distribution: Distribution, report: Report) -> None:
         """setup: the digest of the set-up commands, whose exports a build gets."""
+        super().__init__()
         self._setup = setup
         self._cache = cache
         self._distribution = distribution
         self._report = report
-        self._head: Future[_Head] = Future()
 
     def offer(self, connection: NodeConnection, facts: NodeFacts, python: ChosenPython) -> None:
-        """Say that a node is ready to build, once its set-up commands have run. Only the head does."""
+        """Note that a node has run its set-up commands and can build. Only the head builds."""
         if connection.host.is_head:
-            self._head.set_result(_Head(connection=connection, facts=facts, python=python))
-
-    @contextmanager
-    def awaited(self, host: Host) -> Iterator[None]:
-        """Wrap a node's set-up: if the head fails in it, the nodes that wait for it to build fail as well."""
-        try:
-            yield
-        except BaseException as error:
-            if host.is_head:
-                with suppress(InvalidStateError):  # it was ready, and failed later
-                    self._head.set_exception(error)
-            raise
+            self._made.set_result(_Head(connection=connection, facts=facts, python=python))
 
     def build(self, find_tools: Callable[[WheelTarget], Bundle], target: WheelTarget, requirement: str) -> BundleFile:
         """A wheel for a requirement, from this machine's cache or from the head.
 
-        find_tools: the files of an environment. Raises NoSourceError, ClusterError with the last lines of what failed.
+        find_tools: the files of an environment. Raises NoSourceError, ClusterError with the last lines of the build.
         """
         content = [target.python_version, target.limits, target.hashes, requirement]
         key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
@@ -90,7 +76,7 @@ class PackageBuilds:
         kept = find_kept(self._cache, f"built/{_key(source, target)}", report=self._report)
         if kept:
             return kept[0]
-        head = self._head.result()
+        head = self._made.result()
         run = partial(self._run, head, source, target, find_tools)
         return build_and_take(
             head.connection, head.facts, _key(source, target), run, cache=self._cache, report=self._report
@@ -106,7 +92,7 @@ class PackageBuilds:
         steps = [] if tools.digest in head.facts.envs else [MakeEnvironment(bundle=tools, python=head.python.path)]
         text = render_build(source, _key(source, target), tools=tools, node_python=head.facts.python, setup=self._setup)
         what = f"building a wheel from {source.name}"
-        make_ready = script_task(steps, what="the script that makes ready for a build", python=head.facts.python)
+        make_ready = script_task(steps, what="the script that prepares the build", python=head.facts.python)
         tasks = [make_ready, {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S}]
         started = time.monotonic()
         self._report(Event(kind="start", what=what, where=node))
@@ -141,7 +127,7 @@ def choose_tools(target: WheelTarget, needed: Sequence[str]) -> WheelTarget:
 
 
 def read_build_requirements(source: Path) -> tuple[str, ...]:
-    """What a source distribution is built with, as its pyproject.toml says, or what setup.py needs.
+    """The build requirements of a source distribution, from its pyproject.toml, or for setup.py.
 
     Raises ClusterError for a damaged one.
     """
@@ -149,16 +135,16 @@ def read_build_requirements(source: Path) -> tuple[str, ...]:
         text = _read_pyproject(source)
         found = tomllib.loads(text).get("build-system", {}).get("requires") if text is not None else None
     except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise ClusterError(f"{source.name}: no source of a package that can be read: {error}") from error
+        raise ClusterError(f"{source.name}: not a readable source distribution: {error}") from error
     if found is None:
         return (SETUPTOOLS, "wheel")
     names = {canonical_name(requirement) for requirement in found}
-    # Before its version 70.1, setuptools takes the command that makes wheels from the package wheel.
+    # Before version 70.1, setuptools needs the package wheel to make wheels.
     return (*found, *(["wheel"] if "setuptools" in names and "wheel" not in names else []))
 
 
 def _read_pyproject(source: Path) -> str | None:
-    """The text of the pyproject.toml in an archive's one folder; None where there is none."""
+    """The text of the pyproject.toml in an archive's only folder; None if there is none."""
     if source.suffix == ".zip":
         with zipfile.ZipFile(source) as packed:
             names = [name for name in packed.namelist() if _is_pyproject(name)]
@@ -174,7 +160,7 @@ def _is_pyproject(name: str) -> bool:
 
 
 def render_build(source: BundleFile, key: str, *, tools: Bundle, node_python: str, setup: str | None) -> str:
-    """The shell script that leaves the wheel in ~/.cluster/built/KEY, and nothing before it is whole. Pure."""
+    """The shell script that puts the complete wheel into ~/.cluster/built/KEY. Pure."""
     env = f"env/{tools.digest}"
     place = f"files/{source.sha256}/{source.name}"
     command = f"tools/uv-{tools.uv.sha256} build --wheel --offline --no-build-isolation"

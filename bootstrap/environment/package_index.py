@@ -1,4 +1,4 @@
-"""Finds, by pip on the user's machine, which wheels the nodes need and where the package index has them."""
+"""Finds the wheels that the nodes need, and their URLs, with pip on the user's machine."""
 
 import hashlib
 import http.client
@@ -28,7 +28,7 @@ from foundation.progress import Event, Report
 from foundation.thread_pool import map_in_threads
 
 RETRIES = 7
-"""With pip's doubling pauses about half a minute, for an index that cannot be reached; pip's own five are 8 s."""
+"""About half a minute with pip's doubling pauses, for an unreachable index; pip's default of five takes 8 s."""
 TAIL_BYTES = 512 << 10
 """How much of a wheel's end is read to find its unpacked size: the zip directory is there."""
 UNPACKED_TIMES = 4
@@ -39,7 +39,7 @@ FIRST_PAUSE_S = 0.5
 AT_ONCE = 8
 READ_BYTES = 1 << 20
 HINT = "check the versions in [bootstrap], and that this machine reaches a package index"
-HERE_HINT = 'set [bootstrap] distribute = "chain" and fetch = "here": then wheels come through this machine'
+HERE_HINT = 'set [bootstrap] distribute = "chain" and fetch = "here": then this machine sends the wheels'
 _BROKEN = (OSError, http.client.HTTPException)
 
 
@@ -54,9 +54,9 @@ class FoundWheel:
 def download_wheels(
     target: WheelTarget, requirements: Sequence[str], directory: Path, *, built: Sequence[BundleFile] = ()
 ) -> None:
-    """Fetch the wheels of some requirements, and of what they need.
+    """Fetch the wheels of some requirements, with their dependencies.
 
-    built: wheels on this machine that no index has. Raises NoWheelError, ClusterError with pip's own words.
+    built: wheels on this machine that no index has. Raises NoWheelError, ClusterError with the output of pip.
     """
     words = ["download", "--dest", str(directory), "--only-binary", ":all:", *_platform(target), *_links(built)]
     _run_pip(words, target, requirements)
@@ -65,9 +65,9 @@ def download_wheels(
 
 
 def download_source(target: WheelTarget, requirement: str, directory: Path) -> None:
-    """Fetch a package's source distribution. pip also runs the part of it that says what it needs.
+    """Fetch a package's source distribution. pip also runs the part of it that computes its metadata.
 
-    Raises NoSourceError, ClusterError with pip's own words.
+    Raises NoSourceError, ClusterError with the output of pip.
     """
     name = canonical_name(requirement)
     words = ["download", "--dest", str(directory), "--no-deps", "--no-binary", name]
@@ -86,7 +86,7 @@ def find_wheels(
 ) -> tuple[FoundWheel, ...]:
     """The wheels that `download_wheels` would fetch. From an index with PEP 658 only metadata is read.
 
-    alone: without their dependencies. Raises NoWheelError, ClusterError with pip's own words.
+    alone: without their dependencies. Raises NoWheelError, ClusterError with the output of pip.
     """
     words = ["install", "--dry-run", "--ignore-installed", "--report", "-", "--target", "unused"]
     words += ["--only-binary", ":all:", *_platform(target), *_links(built), *(["--no-deps"] if alone else [])]
@@ -96,7 +96,7 @@ def find_wheels(
 def check_hashes(found: Sequence[tuple[str, str]], target: WheelTarget, *, built: Sequence[BundleFile]) -> None:
     """Compare wheels, by name and SHA-256, with the hashes of requirements files. Pure. Raises ClusterError.
 
-    A wheel that was built here is left out: its source was compared.
+    Wheels that were built here are left out: their sources were compared.
     """
     hashes = dict(target.hashes)
     ours = {file.name for file in built}
@@ -108,8 +108,8 @@ def check_hashes(found: Sequence[tuple[str, str]], target: WheelTarget, *, built
 
 def _wrong_hash(name: str, sha256: str) -> ClusterError:
     return ClusterError(
-        f"{name}: its SHA-256 is {sha256}, which is none of those that the requirements file has for this package",
-        hint="compare it with the package index's; add it to the requirements file if they are the same",
+        f"{name}: its SHA-256 is {sha256}, which the requirements file does not list for this package",
+        hint="compare it with the package index; if they match, add it to the requirements file",
     )
 
 
@@ -161,9 +161,9 @@ class NoWheelError(ClusterError):
 
 
 def find_missing(said: str) -> str | None:
-    """The requirement for which pip found no wheel; None where something else is wrong. Pure. said: pip's words."""
+    """The requirement for which pip found no wheel, from its output; None for other errors. Pure."""
     found = re.search(r"No matching distribution found for ([^\n]+?)(?: \(from [^\n]*)?$", said, re.MULTILINE)
-    if found is None:  # of pip 25 and later, where an older version of what asks for it is no help
+    if found is None:  # pip 25 and later, if no older version of the dependent package helps
         found = re.search(r"have no matching distributions available for your environment:\n\s+(\S+)", said)
     return found[1] if found is not None else None
 
@@ -173,7 +173,7 @@ class NoSourceError(ClusterError):
 
 
 class NoUrlError(ClusterError):
-    """A wheel cannot be fetched by its URL alone, for instance because the index wants a password."""
+    """A wheel cannot be fetched by its URL, for instance because the index requires a password."""
 
 
 def resolve_wheels(
@@ -185,13 +185,13 @@ def resolve_wheels(
     cache: Path,
     report: Report,
 ) -> tuple[BundleFile, ...]:
-    """The wheels for a target, in order of their names; `path` is where each one is kept here after it is fetched.
+    """The wheels for a target, in the order of their names; `path` is their place in the cache once fetched.
 
     pins: if not empty, the exact requirements to resolve instead. built: wheels that no index has. Wheels from folders
-    of this machine are copied to the cache, and have no URLs. Raises NoUrlError, NoWheelError, ClusterError with pip's
-    own words.
+    of this machine are copied to the cache, and have no URLs. Raises NoUrlError, NoWheelError, ClusterError with the
+    output of pip.
     """
-    what = f"looking for the wheels for the nodes: {target.requirements[0]} and what it needs"
+    what = f"finding wheels for the nodes: {target.requirements[0]} and its dependencies"
     started = time.monotonic()
     report(Event(kind="start", what=what))
     wheels = find_wheels(target, pins or requirements, alone=bool(pins), built=built)
@@ -212,7 +212,7 @@ def bring_here(file: BundleFile, *, report: Report) -> None:
     what = f"fetching {file.name}, {file.size_bytes / 1e6:.0f} MB"
     started = time.monotonic()
     report(Event(kind="start", what=what))
-    why = ["it is gone from this machine, and has no URL"]
+    why = ["it is no longer on this machine, and has no URL"]
     for number, url in enumerate(url for url in file.urls for _ in range(TRIES)):
         if number:
             time.sleep(FIRST_PAUSE_S * 2 ** ((number - 1) % TRIES))
@@ -227,7 +227,7 @@ def bring_here(file: BundleFile, *, report: Report) -> None:
         return
     raise ClusterError(
         f"{file.name} could not be fetched: {'; '.join(why)}",
-        hint="the same command again, or check that this machine reaches the package index",
+        hint="run the command again, or check that this machine reaches the package index",
     )
 
 
@@ -235,7 +235,7 @@ def _check(file: BundleFile, path: Path) -> None:
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != file.sha256:
-        raise OSError(f"what came has the SHA-256 {digest}, not {file.sha256}")
+        raise OSError(f"the download has the SHA-256 {digest}, not {file.sha256}")
 
 
 def _describe(wheel: FoundWheel, cache: Path) -> BundleFile:
@@ -244,14 +244,12 @@ def _describe(wheel: FoundWheel, cache: Path) -> BundleFile:
     if parts.scheme == "file":
         return _copy(Path(unquote(parts.path)), cache)
     if not wheel.sha256:
-        raise NoUrlError(f"the package index does not tell the SHA-256 of {name}", hint=HERE_HINT)
+        raise NoUrlError(f"the package index does not publish the SHA-256 of {name}", hint=HERE_HINT)
     url = parts._replace(fragment="").geturl()
     try:
         size_bytes, tail = _read_tail(url)
     except _BROKEN as error:
-        raise NoUrlError(
-            f"{name} cannot be had from its URL alone, {parts.hostname}: {error}", hint=HERE_HINT
-        ) from error
+        raise NoUrlError(f"{name} cannot be fetched directly from {parts.hostname}: {error}", hint=HERE_HINT) from error
     return BundleFile(
         path=find_place(cache, wheel.sha256, name),
         sha256=wheel.sha256,
@@ -276,12 +274,12 @@ def _read_tail(url: str) -> tuple[int, bytes]:
         if answer.status == http.client.PARTIAL_CONTENT:
             return int(answer.headers["Content-Range"].rpartition("/")[2]), answer.read()
         if answer.headers["Content-Length"] is None:
-            raise OSError("the server does not tell the file's size")
+            raise OSError("the server does not report the file's size")
         return int(answer.headers["Content-Length"]), b""
 
 
 def find_unpacked_bytes(tail: bytes) -> int | None:
-    """The unpacked size of a wheel, by the zip directory at its end; None where that is incomplete. Pure."""
+    """The unpacked size of a wheel, from the zip directory at its end; None if that is incomplete. Pure."""
     try:
         with zipfile.ZipFile(io.BytesIO(tail)) as wheel:
             return sum(entry.file_size for entry in wheel.infolist())

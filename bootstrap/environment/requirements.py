@@ -1,8 +1,8 @@
-"""What the nodes' environment has to contain, as [bootstrap] packages and requirements files say it.
+"""The packages of the nodes' environment, from [bootstrap] packages and requirements files.
 
-The format: https://pip.pypa.io/en/stable/reference/requirements-file-format/. A file is read on the user's machine, and
-its conditions (`; python_version < "3.10"`) are evaluated for the nodes. pip itself would evaluate them for this
-machine, and take other indexes and commands from the file than those it was set up with.
+The format: https://pip.pypa.io/en/stable/reference/requirements-file-format/. Files are read on the user's machine, and
+their conditions (`; python_version < "3.10"`) are evaluated for the nodes. pip itself would evaluate them for this
+machine, and follow other indexes and commands in the file.
 """
 
 import re
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FILE_OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+|(?<=-[rc]))(\S.*)")
 HASH_OPTION = re.compile(r"\s--hash(?:=|\s+)(\S+)")
 COMMENT = re.compile(r"(?:^|\s+)#.*$")
-INDEX_ADVICE = "remove it from the file, and set it up for pip on this machine: pip config set global.{name} URL"
+INDEX_ADVICE = "remove it from the file, and configure pip on this machine instead: pip config set global.{name} URL"
 ADVICE = {
     "-e": "remove it: the folder of your script is sent to the nodes as it is; [bootstrap] sync names others",
     "--editable": "remove it: the folder of your script is sent to the nodes as it is; [bootstrap] sync names others",
@@ -31,11 +31,11 @@ ADVICE = {
     "--find-links": INDEX_ADVICE.format(name="find-links"),
     "--trusted-host": "remove it from the file, and run: pip config set global.trusted-host HOST",
     "--pre": "remove it, and name the version: NAME==VERSION",
-    "--require-hashes": "remove it: hashes are compared in any case, where a line has them",
+    "--require-hashes": "remove it: hashes are checked wherever a line has them",
 }
-"""What to do about an option that a requirements file may have for pip, and may not have here."""
+"""What to do about pip options that are not supported here."""
 URL_ADVICE = (
-    "packages come from the package index, by their names; to use another one, "
+    "packages come from the package index, by name; to use another index, "
     "set up pip on this machine: pip config set global.extra-index-url URL"
 )
 MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
@@ -43,10 +43,10 @@ MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """A package that is to be installed, or a limit for its version where it is installed.
+    """A package to install, or a limit for its version if it is installed.
 
     requirement: in PEP 508's form. hashes: "sha256:..." each, one of which its file must have; (): any file.
-    place: where it stands, such as "requirements.txt, line 3".
+    place: its source, such as "requirements.txt, line 3".
     """
 
     requirement: str
@@ -56,7 +56,7 @@ class Wanted:
 
 
 def parse_requirement(text: str) -> "Requirement":
-    """A package with versions. Pure. Raises ValueError for what is none, and for a URL.
+    """A package with versions. Pure. Raises ValueError for anything else, such as a URL.
 
     https://packaging.python.org/en/latest/specifications/dependency-specifiers/
     """
@@ -67,10 +67,10 @@ def parse_requirement(text: str) -> "Requirement":
         found = Requirement(text)
     except InvalidRequirement as error:
         if "://" in text or text.startswith((".", "/", "~")) or text.endswith((".whl", ".tar.gz", ".zip")):
-            raise ValueError(f"no URL or file: {URL_ADVICE}") from error
+            raise ValueError(f"URLs and files are not supported: {URL_ADVICE}") from error
         raise ValueError('not a package with versions, such as "pandas>=2,<3"') from error
     if found.url is not None:
-        raise ValueError(f"no URL or file: {URL_ADVICE}")
+        raise ValueError(f"URLs and files are not supported: {URL_ADVICE}")
     return found
 
 
@@ -86,15 +86,15 @@ def check_entry(entry: str) -> str:
 
 
 def explain_option(line: str) -> str:
-    """Why an option of pip's cannot be used, and what to do. Pure. Its value is not shown, since it can be secret."""
+    """Why a pip option cannot be used, and what to do, without its value, which can be secret. Pure."""
     name = re.split(r"[\s=]", line, maxsplit=1)[0]
     return f"the option {name} is not supported; {ADVICE.get(name, 'remove it')}"
 
 
 def read_packages(entries: Sequence[str], *, folder: Path) -> tuple[Wanted, ...]:
-    """What the entries of [bootstrap] packages ask for; `folder` is cluster.toml's.
+    """The requirements of the entries of [bootstrap] packages; `folder` is cluster.toml's.
 
-    Raises ConfigError that names each file and line that cannot be used, with what to do.
+    Raises ConfigError that names each invalid file and line, with what to do.
     """
     found: list[Wanted] = []
     mistakes: list[str] = []
@@ -115,7 +115,7 @@ def read_packages(entries: Sequence[str], *, folder: Path) -> tuple[Wanted, ...]
 def _read_file(
     name: str, *, folder: Path, only_limits: bool, above: tuple[Path, ...], mistakes: list[str]
 ) -> Iterator[Wanted]:
-    """What a file asks for. above: the files that include it. Adds to `mistakes`. Raises OSError."""
+    """The requirements of a file. above: the files that include it. Adds to `mistakes`. Raises OSError."""
     path = (folder / name).resolve()
     text = path.read_bytes()
     try:
@@ -155,7 +155,7 @@ def _read_project(text: str, *, name: str, only_limits: bool, mistakes: list[str
         mistakes.append(f"{name}: not valid TOML: {error}")
         return
     if not isinstance(found, list):
-        mistakes.append(f"{place}: missing; write down there, or in a requirements file, what the nodes need")
+        mistakes.append(f"{place}: missing; list the nodes' packages there or in a requirements file")
         return
     for entry in found:
         try:
@@ -221,7 +221,7 @@ def canonical_name(requirement: str) -> str:
 
 
 def choose_requirement(requirement: str, *, python_version: tuple[int, int], machine: str) -> str | None:
-    """A requirement without its condition, or None where the condition does not hold on such a node. Pure."""
+    """A requirement without its condition, or None if the condition does not hold on such a node. Pure."""
     found = parse_requirement(requirement)
     if found.marker is None:
         return requirement
@@ -233,7 +233,7 @@ def choose_requirement(requirement: str, *, python_version: tuple[int, int], mac
 
 
 def node_environment(python_version: tuple[int, int], machine: str) -> Mapping[str, str]:
-    """What conditions are evaluated with on a node. Pure. The third number of its Python is not known: 0.
+    """The environment of conditions on a node. Pure. The third number of its Python is unknown: 0.
 
     https://packaging.python.org/en/latest/specifications/dependency-specifiers/#environment-markers
     """

@@ -1,8 +1,7 @@
 """MXNet from source: the head builds a wheel, the user's machine keeps it, and every node gets it.
 
-The steps are those of MXNet's own guide (docs/static_site/src/pages/get_started/build_from_source.md, v1.7.x; the
-versions before it, docs/install/build_from_source.md). They have been tested only with a small repository of the
-same layout, not with MXNet's own.
+The steps are those of MXNet's own guide (docs/static_site/src/pages/get_started/build_from_source.md, v1.7.x; before
+that, docs/install/build_from_source.md). They have been tested only with a small repository of the same layout.
 """
 
 import hashlib
@@ -17,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from bootstrap.config import BootstrapConfig
 from bootstrap.environment.bundle import Bundle
@@ -33,16 +33,17 @@ from foundation.progress import Event, Report
 from provision.oracle.tables import show
 
 SETUPTOOLS = "setuptools>=70.1,<81"
-"""What makes the wheel: the first that has bdist_wheel itself, up to the last with pkg_resources."""
+"""Makes the wheel: from the first version with its own bdist_wheel to the last with pkg_resources."""
 SILENCE_S = 3600
 """How long a build may print nothing, in seconds: one file can take nvcc a quarter of an hour."""
 KEEP_S = 600
-"""How long a finished wheel may take to be told of, in seconds: it is read through once."""
+"""How long the search for a finished wheel may take, in seconds: it is read through once."""
 CUDA_PATH = "/usr/local/cuda"
 DEFAULT_OPTIONS = {"USE_DIST_KVSTORE": "1", "USE_S3": "1", "USE_OPENCV": "1", "USE_BLAS": "openblas"}
 GPU_OPTIONS = {"USE_CUDA": "1", "USE_CUDNN": "1", "USE_CUDA_PATH": CUDA_PATH}
 OFF = ("0", "OFF", "")
-# In Debian's package and in Fedora's. What an option needs, every node needs: the library is linked with it.
+T = TypeVar("T")
+# (Debian's package, Fedora's). Every node needs an option's packages: the library is linked with them.
 TOOLS = (("g++", "gcc-c++"), ("git", "git"), ("make", "make"), ("cmake", "cmake"))
 BY_OPTION = {
     "USE_OPENCV": (("libopencv-dev", "opencv-devel"),),
@@ -109,7 +110,7 @@ def choose_build(facts: NodeFacts, *, ref: str, url: str, options: Sequence[str]
 
 
 def choose_packages(build: SourceBuild) -> tuple[tuple[str, str], ...]:
-    """The system's packages that the wheel is linked with, (Debian's name, Fedora's); every node needs them. Pure."""
+    """The system packages that the wheel is linked with, (Debian's name, Fedora's); every node needs them. Pure."""
     options = dict(build.options)
     needed = [package for name, its in BY_OPTION.items() if options.get(name, "0") not in OFF for package in its]
     return (*needed, *(OPENBLAS if options.get("USE_BLAS", "") in {"openblas", "open"} else ()))
@@ -122,33 +123,32 @@ def label_built(build: SourceBuild, wheel_name: str) -> str:
 
 
 def render_build(build: SourceBuild, *, python: str, node_python: str, setup: str | None) -> str:
-    """The shell script that leaves the wheel in ~/.cluster/built/KEY, and nothing before it is whole. Pure.
+    """The shell script that puts the complete wheel into ~/.cluster/built/KEY. Pure.
 
     python: one with setuptools, from ~/.cluster. setup: the digest of the set-up commands, whose exports it gets.
     A killed build starts again, since object files may be incomplete; a failed build continues.
     """
-    source = "source"
     lines = [
         *render_start(node_python=node_python, setup=setup),
         "export GIT_TERMINAL_PROMPT=0",
         'mkdir -p "$cluster/building"; cd "$cluster/building"',
         f"[ -f {build.key}/resumable ] || rm -rf {build.key}",
         f"mkdir -p {build.key}; cd {build.key}; rm -f resumable",
-        f"if [ ! -d {source} ]; then",
-        f"    git clone --quiet --no-checkout -- {shlex.quote(build.url)} {source}.new",
-        f"    git -C {source}.new checkout --quiet {shlex.quote(build.ref)} --",
-        f"    git -C {source}.new submodule --quiet update --init --recursive",
-        f"    mv {source}.new {source}",
+        "if [ ! -d source ]; then",
+        f"    git clone --quiet --no-checkout -- {shlex.quote(build.url)} source.new",
+        f"    git -C source.new checkout --quiet {shlex.quote(build.ref)} --",
+        "    git -C source.new submodule --quiet update --init --recursive",
+        "    mv source.new source",
         "fi",
-        f"commit=$(git -C {source} rev-parse --short=12 HEAD)",
+        "commit=$(git -C source rev-parse --short=12 HEAD)",
         "tag=1_cpu_$commit",
         *_cuda(build),
-        f"cd {source}",
+        "cd source",
         *_compile(build),
         "rm -rf ../dist; cd python",
         f'"$cluster"/{python} setup.py --quiet bdist_wheel -d ../../dist; cd ../..',
         "for library in source/lib/libmxnet.so source/build/libmxnet.so; do [ ! -f $library ] || break; done",
-        shlex.join([node_python, "-c", read_program("build_wheel.py"), "pack", build.key, "dist", source])
+        shlex.join([node_python, "-c", read_program("build_wheel.py"), "pack", build.key, "dist", "source"])
         + ' "$library" "$tag"',
         f"cd ..; rm -rf {build.key}",
     ]
@@ -165,7 +165,7 @@ def render_start(*, node_python: str, setup: str | None) -> list[str]:
     return lines
 
 
-def render_tell(key: str, *, node_python: str) -> str:
+def render_find_built(key: str, *, node_python: str) -> str:
     """The command that prints the finished wheel as JSON, or nothing. Pure."""
     return shlex.join([node_python, "-c", read_program("build_wheel.py"), "tell", key])
 
@@ -175,7 +175,7 @@ def _compile(build: SourceBuild) -> list[str]:
     cmake = shlex.join(f"-D{name}={value}" for name, value in build.options)
     return [
         "if [ -f Makefile ]; then",
-        # Else make takes what a command that failed has left for finished, the next time.
+        # Otherwise the next make would take the partial output of a failed command for complete.
         f'    make --eval=.DELETE_ON_ERROR: -j"$(nproc)" {make} || {{ touch ../resumable; exit 1; }}',
         "else",
         f"    cmake -S . -B build -DCMAKE_BUILD_TYPE=Release {cmake} &&",
@@ -189,8 +189,8 @@ def _cuda(build: SourceBuild) -> list[str]:
         return []
     nvcc = shlex.quote(f"{build.cuda_path}/bin/nvcc")
     missing = shlex.quote(
-        f"there is no {build.cuda_path}/bin/nvcc to build for GPUs with: take an image that has CUDA, install it by "
-        '[bootstrap] setup, name another folder in build_options ("USE_CUDA_PATH=..."), or leave it out ("USE_CUDA=0")'
+        f"{build.cuda_path}/bin/nvcc is missing, which a build for GPUs needs: use an image with CUDA, install it with "
+        '[bootstrap] setup, set another folder ("USE_CUDA_PATH=...") or no CUDA ("USE_CUDA=0") in build_options'
     )
     return [
         f"[ -x {nvcc} ] || {{ echo {missing} >&2; touch resumable; exit 1; }}",
@@ -201,17 +201,14 @@ def _cuda(build: SourceBuild) -> list[str]:
 
 def parse_requirements(metadata: str) -> tuple[str, ...]:
     """A wheel's requirements, from Requires-Dist of its METADATA, without extras. Pure."""
-    found = [line.partition(":")[2].strip() for line in _head(metadata) if line.lower().startswith("requires-dist:")]
+    lines = metadata.partition("\n\n")[0].splitlines()
+    found = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("requires-dist:")]
     return tuple(requirement for requirement in found if "extra ==" not in requirement)
 
 
-def _head(metadata: str) -> Sequence[str]:
-    return metadata.partition("\n\n")[0].splitlines()
-
-
-def check_told(told: Mapping[str, object]) -> bool:
+def is_valid_answer(answer: Mapping[str, object]) -> bool:
     """Whether a node's answer is a valid wheel file name and SHA-256. Pure."""
-    name, sha256 = str(told.get("name")), str(told.get("sha256"))
+    name, sha256 = str(answer.get("name")), str(answer.get("sha256"))
     return bool(re.fullmatch(r"[A-Za-z0-9_.+-]+\.whl", name) and re.fullmatch(r"[0-9a-f]{64}", sha256))
 
 
@@ -236,13 +233,31 @@ class Built:
                 return parse_requirements(wheel.read(name).decode("utf-8", "replace"))
         except (OSError, zipfile.BadZipFile, KeyError) as error:
             raise ClusterError(
-                f"{self.file.path} is no wheel: {error}",
-                hint=f"rm -r {shlex.quote(str(self.file.path.parent))}, and the same command again",
+                f"{self.file.path} is not a valid wheel: {error}",
+                hint=f"rm -r {shlex.quote(str(self.file.path.parent))}, then run the command again",
             ) from error
 
 
-class Builds:
-    """The one build of a set-up, however many nodes wait for it. Safe to use from several threads."""
+class FromHead(Generic[T]):
+    """A result of the head that other nodes wait for."""
+
+    def __init__(self) -> None:
+        self._made: Future[T] = Future()
+
+    @contextmanager
+    def awaited(self, host: Host) -> Iterator[None]:
+        """Wrap a node's set-up: if the head fails in it, the nodes that wait for its result fail as well."""
+        try:
+            yield
+        except BaseException as error:
+            if host.is_head:
+                with suppress(InvalidStateError):  # it has its result and failed later
+                    self._made.set_exception(error)
+            raise
+
+
+class Builds(FromHead[Built]):
+    """The build of a set-up, shared by all nodes. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -253,18 +268,18 @@ class Builds:
         find_tools: Callable[[WheelTarget], Bundle],
         report: Report,
     ) -> None:
+        super().__init__()
         self._config = config
         self._cache = cache
         self._distribution = distribution
         self._find_tools = find_tools
         self._report = report
-        self._made: Future[Built] = Future()
 
     def get(self, connection: NodeConnection, facts: NodeFacts, *, python: ChosenPython) -> Built | None:
-        """The wheel for a node; None where none is built from source.
+        """The wheel for a node; None if MXNet is not built from source.
 
-        A wheel in this machine's cache is used at once. Otherwise the head builds it, unless it has it already, and the
-        other nodes wait for the head or for its failure (`awaited`). Raises ClusterError.
+        Uses the wheel in this machine's cache, if there is one. Otherwise the head builds it, unless it has kept it,
+        and the other nodes wait for the head or for its failure (`awaited`). Raises ClusterError.
         """
         ref = find_ref(self._config.mxnet)
         if ref is None:
@@ -276,7 +291,9 @@ class Builds:
         if kept:
             built = Built(build=build, file=kept[0])
         elif host.is_head:
-            built = self._make(connection, facts, build, python)
+            run = partial(self._build, connection, facts, build, python)
+            file = build_and_take(connection, facts, build.key, run, cache=self._cache, report=self._report)
+            built = Built(build=build, file=file)
         else:
             built = self._made.result()
             check_fit(built.build, facts, node=host.name)
@@ -284,24 +301,8 @@ class Builds:
             self._made.set_result(built)
         return built
 
-    @contextmanager
-    def awaited(self, host: Host) -> Iterator[None]:
-        """Wrap a node's set-up: if the head fails in it, the nodes that wait for its build fail as well."""
-        try:
-            yield
-        except BaseException as error:
-            if host.is_head:
-                with suppress(InvalidStateError):  # it has built, and failed later
-                    self._made.set_exception(error)
-            raise
-
-    def _make(self, connection: NodeConnection, facts: NodeFacts, build: SourceBuild, python: ChosenPython) -> Built:
-        run = partial(self._build, connection, facts, build, python)
-        file = build_and_take(connection, facts, build.key, run, cache=self._cache, report=self._report)
-        return Built(build=build, file=file)
-
     def _build(self, connection: NodeConnection, facts: NodeFacts, build: SourceBuild, python: ChosenPython) -> None:
-        """Have the head build it. Raises ClusterError with the last lines of what failed."""
+        """Have the head build it. Raises ClusterError with the last lines of the build."""
         name = connection.host.name
         target = choose_wheels(facts, python=python, mxnet=self._config.mxnet, packages=(), node=name)
         tools = self._find_tools(replace(target, requirements=(SETUPTOOLS,)))
@@ -314,7 +315,7 @@ class Builds:
         )
         what = f"the build of MXNet {build.ref} from {build.url}"
         tasks = [
-            script_task(plan.steps, what="the script that makes ready for a build of MXNet", python=facts.python),
+            script_task(plan.steps, what="the script that prepares the build of MXNet", python=facts.python),
             {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S},
         ]
         started = time.monotonic()
@@ -324,7 +325,7 @@ class Builds:
 
 
 def plan_tools(facts: NodeFacts, build: SourceBuild, tools: Bundle, python: ChosenPython) -> NodePlan:
-    """What makes a head one that can build; `tools` is an environment with what makes wheels. Pure."""
+    """The steps that prepare a head for a build; `tools` is an environment that can make wheels. Pure."""
     packages = InstallPackages(packages=(*TOOLS, *choose_packages(build)))
     if tools.digest in facts.envs:
         return NodePlan(steps=(packages,))
@@ -335,44 +336,38 @@ def plan_tools(facts: NodeFacts, build: SourceBuild, tools: Bundle, python: Chos
 
 
 def check_fit(build: SourceBuild, facts: NodeFacts, *, node: str) -> None:
-    """Raise ClusterError where a wheel that another node has built does not run. Pure."""
+    """Raise ClusterError if another node's wheel does not run here. Pure."""
     if facts.machine != build.machine or facts.glibc < build.glibc:
         raise ClusterError(
             f"{node}: MXNet was built on the head, for {build.machine} and glibc {show(build.glibc)} or later; "
-            f"here it is {facts.machine} and glibc {show(facts.glibc)}",
-            hint="take the same image for all nodes ([provision] ami)",
+            f"this node has {facts.machine} and glibc {show(facts.glibc)}",
+            hint="use the same image for all nodes ([provision] ami)",
         )
 
 
 def build_and_take(
-    connection: NodeConnection,
-    facts: NodeFacts,
-    key: str,
-    build: Callable[[], object],
-    *,
-    cache: Path,
-    report: Report,
+    connection: NodeConnection, facts: NodeFacts, key: str, build: Callable[[], object], *, cache: Path, report: Report
 ) -> BundleFile:
     """The wheel that a node has built under a key, kept on this machine; `build` is called if it has not.
 
     Raises ConnectError, NodeCommandError, ClusterError.
     """
     node = connection.host.name
-    told = _ask(connection, facts, key)
-    if told is None:
+    answer = _ask(connection, facts, key)
+    if answer is None:
         build()
-        told = _ask(connection, facts, key)
-    if told is None:
+        answer = _ask(connection, facts, key)
+    if answer is None:
         raise ClusterError(
-            f"{node}: the wheel that was built there is gone, or damaged",
-            hint="the same command again, which builds it anew",
+            f"{node}: the wheel that was built there is missing or damaged",
+            hint="run the command again: it builds the wheel again",
         )
-    name, sha256 = told["name"], told["sha256"]
+    name, sha256 = answer["name"], answer["sha256"]
 
     def take(directory: Path) -> None:
         connection.get(f".cluster/built/{key}/{name}", directory / name)
         if describe_file(directory / name).sha256 != sha256:
-            raise ClusterError(f"{node}: {name} has not arrived as it was sent", hint="the same command again")
+            raise ClusterError(f"{node}: {name} was damaged on the way", hint="run the command again")
 
     [file] = fetch_once(cache, f"built/{key}", take, what=f"taking {name} from {node}", report=report)
     return file
@@ -380,15 +375,15 @@ def build_and_take(
 
 def _ask(connection: NodeConnection, facts: NodeFacts, key: str) -> dict[str, str] | None:
     """The name and SHA-256 of a finished wheel on a node. Raises ConnectError, NodeCommandError, ClusterError."""
-    command = render_tell(key, node_python=facts.python)
-    what = "the program that looks for a wheel that was built"
+    command = render_find_built(key, node_python=facts.python)
+    what = "the program that finds a built wheel"
     said = connection.run(command, timeout_s=KEEP_S, what=what).stdout.strip()
     if not said:
         return None
-    # A user's .bashrc may print something of its own, before it.
-    told = parse_message(said.splitlines()[-1].encode())
-    if told is None:
+    # A user's .bashrc may print something before it.
+    answer = parse_message(said.splitlines()[-1].encode())
+    if answer is None:
         return None
-    if not check_told(told):
-        raise ClusterError(f"{connection.host.name}: its built wheel has a name that wheels cannot have")
-    return told
+    if not is_valid_answer(answer):
+        raise ClusterError(f"{connection.host.name}: its built wheel has an invalid name")
+    return answer

@@ -1,4 +1,4 @@
-"""The steps that a node still needs: planned from its facts, and the shell script that carries them out. Pure."""
+"""The steps that a node needs, planned from its facts, and the shell script that carries them out. Pure."""
 
 import hashlib
 import json
@@ -20,18 +20,18 @@ from provision.oracle.tables import show
 STEPS_SILENCE_S = 900
 """How long a script without set-up commands may print nothing, in seconds."""
 SETUP_SILENCE_S = 1800
-"""How long set-up commands may print nothing, in seconds, before they are ended as hung."""
+"""How long set-up commands may print nothing, in seconds, before they are killed."""
 APT_TIMEOUT_S = 300
-"""How long to wait for others who install packages on the node, in seconds."""
+"""How long to wait for other package installations on the node, in seconds."""
 APT = 'apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300"'
-# The libraries that MXNet's wheels take from the system (`readelf -d` of libmxnet.so and of what is beside it), beyond
-# those without which no system runs: in Debian's package, in Fedora's.
+# The libraries that MXNet's wheels take from the system (`readelf -d` of libmxnet.so and the libraries next to it),
+# except those that every system has: (Debian's package, Fedora's).
 PACKAGES = {
     "libgomp.so.1": ("libgomp1", "libgomp"),
     "libquadmath.so.0": ("libquadmath0", "libquadmath"),
     "libstdc++.so.6": ("libstdc++6", "libstdc++"),
 }
-# For folders and the last blocks of files, which the sizes in archives do not include.
+# For folders and partial blocks, which the sizes in archives do not include.
 OVERHEAD = 1.05
 # uv's binary out of its wheel; a packed Python.
 TAKE_UV = (
@@ -61,7 +61,7 @@ class InstallPackages:
     def render(self, _python: str) -> list[str]:
         """Its lines of the script."""
         debian, fedora = (shlex.join(names) for names in zip(*self.packages, strict=True))
-        failed = "could not be installed on this node: install it by [bootstrap] setup"
+        failed = "could not be installed on this node: install it with [bootstrap] setup"
         return [
             "missing=",
             "if command -v apt-get >/dev/null; then",
@@ -78,7 +78,7 @@ class InstallPackages:
             '    install() { $as_root dnf install -q -y "$@"; }',
             "fi",
             '[ -z "$missing" ] || install $missing >&2 ||',
-            f'    {{ echo "MXNet needs$missing, and that {failed}" >&2; exit 1; }}',
+            f'    {{ echo "MXNet needs$missing, which {failed}" >&2; exit 1; }}',
         ]
 
 
@@ -100,9 +100,9 @@ class RunSetup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MakeEnvironment:
-    """Build the Python environment from files that are there.
+    """Make the Python environment from files on the node.
 
-    python: absolute, of the Python that it is made with, or None for the one in the bundle.
+    python: the absolute path of its Python, or None for the Python in the bundle.
     """
 
     bundle: Bundle
@@ -208,7 +208,7 @@ class NodePlan:
 
 
 def plan_setup(facts: NodeFacts, *, commands: Sequence[str]) -> NodePlan:
-    """What runs the set-up commands ([bootstrap] setup) of a node on which they have not run yet. Pure.
+    """The plan for set-up commands ([bootstrap] setup) that have not run on a node. Pure.
 
     The commands may change every fact: gather the facts again before `plan_node`.
     """
@@ -230,10 +230,10 @@ def plan_node(
     node: str,
     packages: tuple[tuple[str, str], ...] = (),
 ) -> NodePlan:
-    """What makes a node one that can train. Pure.
+    """The plan that makes a node ready to train. Pure.
 
-    setup: the digest of the set-up commands, which have run. packages: the system's that an MXNet from source is
-    linked with. Raises ClusterError when the node's disk cannot take it.
+    setup: the digest of the set-up commands, which have run. packages: system packages that an MXNet from source is
+    linked with. Raises ClusterError if the node's disk is too small.
     """
     is_new = bundle.digest not in facts.envs
     steps: list[Step] = [*_plan_packages(facts, packages if is_new else ())]
@@ -254,9 +254,9 @@ def plan_node(
     needed_kib = int(needed_bytes) >> 10
     if facts.disk_free_kib < needed_kib:
         raise ClusterError(
-            f"{node}: {facts.disk_free_kib >> 10} MiB of disk are free at {facts.home}, "
-            f"and the MXNet environment and your files take {needed_kib >> 10} MiB more",
-            hint="free some space there, or set a larger [provision] volume_size_gib and make the cluster anew",
+            f"{node}: {facts.disk_free_kib >> 10} MiB are free in {facts.home}, "
+            f"but the MXNet environment and your files need {needed_kib >> 10} MiB",
+            hint="free some space there, or set a larger [provision] volume_size_gib and create the cluster again",
         )
     return NodePlan(files=tuple(files), steps=tuple(steps), trees=lacking)
 
@@ -267,7 +267,7 @@ def _plan_packages(facts: NodeFacts, others: Sequence[tuple[str, str]] = ()) -> 
 
 
 def plan_check(facts: NodeFacts, *, bundle: Bundle, setup: str | None) -> CheckLibraries | None:
-    """The check of libmxnet.so's libraries; None if it was made and its inputs have not changed. Pure."""
+    """The check of libmxnet.so's libraries; None if it was done and its inputs have not changed. Pure."""
     cuda = find_cuda(facts, bundle.target.requirements[0])
     content = [setup, cuda.library_dirs, sorted(facts.libraries), cuda.missing]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
@@ -278,14 +278,14 @@ def plan_check(facts: NodeFacts, *, bundle: Bundle, setup: str | None) -> CheckL
 
 
 def script_task(steps: Sequence[Step], *, what: str, python: str) -> dict[str, Any]:
-    """The task, for a node's agent, that runs the script of some steps; what: its name in messages. Pure."""
+    """The task for a node's agent that runs the script of some steps; what: its name in messages. Pure."""
     text = render_script(steps, python=python)
     return {"kind": "script", "what": what, "text": text, "silence_s": silence_s(steps)}
 
 
 def silence_s(steps: Sequence[Step]) -> int:
     """How long the script of these steps may print nothing, in seconds. Pure."""
-    # run_setup.py ends silent commands itself, and says which.
+    # run_setup.py kills silent commands itself, and reports which.
     return SETUP_SILENCE_S + 60 if any(isinstance(step, RunSetup) for step in steps) else STEPS_SILENCE_S
 
 
@@ -293,11 +293,11 @@ def render_script(steps: Sequence[Step], *, python: str) -> str:
     """The POSIX shell script of one node's steps; run in the home of the user. python: runs our own programs there.
 
     agent.py has put the files in place and holds the lock. Everything is made under a temporary name or marked complete
-    at the end, so that a killed script leaves nothing that looks finished.
+    at the end, so that a killed script leaves nothing that looks complete.
     """
     lines = ["set -eu", "umask 077", 'cd "$HOME/.cluster"']
     if any(isinstance(step, InstallPackages | RunSetup) for step in steps):
-        # What facts.sh has cached may change, even where these steps fail half way.
+        # Even failing steps may change the facts that facts.sh has cached.
         lines += ["rm -f known", *_free_apt(python)]
     for step in steps:
         lines += step.render(python)
@@ -313,7 +313,7 @@ def _run_program(python: str, name: str, *arguments: str) -> str:
 
 
 def _free_apt(python: str) -> list[str]:
-    """Wait for others who install packages; the rest of the script then has `$as_root`."""
+    """Wait for other package installations; defines `$as_root` for the rest of the script."""
     return [
         'as_root=; [ "$(id -u)" = 0 ] || as_root="sudo -n"',
         "if command -v apt-get >/dev/null && $as_root true 2>/dev/null; then",
@@ -323,7 +323,7 @@ def _free_apt(python: str) -> list[str]:
 
 
 def _forget_damaged(bundle: Bundle) -> list[str]:
-    """Removes files that have changed on disk. Only after a failure, since hashing takes 2 s per GB."""
+    """Remove damaged files from the disk, only after a failure, since hashing takes 2 s per GB."""
     return [
         "forget_damaged() {",
         "    code=$?",
@@ -331,7 +331,7 @@ def _forget_damaged(bundle: Bundle) -> list[str]:
         "        sha256=${file#files/} sha256=${sha256%%/*}",
         '        [ ! -f "$file" ] || [ "$(sha256sum <"$file")" = "$sha256  -" ] || {',
         '            rm -rf "files/$sha256"',
-        '            echo "$file was damaged and is removed: the same command again brings it anew" >&2',
+        '            echo "$file was damaged and has been removed: run the command again to get it again" >&2',
         "        }",
         "    done",
         "    exit $code",

@@ -9,26 +9,26 @@ from foundation.errors import ClusterError, ConfigError
 from provision.oracle.decide import check_gpus, no_auto_wheel, no_wheel_hint, pick_wheel
 from provision.oracle.tables import CPU_WHEEL, Gpu, Version, find_wheel, show
 
-# MXNet's wheels are pure ctypes; obstore, which the nodes' programs use, begins at Python 3.9. NumPy 1.26, the last
-# that MXNet can be made to work with (_cluster_compat.py puts np.bool and its kin back), has wheels up to 3.12; with
-# NumPy 2 `import mxnet` fails: np.PZERO is gone.
+# MXNet's wheels are pure ctypes; obstore, which the nodes' programs use, needs Python 3.9. NumPy 1.26, the last version
+# that can work with MXNet (_cluster_compat.py restores np.bool and others), has wheels up to Python 3.12; with NumPy 2
+# `import mxnet` fails, since np.PZERO was removed.
 OLDEST_PYTHON = (3, 9)
 NEWEST_PYTHON = (3, 12)
-# The newest for which NumPy has wheels that MXNet takes as they are.
+# The newest for which NumPy has wheels that MXNet supports unchanged.
 MANAGED_PYTHON = (3, 11)
 MANAGED_GLIBC = (2, 17)
 """The oldest that uv's Pythons for Linux run on: https://gregoryszorc.com/docs/python-build-standalone/main/running.html"""
 SOURCE_PREFIX = "source@"
-"""Of [bootstrap] mxnet: what follows it is built from source."""
+"""The prefix of [bootstrap] mxnet for a ref that is built from source."""
 NODE_PROGRAMS = ("obstore>=0.8", "msgspec>=0.18")
-"""What the nodes' own programs import: S3 and typed messages. obstore 0.8 is the last for Python 3.9."""
+"""The imports of our programs on the nodes: S3 and typed messages. obstore 0.8 is the last for Python 3.9."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChosenPython:
     """`path` is absolute on the node; None for a packed Python that this machine sends.
 
-    named: the user named this path.
+    named: the user configured this path.
     """
 
     version: Version
@@ -39,7 +39,7 @@ class ChosenPython:
 def choose_python(facts: NodeFacts, *, setting: str, node: str) -> ChosenPython:
     """Choose for one node; `setting` is [bootstrap] python: "auto", a path or a version. Pure.
 
-    Raises ClusterError when the Python that the user named does not work, or MXNet does not work with it.
+    Raises ClusterError if the configured Python does not work, or MXNet does not work with it.
     """
     if setting.startswith("/"):
         return _named(facts, setting, node=node)
@@ -55,9 +55,9 @@ def choose_python(facts: NodeFacts, *, setting: str, node: str) -> ChosenPython:
     if facts.glibc < MANAGED_GLIBC:
         wanted = "3.9 to 3.12" if setting == "auto" else setting
         raise ClusterError(
-            f"{node}: it has no Python {wanted}, and the one that would be brought along needs "
-            f"glibc {show(MANAGED_GLIBC)}; there it is {show(facts.glibc)}",
-            hint="take an image that has one ([provision] ami)",
+            f"{node}: it has no Python {wanted}, and the one that cluster installs needs "
+            f"glibc {show(MANAGED_GLIBC)}; the node has {show(facts.glibc)}",
+            hint="use an image that has one ([provision] ami)",
         )
     return ChosenPython(version=version, path=None)
 
@@ -71,13 +71,13 @@ def _named(facts: NodeFacts, path: str, *, node: str) -> ChosenPython:
     found = facts.configured
     if found is None:
         raise ClusterError(
-            f'{node}: [bootstrap] python = "{path}": no Python works there',
-            hint='set python = "auto", or a version such as "3.11", which is brought along where the image has none',
+            f'{node}: [bootstrap] python = "{path}": no working Python there',
+            hint='set python = "auto", or a version such as "3.11", which is installed if the image lacks it',
         )
     if not is_fit(found):
         raise ClusterError(
             f'{node}: [bootstrap] python = "{path}" is Python {show(found.version)}; MXNet works with 3.9 to 3.12',
-            hint='set python = "auto", or another Python of the nodes',
+            hint='set python = "auto", or the path of another Python',
         )
     return ChosenPython(version=found.version, path=found.path, named=True)
 
@@ -86,9 +86,8 @@ def _named(facts: NodeFacts, path: str, *, node: str) -> ChosenPython:
 class WheelTarget:
     """The kind of node for which wheels are fetched. `requirements` are PEP 508 strings, MXNet's first.
 
-    managed_python: a packed Python is fetched as well. python_path: the Python that the user named, or empty.
-    limits: requirements too, for versions of packages that something else asks for. hashes: by normalized name, the
-    SHA-256 that a package's file may have.
+    managed_python: a packed Python is fetched as well. python_path: the configured path, or empty. limits: requirements
+    that only limit versions. hashes: by normalized name, the SHA-256 that a package's file may have.
     """
 
     python_version: tuple[int, int]
@@ -104,13 +103,13 @@ class WheelTarget:
 def choose_wheels(
     facts: NodeFacts, *, python: ChosenPython, mxnet: str, packages: Sequence[Wanted], node: str
 ) -> WheelTarget:
-    """Choose for one node; `mxnet` is [bootstrap]'s, and `packages` what its packages ask for. Pure.
+    """Choose for one node; `mxnet` and `packages` are [bootstrap]'s. Pure.
 
-    Raises ClusterError when no wheel can run there, saying why.
+    Raises ClusterError if no wheel can run there.
     """
     if facts.machine != "x86_64":
         raise ClusterError(
-            f"{node}: its processor is {facts.machine}; MXNet's wheels are made for x86_64 alone",
+            f"{node}: its CPU is {facts.machine}; MXNet's wheels are for x86_64 only",
             hint="set [provision] instance_type to a type with Intel or AMD processors",
         )
     if mxnet == "auto":
@@ -121,7 +120,7 @@ def choose_wheels(
     if unfit is not None:
         raise ConfigError(f'{node}: [bootstrap] mxnet = "{mxnet}": {unfit}', hint='set mxnet = "auto"')
     libraries = wheel.packages if wheel is not None else ()
-    # setuptools has the distutils that Python 3.12 dropped and MXNet imports.
+    # MXNet imports distutils, which Python 3.12 dropped and setuptools has.
     numpy = ("numpy<1.24",) if python.version < (3, 12) else ("numpy<2", "setuptools<81")
     asked, limits, hashes = _choose_packages(packages, python.version, facts.machine)
     return WheelTarget(
@@ -161,8 +160,8 @@ def choose_mxnet(facts: NodeFacts, *, node: str) -> str:
     for gpu in _gpus(facts):
         if gpu.capability is None:
             raise ClusterError(
-                f"{node}: its driver does not tell the compute capability of the {gpu.name}, and we do not know it",
-                hint="name the wheel yourself: [bootstrap] mxnet; cluster oracle lists them",
+                f"{node}: its driver does not report the compute capability of the {gpu.name}, which is unknown here",
+                hint="set [bootstrap] mxnet to a wheel; cluster oracle lists them",
             )
         wheel = pick_wheel(gpu)
         if wheel is None:
@@ -172,7 +171,7 @@ def choose_mxnet(facts: NodeFacts, *, node: str) -> str:
 
 
 def _gpus(facts: NodeFacts) -> list[Gpu]:
-    """A node's GPUs as its driver lists them: NVIDIA's alone."""
+    """A node's NVIDIA GPUs, as its driver lists them."""
     found = []
     for capability, name in facts.gpus:
         major, _, minor = capability.partition(".")
@@ -183,7 +182,7 @@ def _gpus(facts: NodeFacts) -> list[Gpu]:
 def platform_tags(target: WheelTarget) -> list[str]:
     """The platform tags, newest first, of wheels that run on the target (PEP 600 and the older names). Pure.
 
-    The last is that of a wheel that was built on such a machine.
+    The last is the tag of wheels that were built on such a machine.
     """
     major, minor = target.glibc
     tags = [f"manylinux_{major}_{n}_{target.machine}" for n in range(minor, 4, -1)]

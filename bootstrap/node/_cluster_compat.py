@@ -1,20 +1,20 @@
-"""Puts back what MXNet 1.x uses and later Pythons and NumPys dropped. Imported by a .pth file of our environment only.
+"""Restores what MXNet 1.x uses and later Pythons and NumPys dropped. Imported by a .pth file of our environment only.
 
-- threading.Thread.isAlive, gone in Python 3.9, used by MXNet's tools/launch.py;
-- np.bool, np.int, np.float, np.object, gone in NumPy 1.24, used by `import mxnet`.
+- threading.Thread.isAlive, removed in Python 3.9, used by MXNet's tools/launch.py;
+- np.bool, np.int, np.float, np.object, removed in NumPy 1.24, used by `import mxnet`.
 
-And it loads the CUDA libraries that libmxnet.so needs, so that it finds them without LD_LIBRARY_PATH: those that
-check_libraries.py found, in the nvidia-* wheels or elsewhere on this node. The last two when MXNet is about to be
-imported, not at every start of Python.
+It also loads the CUDA libraries that libmxnet.so needs, so that it finds them without LD_LIBRARY_PATH: those that
+check_libraries.py found, in the nvidia-* wheels or elsewhere on this node. NumPy and CUDA are prepared only when MXNet
+is about to be imported, not at every start of Python.
 
-And it lets a worker of a distributed job end as it should, which MXNet 1.x does not at either end:
-- Once Python is exiting, MXNet's engine drops what it has not begun (ThreadedEngine::ExecuteOprBlock in its shutdown
-  phase), the last batch's pushes, say. The other workers of a dist_sync job then wait for them for ever. So a worker
-  waits for its engine first.
-- A worker that fails waits in its kv-store's destructor for the others (barrier_before_exit), and they for its
-  gradients. So one that fails leaves without.
+It fixes how a worker of a distributed job ends, which MXNet 1.x gets wrong in both cases:
+- When Python exits, MXNet's engine drops operations that it has not begun (ThreadedEngine::ExecuteOprBlock in its
+  shutdown phase), such as the last batch's pushes. The other workers of a dist_sync job then wait for them for ever.
+  So a worker waits for its engine first.
+- A failing worker waits in its kv-store's destructor for the others (barrier_before_exit), and they for its gradients.
+  So it exits without the destructor.
 
-And it loads what $CLUSTER_MXNET_HOOK names, a file with two functions: begin(), called when MXNet is about to be
+It loads the file that $CLUSTER_MXNET_HOOK names, which has two functions: begin(), called when MXNet is about to be
 imported, and install(library), with MXNet's C library, a ctypes.CDLL.
 
 Runs on Python 3.6 and later.
@@ -32,14 +32,14 @@ if not hasattr(threading.Thread, "isAlive"):
 
 
 def _load_cuda():
-    """Load what can be loaded: one library needs another, so go round until a round loads nothing more.
+    """Load the libraries in rounds, since one needs another, until a round loads nothing more.
 
-    What stays unloaded needs what is not there, such as the driver's libcuda.so.1: MXNet's own import says so.
+    The rest needs missing libraries, such as the driver's libcuda.so.1; MXNet's own import reports them.
     """
     try:
         with open(os.path.join(sys.prefix, ".preload"), encoding="utf-8") as stream:
             waiting = stream.read().splitlines()
-    except FileNotFoundError:  # check_libraries.py has not come to it yet
+    except FileNotFoundError:  # check_libraries.py has not run yet
         here = os.path.dirname(os.path.abspath(__file__))
         waiting = glob.glob(os.path.join(here, "nvidia", "*", "lib", "*.so.*"))
     while waiting:
@@ -58,7 +58,7 @@ _failures = []  # exit codes of this process: the last one counts
 
 
 def _note_failures():
-    """Notice when this process is about to fail: at its end Python does not say so any more."""
+    """Notice when this process is about to fail, since exit handlers cannot ask Python for it."""
     show, leave = sys.excepthook, sys.exit
 
     def excepthook(kind, value, trace):
@@ -78,7 +78,7 @@ def _finish_work():
     try:
         if not _failures:
             sys.modules["mxnet"].nd.waitall()
-    except Exception:  # noqa: BLE001 - whatever the engine could not do, this process has failed
+    except Exception:  # noqa: BLE001 - the process has failed in any case
         sys.excepthook(*sys.exc_info())
 
 
@@ -91,7 +91,7 @@ def _leave_if_failed():
 
 
 def _prepare_numpy():
-    import numpy  # noqa: ICN001 - np is what it is called in a program
+    import numpy  # noqa: ICN001 - np is for programs
 
     for alias, original in (("bool", bool), ("int", int), ("float", float), ("object", object)):
         if alias not in vars(numpy):
@@ -112,7 +112,7 @@ def _load_hook():
 
 
 class _AtMXNet(object):
-    """Sees MXNet being imported; its kvstore module comes after the one that registers MXNet's exit handler."""
+    """Acts when MXNet is imported. Its kvstore module comes after the module that registers MXNet's exit handler."""
 
     hook = None
 

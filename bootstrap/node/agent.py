@@ -1,20 +1,20 @@
-"""Sets up one node: takes the files that it lacks, passes them on to other nodes, and runs its tasks.
+"""Sets up one node: takes the missing files, passes them on to other nodes, and runs its tasks.
 
-It is started over ssh, and talks with bootstrap/transfer/distribute.py in lines of JSON. First comes the order:
+It is started over ssh, and exchanges lines of JSON with bootstrap/transfer/distribute.py. First comes the order:
 
     {"address": private address, "secret": hexadecimal, "lock_timeout_s": seconds,
      "files": [{"sha256", "name", "size", "urls": [...]}, ...], in the order in which they are taken,
      "tasks": [{"kind": "script", "what": words, "text": shell script, "silence_s": seconds}, ...]}
 
-Then it says {"listening": port}, and it is told where to take the files from: {"peers": [[address, port], ...]}, or
-{"index": true, "probe_s": seconds or null}. Where that leads nowhere it says
+It answers {"listening": port}, and gets the sources of the files: {"peers": [[address, port], ...]}, or
+{"index": true, "probe_s": seconds or null}. If these do not give a file, it sends
 {"stuck": sha256, "have": bytes, "why": [...]}, and gets, for that file, other peers, "index", or
 {"upload": sha256, "offset": o, "size": n} and then n bytes.
-It says {"begun": task}, {"arrived": true}, {"done": true}, or {"failed": {"what", "exit_code" or null, "output": last
+It sends {"begun": task}, {"arrived": true}, {"done": true}, or {"failed": {"what", "exit_code" or null, "output": last
 lines}}, and in between {"alive": bytes so far}.
 
-It goes on giving until its stdin ends, and then ends itself: at once, but for a task that has begun, since a package
-manager must not be killed in the middle. What it makes, it makes under another name first.
+It serves other nodes until its stdin ends. Then it exits, after the task that is running, since a package manager must
+not be killed. It creates everything under a temporary name first.
 
 Python 3.6 and later, standard library only.
 """
@@ -81,7 +81,7 @@ class Agent(object):
     # -- files ---------------------------------------------------------------------------------------------------
 
     def lock(self):
-        """Lock out other set-ups of this node; waits for a script that a killed command left running."""
+        """Lock out other set-ups of this node; waits for a script that a killed command has left."""
         os.makedirs(self.root, mode=0o700, exist_ok=True)
         handle = os.open(self.root, os.O_RDONLY)
         deadline = time.monotonic() + self.order["lock_timeout_s"]
@@ -91,7 +91,7 @@ class Agent(object):
                 break
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
-                    raise Failed("another set-up of this node has been running for long") from error
+                    raise Failed("another set-up of this node is still running") from error
                 time.sleep(0.05)
         for name in ("files", "env", "tree", "tools", "ssh", "incoming", "setup", "python"):
             os.makedirs(os.path.join(self.root, name), mode=0o700, exist_ok=True)
@@ -100,8 +100,8 @@ class Agent(object):
     def take_files(self):
         """Get all wanted files, in order.
 
-        Each file is first looked for in the sources of the first direction: otherwise two nodes that gave each other
-        one file could wait for each other with the next.
+        Each file starts with the sources of the first direction: otherwise two nodes that gave each other one file
+        could wait for each other with the next.
         """
         first = self.read_direction()
         for arriving in self.wanted:
@@ -119,7 +119,7 @@ class Agent(object):
             try:
                 direction["taker"].take(arriving)
             except store.Damaged as error:
-                raise Failed("%s, and so it was when it was taken again" % error) from error
+                raise Failed("%s, also after fetching it again" % error) from error
         elif "index" in direction:
             wanted = next(file for file in self.order["files"] if file["sha256"] == arriving.sha256)
             if not wanted["urls"]:
@@ -160,7 +160,7 @@ class Agent(object):
             raise chain.Stuck(arriving, [str(error)]) from error
 
     def follow_control(self):
-        """Read stdin to its end, which ends this process: the user's machine is done with it, or gone."""
+        """Read stdin to its end, which ends this process: the user's machine is done or gone."""
         while True:
             line = self.control.readline()
             if not line:
@@ -168,7 +168,7 @@ class Agent(object):
             try:
                 direction = dict(json.loads(line.decode("utf-8")), received=threading.Event())
             except (ValueError, TypeError):
-                self.fail(Failed("what came over ssh is no message: %r" % line[:80]).said)
+                self.fail(Failed("what came over ssh is not a message: %r" % line[:80]).said)
             self.directions.put(direction)
             if "upload" in direction:
                 direction["received"].wait()  # `receive` reads the bytes that follow
@@ -192,7 +192,7 @@ class Agent(object):
                     self.run_script(task, lock)
 
     def run_script(self, task, lock):
-        """Run task["text"] to its end, in the user's home. Raises Failed, also when nothing is said for "silence_s".
+        """Run task["text"] to its end, in the user's home. Raises Failed, also after "silence_s" without output.
 
         lock: the descriptor of the open file that is locked.
         """
@@ -246,7 +246,7 @@ class Agent(object):
         self.tell({"done": True})
 
     def fail(self, said):
-        """Report the failure and end. Nodes that take from here notice it, and take from the node before."""
+        """Report the failure and exit. Nodes that take from this one notice it and take from the node before."""
         self.tell({"failed": said})
         os._exit(1)
 
@@ -268,15 +268,15 @@ def follow(command, silence_s, lock):
     start_thread(end_when_silent, child, output, silence_s, over)
     code = child.wait()
     over.set()
-    reader.join(REST_OF_OUTPUT_S)  # what it left running may hold its output open
+    reader.join(REST_OF_OUTPUT_S)  # background processes may hold its output open
     return code, output
 
 
 def end_when_silent(child, output, silence_s, over):
-    """Kill the script, and what it has started, when it says nothing for so long."""
+    """Kill the script, and what it has started, after so long without output."""
     while not over.wait(min(1.0, silence_s)):
         if time.monotonic() > output.heard + silence_s:
-            output.lines.append("(it said nothing for %g s, and was ended)" % silence_s)
+            output.lines.append("(killed after %g s without output)" % silence_s)
             os.killpg(child.pid, signal.SIGKILL)
             return
 
@@ -305,7 +305,7 @@ class Output(object):
 
 
 def show(line):
-    """A line as text; of a progress bar, what it showed last."""
+    """A line as text; for a progress bar, its last state."""
     return line.rstrip(b"\r").rpartition(b"\r")[2][:LINE_BYTES_AT_MOST].decode("utf-8", "replace")
 
 

@@ -19,12 +19,12 @@ UNITS = (
     "apt-daily-upgrade.service",
     "unattended-upgrades.service",
 )
-TELL_EVERY_S = 15
+REPORT_EVERY_S = 15
 FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 
 
 def find_holder(path):
-    """The pid of the process that has a lock (0 for one that is not visible from here), or None."""
+    """The pid of the process that holds a lock (0 if it is not visible from here), or None."""
     try:
         handle = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def stop_upgrades(timeout_s):
 def wait(locks, timeout_s):
     """Whether the locks became free in time."""
     deadline = time.monotonic() + timeout_s
-    told = None
+    reported_at = None
     while True:
         holders = [(path, find_holder(path)) for path in locks]
         held = [(path, pid) for path, pid in holders if pid is not None]
@@ -71,8 +71,8 @@ def wait(locks, timeout_s):
         if time.monotonic() > deadline:
             print("%s has been locked for %d s by %s" % (path, timeout_s, name_of(pid)), flush=True)
             return False
-        if told is None or time.monotonic() > told + TELL_EVERY_S:
-            told = time.monotonic()
+        if reported_at is None or time.monotonic() > reported_at + REPORT_EVERY_S:
+            reported_at = time.monotonic()
             print("waiting for %s, which has locked %s" % (name_of(pid), path), flush=True)
         time.sleep(0.5)
 

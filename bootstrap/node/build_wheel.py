@@ -1,15 +1,14 @@
-"""Keeps a wheel that was built on this node, whole or not at all; first completes that of an MXNet.
+"""Keeps a wheel that was built on this node, whole or not at all; completes MXNet's wheel first.
 
     python build_wheel.py pack KEY DIST SOURCE LIBRARY BUILD_TAG
     python build_wheel.py keep KEY DIST
     python build_wheel.py tell KEY
 
-`pack` takes the one wheel in the folder DIST, which `python setup.py bdist_wheel` made, and leaves a wheel such as PyPI
-has it in ~/.cluster/built/KEY: with libmxnet.so where `import mxnet` finds it (setup.py puts it beside the
-environment's bin), and with launch.py and dmlc_tracker, which jobs are started with, out of the folder SOURCE. The
-BUILD_TAG becomes part of its name. `keep` keeps the one wheel in DIST as it is. `tell` prints {"name", "sha256",
-"size_bytes"} of what is kept there, once it has put it among the files that the node gives to others; nothing when
-there is nothing.
+`pack` takes the only wheel in the folder DIST, made by `python setup.py bdist_wheel`, and writes a wheel like PyPI's to
+~/.cluster/built/KEY: with libmxnet.so where `import mxnet` finds it (setup.py puts it next to the environment's bin),
+and with launch.py and dmlc_tracker, which start jobs, from the folder SOURCE. Its name includes BUILD_TAG. `keep` keeps
+the only wheel in DIST unchanged. `tell` adds the kept wheel to the files that the node gives to others, and prints its
+{"name", "sha256", "size_bytes"}; it prints nothing if there is no wheel.
 
 Python 3.6 and later, standard library only.
 """
@@ -26,7 +25,7 @@ import zipfile
 READ_BYTES = 1 << 20
 LIBRARY = "mxnet/libmxnet.so"
 TRACKERS = ("3rdparty/dmlc-core/tracker/dmlc_tracker", "dmlc-core/tracker/dmlc_tracker")
-OLDEST_TIME = (1980, 1, 1, 0, 0, 0)  # that zip knows; the same for each build
+OLDEST_TIME = (1980, 1, 1, 0, 0, 0)  # of zip; the same for each build
 
 
 def find_added(source, library):
@@ -34,7 +33,7 @@ def find_added(source, library):
     added = {LIBRARY: library}
     tracker = next((path for path in (os.path.join(source, name) for name in TRACKERS) if os.path.isdir(path)), None)
     if tracker is None or not os.path.isfile(os.path.join(source, "tools", "launch.py")):
-        sys.exit("the source has no tools/launch.py, or no %s: jobs could not be started with it" % TRACKERS[0])
+        sys.exit("the source has no tools/launch.py, or no %s: it cannot start jobs" % TRACKERS[0])
     for path in glob.glob(os.path.join(source, "tools", "*.py")):
         added["mxnet/tools/" + os.path.basename(path)] = path
     for folder, _, names in os.walk(tracker):
@@ -46,13 +45,13 @@ def find_added(source, library):
 
 
 def rename(name, tag):
-    """A wheel's name with a build tag, and for this platform alone (PEP 427). Pure."""
+    """A wheel's name with a build tag, only for this platform (PEP 427). Pure."""
     project, version = name.split("-")[:2]
     return "%s-%s-%s-py3-none-linux_%s.whl" % (project, version, tag, os.uname().machine)
 
 
 def render_about(text, tag):
-    """The file WHEEL of a wheel with that build tag, for this platform alone. Pure."""
+    """The file WHEEL of a wheel with that build tag, only for this platform. Pure."""
     kept = [line for line in text.splitlines() if line and not line.startswith(("Tag:", "Build:", "Root-Is-Purelib:"))]
     # Pure: for the folder of pure packages, in which jobs look for launch.py.
     kept += ["Root-Is-Purelib: true", "Build: %s" % tag, "Tag: py3-none-linux_%s" % os.uname().machine]
@@ -85,7 +84,7 @@ class Wheel(object):
 
 
 def write_wheel(made, path, added, tag):
-    """Write the wheel that setup.py has made anew, with what it lacks."""
+    """Copy the wheel that setup.py has made, with the files that it lacks."""
     with zipfile.ZipFile(made) as old:
         info = next(name[: -len("RECORD")] for name in old.namelist() if name.endswith(".dist-info/RECORD"))
         wheel = Wheel(path)
@@ -116,7 +115,7 @@ def sha256_of(path):
 
 
 def find_made(dist):
-    """The path of the one wheel that the build has left."""
+    """The path of the only wheel of the build."""
     made = glob.glob(os.path.join(dist, "*.whl"))
     if len(made) != 1:
         sys.exit("the build left %d wheels, not one" % len(made))

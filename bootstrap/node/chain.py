@@ -1,15 +1,15 @@
 """Passes files from node to node while they arrive: each node takes them from the one before it in the chain.
 
 Every node listens at its private address. Both sides prove that they know the transfer's secret, which came over ssh.
-The one that takes then asks for a file from an offset on, and gets frames:
+The taking node then asks for a file from an offset on, and gets frames:
 
     D + length + bytes      the next bytes
-    W                       still there, but there are no more bytes yet
+    W                       a sign of life: no more bytes yet
     N                       not here
 
 Silence means that the other node is dead; the taking node continues from the same offset with the node before that one.
 Bytes travel unencrypted inside the cluster's security group; the secret keeps others from asking. The number of
-connections that have not proved that they know it, and their time, are limited.
+connections without that proof, and their time, are limited.
 
 Python 3.6 and later, standard library only.
 """
@@ -30,7 +30,7 @@ FRAME_BYTES = 1 << 18
 SAY_STILL_THERE_S = 0.3
 SILENCE_S = 1.5
 CONNECT_TIMEOUT_S = 2.0
-SEND_TIMEOUT_S = 10.0  # for one that takes nothing any more
+SEND_TIMEOUT_S = 10.0  # for a peer that stops reading
 GREETING_S = 3.0  # for the proof of the secret, as a whole
 UNPROVEN_AT_MOST = 32  # connections without that proof, each of which takes a thread and a file descriptor
 ACCEPT_PAUSE_S = 0.1
@@ -97,7 +97,7 @@ class Server(object):
         while True:
             try:
                 connection, (address, _) = self._listener.accept()
-            except OSError:  # it has hung up already, or this node has no memory or descriptors left for now
+            except OSError:  # already closed, or this node is short of memory or descriptors
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
             self._admit(connection, address)
@@ -122,7 +122,7 @@ class Server(object):
                 pass  # the other side was faster
 
     def _forget(self, connection):
-        """It has proved that it knows the secret, or is gone; whether it was still waited for."""
+        """Remove a connection that has proved the secret or is gone; whether it was still admitted."""
         with self._lock:
             before = len(self._unproven)
             self._unproven = [one for one in self._unproven if one[1] is not connection]
@@ -153,7 +153,7 @@ class Server(object):
         if not hmac.compare_digest(proof, sign(self._secret, b"takes", mine, theirs)):
             raise Refused("does not know the secret")
         if not self._forget(connection):
-            raise Refused("was hung up on meanwhile")
+            raise Refused("was disconnected meanwhile")
         connection.sendall(sign(self._secret, b"gives", theirs, mine))
 
     def _give(self, connection, sha256, offset):
@@ -170,7 +170,7 @@ class Server(object):
                 while offset < have:
                     data = source.read(min(FRAME_BYTES, have - offset))
                     if not data:
-                        raise ConnectionError("the file has begun anew")  # truncated under our hands
+                        raise ConnectionError("the file was restarted")  # truncated while it was read
                     connection.sendall(HEAD.pack(b"D", len(data)) + data)
                     offset += len(data)
 
@@ -212,7 +212,7 @@ class Taker(object):
                 else:
                     return
             if (arriving.have, arriving.round) == had:
-                self._peers = [peer for peer in self._peers if peer not in gone]  # not waited for with the next file
+                self._peers = [peer for peer in self._peers if peer not in gone]  # the next file does not wait for them
                 raise Stuck(arriving, why)
 
     def _take_from(self, peer, arriving):
@@ -226,7 +226,7 @@ class Taker(object):
             if kind == b"W":
                 continue
             if kind != b"D" or not 0 < length <= FRAME_BYTES:
-                raise ConnectionError("it sent what is no frame")
+                raise ConnectionError("it sent an invalid frame")
             arriving.append(receive_exactly(connection, length), offset)
             offset += length
         arriving.finish()

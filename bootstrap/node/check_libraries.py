@@ -1,11 +1,11 @@
-"""Asks the loader what an environment's libmxnet.so does not find, and keeps the answer beside the environment.
+"""Asks the loader which libraries an environment's libmxnet.so does not find, and stores the answer in the environment.
 
     python check_libraries.py ENV KEY SETUP_ENV [DIRECTORY...]
 
-The directories are looked into after those of the nvidia-* wheels, and before those that the set-up commands have put
-into LD_LIBRARY_PATH (SETUP_ENV is the file that keeps what they export; it may be empty). Written are
-ENV/.preload, the libraries found there, in an order in which they can be loaded (_cluster_compat.py does), and
-ENV/.unresolved: `checked KEY`, and the names of those that are nowhere.
+The directories are searched after those of the nvidia-* wheels, and before those that the set-up commands have put into
+LD_LIBRARY_PATH (SETUP_ENV is the file with their exports; it may be empty). The program writes ENV/.preload, the
+libraries found there in the order in which _cluster_compat.py loads them, and ENV/.unresolved: `checked KEY`, and the
+names of the missing libraries.
 
 Python 3.6 and later, standard library only.
 """
@@ -16,12 +16,12 @@ import os
 import subprocess
 import sys
 
-# Loaded by these at need, by name, from beside them; `*` stands for the rest of the name.
+# Libraries that these load by name when needed, from the same folder; `*` is the rest of the name.
 BESIDE = (("libnvrtc.so", "libnvrtc-builtins.so*"), ("libcudnn.so", "libcudnn_*.so.[0-9]"))
 
 
 def find_dirs(env, extra, setup_env):
-    """Every directory to look into, in order."""
+    """Every directory to search, in order."""
     dirs = sorted(glob.glob(os.path.join(env, "lib", "python3*", "site-packages", "nvidia", "*", "lib")))
     dirs += extra
     if setup_env:
@@ -33,7 +33,7 @@ def find_dirs(env, extra, setup_env):
 
 
 def parse_ldd(text, dirs):
-    """(paths below `dirs` that libraries come from, names that are nowhere) of what ldd says. Pure."""
+    """(paths of libraries below `dirs`, names of missing libraries) in the output of ldd. Pure."""
     found, missing = [], []
     for line in text.splitlines():
         name, arrow, place = (part.strip() for part in line.partition("=>"))
@@ -47,7 +47,7 @@ def parse_ldd(text, dirs):
 
 
 def ask_loader(library, dirs):
-    """What ldd says of a library, with `dirs` in LD_LIBRARY_PATH."""
+    """The output of ldd for a library, with `dirs` in LD_LIBRARY_PATH."""
     environment = dict(os.environ, LD_LIBRARY_PATH=":".join(dirs), LC_ALL="C")
     child = subprocess.Popen(
         ["ldd", library], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -59,7 +59,7 @@ def ask_loader(library, dirs):
 
 
 def add_beside(found):
-    """What the libraries found load at need, too."""
+    """The libraries found, with those that they load when needed."""
     paths = list(found)
     for path in found:
         for start, pattern in BESIDE:
@@ -80,7 +80,7 @@ def main():
     dirs = find_dirs(env, sys.argv[4:], setup_env)
     libraries = glob.glob(os.path.join(env, "lib", "python3*", "site-packages", "mxnet", "libmxnet.so"))
     found, missing = parse_ldd(ask_loader(libraries[0], dirs), dirs) if libraries else ([], [])
-    # ldd names a library before those that it needs.
+    # ldd lists a library before those that it needs.
     write(os.path.join(env, ".preload"), add_beside(found[::-1]))
     write(os.path.join(env, ".unresolved"), ["checked " + key] + missing)
 

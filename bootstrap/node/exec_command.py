@@ -1,14 +1,13 @@
 """Runs one command of `cluster exec` on a node, and ends it with all its children when its other side goes away.
 
-It is sent over ssh and written nowhere. On stdin comes one JSON line, the order {"words": [...]}, then nothing: the
-end of stdin means that nobody wants the command any more. On stdout go frames: a letter, the length in four bytes, and
-as many bytes:
+It is sent over ssh and not stored on the node. stdin has one JSON line, the order {"words": [...]}; its end
+means that nobody wants the command any more. stdout has frames: a letter, the length in four bytes, and the bytes:
     o, e  a piece of the command's stdout, stderr
-    a     nothing; it shows in silence that this program lives
+    a     empty, a sign of life while there is no output
     x     the last one, JSON: {"exit": code, "signal": number or null, "left": [pids that could not be ended]}
 The command's orphans become this process's children (PR_SET_CHILD_SUBREAPER), so that all that descends from the
-command is found, whatever session, user or environment it has by then. What it leaves behind in the background when it
-ends by itself goes on, as with ssh.
+command is found, whatever session, user or environment it has by then. Background processes that it leaves when it
+ends on its own keep running, as with ssh.
 Linux. Python 3.6 and later, standard library only.
 """
 
@@ -24,9 +23,9 @@ import time
 
 import process_tree
 
-BEGIN = b"\0cluster exec\0"  # what came before it is the login shell's
+BEGIN = b"\0cluster exec\0"  # the login shell's output comes before it
 ALIVE_EVERY_S = 5.0
-PIPE_GRACE_S = 0.5  # after the command's end, for pipes that something in the background still holds
+PIPE_GRACE_S = 0.5  # after the command's end, for pipes that background processes still hold
 LAST_WORD_S = 5
 PENDING_BYTES = 1 << 20
 PIECE_BYTES = 1 << 16
@@ -56,7 +55,7 @@ def main():
 
 
 def environment(base):
-    """The command's: this one's, with the newest MXNet environment (if there is one) and its CUDA libraries in it."""
+    """The command's environment: this one's, with the newest MXNet environment and its CUDA libraries, if any."""
     made = dict(base)
     ready = glob.glob(os.path.expanduser("~/.cluster/env/*/.complete"))
     if ready:
@@ -69,7 +68,7 @@ def environment(base):
 
 
 class Pipe(object):
-    """What is to go to the other side: written as it takes it, so that nothing here ever waits for it."""
+    """Output for the other side, written only as fast as it reads, so that nothing here waits."""
 
     def __init__(self):
         self.pending = bytearray()
@@ -80,7 +79,7 @@ class Pipe(object):
         self.pending += letter + struct.pack(">I", len(data)) + data
 
     def write(self):
-        """Write as much as is taken now."""
+        """Write as much as the other side takes now."""
         try:
             del self.pending[: os.write(1, bytes(self.pending[:PIECE_BYTES]))]
         except BlockingIOError:
@@ -149,7 +148,7 @@ class Relay(object):
 
 
 def reap(pid):
-    """Take leave of all children that have ended; the wait status of `pid` when it is among them, else None."""
+    """Reap all children that have ended; the wait status of `pid` if it is among them, else None."""
     status = None
     while True:
         try:
@@ -163,7 +162,7 @@ def reap(pid):
 
 
 def end_all(pid, status):
-    """End all that descends from this process: SIGTERM, then SIGKILL. Returns what `Relay.run` does."""
+    """End all descendants of this process: SIGTERM, then SIGKILL. Returns what `Relay.run` returns."""
     ending = process_tree.Ending(process_tree.find_descendants)
     while True:
         ended = reap(pid)

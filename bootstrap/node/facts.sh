@@ -1,12 +1,12 @@
-# Prints what a node is and has, one `key=value` a line. POSIX sh, run as the node's user.
-# A second look starts two programs, flock and df: what an image is and has is kept in ~/.cluster/known until the next
-# boot, or until anything changes in the folders that it was found in.
+# Prints the facts about a node, one `key=value` a line. POSIX sh, run as the node's user.
+# A second run starts only two programs, flock and df: facts about the image are cached in ~/.cluster/known until the
+# next boot, or until anything changes in the folders that they come from.
 umask 077
 cluster=$HOME/.cluster
 [ -d "$cluster" ] || mkdir -p "$cluster" || exit 1
 # The set-up of a command that was killed may still be running, and holds this lock.
 exec 9<"$cluster"
-flock --shared --timeout 300 9 || { echo "a set-up of this node has been running for long" >&2; exit 1; }
+flock --shared --timeout 300 9 || { echo "another set-up of this node is still running" >&2; exit 1; }
 
 places="/usr/bin /usr/local/bin /opt/conda/bin $HOME/miniconda3/bin /opt/python/bin"
 cuda="/usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /opt/conda/lib /opt/conda/pkgs/cudatoolkit-*/lib
@@ -43,7 +43,7 @@ look_for_pythons() {
 }
 
 look_for_libraries() {
-    # Between spaces, each: `case` then finds whole names.
+    # Each name is between spaces, so that `case` finds whole names.
     known=" $(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null | while read -r name kind rest; do
         case "$kind" in *x86-64*) echo "$name" ;; esac
     done | tr '\n' ' ') "
@@ -72,7 +72,7 @@ look_for_gpus() {
         esac
     done
     command -v nvidia-smi >/dev/null || return 0
-    # Drivers before 510 do not tell the compute capability.
+    # Drivers before 510 do not report the compute capability.
     for query in compute_cap,driver_version,name driver_version,name; do
         lines=$(nvidia-smi --query-gpu=$query --format=csv,noheader 2>/dev/null) || continue
         [ $query = driver_version,name ] && before='gpu=, ' || before='gpu='
@@ -109,7 +109,7 @@ else
     *display=NVIDIA*) is_whole=false ;; # its driver may only be late
     *) is_whole=true ;;
     esac
-    # The old time makes whatever changes while we look newer than what we keep. A full disk keeps nothing.
+    # The old time makes changes during the look newer than the cache. A full disk caches nothing.
     { $is_whole && printf '%s\n' "$stamp" "$found" >"$cluster/known.$$" &&
         touch -d '-2 seconds' "$cluster/known.$$" && mv "$cluster/known.$$" "$cluster/known"; } 2>/dev/null ||
         rm -f "$cluster/known" "$cluster/known.$$"
@@ -135,7 +135,7 @@ cd "$cluster" || exit 1
 newline='
 '
 tell_complete() {
-    # Told at once: a shell writes each `echo` by itself.
+    # Printed at once: a shell writes each `echo` separately.
     lines=
     for path in $2; do
         [ ! -f "$path" ] || { path=${path#*/}; lines=$lines$1=${path%%/*}$newline; }

@@ -28,13 +28,12 @@ ARCHIVE_LIFETIME_S = 24 * 3600.0
 
 
 def place(home, task):
-    """Make the tree task["digest"] below `home`, which is ~/.cluster, and remove what is old there.
+    """Make the tree task["digest"] below `home`, which is ~/.cluster, and remove old trees.
 
-    task: of TreeArchives.write (bootstrap/transfer/tree.py). To be called by one process at a time. The next
-    call repairs what a killed one left. The archive stays, since others may still take it; see remove_archives.
+    task: from TreeArchives.write (bootstrap/transfer/tree.py). For one process at a time. The next call repairs what a
+    killed one has left. The archive stays, since other nodes may still take it; see remove_archives.
 
-    Raises OSError for what the disk does not take, and with EBADMSG for an archive that is not a whole one. Nothing
-    half-made is left then.
+    Raises OSError for errors of the disk, and with EBADMSG for a damaged archive. Leaves nothing partial then.
     """
     trees = os.path.join(home, "tree")
     final = os.path.join(trees, task["digest"])
@@ -51,7 +50,7 @@ def place(home, task):
 
 
 def make(trees, final, archive):
-    """Make a tree under another name, and give it its own when all of it is on the disk."""
+    """Make a tree under a temporary name, and rename it when all of it is on the disk."""
     new = final + ".new"
     try:
         os.mkdir(new, 0o755)
@@ -84,7 +83,7 @@ def unpack(path, new):
     except (OSError, tarfile.TarError, EOFError, zlib.error, ValueError) as error:
         if getattr(error, "errno", None) is not None:  # the disk's; gzip's own have none
             raise
-        raise OSError(errno.EBADMSG, "not a whole archive: %s" % error, path) from error
+        raise OSError(errno.EBADMSG, "incomplete archive: %s" % error, path) from error
     return written
 
 
@@ -100,7 +99,7 @@ def unpack_member(archive, member, new, written):
 
 
 def inside(root, path):
-    """Where a path of an archive lies below a folder, as bytes: file names are UTF-8, whatever the locale says."""
+    """The place of an archive's path below a folder, as bytes: file names are UTF-8 in any locale."""
     if path == COMPLETE or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise ValueError("%r cannot be a path in a tree" % path)
     return os.path.join(os.fsencode(root), path.encode("utf-8"))
@@ -119,7 +118,7 @@ def flush(new, written):
     if len(written) > MANY:
         sync_file_system(new)
         return
-    # After all is written, not file by file: the first one's flush takes most of the others along.
+    # After all is written, not file by file: the first flush writes most of the other files too.
     for path in written:
         sync_path(path)
     for folder, _, _ in os.walk(os.fsencode(new)):
@@ -144,7 +143,7 @@ def sync_file_system(path):
         os.close(handle)
 
 
-# -- what is old -----------------------------------------------------------------------------------------------------
+# -- old trees and archives ------------------------------------------------------------------------------------------
 
 
 def remove_archives(home, tasks):
@@ -163,7 +162,7 @@ def remove_archive(path):
 
 
 def remove_forgotten_archives(files):
-    """Remove the archives of commands that were killed. Not at once: the next command may want them."""
+    """Remove the archives of killed commands, after a while: the next command may want them."""
     for path in glob.glob(os.path.join(glob.escape(files), "*", "tree-*.tar*")):
         if time.time() - os.stat(path).st_mtime > ARCHIVE_LIFETIME_S:
             remove_archive(path)

@@ -1,9 +1,10 @@
-"""Starting a job's processes so that they can be ended, and ending them so that it is sure.
+"""Starts a job's processes so that they can be found and ended reliably.
 
-Every process of a job has CLUSTER_JOB_ID in its environment, and so have all that it starts, and the programs of ours
-that run it: by this they are found, whatever session or parent they have by then; and what descends from one of them
-belongs to the job too, whatever its environment. `cluster exec` uses the same ways for its command, before there is an
-environment: Linux, Python 3.6 and later, standard library only.
+Every process of a job has CLUSTER_JOB_ID in its environment, as do its children and our programs that run it. It
+identifies them in any session and under any parent; their descendants belong to the job too, whatever their
+environment. `cluster exec` ends its command in the same way, before there is an environment.
+
+Linux. Python 3.6 and later, standard library only.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ TERM_GRACE_S = 2.0
 LOOK_EVERY_S = 0.02
 ROOT_TIMEOUT_S = 5.0
 OUR_PROGRAM = "train/node role"  # in the command line of what runs a process of a job
-# `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is no error.
+# `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is not an error.
 KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -31,7 +32,7 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Have all that descends from this process stay below it, whoever of them dies."""
+    """Keep all descendants of this process below it, even when their parents die."""
     _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -48,13 +49,7 @@ def start(
         die_with_parent()
 
     return subprocess.Popen(
-        command,
-        env=env,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        preexec_fn=prepare,
+        command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=prepare
     )
 
 
@@ -69,11 +64,11 @@ def watch_children() -> int:
 
 
 def _wake(*_: Any) -> None:
-    """Python notes a signal for set_wakeup_fd only where it has a handler."""
+    """Python writes a signal to set_wakeup_fd only if it has a handler."""
 
 
 def find(job: str) -> List[Process]:
-    """The processes of a job on this host, this one left out: a list of (pid, start time, command line).
+    """The processes of a job on this host, except this one: a list of (pid, start time, command line).
 
     The start time tells a process from a later one with the same pid.
     """
@@ -88,10 +83,10 @@ def find_descendants() -> List[Process]:
 
 
 def describe_use() -> Dict[str, Any]:
-    """What descends from this process has used by now, and which of it is stopped.
+    """What the descendants of this process have used so far, and which of them are stopped.
 
-    {"cpu_s": with children that have ended, "bytes": read and written, "stopped": [[pid, command line], ...]}. What a
-    debugger holds is not stopped.
+    {"cpu_s": with children that have ended, "bytes": read and written, "stopped": [[pid, command line], ...]}.
+    Processes under a debugger do not count as stopped.
     """
     ticks = size_bytes = 0
     stopped = []
@@ -125,31 +120,27 @@ def end(job: str) -> Tuple[List[Process], List[Process]]:
 def our_programs_last(found: Sequence[Process]) -> Sequence[Process]:
     """For `spare`: our own programs, as long as there are others.
 
-    With role.py its child ends at once (die_with_parent), which is to have the time after SIGTERM. And when that has
-    ended, role.py ends by itself, unless it is stopped.
+    If role.py ended first, its child would be killed at once (die_with_parent), without its time after SIGTERM. role.py
+    ends when its child has ended, unless it is stopped.
     """
     ours = [entry for entry in found if OUR_PROGRAM in entry[2]]
     return ours if len(ours) < len(found) else ()
 
 
-def spare_none(_: Sequence[Process]) -> Iterable[Process]:
-    return ()
-
-
 class Ending:
-    """Processes being ended, step by step: SIGTERM, after a while SIGKILL, and after a while given up.
+    """Ends processes step by step: SIGTERM, later SIGKILL, and later gives up.
 
-    find: returns those that there are. spare(found): those of them that are only waited for, for now.
+    find: returns the current processes. spare(found): those that are only waited for, for now.
     """
 
     def __init__(
         self,
         find: Callable[[], Sequence[Process]],
-        spare: Callable[[Sequence[Process]], Iterable[Process]] = spare_none,
+        spare: Callable[[Sequence[Process]], Iterable[Process]] = lambda _: (),
     ) -> None:
         self._find = find
         self._spare = spare
-        # When the first were: a busy machine may let us wait.
+        # When the first were signalled: a busy machine may delay us.
         self._told_at = None  # type: Optional[float]
         self._killed_at = None  # type: Optional[float]
         self._look_at = 0.0
@@ -158,7 +149,7 @@ class Ending:
         self.over_at = None  # type: Optional[float]
 
     def go_on(self) -> bool:
-        """Do what is due; returns whether there is still something to wait for."""
+        """Do the next step; returns whether processes are left to wait for."""
         now = time.monotonic()
         if self.over_at is not None or now < self._look_at:
             return self.over_at is None
@@ -181,7 +172,7 @@ class Ending:
 
 
 def tell(pids: Iterable[int], number: int) -> None:
-    """Send a signal, as root to what belongs to root; what was stopped has to go on to receive it."""
+    """Send a signal, as root to root's processes; a stopped process must continue to receive it."""
     refused = []  # type: List[str]
     for pid in pids:
         try:
@@ -201,11 +192,11 @@ def tell(pids: Iterable[int], number: int) -> None:
             )
             sudo.wait(timeout=ROOT_TIMEOUT_S)  # it is root's: `call` could not kill it, and would wait
         except (OSError, subprocess.TimeoutExpired):
-            pass  # what does not end is told
+            pass  # processes that do not end are reported
 
 
 def start_time(pid: int) -> Optional[int]:
-    """When a process began, in clock ticks since the machine did; None when there is none, or a dead one."""
+    """When a process started, in clock ticks since boot; None if there is none, or a dead one."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
@@ -221,7 +212,7 @@ def _describe(pids: Iterable[int]) -> List[Process]:
 
 
 def _below(roots: Iterable[int]) -> Set[int]:
-    """The pids of all that descends from some processes, those themselves left out."""
+    """The pids of all descendants of some processes, without these."""
     children = {}  # type: Dict[int, List[int]]
     for pid in _all_pids():
         fields = _stat(pid)
@@ -247,7 +238,7 @@ def _stat(pid: int) -> Optional[List[bytes]]:
 
 
 def _numbers(pid: int, name: str, keys: Sequence[bytes]) -> List[int]:
-    """The numbers that stand behind some keys in a file of /proc/PID."""
+    """The numbers after some keys in a file of /proc/PID."""
     pairs = [line.partition(b":") for line in _read(pid, name).splitlines()]
     return [int(value) for key, _, value in pairs if key in keys]
 

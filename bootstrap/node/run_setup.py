@@ -2,8 +2,8 @@
 
     python run_setup.py FOLDER DIGEST SILENCE_S
 
-FOLDER/DIGEST.json is the list of commands. Once they are all done, FOLDER/DIGEST.env is what they changed in the
-environment (setup_env.py reads it) and FOLDER/DIGEST.done is there; the files of earlier lists are removed.
+FOLDER/DIGEST.json is the list of commands. When all are done, FOLDER/DIGEST.env has their changes of the environment
+(for setup_env.py), and FOLDER/DIGEST.done exists; the files of earlier lists are removed.
 
 Python 3.6 and later, standard library only.
 """
@@ -113,7 +113,7 @@ class Shell(object):
 
 
 def shorten(command):
-    """The first line of a command, for people."""
+    """The first line of a command, for messages."""
     first, *others = command.strip().splitlines() or [""]
     return first[:SHOWN] + ("..." if others or len(first) > SHOWN else "")
 
@@ -138,12 +138,12 @@ def run_all(commands, work, silence_s):
         with open(work + "/at") as stream:
             at = int(stream.read())
     except FileNotFoundError:
-        return code or 1, "the login shell ended before the first setup command: look at this user's profile"
+        return code or 1, "the login shell ended before the first setup command: check this user's profile"
     which = "setup command %d of %d" % (at, len(commands))
     if code is None:
-        ending = "said nothing for %d s and was ended" % silence_s
+        ending = "was killed after %d s without output" % silence_s
     elif code == 0:
-        ending = "has left the shell by `exit`"
+        ending = "left the shell with `exit`"
     elif code < 0:
         ending = "was killed by signal %d" % -code
     else:
@@ -159,7 +159,7 @@ def main():
         commands = json.load(stream)
     os.unlink(base + ".json")  # it may contain secrets
     if shutil.which("bash") is None:
-        sys.exit("setup commands run in bash, and this node has none")
+        sys.exit("setup commands need bash, which this node does not have")
     work = tempfile.mkdtemp(prefix=".run-", dir=folder)
     os.umask(0o022)  # as for commands typed by hand
     try:
@@ -175,7 +175,7 @@ def main():
         print(failed[1], flush=True)
         os._exit(failed[0] if 0 < failed[0] < 256 else 1)
     for name in os.listdir(folder):
-        if not name.startswith(digest):  # going back to an earlier list runs it again
+        if not name.startswith(digest):  # an earlier list then runs again
             path = os.path.join(folder, name)
             shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
     os._exit(0)  # background processes may still block our thread

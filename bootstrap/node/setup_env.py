@@ -1,4 +1,4 @@
-"""What the user's set-up commands export, put into the environment of a job. run_setup.py keeps it.
+"""Merges the variables that the user's set-up commands export into the environment of a job. run_setup.py stores them.
 
 Python 3.6 and later, standard library only.
 """
@@ -16,9 +16,9 @@ def read(cluster_dir: str, digest: str) -> Dict[str, Any]:
 
 
 def merge(environment: Mapping[str, str], changes: Mapping[str, Any]) -> Dict[str, str]:
-    """The environment with the changes in it. Pure.
+    """The environment with the changes. Pure.
 
-    Lists of paths are put before and behind those that `environment` has: a job keeps its own.
+    Lists of paths go before and after those of `environment`, which stay.
     """
     merged = {name: value for name, value in environment.items() if name not in changes["unset"]}
     merged.update(changes["set"])

@@ -34,7 +34,7 @@ class DiskFailed(Exception):
 class Arriving(object):
     """One file on its way into the store. One thread appends; any number of threads read what is there.
 
-    have: how many of its first bytes are there. round: counts how often it had to begin anew.
+    have: how many of its first bytes are there. round: how often it had to start again.
     """
 
     def __init__(self, root, sha256, name, size):
@@ -67,17 +67,14 @@ class Arriving(object):
             self._hash.update(data)
             self.have += len(data)
         self._file.truncate(self.have)
-        if self.have == self.size:  # killed just before it was put in place; and files of no bytes
+        if self.have == self.size:  # killed just before the rename; and empty files
             try:
                 self.finish()
             except Damaged:
-                pass  # begun anew
+                pass  # started again
 
     def append(self, data, offset):
-        """Append the bytes at `offset`; those that are there already are skipped.
-
-        Raises DiskFailed.
-        """
+        """Append the bytes at `offset`, without those that are there already. Raises DiskFailed."""
         data = memoryview(data)[max(0, self.have - offset) : max(0, self.size - offset)]
         while data:
             try:
@@ -115,16 +112,16 @@ class Arriving(object):
             self.changed.notify_all()
 
     def open(self):
-        """A file object of what is there, which stays good when it is put in place."""
+        """A file object of the bytes so far; it stays valid when the file is moved into place."""
         try:
             return open(self.path if self.whole else self._partial, "rb")
-        except FileNotFoundError:  # put in place just now
+        except FileNotFoundError:  # just moved into place
             return open(self.path, "rb")
 
     def wait_for_more(self, offset, timeout_s):
-        """How many bytes there are, once there are more than `offset`; after timeout_s anyway.
+        """The number of bytes, once there are more than `offset`, or after timeout_s.
 
-        There may be fewer than before, when it had to begin anew. A node that took damaged bytes notices by itself.
+        It may shrink when the file had to start again. A node that took damaged bytes notices it itself.
         """
         with self.changed:
             self.changed.wait_for(lambda: self.have > offset, timeout_s)

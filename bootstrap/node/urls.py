@@ -19,14 +19,14 @@ BROKEN = (OSError, http.client.HTTPException)
 
 
 class Unreachable(Exception):
-    """None of the URLs gives the file."""
+    """The file cannot be downloaded from any of the URLs."""
 
 
 def fetch(addresses, arriving, probe_s=None):
     """Take the rest of a file.
 
-    probe_s: how long a server may take to answer at all before it is given up, names looked up included; None: as
-    long as any answer. Raises Unreachable; store.Damaged, store.DiskFailed.
+    probe_s: how long a server may take for its first answer, name lookup included; None: no probe. Raises Unreachable,
+    store.Damaged, store.DiskFailed.
     """
     why = []
     for address in addresses:
@@ -43,12 +43,12 @@ def fetch(addresses, arriving, probe_s=None):
 
 
 def show(address):
-    """A URL without its query, which may be a secret: that of a presigned one, say."""
+    """A URL without its query, which may hold a secret, as in a presigned URL."""
     return address.partition("?")[0]
 
 
 def explain(error):
-    """What went wrong, in a few words."""
+    """The error in a few words."""
     if isinstance(error, urllib.error.HTTPError):
         return "HTTP %d %s" % (error.code, error.reason)
     return error.reason if isinstance(error, urllib.error.URLError) else error
@@ -76,7 +76,7 @@ def probe(address, probe_s):
 
 
 def take(address, arriving):
-    """Append the rest of the file, in several attempts where that may help. Raises BROKEN."""
+    """Append the rest of the file, with retries where they may help. Raises BROKEN."""
     failures = 0
     while arriving.have < arriving.size:
         had = arriving.have
@@ -95,15 +95,15 @@ def is_final(error):
 
 
 def take_once(address, arriving):
-    """Append the bytes that are missing."""
+    """Append the missing bytes."""
     offset = arriving.have
     with open_range(address, offset, arriving.size - offset, TIMEOUT_S) as answer:
-        if answer.status != http.client.PARTIAL_CONTENT:  # the server sends whole files alone
+        if answer.status != http.client.PARTIAL_CONTENT:  # the server does not support ranges
             offset = 0
         while offset < arriving.size:
             data = answer.read(min(READ_BYTES, arriving.size - offset))
             if not data:
-                raise OSError("the answer ended early")
+                raise OSError("the response ended early")
             if offset + len(data) > arriving.have:
                 arriving.append(data, offset)
             offset += len(data)
@@ -112,7 +112,7 @@ def take_once(address, arriving):
 def open_range(address, offset, count, timeout_s):
     """The server's answer."""
     if not address.startswith(("http://", "https://")):
-        raise OSError("not an address of the web")
+        raise OSError("not an http or https URL")
     headers = {"Range": "bytes=%d-%d" % (offset, offset + count - 1)}
     request = urllib.request.Request(address, headers=headers)  # noqa: S310 - checked above
     return urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - the same

@@ -1,6 +1,6 @@
 """Looks at one node for `cluster verify`: its clock, its disk, the ports of its peers, and MXNet by way of probes.
 
-It is sent over stdin, with an order after it, and puts no file anywhere. JSON lines, to it:
+It arrives over stdin, followed by an order, and writes no files. JSON lines, to it:
 
     {"clock": n}                                   answered at once by {"clock": n, "now": seconds since the epoch}
     {"name": ..., "address": ..., "secret": ..., "ranges": [[first, last], ...], "loader": ..., "python": ...,
@@ -10,14 +10,13 @@ It is sent over stdin, with an order after it, and puts no file anywhere. JSON l
 and from it:
 
     {"listening": [port, ...], "refused": why not or null, "disk": [[path, device, free bytes], ...]}
-    {"ports": [[peer, port, what went wrong or null], ...]}
+    {"ports": [[peer, port, error or null], ...]}
     {"probe": name, "result": {"exit_code": ..., "stdout": ..., "stderr": ...}}, in the order of the probes
-    {"ended": "ports" or "probes", "error": a traceback or null}, the last word of each
+    {"ended": "ports" or "probes", "error": a traceback or null}, the last message of each
     {"alive": true}                                every other second
 
-It listens until its stdin ends, for its peers, to whom it proves with the secret of this verification that it is the
-node that was meant; then it ends, and its probes with it. These are programs that may hang, abort or take the
-interpreter with them, each in a process of its own.
+It listens for its peers until its stdin ends, and proves to them with the secret of this verification which node it is.
+Then it ends, and its probes with it. Probes may hang, abort or crash the interpreter, so each has its own process.
 
 Python 3.6 and later, standard library only.
 """
@@ -50,7 +49,7 @@ _running_lock = threading.Lock()
 
 
 def tell(message):
-    """Say something to the user's machine."""
+    """Send a message to the user's machine."""
     line = json.dumps(message).encode("utf-8") + b"\n"
     with _telling:
         sys.stdout.buffer.write(line)
@@ -60,7 +59,7 @@ def tell(message):
 def look_at_disk():
     """[path, device, bytes that a user may still write] of the home and of /tmp."""
     found = []
-    for path in (os.path.expanduser("~"), "/tmp"):  # noqa: S108 - what programs use, whether we like it or not
+    for path in (os.path.expanduser("~"), "/tmp"):  # noqa: S108 - what programs use
         status = os.statvfs(path)
         found.append([path, os.stat(path).st_dev, status.f_bavail * status.f_frsize])
     return found
@@ -97,7 +96,7 @@ def connect_to_peers(peers, secret):
 
 
 def in_background(name, work, *args):
-    """Do something in a thread; that it has ended is told in any case, with the traceback of an error."""
+    """Do something in a thread, and always report its end, with the traceback of an error."""
 
     def follow():
         try:
@@ -109,7 +108,7 @@ def in_background(name, work, *args):
 
 
 def stay_alive():
-    """Say so, until this process ends."""
+    """Send signs of life until this process ends."""
     while True:
         time.sleep(ALIVE_EVERY_S)
         tell({"alive": True})
@@ -119,9 +118,9 @@ def stay_alive():
 
 
 def probe_environment(python, setup):
-    """What a probe's process has around it; setup: the digest of the user's set-up commands, or None."""
+    """A probe's environment variables; setup: the digest of the user's set-up commands, or None."""
     env = dict(os.environ)
-    # Unset, MXNet takes all cores for six numbers.
+    # Otherwise MXNet uses all cores for six numbers.
     env.update({"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"})
     env["PATH"] = "%s:/usr/local/bin:/usr/bin:/bin" % os.path.dirname(python)
     if setup is None:
@@ -131,17 +130,12 @@ def probe_environment(python, setup):
 
 
 def run_probe(command, lines, env, timeout_s):
-    """Run a command to its end, giving it a list of values as JSON lines; its end as a dict.
+    """Run a command with a list of values as JSON lines on stdin; returns its result as a dict.
 
-    exit_code is None when it was ended after timeout_s seconds, and below 0 when a signal ended it.
+    exit_code: None if it was killed after timeout_s seconds, below 0 if a signal ended it.
     """
     process = subprocess.Popen(
-        command,
-        env=env,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
     with _running_lock:
         _running.add(process)
@@ -181,7 +175,7 @@ def _tail(data):
 def listen(address, first, last):
     """A socket that listens on a free port of first..last. Raises OSError when TRIES of them were taken."""
     for left in reversed(range(TRIES)):
-        port = random.randint(first, last)  # noqa: S311 - nothing depends on it that nobody guesses it
+        port = random.randint(first, last)  # noqa: S311 - no secret
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -204,7 +198,7 @@ def serve(listener, name, secret):
             try:
                 connection, _ = listener.accept()
             except OSError:
-                if listener.fileno() == -1:  # closed: nobody is to be answered any more
+                if listener.fileno() == -1:  # closed
                     return
                 raise
             threading.Thread(target=answer, args=(connection, name, secret), daemon=True).start()
@@ -213,7 +207,7 @@ def serve(listener, name, secret):
 
 
 def answer(connection, name, secret):
-    """Prove to the other side that this is the node `name`; whoever does not ask in time is left alone."""
+    """Prove to the other side that this is the node `name`; a client that does not ask in time gets no answer."""
     try:
         connection.settimeout(TIMEOUT_S)
         port = connection.getsockname()[1]
@@ -221,18 +215,18 @@ def answer(connection, name, secret):
         if len(nonce) == NONCE_BYTES:
             connection.sendall(prove(nonce, name, port, secret))
     except OSError:
-        return  # the side that connected tells what went wrong
+        return  # the client reports the error
     finally:
         connection.close()
 
 
 def prove(nonce, name, port, secret):
-    """What only the node `name`, listening on that port, and those who know the secret can say. 32 bytes."""
+    """The proof that this is the node `name`, listening on that port, by one who knows the secret. 32 bytes."""
     return hmac.new(secret, nonce + ("%s:%d" % (name, port)).encode("utf-8"), hashlib.sha256).digest()
 
 
 def connect_all(targets, secret):
-    """Connect to every (name, address, port); a list of [name, port, what went wrong or None]."""
+    """Connect to every (name, address, port); a list of [name, port, error or None]."""
 
     def connect(target):
         name, address, port = target
@@ -243,7 +237,7 @@ def connect_all(targets, secret):
 
 
 def try_to_connect(name, address, port, secret):
-    """Connect once and have the other side prove who it is; what went wrong, in words, or None."""
+    """Connect once and have the other side prove who it is; the error, or None."""
     try:
         connection = socket.create_connection((address, port), timeout=TIMEOUT_S)
     except socket.timeout:
@@ -289,5 +283,5 @@ def main():
             begin(message)
     kill_probes()
     sys.stderr.flush()
-    # Threads may hold stdout's lock, or be in the middle of a connection: nobody waits for them.
+    # Without waiting for threads, which may hold stdout's lock or a connection.
     os._exit(0)

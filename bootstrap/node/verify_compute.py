@@ -1,8 +1,8 @@
 """Does MXNet compute here? ones((2,3))*2+1 on every GPU, or on the processor where MXNet sees none.
 
 Run by the environment's Python. JSON lines: {"wheel": ...} as pip names it, {"version": ...} once MXNet is imported,
-then for each device {"trying": ...} and {"device": ..., "values": ...} or {"device": ..., "error": ...}. What keeps
-MXNet from being imported ends the process, with Python's own last words on stderr.
+then for each device {"trying": ...} and {"device": ..., "values": ...} or {"device": ..., "error": ...}. An error that
+keeps MXNet from being imported ends the process, with Python's traceback on stderr.
 
 Python 3.6 and later, standard library only, but for MXNet.
 """
@@ -19,7 +19,7 @@ def tell(**said):
 
 
 def find_wheel():
-    """Such as mxnet-cu90==1.6.0.post0, by what pip left; None when there is no MXNet."""
+    """The installed wheel, such as mxnet-cu90==1.6.0.post0; None without MXNet."""
     found = glob.glob(os.path.join(sysconfig.get_paths()["purelib"], "mxnet*.dist-info"))
     for path in found:
         name, _, version = os.path.basename(path)[: -len(".dist-info")].partition("-")
@@ -37,7 +37,7 @@ def main():
         tell(trying=str(context))
         try:
             values = (mx.nd.ones((2, 3), ctx=context) * 2 + 1).asnumpy().tolist()
-            # JSON has no nan and no inf: a device that computes those is to be told of as well.
+            # JSON has no nan and inf, which a faulty device may compute.
             values = [[value if abs(value) < float("inf") else str(value) for value in row] for row in values]
         except mx.base.MXNetError as error:
             tell(device=str(context), error=str(error))

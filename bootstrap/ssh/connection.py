@@ -29,19 +29,27 @@ from bootstrap.ssh.explain import (
     may_be_booting,
 )
 from bootstrap.ssh.host import Host, Output
-from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins, UnverifiedHostKey, load_private_key
+from bootstrap.ssh.keys import (
+    REPIN_HINT,
+    Console,
+    FirstContact,
+    HostKeyPins,
+    UnverifiedHostKey,
+    load_private_key,
+    parse_host_key,
+)
 from foundation.errors import ClusterError, ConnectError
 
 MAX_OUTPUT_BYTES = 16 << 20
 FIRST_CONTACT_TIMEOUT_S = 300.0
 KEY_TIMEOUT_S = 20.0
-KEY_PAUSE_S = 0.5  # sshd may shut out those who fail too often (PerSourcePenalties, from OpenSSH 9.8 on)
-EXIT_TIMEOUT_S = 20.0  # from the end of a command's output to its own
+KEY_PAUSE_S = 0.5  # sshd may block clients that fail too often (PerSourcePenalties, since OpenSSH 9.8)
+EXIT_TIMEOUT_S = 20.0  # from the end of a command's output to its exit
 DEAD_AFTER_S = 20  # four keepalives without an answer
 
 
 def wait_for_exit(channel: Any, *, timeout_s: float) -> int:
-    """The command's exit code; NO_EXIT_CODE where a signal ended it, the connection broke or it took too long.
+    """The command's exit code; NO_EXIT_CODE if a signal ended it, the connection broke or it took too long.
 
     channel: a paramiko channel, whose own recv_exit_status has no timeout.
     """
@@ -51,9 +59,9 @@ def wait_for_exit(channel: Any, *, timeout_s: float) -> int:
 
 
 def drain(channel: Any, *, timeout_s: float | None) -> tuple[str, str]:
-    """What a command prints on stdout and on stderr, to the end of both; timeout_s: how long that may take.
+    """A command's stdout and stderr, to the end of both; timeout_s: how long that may take.
 
-    stderr fits paramiko's window while stdout is read. Raises TimeoutError, which says why, as for too much output.
+    stderr fits paramiko's window while stdout is read. Raises TimeoutError with the reason, also for too much output.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     said = []
@@ -77,7 +85,7 @@ def drain(channel: Any, *, timeout_s: float | None) -> tuple[str, str]:
     return said[0], said[1]
 
 
-# paramiko logs whole tracebacks of what is raised as well; the error says it better.
+# paramiko also logs tracebacks of the errors that it raises.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
@@ -94,8 +102,8 @@ class NodeConnection:
         """Run a shell command, without a terminal and without input.
 
         what: a short description that errors show instead of the command, for whole scripts.
-        timeout_s: how long it may take, in seconds. Raises NodeCommandError when it fails and `check` is set,
-        ConnectError when the connection breaks, it takes too long or it prints more than MAX_OUTPUT_BYTES.
+        timeout_s: how long it may take, in seconds. Raises NodeCommandError if it fails and `check` is set,
+        ConnectError if the connection breaks, it takes too long or it prints more than MAX_OUTPUT_BYTES.
         """
         with self._explained():
             channel = self.open_channel(command)
@@ -129,13 +137,13 @@ class NodeConnection:
 
     @property
     def host_key(self) -> tuple[str, str]:
-        """The host key that the other side has shown, as (type, base64)."""
+        """The host key of the other side, as (type, base64)."""
         key = self._connection.transport.get_remote_server_key()
         return key.get_name(), key.get_base64()
 
     def get(self, source: str, destination: Path) -> None:
         """Copy one file from the node; `source` is relative to the home of the user there."""
-        # Fabric's own keeps its session until the end, when there is no connection any more to end it by.
+        # Fabric's own get() keeps its session open until the connection is closed, and then cannot close it.
         with self._explained():
             self._check_alive()
             with destination.open("wb") as file, closing(self._connection.client.open_sftp()) as session:
@@ -145,8 +153,8 @@ class NodeConnection:
         """Close the connection."""
         transport = self._connection.transport
         if transport is not None and hasattr(transport.sock, "shutdown"):  # a ProxyCommand is a process
-            with suppress(OSError):  # it is broken already
-                transport.sock.shutdown(socket.SHUT_RDWR)  # paramiko's thread looks up only every 0.1 s otherwise
+            with suppress(OSError):  # already broken
+                transport.sock.shutdown(socket.SHUT_RDWR)  # otherwise paramiko's thread notices up to 0.1 s later
         self._connection.close()
 
     @contextmanager
@@ -161,8 +169,7 @@ class NodeConnection:
 def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConnection:
     """Open a connection to a host whose key is pinned, or which `contact` verifies and pins.
 
-    Raises ConnectError, with the reason in words, ClusterError when the private key cannot be used, and what `contact`
-    raises.
+    Raises ConnectError with the reason, ClusterError if the private key cannot be used, and the errors of `contact`.
     """
     connection = fabric.Connection(
         host.address,
@@ -179,11 +186,17 @@ def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConn
             "transport_factory": make_transport,
         },
     )
-    # Fabric 3 makes its client with AutoAddPolicy, whatever it is told: so replace the policy before it connects.
+    # Fabric 3 always makes its client with AutoAddPolicy: so replace the policy before it connects.
     connection.client.set_missing_host_key_policy(contact)
     pinned = contact.pins.find(host.instance_id)
     if pinned is not None:
-        connection.client.get_host_keys().add(host.address, pinned[0], _parse_pinned(host, pinned, contact.pins.path))
+        key, path = parse_host_key(*pinned), contact.pins.path
+        if key is None:
+            raise ClusterError(
+                f"{path}: the host key of {host.instance_id} ({host.name}) is damaged",
+                hint=REPIN_HINT.format(path=path),
+            )
+        connection.client.get_host_keys().add(host.address, pinned[0], key)
     connection.connect_kwargs["pkey"] = load_private_key(private_key)
     try:
         connection.open()
@@ -192,67 +205,54 @@ def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConn
         raise ConnectError(said, hint=hint) from error
     finally:
         if not connection.is_connected:
-            connection.client.close()  # Fabric's own close() leaves one alone that was not opened to the end
+            connection.client.close()  # Fabric's own close() skips a connection that was not fully opened
     notice_death(connection.transport)
     return NodeConnection(host, connection)
 
 
 def notice_death(transport: paramiko.Transport) -> None:
-    """Have a connection break soon after its other side stops answering."""
+    """Make a connection break soon after its other side stops answering."""
     transport.set_keepalive(5)
-    # Linux; else a host that is gone is noticed after a quarter of an hour.
+    # Linux only; without it a dead host is noticed after a quarter of an hour.
     if hasattr(socket, "TCP_USER_TIMEOUT") and isinstance(transport.sock, socket.socket):
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_S * 1000)
 
 
 class _Transport(paramiko.Transport):  # type: ignore[misc] # paramiko has no types
-    """Raises AuthenticationException only for refused keys; paramiko also raises it for no answer."""
+    """Raises AuthenticationException only for refused keys; paramiko also raises it without an answer."""
 
-    _told: paramiko.SSHException | None = None
+    _reported: paramiko.SSHException | None = None
 
     def auth_publickey(self, *args: Any, **options: Any) -> list[str]:
-        """As paramiko's. Raises SSHException where the other side says nothing in time, or hangs up."""
+        """As paramiko's. Raises SSHException if the other side does not answer in time, or closes the connection."""
         try:
             return list(super().auth_publickey(*args, **options))
         except paramiko.SSHException as error:
-            # A connection that has ended says nothing of the keys after that: sshd hangs up after too many of them.
-            if self._told is None or self.is_active():
-                self._told = paramiko.SSHException(NO_ANSWER) if is_unanswered(error) else error
-            if self._told is error:
+            # Errors after the end of the connection do not count: sshd closes it after too many keys.
+            if self._reported is None or self.is_active():
+                self._reported = paramiko.SSHException(NO_ANSWER) if is_unanswered(error) else error
+            if self._reported is error:
                 raise
-            raise self._told from error
+            raise self._reported from error
 
 
 def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
-    """A transport of paramiko's, whose packets leave at once.
+    """A paramiko transport that sends packets at once.
 
-    Otherwise a packet waits for the ACK of the one before it (Nagle's algorithm, RFC 896): 40 ms, several times until a
-    command runs. OpenSSH disables this, too.
+    With Nagle's algorithm (RFC 896) a packet waits for the ACK of the one before it: 40 ms, several times until a
+    command runs. OpenSSH disables it, too.
     """
     if isinstance(sock, socket.socket):  # not a channel of another connection (ProxyJump)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return _Transport(sock, **options)
 
 
-def _parse_pinned(host: Host, pinned: tuple[str, str], path: Path) -> paramiko.PKey:
-    try:
-        entry = paramiko.hostkeys.HostKeyEntry.from_line(f"{host.address} {pinned[0]} {pinned[1]}")
-    except (ValueError, paramiko.SSHException, paramiko.hostkeys.InvalidHostKey):
-        entry = None
-    if entry is None:
-        raise ClusterError(
-            f"{path}: the host key of {host.instance_id} ({host.name}) is damaged",
-            hint=f"rm '{path}'; the nodes' keys are then verified by their consoles, and pinned anew",
-        )
-    return entry.key
-
-
 def wait_for_connection(
     host: Host, *, private_key: Path, pins: HostKeyPins, console: Console, timeout_s: float = FIRST_CONTACT_TIMEOUT_S
 ) -> NodeConnection:
-    """Connect, and go on trying while the node may still be booting, for about timeout_s seconds.
+    """Connect, and retry while the node may still be booting, for about timeout_s seconds.
 
-    Raises ConnectError, AwsError (the console may not be read), ClusterError (the private key cannot be used).
+    Raises ConnectError, AwsError (no permission to read the console), ClusterError (the private key cannot be used).
     """
     deadline = time.monotonic() + timeout_s
     pause_s = 0.1
@@ -266,15 +266,15 @@ def wait_for_connection(
             if not may_be_booting(cause):
                 raise
             if isinstance(cause, paramiko.AuthenticationException):
-                # cloud-init adds the key a little after sshd has begun to answer; later it will not come any more.
+                # cloud-init adds the key shortly after sshd starts to answer, or not at all.
                 deadline = min(deadline, time.monotonic() + KEY_TIMEOUT_S)
                 pause_s = max(pause_s, KEY_PAUSE_S)
                 refused = error
             if time.monotonic() > deadline:
-                # One that is hung up on after its key was refused has failed too often: the key is the cause.
-                told = refused if refused is not None and isinstance(cause, paramiko.SSHException | EOFError) else error
-                given_up = _give_up(host, told, private_key=private_key, contact=contact, console=console)
-                raise given_up from told.__cause__
+                # After a refused key, sshd closes connections because of too many failures: the key is the cause.
+                if refused is not None and isinstance(cause, paramiko.SSHException | EOFError):
+                    error, cause = refused, refused.__cause__
+                raise _give_up(host, error, private_key=private_key, contact=contact, console=console) from cause
             rest_s = max(pause_s, contact.pause_s) if isinstance(cause, UnverifiedHostKey) else pause_s
         time.sleep(rest_s)
         pause_s = min(pause_s * 1.5, 2.0)
@@ -283,22 +283,22 @@ def wait_for_connection(
 def _give_up(
     host: Host, error: ConnectError, *, private_key: Path, contact: FirstContact, console: Console
 ) -> ConnectError:
-    """The error for a node that could not be reached in time, with the known causes."""
+    """The error for a node that could not be reached in time, with the causes that are known."""
     cause = error.__cause__
-    told, hint = error.message, error.hint
+    message, hint = error.message, error.hint
     refused = isinstance(cause, paramiko.AuthenticationException)
     if refused and not isinstance(cause, paramiko.BadAuthenticationType):
         probe = find_accepted_user(host.user, lambda user: _try_user(host, user, private_key, contact))
-        told, hint = explain_refused_key(host, probe, key=load_private_key(private_key), path=private_key)
+        message, hint = explain_refused_key(host, probe, key=load_private_key(private_key), path=private_key)
         if probe.accepted is not None:
-            return ConnectError(told, hint=hint)
+            return ConnectError(message, hint=hint)
     try:
         said, booted = explain_console(console.find_last_lines(host.instance_id))
-    except ClusterError as unreadable:  # the node that does not answer is what matters
-        return ConnectError(f"{told}\n  its console cannot be read: {unreadable.message}", hint=hint)
+    except ClusterError as unreadable:  # less important than the node's error
+        return ConnectError(f"{message}\n  its console cannot be read: {unreadable.message}", hint=hint)
     if not booted and not refused and not isinstance(cause, UnverifiedHostKey):
-        hint = f"the same command in a minute; then {hint}"
-    return ConnectError(f"{told}\n{said}", hint=hint)
+        hint = f"run the command again in a minute; then {hint}"
+    return ConnectError(f"{message}\n{said}", hint=hint)
 
 
 def _try_user(host: Host, user: str, private_key: Path, contact: FirstContact) -> Output:

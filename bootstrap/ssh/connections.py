@@ -1,4 +1,4 @@
-"""The connections to a cluster's nodes, each made once, and the same work for many nodes at once."""
+"""The connections to a cluster's nodes, each opened once, and parallel work on many nodes."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
-    """Do `work` for every item side by side; collect every failure, and raise them as one ClusterError."""
+    """Do `work` for all items in parallel; collect all failures, and raise them as one ClusterError."""
 
     def attempt(item: T, _check: object) -> BaseException | None:
         try:
@@ -35,10 +35,10 @@ def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
     failures = [error for error in errors if isinstance(error, ClusterError)]
     if len(failures) < len(errors):
         raise next(error for error in errors if not isinstance(error, ClusterError))
-    # The same failure on every node (a package index out of reach) is told once.
-    told = list(dict.fromkeys(map(str, failures)))
-    if len(told) > 1:
-        summary = "\n".join(told)
+    # The same failure on every node (an unreachable package index) is reported once.
+    messages = list(dict.fromkeys(map(str, failures)))
+    if len(messages) > 1:
+        summary = "\n".join(messages)
         raise ClusterError(f"{len(failures)} of {len(items)} nodes failed:\n{summary}", hint=failures[0].hint)
     if failures:
         raise failures[0]
@@ -94,8 +94,8 @@ class Connections:
     def begin(self, hosts: Iterable[Host], *, python: str) -> None:
         """Start connecting to nodes at their last known addresses, and gather facts; python: [bootstrap] python.
 
-        `get` drops a connection whose address or user has changed, and connects again where this failed. Only to nodes
-        whose host key is pinned, so that another machine at that address learns nothing.
+        Only nodes with a pinned host key, so that another machine at that address learns nothing. `get` drops a
+        connection whose address or user has changed, and retries a failed one.
         """
         for host in islice(hosts, MAX_PARALLEL):
             if self._pins.find(host.instance_id) is not None:
@@ -141,7 +141,7 @@ class Connections:
             contact = FirstContact(host.instance_id, pins=self._pins, console=self._console)
             connection = connect(host, private_key=self._private_key, contact=contact)
             return _Early(connection=connection, facts=gather_facts(connection, python=python))
-        except ClusterError:  # `get` meets it again and raises it
+        except ClusterError:  # `get` retries and raises it
             return _Early(connection=connection)
 
 

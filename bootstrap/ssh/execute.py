@@ -1,6 +1,6 @@
-"""One command on all nodes side by side: its output as it comes, how it ended everywhere, and no process left behind.
+"""Runs one command on all nodes in parallel: passes its output on, collects the results, and leaves no process behind.
 
-node/exec_command.py runs it on the node, and says how the two talk.
+node/exec_command.py runs it on the node, and describes the protocol.
 """
 
 import json
@@ -22,33 +22,33 @@ from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError
 
 BEGIN = b"\0cluster exec\0"
-SHELL_BYTES = 1 << 16  # that a login shell may print before it
-MAX_FRAME_BYTES = 1 << 20  # of what the node's program sends in pieces of 64 KiB
-SILENCE_S = 30.0  # of a program that says every few seconds that it lives
+SHELL_BYTES = 1 << 16  # the limit for the login shell's output
+MAX_FRAME_BYTES = 1 << 20  # the node's program sends 64 KiB at most
+SILENCE_S = 30.0  # the node's program sends signs of life every few seconds
 STOP_TIMEOUT_S = 20.0
+"""More than the maximum of the node's program: twice its ROOT_TIMEOUT_S and TERM_GRACE_S, 14 s in all."""
 PROGRAM = ("process_tree", "exec_command")
-"""More than the node's program needs at most: twice its ROOT_TIMEOUT_S and TERM_GRACE_S, 14 s in all."""
 _PYTHONS = 'python3 /usr/libexec/platform-python "$HOME"/.cluster/env/*/bin/python'
-_NO_PYTHON = "cluster exec needs Python 3.6 or later on the node, and finds none"
+_NO_PYTHON = "cluster exec needs Python 3.6 or later on the node, and found none"
 
 Stream = Literal["stdout", "stderr"]
 
 
 class Sink(Protocol):
-    """Where the output goes; called from one thread for each node."""
+    """Receives the output; called from one thread for each node."""
 
     def take(self, node: str, stream: Stream, data: bytes) -> None:
-        """Take a piece of a node's output; no bytes: the stream has ended. What it raises ends the command."""
+        """Take a piece of a node's output; no bytes: the stream has ended. An error ends the command."""
 
     def drop(self) -> None:
-        """Show nothing any more, and let go of what waits in `take`."""
+        """Stop showing output, and release the threads that wait in `take`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
     """How the command ended on one node.
 
-    exit_code: 128 + the signal's number where one ended it; None where `error` says why it is not known.
+    exit_code: 128 + the number of a signal that ended it; None if it is unknown, for the reason in `error`.
     ended_at: in seconds of the monotonic clock.
     """
 
@@ -62,10 +62,10 @@ class Ending:
 def execute(
     hosts: Sequence[Host], words: Sequence[str], *, open_connection: Callable[[Host], NodeConnection], sink: Sink
 ) -> tuple[Ending, ...]:
-    """Run a command on all hosts side by side, and wait until it has ended everywhere. In the order of `hosts`.
+    """Run a command on all hosts in parallel, and wait until it has ended everywhere. In the order of `hosts`.
 
-    On KeyboardInterrupt, and when `sink` raises, the command is ended everywhere, with all its children, before that
-    goes on. Raises ClusterError when it is not known to have ended somewhere.
+    On KeyboardInterrupt, and when `sink` raises, ends the command everywhere, with all its children, before the error
+    is raised. Raises ClusterError if it may still run somewhere.
     """
     changed = threading.Condition()
     runs = [_Run(host, words, open_connection=open_connection, sink=sink, changed=changed) for host in hosts]
@@ -85,7 +85,7 @@ def execute(
 
 
 def choose_exit_code(endings: Sequence[Ending]) -> int:
-    """1 where a node's result is not known, else the code of the process that failed first, else 0. Pure."""
+    """1 if a node's result is unknown, else the code of the process that failed first, else 0. Pure."""
     if any(ending.exit_code is None for ending in endings):
         return 1
     failed = [ending for ending in endings if ending.exit_code]
@@ -101,13 +101,13 @@ def _stop(runs: Sequence["_Run"], sink: Sink, changed: threading.Condition) -> N
     left = [run.host.name for run in runs if not run.is_over or run.left]
     if left:
         raise ClusterError(
-            f"the command was stopped, but is not known to have ended on {', '.join(left)}",
+            f"the command was stopped, but may still run on {', '.join(left)}",
             hint=f"cluster exec --node {left[0]} -- ps -ef",
         )
 
 
 class _Run:
-    """The command on one node, followed by a thread of its own."""
+    """The command on one node, followed in its own thread."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class _Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of the command can run any more, as far as is known here."""
+        """Whether the command has ended or was never started, as far as is known here."""
         return self._channel is None or (self.ending is not None and self.ending.error is None)
 
     def follow(self) -> None:
@@ -145,7 +145,7 @@ class _Run:
             self._break(error)
 
     def stop(self) -> None:
-        """Have the node end the command; what it still prints is dropped."""
+        """Have the node end the command; drops further output."""
         self._stopped.set()
         with self._lock, suppress(OSError, EOFError, paramiko.SSHException):
             if self._channel is not None:
@@ -190,7 +190,7 @@ class _Run:
                 try:
                     result = decode(data, _Result)
                 except ValueError as error:
-                    raise self._lost(f"its end cannot be understood: {error}") from None
+                    raise self._lost(f"cannot parse its result: {error}") from None
                 self.left = result.left
                 ended_at = time.monotonic()
                 self._pass_on("stdout", b"")
@@ -203,14 +203,14 @@ class _Run:
             return
         try:
             self._sink.take(self.host.name, stream, data)
-        except BaseException as error:  # noqa: BLE001 - as in `follow`; what is left is read, for its end to be known
+        except BaseException as error:  # noqa: BLE001 - as in `follow`; the rest is read to learn the result
             self._stopped.set()
             self._break(error)
 
     def _lost(self, why: str) -> ConnectError:
         return ConnectError(
             f"{self.host.name} ({self.host.address}): the command was lost: {why or 'the connection ended'}",
-            hint="cluster status; a node whose connection is lost ends the command",
+            hint="cluster status; a node that loses the connection ends the command",
         )
 
 
@@ -223,7 +223,7 @@ class _Result(Struct, frozen=True):
 
 
 class _Frames:
-    """The frames of node/exec_command.py, out of a channel."""
+    """The frames of node/exec_command.py in a channel."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
@@ -232,7 +232,7 @@ class _Frames:
         self._damage: str | None = None
 
     def find_beginning(self) -> bool:
-        """Skip what the login shell has printed; False when there is nothing but that."""
+        """Skip the output of the login shell; False if there is nothing else."""
         while BEGIN not in self._rest:
             if len(self._rest) > SHELL_BYTES or not self._fill():
                 return False
@@ -243,7 +243,7 @@ class _Frames:
         """The next frame, its letter and its data; None at the end."""
         while len(self._rest) < 5 or len(self._rest) < 5 + self._size():
             if len(self._rest) >= 5 and self._size() > MAX_FRAME_BYTES:
-                self._damage = f"it sent a piece of more than {MAX_FRAME_BYTES >> 20} MiB"
+                self._damage = f"it sent a frame of more than {MAX_FRAME_BYTES >> 20} MiB"
                 return None
             if not self._fill():
                 return None
@@ -265,11 +265,11 @@ class _Frames:
         return bool(data)
 
     def find_cause(self) -> str:
-        """Why they ended too early; what the node's shell or Python said when it could not even begin."""
+        """Why the frames ended too early: the cause, or the errors of the node's shell or Python."""
         if self._damage is not None:
             return self._damage
         if self._silent:
-            return f"nothing was heard for {SILENCE_S:.0f} s"
+            return f"no message for {SILENCE_S:.0f} s"
         said = b""
         while self._channel.recv_stderr_ready() and len(said) < SHELL_BYTES:
             said += self._channel.recv_stderr(SHELL_BYTES)
@@ -277,7 +277,7 @@ class _Frames:
 
 
 def render_launcher() -> str:
-    """The shell command that finds a Python on a node and has it take the program from stdin. Pure."""
+    """The shell command that finds a Python on a node, which reads the program from stdin. Pure."""
     load = shlex.join([LOADER])
     script = (
         f'for python in {_PYTHONS}; do command -v "$python" >/dev/null && exec "$python" -I -c {load}; done; '

@@ -14,8 +14,8 @@ from bootstrap.ssh.host import Host, Output
 from bootstrap.ssh.keys import UnverifiedHostKey
 from foundation.errors import ConnectError, NodeCommandError
 
-# Ubuntu and the DLAMIs made of it; Amazon Linux, RHEL and SUSE; Debian (admin); and others by their names. root last:
-# most images let it in only to be told another name.
+# Ubuntu and its DLAMIs; Amazon Linux, RHEL and SUSE; Debian (admin); and others. root is last: most images accept it
+# only to name another user.
 IMAGE_USERS = (
     "ubuntu",
     "ec2-user",
@@ -35,28 +35,28 @@ _OTHER_USER = re.compile(r'Please login as the user "([A-Za-z0-9._-]+)" rather t
 """cloud-init's forced command for root (its setting disable_root_opts)."""
 CONNECT_TIMEOUT_S = 10
 LAST_LINES = 10
-NO_EXIT_CODE = -1  # paramiko's, for a command that a signal ended, and for one whose connection was lost
+NO_EXIT_CODE = -1  # paramiko's, if a signal ended the command, or the connection was lost
 _BOOT_ENDS = re.compile(r"\blogin:|Cloud-init v\. \S+ finished at")
 """getty's prompt, and the last line of cloud-init."""
 _SILENT = ("Error reading SSH protocol banner", "No existing session")
-"""paramiko's words for a port that takes a connection and then does not speak ssh in time."""
+"""paramiko's messages for a port that accepts a connection but does not speak ssh in time."""
 NO_ANSWER = "no answer while logging in"
 _UNANSWERED = ("Authentication timeout.", "Authentication failed: transport shut down or saw EOF")
-"""paramiko's words for a login that was neither accepted nor refused."""
+"""paramiko's messages for a login that was neither accepted nor refused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """The user that accepts the cluster's key. complete: all users were tried, so None means that there is none."""
+    """The user that accepts the cluster's key, or None. complete: all users were tried."""
 
     accepted: str | None
     complete: bool
 
 
 def find_accepted_user(refused: str, try_user: Callable[[str], Output]) -> Probe:
-    """Try the users of images other than the one that was refused, for PROBE_TIMEOUT_S at most.
+    """Try the usual users of images except the refused one, for PROBE_TIMEOUT_S at most.
 
-    try_user: logs in as a user over a connection of its own and runs a command there; raises ConnectError.
+    try_user: logs in as a user over a new connection and runs a command; raises ConnectError.
     """
     deadline = time.monotonic() + PROBE_TIMEOUT_S
     for user in IMAGE_USERS:
@@ -69,32 +69,32 @@ def find_accepted_user(refused: str, try_user: Callable[[str], Output]) -> Probe
         except ConnectError as error:
             if isinstance(error.__cause__, paramiko.AuthenticationException):
                 continue
-            return Probe(accepted=None, complete=False)  # sshd penalises those who fail too often
+            return Probe(accepted=None, complete=False)  # sshd blocks clients that fail too often
         named = find_other_user(output)
         return Probe(accepted=named or user, complete=True)
     return Probe(accepted=None, complete=True)
 
 
 def find_other_user(output: Output) -> str | None:
-    """The user that an image names to those who log in as another one; None where it does not. Pure."""
+    """The user that an image names at the login of another user; None if it does not. Pure."""
     found = _OTHER_USER.search(output.stdout + output.stderr)
     return found.group(1) if found else None
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Whether a paramiko AuthenticationException means no answer, not a refused key. Pure."""
+    """Whether a paramiko AuthenticationException means no answer instead of a refused key. Pure."""
     return type(error) is paramiko.AuthenticationException and str(error) in _UNANSWERED
 
 
 def may_be_booting(error: BaseException | None) -> bool:
-    """Whether a connection failed in a way that a node's boot explains. Pure."""
+    """Whether a connection error may come from a node that is booting. Pure."""
     if isinstance(error, paramiko.BadHostKeyException) or (isinstance(error, UnverifiedHostKey) and error.final):
         return False
     return isinstance(error, OSError | EOFError | paramiko.SSHException)
 
 
 def explain(host: Host, error: BaseException) -> tuple[str, str]:
-    """Why a connection failed, in words, and the command to run next. Pure."""
+    """Why a connection failed, and the next command to run. Pure."""
     said, hint = _explain_cause(host, innermost(error))
     return f"{host.name} ({where(host)}): {said}", hint
 
@@ -107,7 +107,7 @@ def where(host: Host) -> str:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The error of the first address where paramiko has tried several, else the error itself. Pure."""
+    """The error of the first address if paramiko has tried several, else the error itself. Pure."""
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError) and error.errors:
         cause: BaseException = next(iter(error.errors.values()))
         return cause
@@ -115,8 +115,8 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def _explain_cause(host: Host, error: BaseException) -> tuple[str, str]:  # noqa: PLR0911 - one for each cause
-    reboot = f"cluster status; a reboot starts sshd anew: aws ec2 reboot-instances --instance-ids {host.instance_id}"
-    network = "look at this machine's network, VPN and firewall; [provision] ssh_address says which address is used"
+    reboot = f"cluster status; a reboot restarts sshd: aws ec2 reboot-instances --instance-ids {host.instance_id}"
+    network = "check this machine's network, VPN and firewall; [provision] ssh_address selects the address"
     match error:
         case paramiko.BadHostKeyException() | UnverifiedHostKey():
             return _explain_host_key(host, error)
@@ -126,15 +126,15 @@ def _explain_cause(host: Host, error: BaseException) -> tuple[str, str]:  # noqa
             said = f"ssh answers, but does not accept the cluster's key for user {host.user}"
             return said, "cluster status"
         case TimeoutError():
-            said = f"no answer on port 22 within {CONNECT_TIMEOUT_S} s; does the security group let you in?"
-            return said, "cluster allow, if your address is another one than at `cluster up`; else cluster status"
+            said = f"no answer on port 22 within {CONNECT_TIMEOUT_S} s; does the security group allow your address?"
+            return said, "cluster allow, if your address has changed since `cluster up`; else cluster status"
         case paramiko.SSHException() if str(error).startswith(_SILENT):
             return (
                 f"port 22 takes connections, but no sshd answers there within {CONNECT_TIMEOUT_S} s: the host hangs, "
                 "or its sshd turns connections away"
             ), reboot
         case OSError(errno=errno.ECONNREFUSED):
-            return "connection refused on port 22: the host is there, but its sshd is not", reboot
+            return "connection refused on port 22: the host runs, but its sshd does not", reboot
         case OSError(errno=errno.EHOSTUNREACH | errno.ENETUNREACH):
             return "there is no route to that address", network
         case OSError(errno=errno.EPERM | errno.EACCES):
@@ -144,7 +144,7 @@ def _explain_cause(host: Host, error: BaseException) -> tuple[str, str]:  # noqa
 
 def _explain_host_key(host: Host, error: "paramiko.BadHostKeyException | UnverifiedHostKey") -> tuple[str, str]:
     presented = f"  presented: {error.key.get_name()} {error.key.fingerprint}"
-    other_machine = "cluster down, then cluster up, unless you know why the key is another one"
+    other_machine = "cluster down, then cluster up, unless you know why the key has changed"
     if isinstance(error, paramiko.BadHostKeyException):
         return (
             "its host key has changed, so this may not be the machine that was launched.\n"
@@ -152,19 +152,19 @@ def _explain_host_key(host: Host, error: "paramiko.BadHostKeyException | Unverif
         ), other_machine
     if error.shown:
         return (
-            "its host key is none of those that the instance's console shows, so this may not be the machine that "
+            "its host key is not among those that the instance's console shows, so this may not be the machine that "
             f"was launched. Nothing was sent to it.\n{presented}\n  console:   "
             + "\n             ".join(sorted(error.shown))
         ), other_machine
     public = f"/etc/ssh/ssh_host_{error.key.algorithm_name.lower()}_key.pub"
     return (
         "its host key cannot be verified: the instance's console shows no host keys' fingerprints. It is still "
-        "booting, or its image's cloud-init does not print them, or it did so too long ago (it does at the first boot "
-        "alone, and EC2 keeps 64 KB). Nothing was sent to it.\n"
+        "booting, or its image's cloud-init does not print them, or they are too old (only the first boot prints them, "
+        "and EC2 keeps 64 KB). Nothing was sent to it.\n"
         f"{presented}\n  its line:  {host.instance_id} {error.key.get_name()} {error.key.get_base64()}"
     ), (
-        "the same command in a minute; if that does not help, compare what was presented with the node's own "
-        f"(on EC2's serial console: ssh-keygen -lf {public}), and if it is the same add its line to "
+        "run the command again in a minute; if that does not help, compare the presented key with the node's own "
+        f"(on EC2's serial console: ssh-keygen -lf {public}), and if they match, add its line to "
         f"{shlex.quote(str(error.pins_path))}"
     )
 
@@ -175,31 +175,33 @@ def explain_refused_key(host: Host, probe: Probe, *, key: paramiko.PKey, path: P
         f"{host.name} ({host.instance_id}, {host.address}): ssh answers, but does not accept the cluster's key for "
     )
     if probe.accepted is not None:
-        told = f"{refused}user {host.user}, while it does for {probe.accepted}: that is the image's user"
-        return told, f'set [provision] user = "{probe.accepted}" in cluster.toml'
-    others = "nor for any user that images usually have" if probe.complete else "others could not be tried to the end"
-    told = (
-        f"{refused}user {host.user}, {others}: ~{host.user}/.ssh/authorized_keys on the node does not have it (any "
-        "more), cloud-init has not finished there, or the image's user has another name.\n"
+        message = f"{refused}user {host.user}; it does for {probe.accepted}, the image's user"
+        return message, f'set [provision] user = "{probe.accepted}" in cluster.toml'
+    others = (
+        "or any other user that images usually have" if probe.complete else "and not all other users could be tried"
+    )
+    message = (
+        f"{refused}user {host.user}, {others}: ~{host.user}/.ssh/authorized_keys on the node does not contain it, "
+        "cloud-init has not finished there, or the image's user has another name.\n"
         f"  the key:   {key.get_name()} {key.fingerprint} in {path}\n"
         f"  its line:  {key.get_name()} {key.get_base64()}"
     )
-    return told, (
-        "the same command in a minute; then add its line to authorized_keys there (by EC2's serial console), set "
+    return message, (
+        "run the command again in a minute; then add its line to authorized_keys there (on EC2's serial console), set "
         "[provision] user to the image's, or cluster down, then cluster up"
     )
 
 
 def explain_console(lines: Sequence[str]) -> tuple[str, bool]:
-    """What the console's last lines say of an instance that cannot be reached; whether its boot is over. Pure."""
+    """The console's last lines of an unreachable instance, as text; whether its boot is over. Pure."""
     booted = any(_BOOT_ENDS.search(line) for line in lines)
-    booting = "" if booted else "  as far as its console shows, it is still booting\n"
+    booting = "" if booted else "  according to its console, it is still booting\n"
     said = "".join(f"\n  | {line}" for line in lines)
     return booting + (f"  its console's last lines:{said}" if lines else "  its console is still empty"), booted
 
 
 def render_last_lines(lines: Sequence[str]) -> str:
-    """The last lines that a program printed, each on a line of its own below an error's message. Pure."""
+    """The last lines of a program's output, for the end of an error message. Pure."""
     return "".join(f"\n  | {line}" for line in lines[-LAST_LINES:] or ["(it printed nothing)"])
 
 
@@ -212,5 +214,5 @@ def command_error(host: Host, command: str, output: Output) -> NodeCommandError:
     hint = f'set [provision] user = "{named}" in cluster.toml' if named else None
     if "No space left on device" in output.stderr:
         look = f"ssh {host.spec}" if host.spec else f"cluster exec --node {host.name} --"
-        hint = f"{look} df -h; free some space there, then the same command again"
+        hint = f"{look} df -h; free some space there, then run the command again"
     return NodeCommandError(f"{host.name}: {ending} {shown}{said}", hint=hint)

@@ -1,4 +1,4 @@
-"""A host as ssh sees it, the output of a command there, and the commands of OpenSSH that reach it."""
+"""A host as ssh sees it, the output of its commands, and the OpenSSH commands that reach it."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ KEEPALIVE_S = 15
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """A node as ssh sees it. `address` is where the user's machine reaches it, `private_ip` where the others do.
+    """A node as ssh sees it. `address` is for the user's machine, `private_ip` for the other nodes.
 
-    spec: "" for a node of the cluster; for a host of the user's own, as named in the hostfile: "[user@]host[:port]".
-    Such a host has no instance id; its name is used instead. port: of its sshd; on nodes it is always 22.
+    spec: "" for a node of the cluster; for a host of the user's own, its line in the hostfile: "[user@]host[:port]".
+    Such a host has no instance id; its name is used instead. port: of its sshd; on nodes always 22.
     """
 
     name: str
@@ -45,13 +45,13 @@ if [ -n "$ready" ]; then
     done
 fi
 """
-"""The shell's part of what node/exec_command.py does: the newest environment first in PATH, with its CUDA libraries."""
+"""As node/exec_command.py does it, in shell: the newest environment first in PATH, with its CUDA libraries."""
 
 
 def find_ssh_options(host: Host, *, private_key: Path, known_hosts: Path) -> dict[str, str]:
-    """The options of ssh for a node, which take nothing from the user's own ssh configuration. Pure.
+    """The options of ssh for a node, which override the user's own ssh configuration. Pure.
 
-    The file of pins has the instance id where a host name would stand (keys.py): hence HostKeyAlias.
+    HostKeyAlias: the file of pins has instance ids in place of host names (keys.py).
     """
     return {
         "IdentityFile": quote_path(private_key),
@@ -80,7 +80,7 @@ def render_ssh_command(
 ) -> tuple[str, ...]:
     """The words of an ssh command that runs `words` on a node, or a shell, with the environment active. Pure.
 
-    options: as find_ssh_options has them. is_terminal: the command gets a terminal there.
+    options: of find_ssh_options. is_terminal: the command gets a terminal there.
     """
     run = 'exec "$@"' if words else 'exec "${SHELL:-bash}" -i'
     line = shlex.join(["bash", "-lc", ACTIVATE + run, "bash", *words])
@@ -93,7 +93,7 @@ def render_scp_command(
 ) -> tuple[str, ...]:
     """The words of an scp command that copies files and folders to a node, or from it. Pure.
 
-    sources, target: paths on this machine or, those of the other side, on the node.
+    sources, target: paths on this machine, or on the node for the other side.
     """
     there = f"{host.user}@{host.address}:"
     if to_node:
@@ -114,7 +114,7 @@ def _render(options: Mapping[str, str]) -> list[str]:
 
 
 def _local(path: str) -> str:
-    """A path of this machine that scp does not take for one of a host: `a:b` would be b on a."""
+    """A path of this machine that scp does not misread as HOST:PATH."""
     return path if path.startswith(("/", "./", "../")) else f"./{path}"
 
 

@@ -1,8 +1,8 @@
 """The ssh keys of a cluster: its nodes' host keys, and the keys for logging in to them.
 
 Host keys are pinned when EC2's console shows them, and never silently replaced. The file of pins has OpenSSH's
-known_hosts format with the instance id where a host name would stand (HostKeyAlias): an address may belong to another
-instance tomorrow, an instance id never does.
+known_hosts format with the instance id in place of the host name (HostKeyAlias): another instance may get an address,
+but never an instance id.
 
 paramiko asks its policy between the key exchange and authentication, so a host that is refused at first contact has
 received neither a user name nor a signature.
@@ -31,10 +31,11 @@ from foundation.files import write_whole
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 5.0
 _GROWTH = 1.5
-LOST_HINT = "run this where the cluster was made, or cluster down, then cluster up"
+LOST_HINT = "run this on the machine that created the cluster; or cluster down, then cluster up"
+REPIN_HINT = "rm '{path}'; the next command then verifies the nodes' keys with their consoles, and pins them again"
 MARK = "cluster-internal"
 RECHECK_S = 3.0
-"""cloud-init may make the host keys anew at the first boot: only after this time is a contradiction final."""
+"""cloud-init may regenerate the host keys at the first boot: a contradiction is final only after this time."""
 
 
 class HostKeyPins:
@@ -49,7 +50,7 @@ class HostKeyPins:
         return self._read().get(instance_id)
 
     def pin(self, instance_id: str, key_type: str, key_base64: str) -> None:
-        """Remember the key of an instance that has none yet. Raises ClusterError if it has another one."""
+        """Store the key of an instance. Raises ClusterError if another one is stored."""
         with self._lock:
             pins = self._read()
             known = pins.setdefault(instance_id, (key_type, key_base64))
@@ -70,7 +71,16 @@ class HostKeyPins:
             text = self.path.read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
             return {}
-        return parse_pins(text, source=str(self.path))
+        pins = {}
+        for number, line in enumerate(text.splitlines(), start=1):
+            match line.split():
+                case [instance_id, key_type, key_base64]:
+                    pins[instance_id] = (key_type, key_base64)
+                case _:
+                    raise ClusterError(
+                        f"{self.path}:{number}: not a pinned host key", hint=REPIN_HINT.format(path=self.path)
+                    )
+        return pins
 
     def _write(self, pins: dict[str, tuple[str, str]]) -> None:
         text = "".join(f"{alias} {key_type} {key}\n" for alias, (key_type, key) in sorted(pins.items()))
@@ -78,23 +88,18 @@ class HostKeyPins:
         write_whole(self.path, text.encode("ascii"), to_disk=True)
 
 
-def parse_pins(text: str, *, source: str) -> dict[str, tuple[str, str]]:
-    """Read the file's lines `instance-id key-type base64`. Pure. Raises ClusterError on any other line."""
-    pins = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        parts = line.split()
-        if len(parts) != 3:
-            raise ClusterError(
-                f"{source}:{number}: not a pinned host key",
-                hint=f"rm '{source}'; the nodes' keys are then verified by their consoles, and pinned anew",
-            )
-        pins[parts[0]] = (parts[1], parts[2])
-    return pins
+def parse_host_key(key_type: str, key_base64: str) -> paramiko.PKey | None:
+    """A host key as known_hosts has it; None for a damaged one, and for an unknown type. Pure."""
+    try:
+        entry = paramiko.hostkeys.HostKeyEntry.from_line(f"host {key_type} {key_base64}")
+    except (ValueError, paramiko.SSHException, paramiko.hostkeys.InvalidHostKey):
+        return None
+    return entry.key if entry is not None else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Console:
-    """How to ask for an instance's console output, by the instance's id; both raise ClusterError.
+    """Reads an instance's console output, by the instance's id; both functions raise ClusterError.
 
     find_fingerprints: its host keys' fingerprints as `SHA256:...`, none while the console does not show them.
     find_last_lines: its last lines, safe to print.
@@ -105,9 +110,9 @@ class Console:
 
 
 class UnverifiedHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko has no types
-    """The presented key is not on the console. shown: the fingerprints that are, possibly none yet.
+    """The presented key is not on the console. shown: the fingerprints on the console, possibly none yet.
 
-    final: the console has been looked at twice, and shows others.
+    final: the console has been read twice, and shows other keys.
     """
 
     def __init__(self, key: paramiko.PKey, *, shown: frozenset[str], final: bool, pins_path: Path) -> None:
@@ -121,8 +126,8 @@ class UnverifiedHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko
 class FirstContact(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has no types
     """paramiko's policy for an instance whose key is not pinned, for all attempts to reach it.
 
-    Between two reads of the console it uses the last result: EC2 is asked once per pause, however often an instance is
-    tried. The pause grows, with jitter. Not for several threads.
+    It reads the console once per pause, for any number of attempts, and reuses the result. The pause grows, with
+    jitter. Not for several threads.
     """
 
     def __init__(self, instance_id: str, *, pins: HostKeyPins, console: Console) -> None:
@@ -135,7 +140,7 @@ class FirstContact(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has n
         self._look_at: float | None = None
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Pin the key, or raise UnverifiedHostKey. Raises ClusterError when EC2 or the file of pins says no."""
+        """Pin the key, or raise UnverifiedHostKey. Raises ClusterError for errors of EC2 or the file of pins."""
         del client, hostname
         looked = self.pause_s == 0
         if looked:
@@ -153,7 +158,7 @@ class FirstContact(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has n
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the console may be looked at again."""
+        """Seconds until the console may be read again."""
         return 0 if self._look_at is None else max(0.0, self._look_at - time.monotonic())
 
     def _plan_next_look(self) -> None:
@@ -163,22 +168,22 @@ class FirstContact(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has n
 
 
 def load_private_key(path: Path) -> paramiko.PKey:
-    """Read a private key in OpenSSH's format or PEM. Raises ClusterError, which says what is wrong with the file."""
+    """Read a private key in OpenSSH's format or PEM. Raises ClusterError for an unusable file."""
     try:
         found = path.stat()
         if found.st_uid == os.getuid() and found.st_mode & 0o077:  # as OpenSSH refuses
             raise ClusterError(
-                f"{path}: others than you may read this private key (mode {stat.S_IMODE(found.st_mode):04o})",
-                hint=f"chmod 600 '{path}'; if somebody may have read it: cluster down, then cluster up",
+                f"{path}: other users can read this private key (mode {stat.S_IMODE(found.st_mode):04o})",
+                hint=f"chmod 600 '{path}'; if somebody may have read it, cluster down, then cluster up",
             )
         return paramiko.PKey.from_path(path)
     except FileNotFoundError:
-        raise ClusterError(f"{path}: the cluster's private key is not there", hint=LOST_HINT) from None
+        raise ClusterError(f"{path}: the cluster's private key is missing", hint=LOST_HINT) from None
     except OSError as error:
         raise ClusterError(f"{path}: the private key cannot be read: {error.strerror}", hint=LOST_HINT) from error
-    except TypeError:  # cryptography's, for a key with a passphrase when it was given none
+    except TypeError:  # from cryptography, for a key with a passphrase
         raise ClusterError(
-            f"{path}: this private key has a passphrase", hint=f"ssh-keygen -p -N '' -f '{path}' takes it off"
+            f"{path}: this private key has a passphrase", hint=f"ssh-keygen -p -N '' -f '{path}' removes it"
         ) from None
     except (ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
         raise ClusterError(f"{path}: damaged, or not a private key", hint=LOST_HINT) from error
@@ -198,10 +203,10 @@ def known_hosts_text(keys: Mapping[str, tuple[str, str]]) -> str:
 def authorize_script(
     *, authorized: Sequence[str], line: str, known_hosts_sha256: str | None = None, known_hosts: str | None = None
 ) -> str:
-    """The shell script that brings a node's authorized_keys, and the head's known hosts, up to date.
+    """The shell script that updates a node's authorized_keys, and the head's known hosts; "" if they are current. Pure.
 
-    authorized: the cluster's own lines there; known_hosts_sha256: of the head's known hosts. known_hosts: what they are
-    to be, None on nodes other than the head. Empty when nothing is to be done. Pure.
+    authorized: the cluster's own lines there; known_hosts_sha256: of the head's current known hosts. known_hosts: the
+    new ones, None on nodes other than the head.
     """
     lines = []
     if tuple(authorized) != (line,):

@@ -1,4 +1,4 @@
-"""A program of node/, seen from this machine: sent over the stdin of an ssh command; then both send lines of JSON."""
+"""Runs a program of node/ over ssh: sends it over the command's stdin, and exchanges lines of JSON with it."""
 
 import json
 import shlex
@@ -19,12 +19,12 @@ from foundation.decode import decode, shorten_reason
 from foundation.errors import ConnectError
 
 SILENCE_S = 20.0
-"""These programs speak every second or two. What is silent for so long is dead, or its host is."""
+"""These programs send something every second or two: after so long without it, the program or its host is dead."""
 MAX_LINE_BYTES = 1 << 20
 MAX_STDERR_BYTES = 1 << 20
-HINT = "cluster status; when the node runs, the same command again"
+HINT = "cluster status; when the node runs, run the command again"
 T = TypeVar("T")
-# Runs the modules that come on its stdin, the last one as the program; they share that stdin, buffer and all.
+# Runs the modules that come on its stdin, the last one as the program; they share that buffered stdin.
 LOADER = """
 import json, sys, types
 for name, source in json.loads(sys.stdin.buffer.readline().decode("utf-8")):
@@ -65,18 +65,18 @@ class NodeProgram:
     def messages(self, deadline: float = float("inf")) -> Iterator[dict[str, Any]]:
         """The program's messages, without its signs of life, until it ends.
 
-        deadline: by time.monotonic(). Raises ConnectError when the connection is lost or the deadline passes,
-        NodeCommandError when the program fails.
+        deadline: by time.monotonic(). Raises ConnectError if the connection is lost or the deadline passes,
+        NodeCommandError if the program fails.
         """
         while time.monotonic() < deadline:
-            # Whoever sends may receive as well, between two messages.
+            # The caller may send, which may also receive lines, between two messages.
             while self._lines:
                 message = parse_message(self._lines.popleft())
                 if message and "alive" not in message:
                     yield message
             if not self._receive():
                 self._raise_ended()
-        raise ConnectError(f"{self._where}: {self._name} did not come to an end", hint=HINT)
+        raise ConnectError(f"{self._where}: {self._name} did not end in time", hint=HINT)
 
     def read(self, message: Mapping[str, Any], kind: type[T]) -> T:
         """Validate a message. Raises ConnectError."""
@@ -84,11 +84,11 @@ class NodeProgram:
             return convert(message, kind)
         except ValidationError as error:
             raise ConnectError(
-                f"{self._where}: what {self._name} says cannot be understood: {shorten_reason(str(error))}", hint=HINT
+                f"{self._where}: {self._name} sent an invalid message: {shorten_reason(str(error))}", hint=HINT
             ) from None
 
     def close(self) -> None:
-        """Close its stdin and output, which ends it."""
+        """Close its stdin and output, which ends the program."""
         self._channel.close()
 
     @property
@@ -102,7 +102,7 @@ class NodeProgram:
         except TimeoutError:
             raise self._silent() from None
         except (OSError, EOFError, paramiko.SSHException):
-            return  # it has hung up: `messages` has what it said before
+            return  # the other side has closed it: `messages` yields what it sent before
 
     def _receive(self) -> bool:
         try:
@@ -124,7 +124,7 @@ class NodeProgram:
         return bool(data)
 
     def _silent(self) -> ConnectError:
-        return ConnectError(f"{self._where}: nothing was heard for {SILENCE_S:g} s", hint=HINT)
+        return ConnectError(f"{self._where}: no message for {SILENCE_S:g} s", hint=HINT)
 
     def _raise_ended(self) -> None:
         code = wait_for_exit(self._channel, timeout_s=SILENCE_S)
@@ -140,7 +140,7 @@ class NodeProgram:
 
 
 def parse_message(line: bytes) -> dict[str, Any] | None:
-    """A message in a line of output, or None: a user's .bashrc may print something of its own. Pure."""
+    """The message in a line of output, or None, since a user's .bashrc may print other lines. Pure."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:

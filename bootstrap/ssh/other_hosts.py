@@ -1,7 +1,7 @@
 """The user's own hosts, outside the cluster, on which a job runs as well.
 
-They are set up like nodes (apply.py). This module has what differs: which hosts are allowed, how the head logs in, what
-the user's machine remembers of them, and how all of it is removed.
+They are set up like nodes (apply.py). This module has the differences: which hosts are allowed, how the head logs in,
+what the user's machine stores about them, and how everything is removed.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from bootstrap.apply import ReadyNode, find_cluster_key
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import MARK, authorized_line, known_hosts_text
-from bootstrap.ssh.user_ssh import Spec, parse_spec
+from bootstrap.ssh.user_ssh import Spec, known_name, parse_spec
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConfigError
 from foundation.file_lock import locked
@@ -74,7 +74,7 @@ class Memory:
         except ValueError as error:
             raise ClusterError(
                 f"{self.path}: damaged: {error}",
-                hint=f"rm {shlex.quote(str(self.path))}; what is on hosts of your own has then to be removed by hand",
+                hint=f"rm {shlex.quote(str(self.path))}; then remove the cluster's files from your own hosts by hand",
             ) from error
         return known.mark, known.hosts
 
@@ -122,7 +122,7 @@ class Memory:
 
 
 def choose_others(lines: Sequence[str], nodes: Sequence[Host], *, launcher: str, why_not: str = "") -> dict[str, Spec]:
-    """The lines of a hostfile that name hosts of the user's own, each once, in order. Pure.
+    """The lines of a hostfile that name the user's own hosts, each once, in order. Pure.
 
     launcher: [train]'s; why_not: why it cannot reach such hosts, "" if it can. Raises ConfigError for invalid lines.
     """
@@ -141,7 +141,7 @@ def choose_others(lines: Sequence[str], nodes: Sequence[Host], *, launcher: str,
             )
     if others and why_not:
         raise ConfigError(
-            f'train.launcher = "{launcher}" goes with nodes of the cluster alone ({why_not}), and train.hosts names '
+            f'train.launcher = "{launcher}" works only with nodes of the cluster ({why_not}), but train.hosts names '
             f"{next(iter(others))}",
             hint="cluster train --launcher ssh",
         )
@@ -155,14 +155,14 @@ def no_such_host(line: str, hostname: str, nodes: Sequence[Host]) -> ConfigError
     meant = f'; did you mean "{nearest[0]}"?' if nearest else ""
     via = f" (HostName {hostname} in your ssh_config)" if hostname != host else ""
     return ConfigError(
-        f'train.hosts: "{line}" is no node of this cluster, and no host that this machine knows{via}{meant}',
+        f'train.hosts: "{line}" is not a node of this cluster, and this machine cannot resolve it{via}{meant}',
         hint=_listed(nodes),
     )
 
 
 def _listed(nodes: Sequence[Host]) -> str:
     listed = ", ".join(f"{node.name} ({node.private_ip})" for node in nodes)
-    return f"one of: {listed}; or what ssh reaches from here, as [user@]host[:port]"
+    return f"one of: {listed}; or a host that ssh reaches from here, as [user@]host[:port]"
 
 
 def check_addresses(others: Sequence[Host], nodes: Sequence[Host]) -> None:
@@ -171,14 +171,14 @@ def check_addresses(others: Sequence[Host], nodes: Sequence[Host]) -> None:
     for host in others:
         if host.private_ip.startswith("127.") or host.private_ip == "0.0.0.0":  # noqa: S104 - nothing is bound here
             raise ConfigError(
-                f'train.hosts: "{host.spec}" is {host.private_ip}, where no node reaches it',
-                hint="HostName in your ssh_config has to be an address that the cluster's nodes reach",
+                f'train.hosts: "{host.spec}" is {host.private_ip}, which no node can reach',
+                hint="set HostName in your ssh_config to an address that the cluster's nodes reach",
             )
         other = seen.setdefault(host.private_ip, host.spec)
         if other != host.spec:
             raise ConfigError(
                 f'train.hosts: "{host.spec}" and {other} are the same host ({host.private_ip})',
-                hint="write a host in one way; to run more processes there, the same line several times",
+                hint="name a host in one way; to run more processes there, repeat its line",
             )
 
 
@@ -191,16 +191,18 @@ def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -
 
     def let_in(node: ReadyNode) -> None:
         said = node.connection.run(
-            render_let_in(line, mark=mark), timeout_s=SCRIPT_TIMEOUT_S, what="the script that lets the head in"
+            render_let_in(line, mark=mark), timeout_s=SCRIPT_TIMEOUT_S, what="the script that authorizes the head"
         )
         if said.stdout.strip():
-            report(Event(kind="done", what="may be reached by the head", where=node.host.name))
+            report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
 
     on_all(others, let_in)
-    now = [remember(node.host, key=node.connection.host_key) for node in others]  # they win, at addresses used again
-    text = known_hosts_text({_known_name(entry): entry.key for entry in (*remembered, *now) if entry.key is not None})
+    now = [
+        remember(node.host, key=node.connection.host_key) for node in others
+    ]  # override old hosts at the same address
+    keys = {known_name(entry.address, entry.port): entry.key for entry in (*remembered, *now) if entry.key is not None}
     place = f'"$HOME/.cluster/ssh/{KNOWN_OTHERS}"'
-    script = f"umask 077; printf %s {shlex.quote(text)} >{place}.new && mv {place}.new {place}"
+    script = f"umask 077; printf %s {shlex.quote(known_hosts_text(keys))} >{place}.new && mv {place}.new {place}"
     head.connection.run(script, timeout_s=SCRIPT_TIMEOUT_S, what="the script that pins host keys")
 
 
@@ -209,14 +211,10 @@ def remember(host: Host, *, key: tuple[str, str] | None = None, jobs: tuple[str,
     return Remembered(spec=host.spec, address=host.private_ip, port=host.port, key=key, jobs=jobs)
 
 
-def _known_name(entry: Remembered) -> str:
-    return entry.address if entry.port == 22 else f"[{entry.address}]:{entry.port}"
-
-
 def render_let_in(line: str, *, mark: str) -> str:
-    """The script that puts the cluster's line into authorized_keys; it prints a word when it changed the file. Pure.
+    """The script that puts the cluster's line into authorized_keys; it prints "changed" if it changed the file. Pure.
 
-    Everything else in the file stays as it is; where it is a link, its target is changed.
+    The other lines stay. If the file is a link, its target is changed.
     """
     return "\n".join(
         [
@@ -236,14 +234,14 @@ def render_let_in(line: str, *, mark: str) -> str:
 
 
 def _without(mark: str) -> str:
-    """The words that print authorized_keys without a cluster's line, each of its lines whole. Pure."""
+    """The shell command that prints authorized_keys without a cluster's line, with complete lines. Pure."""
     return f'{{ grep -v -e {shlex.quote(f" {mark}$")} "$keys" || :; }}'
 
 
 def render_release(mark: str) -> str:
-    """The script that removes a cluster's files from a host; it prints "kept" where another cluster needs them.
+    """The script that removes a cluster's files from a host; it prints "kept" if another cluster needs them. Pure.
 
-    Files are shared by content and removed with the last cluster that has a line in authorized_keys. Pure.
+    Clusters share the files, which are removed with the last cluster that has a line in authorized_keys.
     """
     return "\n".join(
         [
@@ -261,7 +259,7 @@ def render_release(mark: str) -> str:
             "fi",
             '[ -d "$HOME/.cluster" ] || exit 0',
             'chmod -R u+w "$HOME/.cluster" 2>/dev/null || :',
-            # What set-up commands have made there may be root's.
+            # Files of set-up commands may belong to root.
             'rm -rf "$HOME/.cluster" 2>/dev/null || sudo -n rm -rf "$HOME/.cluster"',
             "",
         ]
@@ -269,7 +267,7 @@ def render_release(mark: str) -> str:
 
 
 def by_hand(spec: Spec, mark: str) -> str:
-    """The command to run by hand where a host could not be reached. Pure."""
+    """The command to run by hand for a host that could not be reached. Pure."""
     keys = "~/.ssh/authorized_keys"
     script = f"sed -i '/ {mark}$/d' {keys}; grep -q {MARK} {keys} || rm -rf ~/.cluster"
     return f"{spec.command} {shlex.quote(script)}"

@@ -1,4 +1,4 @@
-"""ssh to a host of the user's own, as `ssh HOST` does: with the user's ssh_config, agent, keys and known hosts.
+"""ssh to the user's own hosts, as `ssh HOST` does: with the user's ssh_config, agent, keys and known hosts.
 
 Fabric and paramiko connect. This module adds what they lack: Include; patterns, aliases and revoked keys in known
 hosts; and refusing unknown host keys on jump hosts as well.
@@ -18,6 +18,7 @@ from paramiko.client import MissingHostKeyPolicy, SSHClient
 from bootstrap.ssh.connection import NodeConnection, make_transport, notice_death
 from bootstrap.ssh.explain import CONNECT_TIMEOUT_S, innermost, where
 from bootstrap.ssh.host import Host
+from bootstrap.ssh.keys import parse_host_key
 from foundation.errors import ClusterError, ConnectError
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -41,19 +42,19 @@ class Spec:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of `ssh` that reach it."""
+        """The words of the ssh command that reaches it."""
         port = ("-p", str(self.port)) if self.port is not None else ()
         return ("ssh", *port, f"{self.user}@{self.host}" if self.user is not None else self.host)
 
     @property
     def command(self) -> str:
-        """Those words, to be typed."""
+        """Those words as a shell command."""
         return shlex.join(self.words)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """Where ssh_config leads: hostname is what it stands for; proxied, that others are asked for the way there."""
+    """The result of ssh_config for a host. proxied: the connection goes through another host or a command."""
 
     hostname: str
     user: str
@@ -62,7 +63,7 @@ class Route:
 
 
 class UnknownHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko has no types
-    """The key that a host has shown is not among the user's known hosts. hostname: whose it is, as they name it."""
+    """A host's key is not among the user's known hosts. hostname: the host's name there."""
 
     def __init__(self, hostname: str, key: paramiko.PKey) -> None:
         super().__init__(f"the host key of {hostname} is not known")
@@ -71,7 +72,7 @@ class UnknownHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko ha
 
 
 class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has no types
-    """paramiko's policy: nobody is told anything whose host key the user has not accepted."""
+    """paramiko's policy: refuses hosts whose key the user has not accepted, before anything is sent."""
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:
         """Refuse it."""
@@ -80,7 +81,7 @@ class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has 
 
 
 def parse_spec(text: str) -> Spec | None:
-    """The host that a line of a hostfile names, or None where it is no "[user@]host[:port]". Pure."""
+    """The host in a line of a hostfile, or None if it is not "[user@]host[:port]". Pure."""
     match = _SPEC.fullmatch(text)
     if match is None or (match[3] is not None and not 0 < int(match[3]) < 1 << 16):
         return None
@@ -88,7 +89,7 @@ def parse_spec(text: str) -> Spec | None:
 
 
 def load_ssh_config(home: Path, *, system: Path = SYSTEM_CONFIG) -> paramiko.SSHConfig:
-    """The user's ssh_config, then the system's, with what they include. Raises ClusterError."""
+    """The user's ssh_config, then the system's, with included files. Raises ClusterError."""
     config = paramiko.SSHConfig()
     for path in (home / ".ssh" / "config", system):
         try:
@@ -102,7 +103,7 @@ def load_ssh_config(home: Path, *, system: Path = SYSTEM_CONFIG) -> paramiko.SSH
 
 
 def _included(path: Path, *, folder: Path, depth: int = 0) -> Iterator[str]:
-    """The lines of a file, and in place of each Include those of the files that it names; without the file, none."""
+    """The lines of a file, with each Include replaced by the lines of its files; none if there is no file."""
     if not path.is_file():
         return
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -120,16 +121,11 @@ def _included(path: Path, *, folder: Path, depth: int = 0) -> Iterator[str]:
 def find_route(spec: Spec, config: paramiko.SSHConfig) -> Route:
     """Where a host is. Raises ClusterError for an invalid ssh_config."""
     connection = _make_connection(spec, config)
-    return Route(
-        hostname=connection.host,
-        user=connection.user,
-        port=connection.port,
-        proxied=bool(connection.gateway),
-    )
+    return Route(hostname=connection.host, user=connection.user, port=connection.port, proxied=bool(connection.gateway))
 
 
 def find_known_keys(lines: Sequence[str], name: str) -> tuple[paramiko.PKey, ...]:
-    """The keys that lines of known_hosts have for a name, "host" or "[host]:port"; not what is revoked. Pure."""
+    """The keys in lines of known_hosts for a name, "host" or "[host]:port", without revoked keys. Pure."""
     found, revoked = [], set()
     for line in lines:
         words = line.split()
@@ -137,19 +133,16 @@ def find_known_keys(lines: Sequence[str], name: str) -> tuple[paramiko.PKey, ...
         words = words[1:] if is_revoked else words
         if len(words) < 3 or words[0].startswith(("#", "@")) or not _is_named(name, words[0]):
             continue
-        try:
-            entry = paramiko.hostkeys.HostKeyEntry.from_line(" ".join(words[:3]))
-        except (ValueError, paramiko.SSHException, paramiko.hostkeys.InvalidHostKey):
-            entry = None  # a damaged line knows nobody
-        if entry is not None and is_revoked:
-            revoked.add(entry.key.asbytes())
-        elif entry is not None:
-            found.append(entry.key)
+        key = parse_host_key(words[1], words[2])
+        if key is not None and is_revoked:
+            revoked.add(key.asbytes())
+        elif key is not None:
+            found.append(key)
     return tuple(key for key in found if key.asbytes() not in revoked)
 
 
 def _is_named(name: str, patterns: str) -> bool:
-    """Whether the first word of a line of known_hosts has a name, in clear, hashed or by a pattern. Pure."""
+    """Whether the first word of a known_hosts line contains a name, plain, hashed or as a pattern. Pure."""
     if patterns.startswith("|1|"):
         hashed: str = paramiko.HostKeys.hash_host(name, patterns)
         return hashed == patterns
@@ -159,11 +152,11 @@ def _is_named(name: str, patterns: str) -> bool:
 
 
 def _fits(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))  # of fnmatch's own signs ssh has * and ? alone
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))  # ssh has only * and ?
 
 
 def connect(host: Host, *, spec: Spec, config: paramiko.SSHConfig) -> NodeConnection:
-    """Connect as `ssh` would. Raises ConnectError, with the reason and what to type, and ClusterError."""
+    """Connect as `ssh` does. Raises ConnectError, with the reason and the next command, and ClusterError."""
     connection = _make_connection(spec, config)
     for hop in _hops(connection):
         _prepare(hop)
@@ -186,9 +179,7 @@ def _make_connection(spec: Spec, config: paramiko.SSHConfig) -> fabric.Connectio
             spec.host, user=spec.user, port=spec.port, config=fabric.Config(lazy=True, ssh_config=config)
         )
     except (ValueError, KeyError, paramiko.SSHException) as error:
-        raise ClusterError(
-            f"{spec.host}: your ssh_config makes no sense: {error}", hint=f"ssh -G {spec.host}"
-        ) from error
+        raise ClusterError(f"{spec.host}: your ssh_config is invalid: {error}", hint=f"ssh -G {spec.host}") from error
 
 
 def _hops(connection: fabric.Connection) -> Iterator[fabric.Connection]:
@@ -200,9 +191,9 @@ def _hops(connection: fabric.Connection) -> Iterator[fabric.Connection]:
 
 
 def _prepare(connection: fabric.Connection) -> None:
-    """Have one hop use the user's known hosts, and nothing that is not there."""
+    """Make one hop use only the user's known hosts, keys and options."""
     options = connection.ssh_config
-    name = _known_name(connection.host, connection.port)
+    name = known_name(connection.host, connection.port)
     alias = options.get("hostkeyalias", name)
     paths = [
         Path(word).expanduser()
@@ -210,7 +201,7 @@ def _prepare(connection: fabric.Connection) -> None:
         for word in shlex.split(options.get(key, default))
     ]
     lines = [line for path in paths if path.is_file() for line in path.read_text("utf-8", "replace").splitlines()]
-    connection.client.set_missing_host_key_policy(RefuseUnknown())  # Fabric's own adds whatever it meets
+    connection.client.set_missing_host_key_policy(RefuseUnknown())  # Fabric's own policy adds unknown keys
     for key in find_known_keys(lines, alias):
         connection.client.get_host_keys().add(name, key.get_name(), key)
     connection.connect_timeout = CONNECT_TIMEOUT_S
@@ -225,38 +216,39 @@ def _prepare(connection: fabric.Connection) -> None:
     }
 
 
-def _known_name(host: str, port: int) -> str:
+def known_name(host: str, port: int) -> str:
+    """The name of a host in known_hosts. Pure."""
     return host if port == 22 else f"[{host}]:{port}"
 
 
 def explain(host: Host, spec: Spec, error: BaseException) -> tuple[str, str]:
-    """Why a host of the user's own cannot be reached, and what to type. Pure."""
+    """Why one of the user's own hosts cannot be reached, and the next command. Pure."""
     said, hint = _cause(spec, host, innermost(error))
     return f"{host.name} ({where(host)}): {said}", hint
 
 
 def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:  # noqa: PLR0911 - one for each cause
     command = spec.command
-    again = f"{command} true has to work without a question; then the same command again"
+    again = f"{command} true must work without a prompt; then run the command again"
     match error:
         case UnknownHostKey():
-            is_its = error.hostname == _known_name(host.address, host.port)
-            whose = "its host key" if is_its else f"the host key of {error.hostname}, which is on the way,"
+            is_its = error.hostname == known_name(host.address, host.port)
+            whose = "its host key" if is_its else f"the host key of {error.hostname}, on the way to it,"
             return (
-                f"{whose} is not in your known_hosts: nothing was sent to it\n"
+                f"{whose} is not in your known_hosts; nothing was sent to it\n"
                 f"  presented: {error.key.get_name()} {error.key.fingerprint}"
-            ), f"{command}, once: it asks you whether that is the right host; then the same command again"
+            ), f"{command}, once, to check and accept its key; then run the command again"
         case paramiko.BadHostKeyException():
             return (
-                f"the host key of {error.hostname} is another one than your known_hosts has, so this may not be the "
-                f"machine that you know: nothing was sent to it\n"
+                f"the host key of {error.hostname} differs from the one in your known_hosts, so this may not be the "
+                f"machine that you know; nothing was sent to it\n"
                 f"  known:     {error.expected_key.get_name()} {error.expected_key.fingerprint}\n"
                 f"  presented: {error.key.get_name()} {error.key.fingerprint}"
             ), f"only if you know why: ssh-keygen -R {shlex.quote(error.hostname)}, then {command}, once"
         case paramiko.PasswordRequiredException():
             return "your key for it has a passphrase, and no agent has the key", f"ssh-add, with that key; then {again}"
         case paramiko.AuthenticationException():
-            return f"ssh answers, but takes none of your keys for user {host.user}", again
+            return f"ssh answers, but accepts none of your keys for user {host.user}", again
         case TimeoutError():
             return f"no answer on port {host.port} within {CONNECT_TIMEOUT_S} s", again
         case ConnectionRefusedError():

@@ -1,4 +1,4 @@
-"""Distributes files to many nodes, which pass them on to each other; sets up each node once it has its files."""
+"""Distributes files to many nodes, which pass them on to each other, and sets up each node that has its files."""
 
 import hashlib
 import secrets
@@ -23,7 +23,7 @@ MODULES = ("store", "chain", "urls", "place_tree", "agent")
 UPLOAD_BYTES = 1 << 18
 LOCK_TIMEOUT_S = 300
 IDLE_LOCK_TIMEOUT_S = 5
-IDLE_TIMEOUT_S = 60.0  # for an idle node to say where it gives files
+IDLE_TIMEOUT_S = 60.0  # for an idle node to start serving files
 SECRET_BYTES = 32
 
 
@@ -37,7 +37,7 @@ class Agent(NodeProgram):
     def upload(self, path: Path, *, sha256: str, offset: int) -> None:
         """Send a file, starting at an offset. Raises ConnectError, and OSError for the file here.
 
-        If the agent fails meanwhile, this returns, and `messages` yields what it said.
+        If the agent fails meanwhile, this returns, and `messages` yields the failure.
         """
         with path.open("rb") as source:
             size = source.seek(0, 2) - offset
@@ -62,7 +62,9 @@ def failure(node: str, said: Mapping[str, Any]) -> ClusterError:
     try:
         failed = convert(said, _Failed)
     except ValidationError as error:
-        return ClusterError(f"{node}: it failed, and why cannot be understood: {error}", hint="the same command again")
+        return ClusterError(
+            f"{node}: it failed, and its report cannot be parsed: {error}", hint="run the command again"
+        )
     code = failed.exit_code
     if code is None:
         return ClusterError(f"{node}: {failed.what}", hint=_find_hint(failed.what))
@@ -72,16 +74,16 @@ def failure(node: str, said: Mapping[str, Any]) -> ClusterError:
 
 def _find_hint(what: str) -> str | None:
     if "No space left" in what or "quota" in what:
-        return "free some space there, or set a larger [provision] volume_size_gib and make the cluster anew"
-    return "the same command again"
+        return "free some space there, or set a larger [provision] volume_size_gib and create the cluster again"
+    return "run the command again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetUp:
     """The files and tasks of one node. `python` is any Python 3.6 or later there.
 
-    files: what the node lacks, in the order in which it takes them. holds: digests of the files that it has.
-    tasks: what agent.py runs afterwards, in its own format.
+    files: the missing files, in the order in which the node takes them. holds: digests of the files that it has.
+    tasks: for agent.py to run afterwards, in its own format.
     """
 
     python: str
@@ -97,7 +99,7 @@ class Listening(Struct, frozen=True):
 
 
 class _Stuck(Struct, frozen=True):
-    """No source gives the agent more of a file than the bytes that it has."""
+    """None of the agent's sources has more of a file than its `have` bytes."""
 
     stuck: str
     have: Annotated[int, Meta(ge=0)]
@@ -115,9 +117,9 @@ class _Failure(Struct, frozen=True):
 
 
 class Distribution:
-    """One transfer to any number of nodes. A context manager: its agents serve one another until it is left.
+    """One transfer to any number of nodes. A context manager: its agents serve one another until its end.
 
-    damaged: collects the files that nodes refused because they are damaged on this machine; these are removed.
+    damaged: collects the files that are damaged on this machine, which nodes refused; they are removed.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class Distribution:
     def set_up(self, connection: NodeConnection, wanted: SetUp) -> None:
         """Send a node its files and run its tasks. Call it for all nodes at the same time.
 
-        Raises ConnectError when the node is lost, ClusterError (NodeCommandError) for what fails there.
+        Raises ConnectError if the node is lost, ClusterError (NodeCommandError) for failures on the node.
         """
         agent = Agent(connection, python=wanted.python, order=self._order(connection, wanted))
         with self._lock:
@@ -150,12 +152,12 @@ class Distribution:
         _Conversation(agent, wanted, self).follow()
 
     def offer(self, connection: NodeConnection, has: SetUp) -> None:
-        """Register a node that lacks nothing: it serves its files before this machine uploads them."""
+        """Register a node that has all its files: it serves them before this machine uploads them."""
         with self._lock:
             self._idle.append((connection, has))
 
     def wake(self, sha256: str) -> Peer | None:
-        """Start an agent on an idle node that has a file; None when there is no such node."""
+        """Start an agent on an idle node that has a file; None if there is no such node."""
         while True:
             with self._lock:
                 found = next((entry for entry in self._idle if sha256 in entry[1].holds), None)
@@ -163,7 +165,7 @@ class Distribution:
                     return None
                 self._idle.remove(found)
             connection, has = found
-            # Another node waits for it: so it waits only briefly where another command is setting it up.
+            # Another node waits for it: so it waits only briefly for another command that is setting it up.
             order = {**self._order(connection, has), "lock_timeout_s": IDLE_LOCK_TIMEOUT_S}
             try:
                 agent = Agent(connection, python=has.python, order=order)
@@ -173,7 +175,7 @@ class Distribution:
                 said = next(message for message in messages if {"listening", "failed"} & message.keys())
                 if "failed" in said:
                     raise failure(connection.host.name, said["failed"])
-            except ClusterError as error:  # it was only to help others: its failure does not fail this set-up
+            except ClusterError as error:  # the set-up works without it
                 self.report(
                     Event(kind="warn", what=f"cannot give files to others: {error}", where=connection.host.name)
                 )
@@ -215,7 +217,7 @@ class _Conversation:
         except BaseException:
             if self._peer is not None:
                 self._distribution.peers.lose(self._peer)
-            self._agent.close()  # else others would wait for files that it will never have
+            self._agent.close()  # otherwise others would wait for files that it will never have
             raise
 
     def _answer(self, message: Mapping[str, Any]) -> None:
@@ -224,12 +226,12 @@ class _Conversation:
         elif "stuck" in message:
             stuck = self._agent.read(message, _Stuck)
             if stuck.stuck not in self._files:
-                raise ClusterError(f"{self._host.name}: it asks for a file that it was not to get")
+                raise ClusterError(f"{self._host.name}: it asked for a file that is not meant for it")
             self._help(stuck.stuck, offset=stuck.have, why=stuck.why)
         elif "begun" in message:
             begun = self._agent.read(message, _Task).begun
             if begun >= len(self._wanted.tasks):
-                raise ClusterError(f"{self._host.name}: it does what it was not asked to do")
+                raise ClusterError(f"{self._host.name}: it started a task that it was not given")
             what = self._wanted.tasks[begun]["what"]
             self._distribution.report(Event(kind="start", what=what, where=self._host.name))
         elif "failed" in message:
@@ -252,7 +254,7 @@ class _Conversation:
         self._agent.tell({"peers": [[peer.address, peer.port] for peer in peers]})
 
     def _help(self, sha256: str, *, offset: int, why: Sequence[str]) -> None:
-        """Name another source for a file that none of the node's sources gives."""
+        """Name another source for a file that none of the node's sources has."""
         file = self._files[sha256]
         if sha256 in self._by_url:
             self._distribution.sources.note_failure(file, why, node=self._host.name)
@@ -279,7 +281,7 @@ class _Conversation:
             self._agent.upload(self._distribution.sources.find_path(file), sha256=file.sha256, offset=offset)
         except OSError as error:
             raise ClusterError(
-                f"{self._host.name}: {file.path} cannot be sent: {error.strerror}", hint="the same command again"
+                f"{self._host.name}: {file.path} cannot be sent: {error.strerror}", hint="run the command again"
             ) from error
 
 
@@ -293,11 +295,11 @@ def _check_here(file: BundleFile, damaged: list[BundleFile]) -> None:
     try:
         with file.path.open("rb") as stream:
             whole = hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
-    except FileNotFoundError:  # another node was sent it as well
+    except FileNotFoundError:  # another node has refused it as well
         whole = False
     if not whole:
         file.path.unlink(missing_ok=True)
         damaged.append(file)
         raise ClusterError(
-            f"{file.path} was damaged; it has been removed", hint="the same command again, which fetches it anew"
+            f"{file.path} was damaged and has been removed", hint="run the command again: it fetches the file again"
         )

@@ -1,7 +1,7 @@
-"""Where a node's files come from: other nodes, and for the first of them this machine or the package index.
+"""The sources of a node's files: other nodes, and for the first node this machine or the package index.
 
-The nodes are a chain, in the order in which they become ready: each takes from the one that joined before it, and also
-knows the nodes before that one in case it dies. The first takes from this machine, whose uplink carries each file once.
+The nodes form a chain, in the order in which they become ready: each takes from the node before it, and also knows the
+earlier nodes in case that one dies. The first takes from this machine, whose uplink carries each file once.
 """
 
 import threading
@@ -18,13 +18,13 @@ from foundation.progress import Event, Report
 
 CANDIDATES_AT_MOST = 32
 PROBE_S = 2.0
-"""How long a node tries to reach the package index before this machine fetches the wheels."""
-CHAIN_HINT = 'set [bootstrap] distribute = "chain": then they come through this machine where need be'
+"""How long a node tries to reach the package index before this machine fetches the wheels instead."""
+CHAIN_HINT = 'set [bootstrap] distribute = "chain": then this machine sends them where necessary'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peer:
-    """A node whose agent listens. `files`: digests of the files that it has or is taking."""
+    """A node whose agent listens. `files`: digests of the files that it has or is receiving."""
 
     name: str
     address: str
@@ -42,7 +42,7 @@ class Peers:
         self._feeding: dict[str, Peer] = {}
 
     def join(self, member: Peer, missing: Collection[str]) -> tuple[Peer, ...]:
-        """Add a node; returns the nodes from which it may take the missing files, the nearest first."""
+        """Add a node; returns the nodes from which it may take the missing files, nearest first."""
         with self._lock:
             candidates = choose_candidates(self._members, missing, lost=self._lost)
             self._members.append(member)
@@ -50,9 +50,9 @@ class Peers:
         return candidates
 
     def feed(self, member: Peer, sha256: str, *, asked: Collection[Peer]) -> Peer | None:
-        """Decide whether this machine uploads a file to `member`, since none of the nodes that it asked has it.
+        """Another node for `member` to ask for a file, which none of the asked nodes has; None to upload the file.
 
-        None: upload it. Otherwise the result is a node that is already getting the file: ask that one.
+        The node is one that is already getting the file from this machine.
         """
         with self._lock:
             other = self._feeding.get(sha256)
@@ -68,7 +68,7 @@ class Peers:
 
 
 def choose_candidates(members: Sequence[Peer], missing: Collection[str], *, lost: Collection[str]) -> tuple[Peer, ...]:
-    """The nodes that have or are taking any missing file, the last that joined first. Pure.
+    """The nodes that have or are receiving any missing file, the last to join first. Pure.
 
     Nodes take only from those that joined before them, so there is no cycle.
     """
@@ -78,7 +78,7 @@ def choose_candidates(members: Sequence[Peer], missing: Collection[str], *, lost
 
 
 class Sources:
-    """Where files come from that no node has yet, in one transfer. Safe to use from several threads."""
+    """The sources of files that no node has yet, for one transfer. Safe to use from several threads."""
 
     def __init__(self, *, report: Report, distribute: Distribute = "chain", fetch: Fetch = "auto") -> None:
         self._report = report
@@ -88,7 +88,7 @@ class Sources:
         self._unreachable = False
 
     def find_index_files(self, files: Sequence[BundleFile]) -> set[str]:
-        """The SHA-256 of the files that every node takes from the package index by itself."""
+        """The SHA-256 of the files that every node takes from the package index."""
         return {file.sha256 for file in files if file.urls} if self._distribute == "pypi" else set()
 
     def direction(self) -> dict[str, Any]:
@@ -107,18 +107,18 @@ class Sources:
         said = "; ".join(why)
         if self._distribute == "pypi":
             raise ClusterError(
-                f'{node}: [bootstrap] distribute = "pypi", and {file.name} could not be taken from there: {said}',
+                f'{node}: [bootstrap] distribute = "pypi", and {file.name} could not be fetched from the index: {said}',
                 hint=CHAIN_HINT,
             )
         if self._fetch == "head":
             raise ClusterError(
-                f'{node}: [bootstrap] fetch = "head", and {file.name} could not be taken from there: {said}',
-                hint='set [bootstrap] fetch = "auto" or "here": then the wheels come through this machine',
+                f'{node}: [bootstrap] fetch = "head", and {file.name} could not be fetched from the index: {said}',
+                hint='set [bootstrap] fetch = "auto" or "here": then this machine sends the wheels',
             )
         with self._lock:
             known, self._unreachable = self._unreachable, True
         if not known:
-            what = f"the wheels come through this machine, the package index could not be reached from there: {said}"
+            what = f"this machine sends the wheels, since the node cannot fetch them from the package index: {said}"
             self._report(Event(kind="info", what=what, where=node))
 
     def find_path(self, file: BundleFile) -> Path:

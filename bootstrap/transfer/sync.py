@@ -1,4 +1,4 @@
-"""[bootstrap] sync: reads the user's own files and folders into a tree, without what [bootstrap] exclude names."""
+"""[bootstrap] sync: reads the user's files and folders into a tree, without those that [bootstrap] exclude matches."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ALWAYS_LEFT_OUT = (".git", "__pycache__", "*.pyc", ".ssh", ".aws", ".cluster")
 # In pathspec's regular expressions: the slash after a folder that the pattern matches, with whatever is below it.
 BELOW = "ps_d"
-# What place_tree.py marks a whole tree with.
+# place_tree.py marks a complete tree with it.
 RESERVED = ".complete"
 SHOWN = 5
 WORTH_TELLING_BYTES = 200_000_000
@@ -31,10 +31,10 @@ EXCLUDE_HINT = "leave it out with [bootstrap] exclude"
 
 @dataclass(kw_only=True, slots=True)
 class Found:
-    """What is to be sent, by path below the project's folder.
+    """The files to send, by path below the project's folder.
 
     files: their path on this machine (for a link, its target) and their status.
-    folders: the empty ones. left_out: what cannot be sent and is not needed, with the reason.
+    folders: the empty ones. left_out: optional files that cannot be sent, with the reason.
     """
 
     files: dict[str, tuple[Path, os.stat_result]] = field(default_factory=dict)
@@ -45,9 +45,8 @@ class Found:
 def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]) -> Found:
     """The files that `sync` names and `exclude` keeps; symbolic links are followed within the project's folder.
 
-    project_dir: the folder of cluster.toml, which both are relative to. Raises ConfigError for an entry that is not
-    there or left out as a whole, ClusterError for what cannot be sent: links that lead outside, names that are not
-    UTF-8, folders that cannot be read.
+    project_dir: the folder of cluster.toml, which both are relative to. Raises ConfigError for an entry that is missing
+    or excluded, ClusterError for links to the outside, names that are not UTF-8, and unreadable folders.
     """
     walk = _Walk(root=project_dir.resolve(), patterns=Patterns(exclude))
     for entry in sorted({os.path.normpath(entry) for entry in sync}):
@@ -57,10 +56,10 @@ def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]
 
 
 def find_beside(script: Path, *, project_dir: Path, exclude: Sequence[str]) -> Found:
-    """The script's folder, as far as it can be sent, without what .gitignore files and `exclude` name.
+    """The files in the script's folder that can be sent, without those that .gitignore files and `exclude` match.
 
-    script: a file below project_dir. Left out as well: cluster.toml, virtual environments, and, where the folder holds
-    the user's home folder, all but the script.
+    script: a file below project_dir. Left out as well: cluster.toml, virtual environments, and everything but the
+    script if the folder contains the user's home folder.
     """
     root = project_dir.resolve()
     path = Path(os.path.relpath(script, project_dir))
@@ -75,7 +74,7 @@ def find_beside(script: Path, *, project_dir: Path, exclude: Sequence[str]) -> F
 
 
 def read_found(found: Found, *, project_dir: Path, report: Report) -> Tree:
-    """Hash the files, and make the tree of all. Raises ClusterError."""
+    """Hash the files, and make the tree. Raises ClusterError."""
     _tell_left_out(sorted(set(found.left_out)), report)
     size_bytes = sum(status.st_size for _, status in found.files.values())
     if size_bytes > WORTH_TELLING_BYTES:
@@ -84,7 +83,7 @@ def read_found(found: Found, *, project_dir: Path, report: Report) -> Tree:
 
 
 def _read_file(path: str, file: Path) -> TreeFile:
-    """Raises ClusterError when it cannot be read, or is written to meanwhile."""
+    """Raises ClusterError if the file cannot be read, or changes meanwhile."""
     try:
         with file.open("rb") as stream:
             before = os.fstat(stream.fileno())
@@ -92,7 +91,7 @@ def _read_file(path: str, file: Path) -> TreeFile:
             after = os.fstat(stream.fileno())
     except OSError as error:
         raise ClusterError(
-            f"{str(file)!r} cannot be read: {error.strerror}", hint=f"mend that, or {EXCLUDE_HINT}"
+            f"{str(file)!r} cannot be read: {error.strerror}", hint=f"fix that, or {EXCLUDE_HINT}"
         ) from error
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise ClusterError(
@@ -111,23 +110,22 @@ def _tell_left_out(left_out: Sequence[str], report: Report) -> None:
 
 
 class Patterns:
-    """Decides what is left out. Ask about a folder before its content, as git does: what is left out stays out.
+    """Decides what is left out. Ask about a folder before its content, as git does: a later match cannot include it.
 
-    pathspec's own match_file looks at a whole path at once: "!my/" would include everything below my/, whatever the
-    patterns before it say.
+    pathspec's own match_file matches a whole path: "!my/" would include everything below my/, despite earlier patterns.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._patterns = _read(lines) if lines else ()
 
     def decide(self, path: str, *, is_folder: bool) -> bool | None:
-        """What the last pattern says that matches this path itself, not one above it; None where none does."""
+        """The decision of the last pattern that matches this path itself, not a parent; None if none does."""
         last = next((p for p in reversed(self._patterns) if _matches(p, path, is_folder=is_folder)), None)
         return None if last is None else bool(last.include)
 
 
 class GitIgnores:
-    """What the .gitignore files of a folder leave out: those in it, and those above it in the same repository."""
+    """The .gitignore files in a folder, and above it in the same repository."""
 
     def __init__(self, root: Path) -> None:
         """root: absolute, without links."""
@@ -135,7 +133,7 @@ class GitIgnores:
         self._found: dict[Path, Patterns] = {}
 
     def decide(self, place: Path, *, is_folder: bool) -> bool | None:
-        """As Patterns.decide: the file that is nearest counts. Files that cannot be read, or mean nothing, do not."""
+        """As Patterns.decide, by the nearest file; unreadable and invalid files do not count."""
         for folder in place.parents:
             decision = self._patterns_of(folder).decide(place.relative_to(folder).as_posix(), is_folder=is_folder)
             if decision is not None or folder == self._top:
@@ -176,9 +174,9 @@ def _matches(pattern: "RegexPattern", path: str, *, is_folder: bool) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Walk:
-    """One walk over what is to be sent. root: absolute, without links.
+    """One walk over the files to send. root: absolute, without links.
 
-    is_lenient: nobody has named what is found; what cannot be sent is left out, and is no error.
+    is_lenient: the user has not named the files: those that cannot be sent are left out instead of an error.
     """
 
     root: Path
@@ -188,7 +186,7 @@ class _Walk:
     found: Found = field(default_factory=Found)
 
     def check_entry(self, entry: str) -> None:
-        """Refuse an entry of `sync` that would send nothing, or the home folder. Raises ConfigError."""
+        """Raises ConfigError for an entry of `sync` that would send nothing, or the home folder."""
         path = self.root / entry
         if not os.path.lexists(path):
             raise ConfigError(
@@ -198,17 +196,17 @@ class _Walk:
         left_out = self.find_left_out(path)
         if left_out is not None:
             raise ConfigError(
-                f'bootstrap.sync = "{entry}": nothing of it would be sent: {left_out} is left out',
-                hint=f"change [bootstrap] exclude; always left out are {', '.join(ALWAYS_LEFT_OUT)}",
+                f'bootstrap.sync = "{entry}": nothing would be sent, since {left_out} is excluded',
+                hint=f"change [bootstrap] exclude; always excluded are {', '.join(ALWAYS_LEFT_OUT)}",
             )
         if home_folder().resolve().is_relative_to(path.resolve()):
             raise ConfigError(
                 f'bootstrap.sync = "{entry}": your whole home folder, keys and passwords too, is in {path.resolve()}',
-                hint="put cluster.toml and what is to be sent into a folder of their own",
+                hint="put cluster.toml and the files to send into a folder of their own",
             )
 
     def find_left_out(self, place: Path) -> str | None:
-        """The path, or the folder above it, that a pattern leaves out; None where no pattern does."""
+        """The path, or its parent folder, that a pattern leaves out; None if no pattern does."""
         parts = place.relative_to(self.root).parts
         for count in range(1, len(parts) + 1):
             above = "/".join(parts[:count])
@@ -217,7 +215,7 @@ class _Walk:
         return None
 
     def leave_out(self, path: str, *, is_folder: bool) -> bool:
-        """Whether this path itself, not one above it, is left out."""
+        """Whether this path itself, not a parent, is left out."""
         name = path.rpartition("/")[2]
         if any(fnmatchcase(name, pattern) for pattern in ALWAYS_LEFT_OUT):
             return True
@@ -232,7 +230,7 @@ class _Walk:
     def visit(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
         """Add a path and everything below it.
 
-        place: where it is, without links above it. above: device and inode of the folders on the way there.
+        place: its real path, except for a link at its end. above: device and inode of its parent folders.
         """
         self.check_name(path)
         target = self.follow(path, place) if place.is_symlink() else place
@@ -248,12 +246,12 @@ class _Walk:
         elif not stat.S_ISDIR(status.st_mode):
             self.found.left_out.append(f"{path!r} is neither a file nor a folder")
         elif identity in above:
-            self.found.left_out.append(f"{path!r} is a link to a folder that it lies in")
+            self.found.left_out.append(f"{path!r} is a link to a folder that contains it")
         else:
             self.visit_folder(path, target, (*above, identity))
 
     def visit_folder(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
-        """Add a folder's content; an empty folder is kept, since a program may write there."""
+        """Add a folder's content; keeps empty folders, since a program may write there."""
         try:
             with os.scandir(place) as entries:
                 names = sorted((entry.name, Path(entry.path).is_dir()) for entry in entries)
@@ -278,19 +276,19 @@ class _Walk:
             self.found.left_out.append(error.message)
 
     def follow(self, path: str, link: Path) -> Path | None:
-        """The target of a link; None, noted in left_out, where it cannot be sent. Raises ClusterError."""
+        """The target of a link; None, with a note in left_out, if it cannot be sent. Raises ClusterError."""
         try:
             target = link.resolve(strict=True)
         except (OSError, RuntimeError):  # the latter for a circle, before Python 3.13
-            self.found.left_out.append(f"{path!r} is a link that leads nowhere")
+            self.found.left_out.append(f"{path!r} is a broken link")
             return None
         if not target.is_relative_to(self.root):
             raise ClusterError(
-                f"{str(link)!r} is a link that leads out of the folder of cluster.toml, to {str(target)!r}",
+                f"{str(link)!r} is a link to {str(target)!r}, outside the folder of cluster.toml",
                 hint=f"put a copy there instead, or {EXCLUDE_HINT}",
             )
         if self.find_left_out(target) is not None:
-            self.found.left_out.append(f"{path!r} is a link to what is left out")
+            self.found.left_out.append(f"{path!r} is a link to an excluded path")
             return None
         return target
 
@@ -303,5 +301,5 @@ class _Walk:
             raise ClusterError(f"{shown!r}: this name is not UTF-8", hint=f"rename it, or {EXCLUDE_HINT}") from None
         if path == RESERVED:
             raise ClusterError(
-                f"{self.root / path}: this name is taken on the nodes", hint=f"rename it, or {EXCLUDE_HINT}"
+                f"{self.root / path}: this name is reserved on the nodes", hint=f"rename it, or {EXCLUDE_HINT}"
             )

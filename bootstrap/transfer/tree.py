@@ -1,6 +1,6 @@
-"""A tree: files and folders that nodes get, named by their content, and the archive in which they travel.
+"""A tree: files and folders for nodes, named by their content, and the archive that carries them.
 
-On a node it lies at ~/.cluster/tree/DIGEST/, where bootstrap/node/place_tree.py unpacks the archive.
+On a node, bootstrap/node/place_tree.py unpacks it to ~/.cluster/tree/DIGEST/.
 """
 
 import gzip
@@ -30,7 +30,7 @@ class TreeFile:
     """One file of a tree.
 
     path: in the tree, relative, with `/`, UTF-8. sha256: in lower-case hexadecimal. mode: PLAIN or EXECUTABLE.
-    source: the file on this machine that has its bytes, or the bytes.
+    source: the file on this machine, or the bytes.
     """
 
     path: str
@@ -42,7 +42,7 @@ class TreeFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """Files in the order of their paths, and the folders that are empty. Made by make_tree.
+    """Files in the order of their paths, and the empty folders. Made by make_tree.
 
     digest: SHA-256, in lower-case hexadecimal, over paths, contents and modes.
     """
@@ -58,7 +58,7 @@ class Tree:
 
 
 def make_tree(files: Iterable[TreeFile], folders: Iterable[str] = ()) -> Tree:
-    """The tree of these files and empty folders, whatever order they come in. Pure."""
+    """The tree of these files and empty folders, in any order. Pure."""
     ordered = tuple(sorted(files, key=lambda file: file.path))
     empty = tuple(sorted(folders))
     entries = [[file.path, file.sha256, file.mode, file.size_bytes] for file in ordered]
@@ -67,7 +67,7 @@ def make_tree(files: Iterable[TreeFile], folders: Iterable[str] = ()) -> Tree:
 
 
 def file_of_bytes(path: str, data: bytes) -> TreeFile:
-    """A file of a tree from its bytes; what begins with `#!` can be executed. Pure."""
+    """A file of a tree from its bytes; executable if they begin with `#!`. Pure."""
     return TreeFile(
         path=path,
         sha256=hashlib.sha256(data).hexdigest(),
@@ -78,10 +78,10 @@ def file_of_bytes(path: str, data: bytes) -> TreeFile:
 
 
 class TreeArchives:
-    """The archives of one command: each is written once, however many nodes ask for it. Safe to use from any thread.
+    """The archives of one command, each written once for all nodes. Safe to use from any thread.
 
-    A context manager, whose end removes them. cache: foundation.user_folders.cache_folder(), on whose disk they are.
-    trees: all that the nodes are to have after this command.
+    A context manager that removes them at its end. cache: foundation.user_folders.cache_folder(), for their disk.
+    trees: all trees that the nodes keep after this command.
     """
 
     def __init__(self, trees: Sequence[Tree], *, cache: Path) -> None:
@@ -108,7 +108,7 @@ class TreeArchives:
             file = self._files[tree.digest]
         return file, {
             "kind": "tree",
-            "what": "putting files in place",
+            "what": "unpacking files",
             "digest": tree.digest,
             "archive": f"files/{file.sha256}/{file.name}",
             "keep": self._keep,
@@ -116,7 +116,7 @@ class TreeArchives:
 
 
 def _make_folder(root: Path) -> Path:
-    """A folder of this command's own; those of commands that were killed are removed. Raises ClusterError."""
+    """A new folder for this command; removes those of killed commands. Raises ClusterError."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         for path in root.iterdir():
@@ -128,15 +128,15 @@ def _make_folder(root: Path) -> Path:
 
 
 def write_archive(tree: Tree, folder: Path) -> BundleFile:
-    """Write a tree as a tar file, compressed with gzip, into a folder. The same tree is the same bytes.
+    """Write a tree as a .tar.gz file into a folder. The same tree gives the same bytes.
 
-    Raises ClusterError when a file has changed since the tree was made, or the folder's disk does not take it.
+    Raises ClusterError if a file has changed since the tree was made, or the archive cannot be written.
     """
     path = folder / f"tree-{tree.digest[:12]}.tar.gz"
     try:
         with (
             path.open("wb") as raw,
-            # Without a name and a time, which would change the bytes. Level 1 takes some 100 MB/s, more than an uplink.
+            # No name and time, which would change the bytes. Level 1 compresses about 100 MB/s, more than an uplink.
             gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=raw, mtime=0) as stream,
             tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as archive,
         ):
@@ -180,7 +180,7 @@ class _Source:
         self._hash = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes. Raises ClusterError where there are fewer."""
+        """The next `size` bytes. Raises ClusterError if there are fewer."""
         try:
             data = self._stream.read(size)
         except OSError as error:
@@ -191,9 +191,9 @@ class _Source:
         return data
 
     def check(self) -> None:
-        """Raises ClusterError when the content is not the one that the tree was made from."""
+        """Raises ClusterError if the content has changed since the tree was made."""
         if self._hash.hexdigest() != self._file.sha256:
-            raise _changed(self._file, "its content is another now")
+            raise _changed(self._file, "its content has changed")
 
 
 def _changed(file: TreeFile, why: str | None) -> ClusterError:

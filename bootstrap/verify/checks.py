@@ -1,4 +1,4 @@
-"""What `cluster verify` finds on nodes: compute, disk, clocks and ports. Pure, but for reading the probe's own text."""
+"""The checks of `cluster verify`: compute, disk, clocks and ports. Pure, except that it reads the probe's source."""
 
 import re
 import statistics
@@ -15,26 +15,26 @@ from foundation.errors import ClusterError
 Kind = Literal["connection", "compute", "s3", "clock", "disk", "ports"]
 Status = Literal["ok", "warning", "failed", "unchecked"]
 EVERYWHERE = "all nodes"
-"""The node of a check that is about none in particular."""
+"""The node of a check of the whole cluster."""
 
 EXPECTED = [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
-COMPUTE_TIMEOUT_S = 600.0  # a wheel with PTX alone for a GPU is compiled at its first use, which takes minutes
+COMPUTE_TIMEOUT_S = 600.0  # a wheel with only PTX for a GPU is compiled at its first use, which takes minutes
 MIN_FREE_BYTES = 1 << 30
 _GIB = 1 << 30
 MAX_APART_S = 5.0
 S3_REFUSES_S = 900.0
 """RequestTimeTooSkewed (https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html)."""
 RANGES = ((9091, 9999), (10000, 49999))
-"""Where the scheduler listens, and where ps-lite's servers and workers do (first and last port, both included)."""
+"""The ports of the scheduler, and of ps-lite's servers and workers (first and last port, both included)."""
 _MISSING = re.compile(r"\b(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
-    subject: which device, object, folder or peers. said: the result in a few words; cause and hint are for what is not
-    as it should be: why, and the next command. `unchecked` is what could not be looked at for lack of a setting.
+    subject: the device, object, folder or peers. said: the result in a few words. cause, hint: the reason of a problem
+    and the next command. status `unchecked`: it could not be checked.
     """
 
     node: str
@@ -54,7 +54,7 @@ def _failed(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeResult:
-    """How a probe's process ended. exit_code: None when it was ended for its time, below 0 when a signal ended it."""
+    """The result of a probe's process. exit_code: None after its timeout, below 0 if a signal ended it."""
 
     exit_code: int | None
     stdout: str
@@ -62,7 +62,7 @@ class ProbeResult:
 
     @property
     def messages(self) -> tuple[dict[str, Any], ...]:
-        """The JSON lines that it printed, whatever stands between them."""
+        """The JSON lines in its output."""
         found = []
         for line in self.stdout.splitlines():
             message = parse_message(line.encode("utf-8", "surrogatepass"))
@@ -72,15 +72,15 @@ class ProbeResult:
 
     @property
     def last_words(self) -> str:
-        """The last line on stderr, or how it ended when there is none."""
+        """The last line on stderr, or how it ended if there is none."""
         lines = self.stderr.strip().splitlines()
         return lines[-1][:500] if lines else f"it {self.ending}"
 
     @property
     def ending(self) -> str:
-        """How it ended, in words that follow the name of what ended."""
+        """How it ended, as the predicate of a sentence."""
         if self.exit_code is None:
-            return "did not come to an end and was killed"
+            return "did not end in time and was killed"
         if self.exit_code < 0:
             return f"was killed by signal {-self.exit_code}"
         return f"ended with exit code {self.exit_code}"
@@ -88,10 +88,10 @@ class ProbeResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """A program that the environment's Python runs on every node, in a process of its own.
+    """A program that the environment's Python runs on every node, in its own process.
 
     modules: (name, source) in the order in which they are imported; `main` of the last is the program. order: a JSON
-    value on its stdin, which may hold secrets. to_checks: what its end on a node means, pure.
+    value for its stdin, which may hold secrets. to_checks: turns a node's result into checks, pure.
     """
 
     check: Kind
@@ -102,13 +102,13 @@ class Probe:
 
 
 def compute_probe() -> Probe:
-    """ones((2,3))*2+1 on every GPU, or on the processor."""
+    """ones((2,3))*2+1 on every GPU, or on the CPU."""
     modules = (("verify_compute", read_program("verify_compute.py")),)
     return Probe(check="compute", modules=modules, order={}, timeout_s=COMPUTE_TIMEOUT_S, to_checks=check_compute)
 
 
 def check_compute(node: ReadyNode, result: ProbeResult) -> tuple[Check, ...]:
-    """A check for each device that was tried, and one for what kept MXNet from trying. Pure."""
+    """A check for each device that was tried, and one for an error that kept MXNet from trying. Pure."""
     name = node.host.name
     said = {key: value for message in result.messages for key, value in message.items()}
     wheel, version = said.get("wheel") or "mxnet", said.get("version")
@@ -124,7 +124,7 @@ def check_compute(node: ReadyNode, result: ProbeResult) -> tuple[Check, ...]:
                 "compute",
                 name,
                 "gpu",
-                f"the driver reports {gpus} GPU(s), and {wheel} sees none",
+                f"the driver reports {gpus} GPU(s), but {wheel} sees none",
                 cause="it is a wheel without CUDA, or its CUDA is newer than the driver",
                 hint='[bootstrap] mxnet = "auto" in cluster.toml, then cluster up',
             )
@@ -143,7 +143,7 @@ def _check_device(node: str, message: Mapping[str, Any], version: str | None) ->
     cause, hint = None, f"cluster exec --node {node} -- nvidia-smi"
     if "no kernel image" in error or "invalid device function" in error:
         cause = "the wheel has no code for this GPU"
-        hint = "cluster oracle, which says what wheel has; then [bootstrap] mxnet in cluster.toml"
+        hint = "cluster oracle lists the wheels with code for it; then set [bootstrap] mxnet in cluster.toml"
     elif "driver version is insufficient" in error:
         cause = "the NVIDIA driver of the image is older than the wheel's CUDA"
         hint = "[provision] ami in cluster.toml: an image with a newer driver"
@@ -157,18 +157,18 @@ def _check_end(node: ReadyNode, result: ProbeResult, *, wheel: str, version: str
         hint = "change cluster.toml, then cluster up"
         return _failed("compute", name, subject, f"{missing[1]} is missing", cause=cause, hint=hint)
     if result.exit_code != 1:
-        said = f"MXNet {result.ending} {f'at {device}' if device else 'while it was imported'}"
+        said = f"MXNet {result.ending} {f'at {device}' if device else 'during its import'}"
         hint = f"cluster exec --node {name} -- sudo dmesg"
         return _failed("compute", name, subject, said, cause=result.last_words, hint=hint)
     if device:
         return _failed("compute", name, subject, result.last_words)
-    # An environment that a user or a job has damaged still counts as made.
-    hint = f"cluster exec --node {name} -- rm -rf .cluster/env, then cluster up: it makes the environment anew"
+    # An environment that a user or a job has damaged still counts as complete.
+    hint = f"cluster exec --node {name} -- rm -rf .cluster/env, then cluster up, which makes the environment again"
     return _failed("compute", name, subject, result.last_words, hint=hint)
 
 
 def _find_missing(node: ReadyNode, library: str) -> tuple[str, ...]:
-    """All that the environment lacks, by facts, where the loader has named this one of them alone."""
+    """All missing libraries of the environment, by the facts; the loader names only this one."""
     for checked in node.facts.checked.values():
         if library in checked.unresolved:
             return checked.unresolved
@@ -176,7 +176,7 @@ def _find_missing(node: ReadyNode, library: str) -> tuple[str, ...]:
 
 
 def summarize_error(text: str) -> str:
-    """The line of an MXNet error that says what it is: not its first, nor its stack. Pure."""
+    """The line of an MXNet error that has its message. Pure."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"Error: |Check failed: ", line)] or lines or [""]
     return telling[-1][:300]
@@ -202,31 +202,30 @@ def check_disk(node: str, found: Sequence[tuple[str, int, int]]) -> tuple[Check,
 
 
 def check_connection(node: str, error: ClusterError) -> Check:
-    """A node with which the talk broke off. Pure."""
-    said, hint = "it could not be looked at to the end", error.hint or "cluster status"
+    """The check for a node whose connection failed. Pure."""
+    said, hint = "its checks did not finish", error.hint or "cluster status"
     return _failed("connection", node, "ssh", said, cause=error.message, hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offset:
-    """A clock against this machine's, in seconds: it is ahead by `ahead_s`, which may be wrong by `error_s`."""
+    """A clock compared with this machine's, in seconds: it is ahead by `ahead_s`, plus or minus `error_s`."""
 
     ahead_s: float
     error_s: float
 
 
 def estimate_offset(samples: Sequence[tuple[float, float, float]]) -> Offset:
-    """The best of some (sent here, read there, received here), each in seconds since the epoch.
+    """The offset from samples (sent here, read there, received here), each in seconds since the epoch. Pure.
 
-    As NTP does (RFC 5905, section 8): the clock was read somewhere within the round trip, so the shortest one tells
-    most. Pure.
+    As NTP does (RFC 5905, section 8): the clock was read within the round trip, so the shortest one is the most exact.
     """
     sent, read, received = min(samples, key=lambda sample: sample[2] - sample[0])
     return Offset(ahead_s=read - (sent + received) / 2, error_s=max(0.0, received - sent) / 2)
 
 
 def check_clocks(offsets: Mapping[str, Offset]) -> tuple[Check, ...]:
-    """A check for each node. Of two clocks too far apart the one that is farther from the others' is wrong. Pure."""
+    """A check for each node. Of two clocks too far apart, the one farther from the others is wrong. Pure."""
     wrong = find_wrong(offsets)
     right = {node: offset for node, offset in offsets.items() if node not in wrong}
     return tuple(_check_clock(node, offset, others=right) for node, offset in offsets.items())
@@ -243,7 +242,7 @@ def find_wrong(offsets: Mapping[str, Offset]) -> frozenset[str]:
         if not apart or max(apart)[0] <= MAX_APART_S:
             return frozenset(offsets) - frozenset(left)
         middle = statistics.median(offset.ahead_s for offset in left.values())
-        # Of two nodes alone the one that agrees with this machine is believed.
+        # Of only two nodes, the one that agrees with this machine is right.
         farthest = max(
             max(apart)[1:], key=lambda node: (round(abs(left[node].ahead_s - middle), 6), abs(left[node].ahead_s))
         )
@@ -286,7 +285,7 @@ class Attempt:
 def check_ports(
     listening: Mapping[str, Sequence[int]], refused: Mapping[str, str], attempts: Collection[Attempt]
 ) -> tuple[Check, ...]:
-    """Checks for all nodes: of one that all others reach, of one that none reaches, and of each pair between.
+    """A check for each good node, for each node cut off in one direction, and for each other blocked pair.
 
     listening: the ports of each node. refused: why a node cannot listen.
     """
@@ -322,7 +321,7 @@ def _blocked_pairs(attempts: Collection[Attempt]) -> dict[tuple[str, str], list[
 
 
 def _say(pairs: Collection[Sequence[Attempt]]) -> str:
-    """Each error with its ports, once for as many pairs as it befell."""
+    """Each error once, with its ports."""
     ports: dict[str, set[int]] = {}
     for attempt in (attempt for pair in pairs for attempt in pair):
         ports.setdefault(str(attempt.error), set()).add(attempt.port)
@@ -344,10 +343,10 @@ def _explain(pairs: Collection[Sequence[Attempt]], target: str | None) -> dict[s
     if "timed out" in errors:
         return {
             "cause": f"the cluster's security group lacks its rule between members, or a firewall on {place} drops it",
-            "hint": f"cluster up, which puts the rule back; then {_look('sudo nft list ruleset', target)}",
+            "hint": f"cluster up, which restores the rule; then {_look('sudo nft list ruleset', target)}",
         }
     if "wrong answer" in errors or "no answer" in errors:
-        cause = f"what answers at the private address of {place} is another host, or a proxy in between"
+        cause = f"another host or a proxy answers at the private address of {place}"
         return {"cause": cause, "hint": "cluster status"}
     return {
         "cause": f"a firewall on {place} rejects it, or there is no route between their subnets",
@@ -362,5 +361,5 @@ def _look(command: str, node: str | None) -> str:
 def _passed(node: str, ports: Sequence[int], nodes: int) -> Check:
     listed = " and ".join(map(str, ports))
     others = f"{nodes - 1} other node{'s' if nodes > 2 else ''}"
-    said = f"open for {others}" if nodes > 1 else "can be listened on; there is no other node"
+    said = f"open for {others}" if nodes > 1 else "free; there is no other node"
     return Check(node=node, check="ports", subject=listed, status="ok", said=said)

@@ -1,6 +1,6 @@
-"""Do the nodes work, alone and together? One ssh command each, side by side; all waits have an end.
+"""Checks the nodes and the network between them, with one ssh command each, in parallel; all waits have a timeout.
 
-Every node is looked at by node/verify.py, which is sent over the command's stdin: no file is put anywhere.
+node/verify.py checks each node. It is sent over the command's stdin, and writes no files.
 """
 
 import secrets
@@ -66,7 +66,7 @@ class _Ended(Struct, frozen=True):
 
 @dataclass(kw_only=True, slots=True)
 class _Found:
-    """What is known of a node so far; `error` is why there is no more of it."""
+    """The results of a node so far; `error` is why the rest is missing."""
 
     offset: Offset | None = None
     ports: tuple[int, ...] = ()
@@ -78,10 +78,10 @@ class _Found:
 
 
 def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: Report) -> tuple[Check, ...]:
-    """Look at all nodes: `probes` and MXNet's own on each, ports between them, clocks and disks.
+    """Check all nodes: `probes` and MXNet's own on each, ports between them, clocks and disks.
 
-    A node that stops answering is a failed check and holds nobody up. The checks come node by node, in the order of
-    `nodes`.
+    A node that stops answering is a failed check and does not delay the others. Returns the checks node by node, in the
+    order of `nodes`.
     """
     probes = (compute_probe(), *probes)
     found = {node.host.name: _Found() for node in nodes}
@@ -101,7 +101,7 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
         peers = [
             (other.host.name, other.host.private_ip, found[other.host.name].ports) for other in nodes if other != node
         ]
-        report(Event(kind="start", what="computing, and reaching the other nodes", where=name))
+        report(Event(kind="start", what="computing, and connecting to the other nodes", where=name))
         try:
             talks[name].finish(found[name], peers, timeout_s=PORTS_TIMEOUT_S + sum(probe.timeout_s for probe in probes))
         except ClusterError as error:
@@ -154,19 +154,19 @@ def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes
 
 
 def sort_checks(checks: Sequence[Check], *, names: Sequence[str]) -> tuple[Check, ...]:
-    """Node by node in the order of `names`, what is about all of them first, and the checks as one reads them. Pure."""
+    """Checks of all nodes first, then node by node in the order of `names`, in ORDER_OF_CHECKS. Pure."""
     nodes = (EVERYWHERE, *names)
     return tuple(sorted(checks, key=lambda check: (nodes.index(check.node), ORDER_OF_CHECKS.index(check.check))))
 
 
 class _Talk(NodeProgram):
-    """The talk with the program on one node. Its methods raise ConnectError, NodeCommandError."""
+    """The conversation with the program on one node. Its methods raise ConnectError, NodeCommandError."""
 
     def __init__(self, node: ReadyNode) -> None:
         super().__init__(node.connection, python=node.facts.python, modules=MODULES)
 
     def begin(self, found: _Found, order: Mapping[str, Any]) -> None:
-        """Ask for the time, before there is anything else to do; then have it listen and start its probes."""
+        """Ask for the time while the node is idle; then have it listen and start its probes."""
         samples = []
         for number in range(CLOCK_SAMPLES):
             sent = time.time()
@@ -181,7 +181,7 @@ class _Talk(NodeProgram):
         found.ports, found.refused, found.disk = begun.listening, begun.refused, begun.disk
 
     def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], *, timeout_s: float) -> None:
-        """Have it connect to its peers, and hear all that it has found."""
+        """Have it connect to its peers, and read all its results."""
         self.tell({"peers": peers})
         waiting = {"ports", "probes"}
         deadline = time.monotonic() + timeout_s

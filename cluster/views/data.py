@@ -4,18 +4,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
 
 from rich.filesize import decimal
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from cluster.app import App
 from provision.model import count
@@ -23,19 +14,23 @@ from train.s3 import transfer
 from train.s3.operations import Done
 from train.s3.plan import Download, Upload
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+
 _FIRST_LINE_S = 10.0
 _EVERY_S = 30.0
 _REFRESH_S = 0.1
 _MOST_NAMED = 3
-BYTES = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
-IMAGES = (MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+Unit = Literal["bytes", "images"]
 
 
 class TransferProgress(transfer.Progress):
     """Receives progress from train.s3. bars: on a terminal; without, `say` gets a line now and then."""
 
     def __init__(
-        self, bars: Progress | None, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+        self, bars: "Progress | None", say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._bars = bars
         self._say = say
@@ -96,10 +91,10 @@ class TransferProgress(transfer.Progress):
 @contextmanager
 def transfer_progress(app: App) -> Iterator[TransferProgress]:
     """A bar on the terminal, removed when the copy is done; lines without a terminal."""
-    if not app.console.is_terminal:
+    if app.console is None:
         yield TransferProgress(None, app.say)
         return
-    bars = _make_bars(app, *BYTES)
+    bars = _make_bars(app.console, "bytes")
     try:
         yield TransferProgress(bars, app.say)
     finally:
@@ -107,16 +102,26 @@ def transfer_progress(app: App) -> Iterator[TransferProgress]:
 
 
 @contextmanager
-def counting_bar(app: App, what: str, total: int, *columns: ProgressColumn) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere; the function adds to what is done. columns: how that is shown."""
-    with _make_bars(app, *columns, disable=not app.console.is_terminal) as bars:
+def counting_bar(app: App, what: str, total: int, unit: Unit) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, nothing elsewhere; the function adds to what is done."""
+    if app.console is None:
+        yield lambda _more: None
+        return
+    with _make_bars(app.console, unit) as bars:
         task = bars.add_task(what, total=total)
         yield lambda more: bars.update(task, advance=more)
 
 
-def _make_bars(app: App, *columns: ProgressColumn, disable: bool = False) -> Progress:
-    shown = (TextColumn("{task.description}"), BarColumn(), *columns)
-    return Progress(*shown, console=app.console, transient=True, disable=disable)
+def _make_bars(console: "Console", unit: Unit) -> "Progress":
+    from rich import progress  # noqa: PLC0415 - only for a terminal; see messages.py
+
+    columns: list[progress.ProgressColumn] = [progress.TextColumn("{task.description}"), progress.BarColumn()]
+    if unit == "bytes":
+        columns += [progress.DownloadColumn(), progress.TransferSpeedColumn()]
+    else:
+        columns.append(progress.MofNCompleteColumn())
+    columns.append(progress.TimeRemainingColumn(compact=True))
+    return progress.Progress(*columns, console=console, transient=True)
 
 
 def describe_transfers(done: Done, began: float) -> str:

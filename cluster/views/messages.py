@@ -1,39 +1,55 @@
-"""Messages and steps on stderr: finished steps as lines, running ones as a spinner (on a terminal only)."""
+"""Messages and steps on stderr: finished steps as lines, running ones as a spinner (on a terminal only).
 
+rich is imported only for a terminal: without it, `cluster data put` of 100 small files takes 14 % fewer instructions.
+"""
+
+import os
+import sys
 import threading
-
-from rich.console import Console
-from rich.status import Status
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from cluster.views.layout import wrap
-from cluster.views.terminal import escape, escape_line, write
+from cluster.views.terminal import escape, escape_line, find_columns, write
 from foundation.progress import Event
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 MARKS = {"done": ("ok", "green"), "same": ("==", "dim"), "info": ("  ", ""), "warn": ("!!", "yellow")}
 
 
-def make_console() -> Console:
-    """The one Console of a command, on stderr."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+def make_console() -> "Console | None":
+    """The one Console of a command, on stderr; None if stderr is not a terminal."""
+    if not sys.stderr.isatty() and os.environ.keys().isdisjoint({"FORCE_COLOR", "TTY_COMPATIBLE"}):
+        return None
+    from rich.console import Console  # noqa: PLC0415 - see the top
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    return console if console.is_terminal else None
 
 
-def say(console: Console, text: str, *, style: str = "") -> None:
+def say(console: "Console | None", text: str, *, style: str = "") -> None:
     """Print a message: on a terminal escaped and in a style, never as markup; elsewhere as it is."""
-    if console.is_terminal:
-        console.print(wrap(escape(text), console.width), style=style or None, markup=False, emoji=False)
+    if console is None:
+        write(sys.stderr, text)
     else:
-        write(console.file, text)
+        console.print(wrap(escape(text), find_columns(sys.stderr)), style=style or None, markup=False, emoji=False)
 
 
 class StepDisplay:
     """Shows events as they come. Thread-safe."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: "Console | None") -> None:
+        """console: None if stderr is not a terminal."""
         self._console = console
         self._lock = threading.Lock()
         self._running: tuple[str, ...] = ()
-        self._spinner = Status("", console=console)
+        self._spinner = None
+        if console is not None:
+            from rich.status import Status  # noqa: PLC0415 - see the top
+
+            self._spinner = Status("", console=console)
 
     def show(self, event: Event) -> None:
         """Show one event."""
@@ -42,9 +58,11 @@ class StepDisplay:
             if event.kind in MARKS:
                 mark, style = MARKS[event.kind]
                 say(self._console, f"{mark} {render_event(event)}", style=style)
-            if not self._console.is_terminal:
+            if self._spinner is None:
                 return
             if self._running:
+                from rich.text import Text  # noqa: PLC0415 - see the top
+
                 # A str would be read as markup.
                 self._spinner.update(Text(escape_line(self._running[-1]), no_wrap=True, overflow="ellipsis"))
                 self._spinner.start()
@@ -55,7 +73,8 @@ class StepDisplay:
         """Remove the spinner."""
         with self._lock:
             self._running = ()
-            self._spinner.stop()
+            if self._spinner is not None:
+                self._spinner.stop()
 
 
 def render_event(event: Event) -> str:

@@ -18,10 +18,10 @@ from provision.status import (
     Allocation,
     NodeError,
     add_up,
+    compute_cost,
     count_ending,
     find_allocation,
     find_errors,
-    reckon_cost,
 )
 from train.follow.records import JobRecord
 from train.job.protocol import Order
@@ -85,7 +85,7 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
         if shown is not None and (results := find_results(shown)):
             lines.append(f"files  {results}")
     if instances := (*status.state.nodes, *status.state.untrusted):  # all of them cost money
-        costs = [reckon_cost(each, prices=status.prices, now=status.now) for each in instances]
+        costs = [compute_cost(each, prices=status.prices, now=status.now) for each in instances]
         hourly = render_usd(add_up([cost.usd_per_hour for cost in costs]))
         so_far = render_usd(add_up([cost.usd_so_far for cost in costs]))
         ran_h = sum(cost.running_s for cost in costs) / 3600
@@ -119,7 +119,7 @@ def status_document(status: Status) -> dict[str, Any]:
     state, allocation = status.state, status.allocation
     named: dict[str, Instance] = {node.name: node for node in state.nodes}
     named |= {instance.instance_id: instance for instance in state.untrusted}
-    costs = {name: reckon_cost(instance, prices=status.prices, now=status.now) for name, instance in named.items()}
+    costs = {name: compute_cost(instance, prices=status.prices, now=status.now) for name, instance in named.items()}
     return {
         "name": state.name,
         "state": allocation.state,
@@ -344,7 +344,7 @@ def _types(cluster: ClusterSummary) -> list[str]:
 
 
 def _usd_per_hour(cluster: ClusterSummary, prices: Prices, now: datetime) -> float | None:
-    return add_up([reckon_cost(node, prices=prices, now=now).usd_per_hour for node in cluster.instances])
+    return add_up([compute_cost(node, prices=prices, now=now).usd_per_hour for node in cluster.instances])
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------

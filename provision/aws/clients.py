@@ -1,4 +1,4 @@
-"""The way to AWS: clients from the standard environment, and its errors in our words."""
+"""AWS clients from the standard environment, and AWS errors as ours."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ from foundation.errors import AwsError, ClusterError, CredentialsError
 from provision.aws.error_hints import (
     CHECK_CREDENTIALS,
     CREDENTIAL_CODES,
+    NAME_TAKEN,
     NO_CREDENTIALS,
     NOT_AWS,
     NOT_REACHED,
@@ -61,14 +62,14 @@ if TYPE_CHECKING:
     from mypy_boto3_sts import STSClient
 
 ATTEMPTS = 9
-"""Of one call: botocore's own, then ours. About a minute in all."""
+"""Attempts of one call, botocore's and ours: about a minute in all."""
 _LONGEST_DELAY_S = 20.0
 NOT_FOUND_TIMEOUT_S = 60.0
-"""How long EC2 may take to know everywhere what it has just made, in seconds."""
+"""How long EC2 may take to know a new resource everywhere, in seconds."""
 
 _PATIENT = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 5})
 _BRIEF = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 3})
-"""For what `up` can do without."""
+"""For what `up` does not require."""
 _ONCE = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 1})
 
 _REGION_OF_ENDPOINT = re.compile(r"\.([a-z]+(?:-[a-z]+)+-[0-9]+)\.amazonaws\.com")
@@ -76,25 +77,25 @@ _ENCODED_MESSAGE = re.compile(r"\s*Encoded authorization failure message: \S+")
 C = TypeVar("C", bound=BaseClient)
 
 PRICING_REGIONS = {"eu": "eu-central-1", "ap": "ap-south-1"}
-"""Where the price list of all regions can be asked, by the first letters of one's own region; us-east-1 otherwise
+"""Regions with the price list API, by the first letters of the own region; otherwise us-east-1
 (https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html)."""
 
 
 class Clients:
-    """The AWS clients of one region, each made when it is first used. Safe to use from several threads.
+    """The AWS clients of one region, each made at its first use. Thread-safe.
 
-    run_ec2: for RunInstances alone, with its own retry policy (provision/resources/launch.py): botocore's
-    would also repeat capacity errors.
+    run_ec2: only for RunInstances, which has its own retries (provision/resources/run_instances.py): botocore's would
+    also repeat capacity errors.
     """
 
     def __init__(self, session: boto3.session.Session, *, region: str) -> None:
         self.region = region
         self.session = session
-        self._making = threading.RLock()  # a session may not make two clients at once
+        self._making = threading.RLock()  # a session cannot make two clients at once
 
     @cached_property
     def ec2(self) -> EC2Client:
-        """EC2, patient with throttling."""
+        """EC2; retries throttled calls for a minute."""
         with self._making:
             return _patient(self.session.client("ec2", config=_PATIENT))
 
@@ -106,13 +107,13 @@ class Clients:
 
     @cached_property
     def ssm(self) -> SSMClient:
-        """Systems Manager, for its public parameters."""
+        """Systems Manager: public parameters."""
         with self._making:
             return _patient(self.session.client("ssm", config=_PATIENT))
 
     @cached_property
     def sts(self) -> STSClient:
-        """STS: who we are."""
+        """STS: the caller's identity."""
         with self._making:
             return _patient(self.session.client("sts", config=_PATIENT))
 
@@ -124,45 +125,45 @@ class Clients:
 
     @cached_property
     def s3(self) -> S3Client:
-        """S3, for what an interrupted upload left."""
+        """S3: interrupted uploads."""
         with self._making:
             return _patient(self.session.client("s3", config=_PATIENT))
 
     @cached_property
     def service_quotas(self) -> ServiceQuotasClient:
-        """Service Quotas: how many vCPUs may run."""
+        """Service Quotas: limits on vCPUs."""
         with self._making:
             return self.session.client("service-quotas", config=_BRIEF)
 
     @cached_property
     def pricing(self) -> PricingClient:
-        """The price list; in one of the regions that have it."""
+        """The price list, in one of the regions that have it."""
         with self._making:
             region = PRICING_REGIONS.get(self.region.partition("-")[0], "us-east-1")
             if self.region.startswith("cn-") or "gov" in self.region:
-                region = self.region  # other partitions, which know nothing of these
+                region = self.region  # other partitions do not have these regions
             return self.session.client("pricing", region_name=region, config=_BRIEF)
 
 
 def _patient(client: C) -> C:
-    """The client; it repeats what AWS is too busy for, ATTEMPTS times in all, with jittered back-off.
+    """The client; retries throttled calls, up to ATTEMPTS in all, with jittered back-off.
 
-    EC2 throttles an account's calls by token buckets, which a busy account shares with everybody in it
+    EC2 throttles the calls of an account, which all its users share
     (https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html). botocore's standard mode gives up after
-    seconds, and that would leave a cluster half made.
+    seconds, which would leave an incomplete cluster.
 
-    It is the same request each time, its ClientToken included. What else botocore repeats (lost connections, HTTP
-    5xx) is left to it: an endpoint that is not there should not take a minute to say so.
+    Each attempt sends the same request, with the same ClientToken. Lost connections and HTTP 5xx are left to botocore:
+    an endpoint that does not exist should not take a minute to fail.
     """
     service = client.meta.service_model.service_id.hyphenize()
-    # The last handler: botocore's own answers first, and this one once that has given up.
+    # The last handler: it runs after botocore's own has given up.
     name = f"needs-retry.{service}"
     client.meta.events.register_last(name, _find_delay)  # type: ignore[arg-type]  # the stubs know no handler that answers
     return client
 
 
 def _find_delay(attempts: int, response: tuple[Any, Mapping[str, Any]] | None, **_: object) -> float | None:
-    """In how many seconds to ask again; None: not. attempts: how many there have been."""
+    """Seconds until the next attempt; None: no further one. attempts: made so far."""
     if response is None or attempts >= ATTEMPTS:
         return None
     if response[1].get("Error", {}).get("Code") not in RETRY_CODES:
@@ -172,24 +173,24 @@ def _find_delay(attempts: int, response: tuple[Any, Mapping[str, Any]] | None, *
 
 
 def make_clients(region: str) -> Clients:
-    """Clients from the standard environment: AWS_PROFILE, AWS_ENDPOINT_URL, AWS_CA_BUNDLE are boto3's.
+    """Clients from boto3's environment: AWS_PROFILE, AWS_ENDPOINT_URL, AWS_CA_BUNDLE.
 
-    Raises AwsError when the environment names a profile that does not exist, or an endpoint that is no URL.
-    Missing credentials show at the first call.
+    Raises AwsError for a profile that does not exist, or an endpoint that is not a URL. Missing credentials are
+    reported by the first call.
     """
     with aws_errors("reading the AWS configuration"):
         clients = Clients(boto3.session.Session(region_name=region), region=region)
         try:
-            clients.ec2  # noqa: B018 - shows at once what is wrong with the environment
-        except ValueError as error:  # botocore's way to say that an endpoint is no URL
+            clients.ec2  # noqa: B018 - reports errors in the environment now
+        except ValueError as error:  # botocore's error for an endpoint that is not a URL
             raise AwsError(str(error), hint="check AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_EC2") from error
         return clients
 
 
 def find_credentials(clients: Clients) -> None:
-    """Get this machine's credentials now, in the calling thread: a profile may ask for an MFA code at the terminal.
+    """Get the credentials now, in the calling thread: a profile may prompt for an MFA code.
 
-    Missing credentials are no error here; the first call reports them. Raises AwsError.
+    Missing credentials are reported by the first call. Raises AwsError.
     """
     with aws_errors("looking for AWS credentials"):
         found = clients.session.get_credentials()
@@ -198,29 +199,29 @@ def find_credentials(clients: Clients) -> None:
 
 
 def error_code(error: ClientError) -> str:
-    """AWS's code for it, such as InvalidGroup.NotFound."""
+    """AWS's error code, such as InvalidGroup.NotFound."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def aws_words(error: ClientError) -> str:
-    """AWS's own message and its code, fit to be shown."""
+    """AWS's message and error code, for our messages."""
     return f"{_find_message(error)} ({error_code(error)})"
 
 
 def not_ours(what: str, *, name: str, error: ClientError | None = None) -> ClusterError:
-    """The error for a name that is taken by something that lacks the tags of the cluster `name`."""
+    """The error for a resource that has the name, but not the tag, of the cluster `name`."""
     words = f"AWS says: {aws_words(error)}: " if error is not None else ""
     return ClusterError(
-        f"{words}a {what} is there that this program did not make for this cluster (no tag {TAG_NAME} = {name})",
-        hint="give the cluster another name in cluster.toml, or remove it yourself",
+        f"{words}the {what} exists, but this program did not make it for this cluster (no tag {TAG_NAME} = {name})",
+        hint=NAME_TAKEN,
     )
 
 
 @contextmanager
 def aws_errors(doing: str) -> Iterator[None]:
-    """Turns what boto3 raises into AwsError: AWS's own words, then what was being done.
+    """Turns boto3's errors into AwsError: AWS's message, then `doing`.
 
-    A ParamValidationError passes: it is a mistake of this program, not of its user.
+    ParamValidationError passes unchanged: it is a mistake of this program, not of its user.
     """
     try:
         yield
@@ -230,12 +231,12 @@ def aws_errors(doing: str) -> Iterator[None]:
         raise
     except BotoCoreError as error:
         raise translate_failure(error, doing) from error
-    except ResponseParserError as error:  # no BotoCoreError, and what a proxy's or a hotel's login page leads to
-        raise AwsError(f"the answer is not one of AWS (while {doing})", hint=NOT_AWS) from error
+    except ResponseParserError as error:  # not a BotoCoreError; caused by a proxy's or a hotel's login page
+        raise AwsError(f"the response is not from AWS (while {doing})", hint=NOT_AWS) from error
 
 
 def translate_refusal(error: ClientError, doing: str) -> AwsError:
-    """The error for an answer that was no: AWS's own words, then what was being done, and what to do next."""
+    """The error for a refused call: AWS's message, what was being done, and a hint."""
     code = error_code(error)
     message = _find_message(error)
     kind = CredentialsError if code in CREDENTIAL_CODES else AwsError
@@ -246,7 +247,7 @@ def translate_refusal(error: ClientError, doing: str) -> AwsError:
 
 
 def _find_message(error: ClientError) -> str:
-    """Without EC2's encoded one, which is long and for nobody to read."""
+    """AWS's message, without EC2's long encoded part."""
     words = str(error.response.get("Error", {}).get("Message") or "no message")
     return _ENCODED_MESSAGE.sub("", words).rstrip()
 
@@ -266,14 +267,14 @@ def suggest_region(endpoint_url: str) -> str | None:
 
 
 def translate_failure(error: BotoCoreError, doing: str) -> AwsError:
-    """The error where AWS was not reached, or not asked, as without credentials."""
+    """The error for a call that did not reach AWS, or was not sent, as without credentials."""
     kind = AwsError
     hint: str | None = None
     match error:
         case NoCredentialsError():
             kind, hint = CredentialsError, NO_CREDENTIALS
         case PartialCredentialsError():
-            kind, hint = CredentialsError, "set what is missing, or take away the rest (of the environment: unset it)"
+            kind, hint = CredentialsError, "set what is missing, or remove the rest (in the environment: unset it)"
         case LoginError():
             kind, hint = CredentialsError, "sign in again: aws login"
         case SSOError() | TokenRetrievalError():
@@ -284,10 +285,11 @@ def translate_failure(error: BotoCoreError, doing: str) -> AwsError:
             kind, hint = CredentialsError, "set AWS_PROFILE to one of: aws configure list-profiles"
         case ConfigNotFound() | ConfigParseError() | InvalidConfigError():
             hint = (
-                "mend it, or write it anew: aws configure; AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE name others"
+                "correct the file, or write a new one: aws configure; AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE "
+                "select other files"
             )
         case SSLError():
-            hint = "if a proxy or the sandbox signs with its own certificate, AWS_CA_BUNDLE has to name it"
+            hint = "if a proxy or the sandbox uses its own certificate, set AWS_CA_BUNDLE to it"
         case EndpointConnectionError() | ConnectTimeoutError() | ProxyConnectionError() | HTTPClientError():
             hint = suggest_region(str(error.kwargs.get("endpoint_url"))) or NOT_REACHED
     words = str(error).rstrip(". ")

@@ -1,7 +1,6 @@
-"""IAM's policy documents for the nodes' role and for a job's credentials, and what every document is made of. Pure.
+"""IAM policies for the nodes' role and for a job's credentials, and the parts of every policy. Pure.
 
-provision/aws/operator_policy.py has the one for whoever runs this program. Which action takes which resources and
-condition keys is AWS's Service Authorization Reference:
+provision/aws/operator_policy.py has the operator's policy. The resources and condition keys of each action:
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
 """
 
@@ -21,17 +20,17 @@ MAX_SESSION_POLICY_LENGTH = 2048
 
 _READ = ("s3:GetObject",)
 _WRITE = ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts", "s3:PutObject")
-"""Nothing may be deleted. What is overwritten or broken off is as lost, unless the bucket keeps versions."""
+"""No deletion. But a job can overwrite objects and abort uploads, unless the bucket keeps versions."""
 
 _NOT_LITERAL = re.compile(r"[*?$\x00-\x1f\x7f]")
-"""What IAM takes for a wildcard or a variable, or refuses in a document."""
+"""Characters that IAM reads as a wildcard or a variable, or rejects in a policy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Folder:
-    """What an s3:// URL of cluster.toml stands for: all keys below `key`, all of the bucket where it is empty.
+    """An s3:// URL of cluster.toml: all keys below `key`; the whole bucket if it is empty.
 
-    exact: the URL had no slash at its end, so that it may name an object as well.
+    exact: the URL does not end with a slash, so it may also name an object.
     """
 
     bucket: str
@@ -41,11 +40,11 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class S3Scope:
-    """What of S3 a job may use: s3:// URLs.
+    """The s3:// URLs that a job may use.
 
-    data_url, results_url: [data]'s, to read below, and to write and read below. also_read, also_written: further ones,
-    each of which stands for all keys that begin as it does; what is written may be read, too. read_secretly: those that
-    variables name, whose values are shown nowhere.
+    data_url: [data] url, to read below it; results_url: [data] results, to write and read below it. also_read,
+    also_written: further prefixes of keys; what is written may also be read. read_secretly: prefixes from variables,
+    whose values are never shown.
     """
 
     data_url: str | None = None
@@ -56,22 +55,22 @@ class S3Scope:
 
     @property
     def read(self) -> tuple[str, ...]:
-        """What is only read."""
+        """URLs to read only."""
         return (*((self.data_url,) if self.data_url is not None else ()), *self.also_read, *self.read_secretly)
 
     @property
     def written(self) -> tuple[str, ...]:
-        """What is written, and read back."""
+        """URLs to write and read."""
         return (*((self.results_url,) if self.results_url is not None else ()), *self.also_written)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it may use nothing."""
+        """Whether there are no URLs."""
         return not self.read and not self.written
 
 
 def partition_of(region: str) -> str:
-    """The part of AWS that a region is in, as ARNs name it.
+    """The partition of a region, as in ARNs.
 
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference-arns.html
     """
@@ -81,23 +80,23 @@ def partition_of(region: str) -> str:
 
 
 def ec2_principal(region: str) -> str:
-    """EC2 as policies of a region's partition name it; in China it has a name of its own."""
+    """EC2's service principal in a region's partition."""
     return "ec2.amazonaws.com.cn" if partition_of(region) == "aws-cn" else "ec2.amazonaws.com"
 
 
 def render_trust_policy(region: str) -> str:
-    """Who may take the nodes' role: EC2, for its instances."""
+    """Who may assume the nodes' role: EC2, for its instances."""
     statement = {"Effect": "Allow", "Principal": {"Service": ec2_principal(region)}, "Action": "sts:AssumeRole"}
     return render_document([statement])
 
 
 def render_role_policy(*, data_url: str | None, results_url: str | None, region: str) -> str:
-    """What the nodes' role may do, as JSON: read below data_url; write below results_url, and read that back.
+    """What the nodes' role may do, as JSON: read below data_url; write and read below results_url.
 
-    Both are "s3://BUCKET/FOLDER/". Listing is allowed for these folders' own prefixes alone; one of them has no
-    slash at its end, since that is how MXNet's reader looks for a folder (dmlc-core, src/io/s3_filesys.cc,
-    TryGetPathInfo): the names, not more, of keys that begin as the folder's name does can be seen by it.
-    Raises ConfigError when there is neither, or when one has letters that IAM would not take literally.
+    Both are "s3://BUCKET/FOLDER/". The role may list only these folders. One prefix has no slash at its end, because
+    MXNet's reader looks for a folder that way (dmlc-core, src/io/s3_filesys.cc, TryGetPathInfo): so the role can also
+    list keys that begin with the folder's name. Raises ConfigError when there is neither URL, or when IAM would not
+    take a character literally.
     """
     partition = partition_of(region)
     statements: list[Statement] = []
@@ -111,19 +110,19 @@ def render_role_policy(*, data_url: str | None, results_url: str | None, region:
         statements.append(_list_statement("ListResults", folder, partition))
     if not statements:
         raise ConfigError(
-            '[provision] instance_profile = "auto": the role that would be made has nothing to read or write, '
-            "since neither [data] url nor [data] results is set",
+            '[provision] instance_profile = "auto": the role would have nothing to read or write, since neither '
+            "[data] url nor [data] results is set",
             hint='set [data] url = "s3://BUCKET/FOLDER/", or instance_profile = "none"',
         )
     return render_document(statements)
 
 
 def render_job_policy(scope: S3Scope, *, region: str) -> str:
-    """What the credentials of a job may do, as JSON without blanks: a session policy, which has little room.
+    """What a job's credentials may do, as compact JSON: a session policy, which has a short size limit.
 
-    It takes away what the caller may otherwise do, and gives nothing that they may not. So KMS's keys are not listed:
-    with those that the caller may use, S3 encrypts and decrypts the objects that are allowed here, and nothing else.
-    Raises ConfigError when there is no room for all of the URLs, and where IAM would not take one literally.
+    A session policy only restricts the caller's permissions. So it allows all KMS keys: S3 can use those that the
+    caller may use, for the objects that are allowed here. Raises ConfigError when the policy is too long, or when IAM
+    would not take a character literally.
     """
     written = [_Keys.below(scope.results_url, key="[data] results")] if scope.results_url is not None else []
     written += [_Keys.from_beginning(url, written=True) for url in scope.also_written]
@@ -144,18 +143,18 @@ def render_job_policy(scope: S3Scope, *, region: str) -> str:
     document = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
     if len(document) > MAX_SESSION_POLICY_LENGTH:
         raise ConfigError(
-            f"the policy that limits the job's credentials would have {len(document)} characters, and AWS takes "
-            f"{MAX_SESSION_POLICY_LENGTH}: the job's arguments and variables name too many places in S3",
-            hint="put what it reads below [data] url, and name fewer s3:// URLs",
+            f"the policy for the job's credentials would have {len(document)} characters; AWS allows "
+            f"{MAX_SESSION_POLICY_LENGTH}: the job's arguments and variables have too many s3:// URLs",
+            hint="put what the job reads below [data] url, and use fewer s3:// URLs",
         )
     return document
 
 
 def parse_folder(url: str, *, key: str) -> Folder:
-    """The folder of a URL. key: cluster.toml's name for it. Raises ConfigError for what IAM cannot be told."""
+    """The folder of a URL. key: its key in cluster.toml. Raises ConfigError for special characters of IAM."""
     if (found := _NOT_LITERAL.search(url)) is not None:
         raise ConfigError(
-            f"{key} = {json.dumps(url)}: {found[0]!r} in it would be a wildcard or a variable to IAM",
+            f"{key} = {json.dumps(url)}: IAM would read {found[0]!r} as a wildcard or a variable",
             hint="choose a folder without * ? and $",
         )
     bucket, _, path = url.removeprefix("s3://").partition("/")
@@ -168,7 +167,7 @@ def allow(
     resources: Sequence[str],
     condition: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Statement:
-    """A statement that allows actions on resources; lists of one are written without brackets, which saves room."""
+    """A statement that allows actions on resources; a list of one is written as its element, which is shorter."""
     statement: Statement = {
         "Sid": sid,
         "Effect": "Allow",
@@ -179,7 +178,7 @@ def allow(
 
 
 def render_document(statements: Sequence[Statement]) -> str:
-    """The document of these statements, as JSON."""
+    """A policy of these statements, as JSON."""
     return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, indent=2)
 
 
@@ -191,7 +190,7 @@ def _object_arns(folder: Folder, partition: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Keys:
-    """Keys of a bucket. paths: with the bucket, as ARNs have them; prefixes: by which they may be listed."""
+    """Keys of a bucket. paths: with the bucket, as in ARNs; prefixes: by which they may be listed."""
 
     bucket: str
     paths: tuple[str, ...]
@@ -199,7 +198,7 @@ class _Keys:
 
     @classmethod
     def below(cls, url: str, *, key: str) -> "_Keys":
-        """Those of a folder of cluster.toml, which `key` names. Raises ConfigError."""
+        """The keys of a folder of cluster.toml. key: its key there. Raises ConfigError."""
         folder = parse_folder(url, key=key)
         within = f"{folder.key}/*" if folder.key else "*"
         names = (folder.key, within) if folder.exact else (within,)
@@ -208,10 +207,10 @@ class _Keys:
 
     @classmethod
     def from_beginning(cls, url: str, *, written: bool = False) -> "_Keys":
-        """Those that begin as a URL does.
+        """The keys with a URL's prefix.
 
-        A folder is also looked for without the slash at its end. What is written by the beginning of its name, such as
-        checkpoints, is found by listing the folder that holds it: obstore lists folders alone.
+        Readers also look for a folder without the slash at its end. They find objects by the beginning of their names,
+        such as checkpoints, by listing the parent folder: obstore lists only whole folders.
         """
         bucket, _, key = url.removeprefix("s3://").partition("/")
         prefixes = [f"{key}*"]
@@ -227,7 +226,7 @@ def _allow_shortly(
     resources: Sequence[str],
     condition: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Statement:
-    """A statement that allows actions on resources, without the name that it needs not have."""
+    """The same statement without its optional Sid, and without duplicate resources."""
     statement = allow("", actions, list(dict.fromkeys(resources)), condition)
     del statement["Sid"]
     return statement

@@ -1,9 +1,9 @@
-"""The least that whoever runs this program must be allowed in AWS, as one IAM policy document. Pure.
+"""The operator's policy: the least permissions that this program's user needs in AWS. Pure.
 
-Which action takes which resources and condition keys is AWS's Service Authorization Reference, below
+The resources and condition keys of each action are in the Service Authorization Reference, below
 https://docs.aws.amazon.com/service-authorization/latest/reference/: list_amazonec2.html, list_amazons3.html,
-list_awsidentityandaccessmanagementiam.html, list_awssystemsmanager.html, list_servicequotas.html (where a quota is no
-required resource), list_awspricelist.html.
+list_awsidentityandaccessmanagementiam.html, list_awssystemsmanager.html, list_servicequotas.html (where a quota is not
+a required resource), list_awspricelist.html.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from provision.model import TAG_NAME, TAG_RAN, federated_name, profile_name, res
 from provision.resources.table import KINDS
 
 MAX_POLICY_LENGTH = 6144
-"""Characters of a customer managed policy, white space not counted
+"""Characters of a customer managed policy, without white space
 (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html)."""
 
 _LOOKS = (
@@ -26,12 +26,12 @@ _LOOKS = (
     "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeSubnets",
 )
-"""What is looked at besides the cluster's resources. Not ec2:Describe*: DescribeInstanceAttribute, for one, shows the
-user data of everybody's instances."""
+"""Reads besides the cluster's resources. Not ec2:Describe*: DescribeInstanceAttribute, for example, shows the user data
+of all instances."""
 _CREATIONS = ("Create", "Import", "Run")
 
 _PUBLIC_PARAMETERS = ("aws/service/canonical/ubuntu/server/*", "aws/service/deeplearning/ami/*")
-"""Where AWS says which image is the newest (provision/preflight/machines.py)."""
+"""The ids of the newest images (provision/preflight/machines.py)."""
 
 _PROFILE_LOOKS = ("iam:GetInstanceProfile",)
 _ROLE_LOOKS = ("iam:GetRole", "iam:GetRolePolicy", "iam:ListRolePolicies")
@@ -52,11 +52,10 @@ Condition = Mapping[str, Mapping[str, Any]]
 def render_operator_policy(
     config: ProvisionConfig, *, name: str | None, data_url: str | None, results_url: str | None
 ) -> str:
-    """What all commands of this program need together, as JSON: no longer than MAX_POLICY_LENGTH.
+    """What all commands of this program need, as JSON: no longer than MAX_POLICY_LENGTH.
 
-    name: the cluster's; None is all clusters of the region. The buckets are those of the URLs. The account is that in
-    which the policy is attached. sts:GetCallerIdentity and sts:GetSessionToken, which are called as well, need no
-    permission. Raises ConfigError for a URL that IAM cannot be told.
+    name: the cluster's; None: all clusters of the region. The buckets are those of the URLs. sts:GetCallerIdentity and
+    sts:GetSessionToken need no permission. Raises ConfigError for a URL with special characters of IAM.
     """
     scope = _Scope(name=name, region=config.region)
     return render_document(
@@ -72,7 +71,7 @@ def render_operator_policy(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Scope:
-    """What an operator may touch."""
+    """The cluster, or all clusters, of an operator."""
 
     name: str | None
     region: str
@@ -92,25 +91,25 @@ class _Scope:
         return f"arn:{partition_of(self.region)}:iam::*:{resource}"
 
     def tagged(self, kind: str) -> Condition:
-        """The condition that a thing is the cluster's. kind: RequestTag or ResourceTag."""
+        """The condition that a resource is the cluster's. kind: RequestTag or ResourceTag."""
         key = f"aws:{kind}/{TAG_NAME}"
         return {"StringLike": {key: "*"}} if self.name is None else {"StringEquals": {key: self.name}}
 
 
 def _actions(*verbs: str) -> list[str]:
-    """The EC2 actions that the cluster's resources need, by what their names begin with; without that, all."""
+    """The EC2 actions of the cluster's resources that begin with a verb; all without verbs."""
     return sorted(f"ec2:{action}" for kind in KINDS for action in kind.actions if action.startswith(verbs or ""))
 
 
 def _ec2_statements(scope: _Scope, *, spot: bool) -> list[Statement]:
-    """Tags are the border: only what carries the cluster's can be made, and only that can be changed.
+    """Allows making and changing only what carries the cluster's tag.
 
-    A launch also uses what is not the cluster's: an image, a subnet and, in the dry run before there is a group of the
-    cluster's own, the VPC's default one. A spot request that RunInstances makes has no condition keys.
+    A launch also uses an image, a subnet and, in the dry run before the cluster's group exists, the VPC's default
+    group. A spot request that RunInstances makes has no condition keys.
     """
     image = f"arn:{partition_of(scope.region)}:ec2:{scope.region}::image/*"
     requests = ("spot-instances-request/*",) if spot else ()
-    # Names instead of tags, so that a dry run is answered when there is no such thing yet.
+    # Names instead of tags, so that dry runs work before the resource exists.
     named = (f"key-pair/{scope.resource_name}", f"placement-group/{scope.resource_name}")
     used = scope.ec2("security-group/*", "subnet/*", *named, *requests)
     launched = ("instance/*", "network-interface/*", "volume/*")
@@ -139,7 +138,7 @@ def _ec2_statements(scope: _Scope, *, spot: bool) -> list[Statement]:
 
 
 def _lookup_statements(scope: _Scope) -> list[Statement]:
-    """What `up` asks other services: images, vCPU quotas, prices."""
+    """What `up` reads from other services: images, vCPU quotas, prices."""
     partition = partition_of(scope.region)
     parameters = [f"arn:{partition}:ssm:{scope.region}::parameter/{path}" for path in _PUBLIC_PARAMETERS]
     return [
@@ -149,7 +148,7 @@ def _lookup_statements(scope: _Scope) -> list[Statement]:
 
 
 def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
-    """The nodes' role. `down` looks for one of the cluster's also when cluster.toml does not ask for it any more."""
+    """The nodes' role. `down` looks for it even if cluster.toml no longer asks for one."""
     profile = scope.iam(f"instance-profile/{scope.profile_name}")
     role = scope.iam(f"role/{scope.profile_name}")
     statements = [allow("LookForRole", [*_PROFILE_LOOKS, *_ROLE_LOOKS], [profile, role])]
@@ -167,14 +166,14 @@ def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
         named = scope.iam(f"instance-profile/{config.instance_profile}")
         statements.append(allow("FindProfile", _PROFILE_LOOKS, [named]))
         passed = scope.iam(f"role/{config.instance_profile}")
-    # Services there are said to pass themselves by either name: AWS's own AWSEC2SpotServiceRolePolicy has both.
+    # Both names, as in AWS's own AWSEC2SpotServiceRolePolicy: in China, either may be used.
     services = sorted({"ec2.amazonaws.com", ec2_principal(scope.region)})
     to_ec2: Condition = {"StringEquals": {"iam:PassedToService": services}}
     return [*statements, allow("GiveRole", ["iam:PassRole"], [passed], to_ec2)]
 
 
 def _job_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
-    """Temporary credentials for jobs, limited to what they need of S3. They can never do more than their maker may."""
+    """Temporary credentials for jobs, limited to their URLs in S3 and to the operator's own permissions."""
     if config.instance_profile != "none":
         return []
     named = f"arn:{partition_of(scope.region)}:sts::*:federated-user/{federated_name(scope.name or '*')}"
@@ -182,7 +181,7 @@ def _job_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
 
 
 def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[Statement]:
-    """All of the buckets that cluster.toml names: for `cluster data`, for jobs, and for `down`'s look at uploads."""
+    """The whole buckets of cluster.toml's URLs, for `cluster data`, jobs, and `down`, which finds uploads there."""
     statements = [allow("ListBuckets", ["s3:ListAllMyBuckets"], ["*"])]
     buckets = sorted({parse_folder(url, key=key).bucket for key, url in urls.items() if url is not None})
     if not buckets:
@@ -201,5 +200,5 @@ def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[St
 
 
 def _both(one: Condition, other: Condition) -> Condition:
-    """Both conditions as one: an operator that stands in both keeps the keys of both."""
+    """Both conditions in one: an operator of both gets the keys of both."""
     return {operator: {**one.get(operator, {}), **other.get(operator, {})} for operator in {**one, **other}}

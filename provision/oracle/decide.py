@@ -1,17 +1,17 @@
-"""Which MXNet wheel runs on which GPU: pure decisions over tables.py.
+"""Which MXNet wheel runs on which GPU. Pure; the data are in tables.py.
 
-A wheel runs on a GPU when both of these hold; there is no third way:
+A wheel runs on a GPU only if both hold:
 
-- It has machine code for it. Machine code runs on its own major compute capability, from its minor one up: sm_86 on
-  8.6 and 8.9, sm_70 on 7.0 and 7.5, neither on 9.0.
+- It has machine code for the GPU. Machine code runs on the same major compute capability, from its minor one up: sm_86
+  on 8.6 and 8.9, sm_70 on 7.0 and 7.5, neither on 9.0.
   (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility)
-- The CUDA libraries beside it know that GPU: cuBLAS and cuDNN choose their kernels by the GPUs of their day. CUDA 9
-  came before Turing, so mxnet-cu90 is not for a T4 though it has sm_70 code; mxnet-cu112 is for an L4, as its libraries
-  from PyPI are CUDA 11.8's.
+- Its CUDA libraries know the GPU: cuBLAS and cuDNN have kernels for the GPUs of their time. CUDA 9 is older than
+  Turing, so mxnet-cu90 does not run on a T4, although it has sm_70 code. mxnet-cu112 runs on an L4, because its
+  libraries from PyPI are those of CUDA 11.8.
 
-PTX counts for nothing. The driver could compile the PTX of a lower compute capability for a newer GPU, at the first
-start and for minutes; but every wheel that holds PTX has it in some of its modules alone (351 of 406 in the CUDA 10
-ones: the others are cuDNN's kernels, machine code only), and its libraries are as old as it is.
+PTX does not count. The driver can compile the PTX of a lower compute capability for a newer GPU, which takes minutes at
+the first start. But each wheel with PTX has it in only some modules (351 of 406 in the CUDA 10 wheels; the others are
+cuDNN's kernels, only machine code), and its libraries are as old as the wheel.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,14 +31,14 @@ from provision.oracle.tables import (
     show,
 )
 
-# NVIDIA's open kernel modules, which the image of `ami = "auto"` has, begin with Turing
+# The image of `ami = "auto"` has NVIDIA's open kernel modules, which support Turing and later
 # (https://github.com/NVIDIA/open-gpu-kernel-modules); AWS lists neither P3 nor G3 for that image.
 _OPEN_DRIVER_FROM = (7, 5)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """Whether a wheel runs on a machine, and uses its GPU where it has one; `why` is a clause for people."""
+    """Whether a wheel runs on a machine and uses its GPU, if any; `why`: a clause for messages."""
 
     wheel: Wheel
     runs: bool
@@ -46,81 +46,81 @@ class Verdict:
 
 
 def judge(wheel: Wheel, gpu: Gpu | None) -> Verdict:
-    """Whether `wheel` is of use on x86-64 with such a GPU, or with none. Pure."""
+    """Whether `wheel` runs on x86-64 with this GPU, or without one. Pure."""
     runs, why = _judge(wheel, gpu)
     return Verdict(wheel=wheel, runs=runs, why=why)
 
 
 def judge_on(wheel: Wheel, machine: Machine) -> Verdict:
-    """Whether `wheel` is of use on a machine. Pure."""
+    """Whether `wheel` runs on a machine. Pure."""
     if machine.architecture != "x86_64":
-        return Verdict(wheel=wheel, runs=False, why=f"is set up on x86_64 alone, and this is {machine.architecture}")
+        return Verdict(wheel=wheel, runs=False, why=f"is only supported on x86_64, not {machine.architecture}")
     return judge(wheel, machine.gpu)
 
 
 def _judge(wheel: Wheel, gpu: Gpu | None) -> tuple[bool, str]:
     if wheel.cuda is None or wheel.libraries_cuda is None:
-        return True, "runs on the processor" + ("; the GPU stays unused" if gpu else "")
+        return True, "runs on the CPU" + ("; does not use the GPU" if gpu else "")
     if gpu is None:
-        return False, "needs an NVIDIA GPU, and there is none"
+        return False, "needs an NVIDIA GPU"
     if gpu.capability is None:
-        return False, f"needs an NVIDIA GPU; {gpu.name} is {gpu.maker}'s"
+        return False, f"needs an NVIDIA GPU; the {gpu.name} is from {gpu.maker}"
     major, minor = gpu.capability
     fitting = [code for code in wheel.code if code[0] == major and code[1] <= minor]
     if not fitting:
         listed = " ".join(_number(code) for code in wheel.code)
         why = f"has no machine code for {show(gpu.capability)} (it has sm_ {listed})"
         if wheel.ptx and max(wheel.ptx) < gpu.capability:
-            why += f", and PTX in {wheel.ptx_modules} of its {wheel.modules} modules only"
+            why += f", and PTX in only {wheel.ptx_modules} of its {wheel.modules} modules"
         return False, why
     needed = first_cuda(gpu.capability)
     if wheel.libraries_cuda < needed:
-        libraries = f"the libraries of CUDA {show(wheel.libraries_cuda)} came before the {gpu.name}"
-        return False, f"is too old: {libraries}, which CUDA {show(needed)} was the first to know"
+        libraries = f"its libraries are from CUDA {show(wheel.libraries_cuda)}"
+        return False, f"is too old: {libraries}, and the {gpu.name} needs CUDA {show(needed)} or newer"
     return True, f"has machine code for it: sm_{_number(max(fitting))}"
 
 
 def pick_wheel(gpu: Gpu) -> Wheel | None:
-    """What `mxnet = "auto"` takes for a GPU on x86-64: the preferred wheel that runs and lacks no library. Pure."""
+    """The wheel of `mxnet = "auto"` for a GPU on x86-64: the first that runs and has all libraries on PyPI. Pure."""
     return next((wheel for wheel in find_gpu_wheels(gpu) if wheel.is_complete), None)
 
 
 def pick_for(machine: Machine) -> Wheel | None:
-    """What `mxnet = "auto"` takes on a machine; None where MXNet cannot be set up. Pure."""
+    """The wheel of `mxnet = "auto"` for a machine; None if there is none. Pure."""
     if machine.architecture != "x86_64":
         return None
     return pick_wheel(machine.gpu) if machine.gpu is not None else CPU_WHEEL
 
 
 def find_gpu_wheels(gpu: Gpu) -> tuple[Wheel, ...]:
-    """Every wheel that uses such a GPU, the preferred one first. Pure."""
+    """Every wheel that uses this GPU, the preferred one first. Pure."""
     return tuple(wheel for wheel in WHEELS if wheel.cuda is not None and judge(wheel, gpu).runs)
 
 
 def no_wheel_hint(gpu: Gpu) -> str:
-    """What to do where "auto" has nothing for a GPU. Pure."""
+    """What to do when "auto" has no wheel for a GPU. Pure."""
     other = find_gpu_wheels(gpu)
     if other:
         listed = " or ".join(f'mxnet = "{wheel.requirement}"' for wheel in other[:2])
-        return f"name a wheel yourself, with an image that has its CUDA: [bootstrap] {listed}"
-    return f"take a type with {_suggest_gpus()} GPUs, such as g5.xlarge; cluster oracle lists them"
+        return f"set a wheel yourself, with an image that has its CUDA: [bootstrap] {listed}"
+    return f"use a type with {_suggest_gpus()} GPUs, such as g5.xlarge; cluster oracle lists them"
 
 
 def check_mxnet(*, instance_type: str, mxnet: str, ami: str, is_other: bool = False) -> tuple[str, ...]:
-    """Check [bootstrap] mxnet against [provision] instance_type and ami, before anything is spent. Pure.
+    """Check [bootstrap] mxnet against [provision] instance_type and ami, before anything costs money. Pure.
 
-    is_other: it is one of [provision] instance_types, and errors name that key.
-    Gives warnings, for what is not known here or not sure to work. Raises ConfigError where it cannot work.
+    is_other: the type is from [provision] instance_types; errors name that key.
+    Returns warnings for what is unknown or may not work. Raises ConfigError for what cannot work.
     """
     machine = find_machine(instance_type)
     if machine is None:
-        return (f"instance_type {instance_type} is not in the table of GPUs: whether MXNet runs there is not known",)
+        return (f"instance_type {instance_type} is not in the table of GPUs: MXNet may not run there",)
     key = "instance_types," if is_other else "instance_type ="
     setting = f'[provision] {key} "{instance_type}" with [bootstrap] mxnet = "{mxnet}"'
     if machine.architecture != "x86_64":
         raise ConfigError(
-            f"{setting}: its processor is {machine.architecture}; MXNet is set up on x86_64 alone",
-            hint="take a type with Intel or AMD processors, such as g5.xlarge or c5.xlarge",
+            f"{setting}: the type is {machine.architecture}; MXNet is only supported on x86_64",
+            hint="use a type with Intel or AMD processors, such as g5.xlarge or c5.xlarge",
         )
     wheel = pick_for(machine) if mxnet == "auto" else find_wheel(mxnet)
     if wheel is None and mxnet == "auto" and machine.gpu is not None:
@@ -128,9 +128,9 @@ def check_mxnet(*, instance_type: str, mxnet: str, ami: str, is_other: bool = Fa
     if wheel is None and mxnet.startswith("source@"):
         if machine.gpu is None:
             return ()
-        return (f"{mxnet}: whether it will have code for the {machine.gpu.name} of {instance_type} is not known",)
+        return (f"{mxnet} may have no code for the {machine.gpu.name} of {instance_type}",)
     if wheel is None:
-        return (f"{mxnet} is not in the table of MXNet's wheels: whether it runs on {instance_type} is not known",)
+        return (f"{mxnet} is not in the table of MXNet's wheels: it may not run on {instance_type}",)
     verdict = judge(wheel, machine.gpu)
     if not verdict.runs:
         raise ConfigError(f"{setting}: {_subject(machine)}{verdict.why}", hint=_instead(machine.gpu))
@@ -138,15 +138,15 @@ def check_mxnet(*, instance_type: str, mxnet: str, ami: str, is_other: bool = Fa
 
 
 def check_gpus(wheel: Wheel, gpus: Iterable[Gpu]) -> str | None:
-    """Why an explicitly chosen wheel does not run on GPUs that a node really has; None when it does. Pure."""
+    """Why a chosen wheel does not run on a node's actual GPUs; None if it does. Pure."""
     verdicts = ((gpu, judge(wheel, gpu)) for gpu in gpus)
     return next((f"for {gpu.label} {verdict.why}" for gpu, verdict in verdicts if not verdict.runs), None)
 
 
 def no_auto_wheel(gpu: Gpu) -> str:
-    """The sentence for a GPU that "auto" has nothing for. Pure."""
+    """The message for a GPU that "auto" has no wheel for. Pure."""
     if find_gpu_wheels(gpu):
-        return f'"auto" has no MXNet wheel for {gpu.label}: PyPI has no CUDA libraries for those with code for it'
+        return f'"auto" has no MXNet wheel for {gpu.label}: PyPI lacks the CUDA libraries of the wheels that support it'
     return f"no MXNet wheel has code for {gpu.label}"
 
 
@@ -162,11 +162,11 @@ def _instead(gpu: Gpu | None) -> str:
 
 
 def _take_auto(wheel: Wheel) -> str:
-    return f'set [bootstrap] mxnet = "auto", which takes {wheel.requirement} there; cluster oracle shows why'
+    return f'set [bootstrap] mxnet = "auto", which uses {wheel.requirement} there; cluster oracle shows why'
 
 
 def _suggest_gpus() -> str:
-    """The GPUs that the image and the wheel of "auto" serve: T4, A100, ... or L40S."""
+    """The GPUs that the image and the wheel of "auto" support: T4, A100, ... or L40S."""
     names = {
         machine.gpu.name: None
         for machine in GPU_MACHINES
@@ -184,17 +184,17 @@ def _warnings(wheel: Wheel, gpu: Gpu | None, *, ami: str, instance_type: str) ->
     warnings: list[str] = []
     if wheel.cuda is None:
         if gpu is not None:
-            warnings.append(f"{wheel.requirement} does not use the {gpu.name} of {instance_type}; it is paid for")
+            warnings.append(f"{wheel.requirement} does not use the {gpu.name} of {instance_type}, which you pay for")
         return tuple(warnings)
     if not wheel.is_complete:
         warnings.append(
-            f"{wheel.requirement} needs CUDA {show(wheel.cuda)}, which PyPI does not have: the image must bring it "
-            f"({_missing(wheel.needs)})" + (', and that of [provision] ami = "auto" does not' if ami == "auto" else "")
+            f"{wheel.requirement} needs CUDA {show(wheel.cuda)}, which PyPI does not have: the image must have it "
+            f"({_missing(wheel.needs)})" + ('; the image of [provision] ami = "auto" does not' if ami == "auto" else "")
         )
     if ami == "auto" and gpu is not None and _lacks_driver(gpu):
         warnings.append(
-            f'the image of [provision] ami = "auto" has NVIDIA\'s open driver, which begins with the T4 and does not '
-            f"know the {gpu.name}: name an image with the proprietary driver"
+            f'the image of [provision] ami = "auto" has NVIDIA\'s open driver, which supports the T4 and later, not '
+            f"the {gpu.name}: set ami to an image with the proprietary driver"
         )
     return tuple(warnings)
 
@@ -204,5 +204,5 @@ def _missing(needs: Sequence[str]) -> str:
 
 
 def _number(code: tuple[int, int]) -> str:
-    """86 for (8, 6), as nvcc writes it."""
+    """86 for (8, 6), as in nvcc's options."""
     return f"{code[0]}{code[1]}"

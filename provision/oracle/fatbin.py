@@ -1,11 +1,11 @@
-"""Reads which GPUs a wheel's libraries have code for, out of their fat binaries: no CUDA tool is needed.
+"""Reads from a wheel's libraries which GPUs they have code for, without CUDA tools.
 
-A shared library keeps its GPU code in the section .nv_fatbin: one fat binary after another ("module" here), each a
-header and entries, each entry a header and code for one architecture, as machine code or as PTX. The code may be
-compressed, headers are not. NVIDIA does not publish the format; https://github.com/n-eiling/cuda-fatbin-decompression
-describes it, and MXNet's wheels and NVIDIA's own follow that to the last byte.
+A shared library has its GPU code in the section .nv_fatbin: a sequence of fat binaries ("modules" here), each a header
+and entries; each entry a header and code for one architecture, as machine code or PTX. The code may be compressed,
+headers are not. NVIDIA does not publish the format; https://github.com/n-eiling/cuda-fatbin-decompression describes it,
+and MXNet's and NVIDIA's wheels match that description exactly.
 
-The section __nv_relfatbin, code that was to be linked before it could run, is left out: no driver loads it.
+The section __nv_relfatbin is ignored: it has code for the linker, which no driver loads.
 """
 
 import struct
@@ -28,8 +28,8 @@ _MODULE_MAGIC = 0xBA55ED50
 _MODULE = struct.Struct("<IHHQ")  # magic, version, size of this header, size of the entries
 _ENTRY = struct.Struct("<HHIQIIHHI28x")  # kind, -, size of this header, size of the code, -, -, -, -, architecture
 _PTX, _MACHINE_CODE = 1, 2
-# Names of sections stand near the end of a file, just before the section table. So both come in one read, which
-# spares a compressed file from being read again from its start.
+# The names of sections are near the end of a file, just before the section table. One read gets both; a second one
+# would have to decompress the file again from its start.
 _TAIL_BYTES = 64 * 1024
 _LARGEST_FILE_BYTES = 1 << 40
 _MOST_SECTIONS_BYTES = 8 * 1024 * 1024
@@ -51,10 +51,9 @@ class LibraryCode:
 
 
 def read_wheel(path: Path) -> tuple[LibraryCode, ...]:
-    """The libraries with GPU code in a wheel, or in a lone shared library. Memory is bounded: nothing is unpacked.
+    """The libraries with GPU code in a wheel, or in a single shared library. Nothing is unpacked; memory is bounded.
 
-    Variants for one GPU alone (sm_90a) are counted as what they are variants of.
-    Raises NotFoundError, or ClusterError when the file cannot be read as what it seems to be.
+    Variants for one GPU (sm_90a) count as their base (sm_90). Raises NotFoundError; ClusterError for an invalid file.
     """
     try:
         with path.open("rb") as file:
@@ -64,9 +63,7 @@ def read_wheel(path: Path) -> tuple[LibraryCode, ...]:
             names = [name for name in archive.namelist() if ".so" in name.rpartition("/")[2]]
             return tuple(library for name in names for library in _read_member(archive, name, path))
     except FileNotFoundError:
-        raise NotFoundError(
-            f"{path}: there is no such file", hint="pip download --no-deps mxnet-cu112==1.9.1"
-        ) from None
+        raise NotFoundError(f"{path}: no such file", hint="pip download --no-deps mxnet-cu112==1.9.1") from None
     # To zipfile an encrypted member is a RuntimeError, an unknown compression a NotImplementedError below that.
     except (OSError, EOFError, RuntimeError, UnicodeDecodeError, zipfile.BadZipFile, zlib.error) as error:
         raise ClusterError(f"{path}: cannot be read as a wheel: {error}") from error
@@ -109,7 +106,7 @@ def _find_section(file: IO[bytes], wanted: bytes, where: str) -> tuple[int, int]
     *_, table, _, _, _, _, entry_size, count, names_index = _ELF_HEADER.unpack(header)
     size = entry_size * count
     if not table or not count or names_index >= count or entry_size != _SECTION.size or size > _MOST_SECTIONS_BYTES:
-        raise ClusterError(f"{where}: it has no table of sections (packed, perhaps), so its code cannot be found")
+        raise ClusterError(f"{where}: no section table (perhaps a packed file), so its code cannot be found")
     begin = max(0, table - _TAIL_BYTES)
     tail = _at(file, begin, table - begin + size, where)
     sections = list(_SECTION.iter_unpack(tail[table - begin :]))
@@ -129,11 +126,11 @@ def _walk_modules(file: IO[bytes], offset: int, size: int, *, where: str) -> Ite
     position, end = offset, offset + size
     while position + _MODULE.size <= end:
         magic, _, header_size, entries_size = _MODULE.unpack(_at(file, position, _MODULE.size, where))
-        if magic == 0:  # filled up by the linker
+        if magic == 0:  # the linker's padding
             position += 8
             continue
         if magic != _MODULE_MAGIC or header_size < _MODULE.size:
-            raise ClusterError(f"{where}: no fat binary where one should begin, at byte {position}")
+            raise ClusterError(f"{where}: expected a fat binary at byte {position}")
         position += header_size
         module_end = position + entries_size
         if module_end > end:
@@ -153,7 +150,7 @@ def _walk_entries(file: IO[bytes], position: int, end: int, where: str) -> Itera
 
 def _at(file: IO[bytes], offset: int, size: int, where: str) -> bytes:
     if offset > _LARGEST_FILE_BYTES:
-        raise ClusterError(f"{where}: is damaged: it points to byte {offset} of itself")
+        raise ClusterError(f"{where}: damaged: it points to its byte {offset}")
     file.seek(offset)
     return _read(file, size, where)
 
@@ -161,5 +158,5 @@ def _at(file: IO[bytes], offset: int, size: int, where: str) -> bytes:
 def _read(file: IO[bytes], size: int, where: str) -> bytes:
     data = file.read(size)
     if len(data) < size:
-        raise ClusterError(f"{where}: ends too early")
+        raise ClusterError(f"{where}: truncated")
     return data

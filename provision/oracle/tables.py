@@ -1,4 +1,4 @@
-"""EC2's instance families with their GPUs, and MXNet's wheels on PyPI. Data alone: nothing is asked for.
+"""EC2's instance families with their GPUs, and MXNet's wheels on PyPI: only data.
 
 Sources: https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html for the GPU of a family,
 https://developer.nvidia.com/cuda-gpus (and its legacy page) for the compute capability of a GPU,
@@ -20,7 +20,7 @@ Architecture = Literal["x86_64", "arm64"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """A kind of GPU; `capability` is its compute capability, None where it is not NVIDIA's."""
+    """A GPU model; `capability`: its compute capability, None if it is not NVIDIA's."""
 
     name: str
     capability: Version | None
@@ -30,13 +30,13 @@ class Gpu:
     def label(self) -> str:
         """For messages: A10G (compute capability 8.6)."""
         if self.capability is None:
-            return f"{self.name} (a GPU of {self.maker})"
+            return f"{self.name} (a GPU from {self.maker})"
         return f"{self.name} (compute capability {show(self.capability)})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """What an instance family is made of; `gpu` is None where it has no GPU (Trainium and its kin are none)."""
+    """The hardware of an instance family; `gpu`: None without GPUs (Trainium and similar accelerators are not GPUs)."""
 
     family: str
     architecture: Architecture
@@ -85,7 +85,7 @@ GPU_MACHINES: tuple[Machine, ...] = (
     *(Machine(family=family, architecture="x86_64", gpu=gpu) for family, gpu in _GPUS_X86.items()),
     *(Machine(family=family, architecture="arm64", gpu=gpu) for family, gpu in _GPUS_ARM.items()),
 )
-"""Every family with GPUs, oldest generations first; among them such as EC2 no longer sells (g2, p2, g3, p3)."""
+"""Every family with GPUs, oldest generations first, including those that EC2 no longer offers (g2, p2, g3, p3)."""
 
 _BY_FAMILY = {machine.family: machine for machine in GPU_MACHINES}
 
@@ -116,7 +116,7 @@ _FIRST_CUDA: Mapping[Version, Version] = {
 
 
 def find_machine(instance_type: str) -> Machine | None:
-    """What "g5.xlarge", or the family "g5", is made of; None when this program does not know it."""
+    """The hardware of "g5.xlarge" or the family "g5"; None if unknown."""
     family = instance_type.partition(".")[0]
     if family in _BY_FAMILY:
         return _BY_FAMILY[family]
@@ -125,13 +125,13 @@ def find_machine(instance_type: str) -> Machine | None:
     named = _CPU_FAMILY.fullmatch(family)
     if named is None:
         return None
-    # a1 was the first Graviton; from the second on they are an option, "g" behind the generation: c7gn, im4gn.
+    # a1 was the first Graviton; later ones have the option "g" after the generation: c7gn, im4gn.
     arm = named["cls"] == "a" or "g" in named["options"]
     return Machine(family=family, architecture="arm64" if arm else "x86_64", gpu=None)
 
 
 def first_cuda(capability: Version) -> Version:
-    """The first CUDA whose libraries know a compute capability; for one between two known ones, the later one's."""
+    """The first CUDA with libraries for a compute capability; for an unknown one, that of the next known one."""
     later = [cuda for known, cuda in _FIRST_CUDA.items() if known >= capability]
     return min(later, default=max(_FIRST_CUDA.values()))
 
@@ -146,16 +146,16 @@ def show(version: Version) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wheel:
-    """One wheel for Linux on x86-64, all of them pure ctypes.
+    """A wheel for Linux on x86-64; all are pure ctypes.
 
-    size_mb: of the file, in units of a million bytes.
-    cuda: the CUDA that it was built with; None for the CPU wheels.
-    code, ptx: the compute capabilities that its libmxnet.so has machine code and PTX for, `cluster oracle --wheel`'s
-        result; `modules` counts its fat binaries, `ptx_modules` those of them that hold PTX.
-    reads_s3: whether it opens s3:// by itself; tried, and otherwise it says "Please compile with DMLC_USE_S3=1".
-    needs: the CUDA libraries that it loads (`readelf -d`) beside the driver's libcuda.so.1.
-    packages: what brings all of `needs` from PyPI; () where nothing on PyPI does.
-    libraries_cuda: the CUDA that those libraries are of, on which it depends which GPUs they know.
+    size_mb: of the file, in millions of bytes.
+    cuda: the CUDA that it was built with; None for CPU wheels.
+    code, ptx: the compute capabilities for which its libmxnet.so has machine code and PTX, as shown by `cluster oracle
+        --wheel`; `modules`: its number of fat binaries; `ptx_modules`: those with PTX.
+    reads_s3: whether it can open s3://; tested: others fail with "Please compile with DMLC_USE_S3=1".
+    needs: the CUDA libraries that it loads (`readelf -d`), besides the driver's libcuda.so.1.
+    packages: the PyPI packages that contain all of `needs`; () if PyPI does not have them.
+    libraries_cuda: the CUDA version of those libraries, which determines the GPUs that they support.
     """
 
     name: str
@@ -173,22 +173,22 @@ class Wheel:
 
     @property
     def requirement(self) -> str:
-        """As pip and [bootstrap] mxnet have it: mxnet-cu112==1.9.1."""
+        """As for pip and [bootstrap] mxnet: mxnet-cu112==1.9.1."""
         return f"{self.name}=={self.version}"
 
     @property
     def is_complete(self) -> bool:
-        """Whether PyPI has all that it needs, so that it runs on any image with a driver (or none, on a CPU)."""
+        """Whether PyPI has all that it needs: then it runs on any image with a driver, on a CPU on any image."""
         return self.cuda is None or bool(self.packages)
 
 
 def _capabilities(*numbers: int) -> tuple[Version, ...]:
-    """Of numbers as nvcc writes them: 86 is (8, 6)."""
+    """From nvcc's numbers: 86 is (8, 6)."""
     return tuple(divmod(number, 10) for number in numbers)
 
 
 def _libraries(version: str, **other: str) -> tuple[str, ...]:
-    """The libraries of a CUDA toolkit; those whose version is not the toolkit's are named."""
+    """The libraries of a CUDA toolkit. other: versions that differ from the toolkit's."""
     names = ("cublas", "cudart", "cufft", "curand", "cusolver", "nvrtc")
     return tuple(f"lib{name}.so.{other.get(name, version)}" for name in names)
 
@@ -203,7 +203,7 @@ _CUDA_10 = {"cublas": "10", "cufft": "10", "curand": "10", "cusolver": "10"}
 _CUDA_11 = {"cublas": "11", "cufft": "10", "curand": "10", "cusolver": "10", "cudart": "11.0"}
 
 CPU_WHEEL = Wheel(name="mxnet", version="1.7.0.post2", size_mb=55, reads_s3=True)
-"""The newest CPU wheel that reads s3:// by itself."""
+"""The newest CPU wheel that reads s3:// itself."""
 
 GPU_WHEEL = Wheel(
     name="mxnet-cu112",
@@ -229,7 +229,7 @@ GPU_WHEEL = Wheel(
     # The last ones made for CUDA 11: cuBLAS 11.11 and cuDNN 8.9, with code for sm_50 to sm_90.
     libraries_cuda=(11, 8),
 )
-"""The one GPU wheel all of whose libraries PyPI has."""
+"""The only GPU wheel with all its libraries on PyPI."""
 
 WHEELS: tuple[Wheel, ...] = (
     CPU_WHEEL,
@@ -326,12 +326,12 @@ WHEELS: tuple[Wheel, ...] = (
         libraries_cuda=(9, 0),
     ),
 )
-"""In the order in which they are preferred. The wheels of CUDA 9 and of 1.7.0 hold cuDNN; they load none."""
+"""In the order of preference. The wheels of CUDA 9 and of 1.7.0 contain cuDNN."""
 
 _BY_REQUIREMENT: Mapping[str, Wheel] = {wheel.requirement: wheel for wheel in WHEELS}
 
 
 def find_wheel(requirement: str) -> Wheel | None:
-    """The wheel that "mxnet-cu112==1.9.1" means, in any spelling of its name (PEP 503); None when not in the table."""
+    """The wheel of a requirement such as "mxnet-cu112==1.9.1", in any spelling (PEP 503); None if not in the table."""
     name, _, version = requirement.partition("==")
     return _BY_REQUIREMENT.get(f"{sub(r'[-_.]+', '-', name).lower()}=={version}")

@@ -1,11 +1,10 @@
-"""Who is calling, from where, and what they may do: EC2's dry runs tell before anything is made.
+"""The caller's identity, address and permissions.
 
-A dry run has no effect; EC2 answers DryRunOperation when the caller may do it, else UnauthorizedOperation
-(https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html, DryRun).
+Permissions are tested with EC2's dry runs, which have no effect: EC2 answers DryRunOperation if the caller may do it,
+else UnauthorizedOperation (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html, DryRun).
 
-What `down` will delete is not there yet: its dry runs name stand-ins, which cannot exist. One that is refused means
-that the permission is missing, or that it goes by tags, which a stand-in has none of. The second is taken for so when
-all that name stand-ins are refused.
+What `down` will delete does not exist yet, so its dry runs name stand-ins, which cannot exist. If one is refused, the
+permission is missing or depends on tags, which a stand-in does not have. If all of them are refused, we assume tags.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from botocore.exceptions import ClientError
 from foundation.errors import AwsError, ClusterError
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors, error_code
+from provision.aws.error_hints import find_named_action
 from provision.config import ProvisionConfig
 from provision.model import Caller, Permissions, federated_name
 from provision.plan import Wanted
@@ -38,9 +38,8 @@ _CHECKIP_TIMEOUT_S = 10
 Verdict = Literal["allowed", "missing", "unknown"]
 
 _ACCOUNT_STATES = frozenset({"Blocked", "OptInRequired", "PendingVerification"})
-"""Codes that say that the account cannot be used as it is: no launch would succeed."""
+"""Codes for an account that cannot launch anything in its current state."""
 
-_PERFORM = re.compile(r"perform: (\S+:\w+)")
 _ON_GROUP = re.compile(r"on resource: \S+:security-group/")
 
 _FEDERATE = "sts:GetFederationToken"
@@ -48,11 +47,11 @@ _NOTHING = '{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"*","
 
 
 def describe_caller(clients: Clients, config: ProvisionConfig) -> Caller:
-    """The account and the identity of the credentials, and the network that may reach the nodes by ssh.
+    """The account and identity of the credentials, and the network that may reach the nodes by ssh.
 
-    Raises AwsError, or ClusterError when ssh_from is "auto" and this machine's address cannot be found.
+    Raises AwsError; ClusterError when ssh_from is "auto" and this machine's address cannot be found.
     """
-    with aws_errors("asking who we are"):
+    with aws_errors("looking up the caller's identity"):
         identity = clients.sts.get_caller_identity()
     return Caller(
         region=clients.region,
@@ -63,15 +62,14 @@ def describe_caller(clients: Clients, config: ProvisionConfig) -> Caller:
 
 
 def find_caller_address() -> IPv4Address:
-    """The address that this machine is seen with on the Internet, as checkip.amazonaws.com tells it.
+    """This machine's public address, from checkip.amazonaws.com.
 
-    CLUSTER_CHECKIP_URL names another service of the kind, AWS_CA_BUNDLE further authorities to trust.
-    Raises ClusterError when it cannot be had.
+    CLUSTER_CHECKIP_URL selects another such service, AWS_CA_BUNDLE further authorities to trust. Raises ClusterError.
     """
     url = os.environ.get("CLUSTER_CHECKIP_URL") or CHECKIP_URL
-    hint = 'say it yourself in cluster.toml: [provision] ssh_from = "ADDRESS/32"'
+    hint = 'set it in cluster.toml: [provision] ssh_from = "ADDRESS/32"'
     if not url.startswith("https://"):
-        raise ClusterError(f"CLUSTER_CHECKIP_URL is {url}: only https:// can be believed", hint=hint)
+        raise ClusterError(f"CLUSTER_CHECKIP_URL is {url}: must be https://", hint=hint)
     try:
         context = ssl.create_default_context()
         if bundle := os.environ.get("AWS_CA_BUNDLE"):
@@ -80,7 +78,7 @@ def find_caller_address() -> IPv4Address:
             text = reply.read(64).decode("ascii", errors="replace").strip()
         return IPv4Address(text)
     except AddressValueError as error:
-        raise ClusterError(f"{url} did not answer with an IPv4 address but with {text!r}", hint=hint) from error
+        raise ClusterError(f"{url} answered {text!r}, which is not an IPv4 address", hint=hint) from error
     except (OSError, HTTPException) as error:  # URLError, SSLError and timeouts are OSErrors
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise ClusterError(f"cannot find the address of this machine: {url}: {reason}", hint=hint) from error
@@ -91,7 +89,7 @@ def find_caller_address() -> IPv4Address:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Answer:
-    """What came of a dry run. refused: the action that AWS named. ambiguous: the refusal may be about a stand-in."""
+    """The result of a dry run. refused: the action that AWS named. ambiguous: the refusal may be about a stand-in."""
 
     dry_run: DryRun
     allowed: bool = False
@@ -100,17 +98,16 @@ class _Answer:
 
 
 def describe_permissions(clients: Clients, wanted: Wanted) -> Permissions:
-    """What the caller may do of all that launching the missing nodes and ending the cluster takes.
+    """The caller's permissions to launch the missing nodes and to delete the cluster.
 
-    wanted.preflight has the ways to launch, of which the first is rehearsed.
-    Raises AwsError when the account cannot be used as it is, and boto3's errors.
+    Tries the first way to launch in wanted.preflight. Raises boto3's errors, also for an account that cannot launch.
     """
     config, caller = wanted.config, wanted.caller
     kinds = [kind.dry_runs for kind in KINDS if kind.dry_runs is not None]
     dry_runs = [dry_run for rehearse in kinds for dry_run in rehearse(clients.ec2, wanted)]
     with bounded_pool() as pool:
         asked = [pool.submit(_attempt, dry_run) for dry_run in dry_runs]
-        # Only users limit the credentials of jobs so; roles do it in other ways.
+        # Only users make limited credentials with this call; roles have other ways.
         is_asked = config.instance_profile == "none" and ":user/" in caller.owner
         limited = pool.submit(_may_limit_jobs, clients, wanted.name) if is_asked else None
     verdicts = judge([answer.result() for answer in asked])
@@ -124,7 +121,7 @@ def describe_permissions(clients: Clients, wanted: Wanted) -> Permissions:
 
 
 def _attempt(dry_run: DryRun) -> _Answer:
-    """Rehearses a call. The one place where dry runs are sent: with DryRun set, whatever the request says."""
+    """Sends a dry run; the only place that does, always with DryRun set."""
     try:
         dry_run.call(**{**dry_run.request, "DryRun": True})
     except ClientError as error:
@@ -135,24 +132,23 @@ def _attempt(dry_run: DryRun) -> _Answer:
             return _Answer(dry_run=dry_run, allowed=True)
         if code != "UnauthorizedOperation":
             return _Answer(dry_run=dry_run)
-        named = _PERFORM.search(words)
-        # A launch without a group of its own names the VPC's default one: that too is a stand-in.
+        # A launch without a group uses the VPC's default group, which is a stand-in, too.
         default_group = dry_run.action == "ec2:RunInstances" and not _names_group(dry_run) and _ON_GROUP.search(words)
         return _Answer(
             dry_run=dry_run,
-            refused=named[1] if named else dry_run.action,
+            refused=find_named_action(words) or dry_run.action,
             ambiguous=bool(dry_run.stands_in or default_group) and "explicit deny" not in words,
         )
     raise AwsError(
-        f"{dry_run.action} was to be rehearsed only (DryRun), and the service carried it out",
-        hint="this is not EC2 as AWS has it: check AWS_ENDPOINT_URL, and look what was made there",
+        f"{dry_run.action} was a dry run, but the service carried it out",
+        hint="this is not AWS's EC2: check AWS_ENDPOINT_URL, and what was made there",
     )
 
 
 def _may_limit_jobs(clients: Clients, name: str) -> bool:
-    """Whether the caller may make limited credentials for jobs; tried with some that may do nothing.
+    """Whether the caller may make limited credentials for jobs; makes some without permissions.
 
-    Where not, `cluster train` warns of it: nodes can be launched all the same.
+    If not, `up` continues, and `cluster train` warns.
     """
     try:
         clients.sts.get_federation_token(Name=federated_name(name), Policy=_NOTHING, DurationSeconds=900)
@@ -168,9 +164,9 @@ def _names_group(dry_run: DryRun) -> bool:
 
 
 def judge(answers: Sequence[_Answer]) -> dict[str, Verdict]:
-    """The verdict on each action; what is known to be missing outweighs the rest. Pure."""
+    """The verdict on each action; `missing` overrides the others. Pure."""
     tags_decide = not any(answer.allowed for answer in answers if answer.dry_run.stands_in)
-    found: dict[Verdict, list[str]] = {"unknown": [], "allowed": [], "missing": []}  # later ones outweigh earlier ones
+    found: dict[Verdict, list[str]] = {"unknown": [], "allowed": [], "missing": []}  # later ones override earlier ones
     for answer in answers:
         if answer.allowed:
             found["allowed"] += [answer.dry_run.action, *answer.dry_run.also]

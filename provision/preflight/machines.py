@@ -1,4 +1,4 @@
-"""What nodes are made from: the instance types that are asked for, where EC2 offers them, and the machine images."""
+"""Instance types, the zones that offer them, and machine images."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
 
 
-HINT_TYPES = "aws ec2 describe-instance-type-offerings lists what a region has"
+HINT_TYPES = "to list a region's types: aws ec2 describe-instance-type-offerings"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TypeFacts:
     """An instance type.
 
-    architecture: x86_64 or arm64. gpus: such as "4x NVIDIA T4", None without; gpu_makers: who made them.
-    in_cluster_placement: it may be in a placement group of the strategy `cluster`. efa: it may have an Elastic Fabric
-    Adapter. on_spot: it is sold on the spot market.
+    architecture: x86_64 or arm64. gpus: such as "4x NVIDIA T4"; None without. in_cluster_placement: supports placement
+    groups with the strategy `cluster`. efa: supports an Elastic Fabric Adapter. on_spot: available on the spot market.
     """
 
     name: str
@@ -44,7 +43,7 @@ class TypeFacts:
 
 
 def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]) -> dict[str, TypeFacts]:
-    """The types in their order. Raises ConfigError for the first that the region does not have, or boto3's errors."""
+    """The types, in order. Raises ConfigError for the first that the region does not have, and boto3's errors."""
     pages = ec2.get_paginator("describe_instance_types").paginate(
         Filters=[{"Name": "instance-type", "Values": list(types)}]
     )
@@ -55,14 +54,14 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
             raise type_error(config, name, f"{config.region} has no such instance type", hint=hint)
     for name in types:
         architectures = found[name]["ProcessorInfo"]["SupportedArchitectures"]
-        if not {"x86_64", "arm64"} & set(architectures):  # Macs: x86_64_mac and arm64_mac, on Dedicated Hosts alone
-            problem = f"is for {', '.join(architectures)}; no image of Linux runs there"
-            raise type_error(config, name, problem, hint='take another type, such as "c5.xlarge" or "g5.xlarge"')
+        if not {"x86_64", "arm64"} & set(architectures):  # Macs: x86_64_mac and arm64_mac, only on Dedicated Hosts
+            problem = f"its architecture is {', '.join(architectures)}, which has no Linux image"
+            raise type_error(config, name, problem, hint='use another type, such as "c5.xlarge" or "g5.xlarge"')
     return {name: _facts(name, found[name]) for name in types}
 
 
 def _suggest(ec2: EC2Client, name: str) -> str | None:
-    """What was perhaps meant by a type that does not exist: one of the same family. Raises boto3's errors."""
+    """A similar type of the same family, for one that does not exist. Raises boto3's errors."""
     family = name.partition(".")[0]
     pages = ec2.get_paginator("describe_instance_types").paginate(
         Filters=[{"Name": "instance-type", "Values": [f"{family}.*"]}]
@@ -73,7 +72,7 @@ def _suggest(ec2: EC2Client, name: str) -> str | None:
 
 
 def describe_offered_zones(ec2: EC2Client, types: Sequence[str]) -> Mapping[str, frozenset[str]]:
-    """The zones of the region that offer each type. Raises boto3's errors."""
+    """The zones that offer each type. Raises boto3's errors."""
     pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
         LocationType="availability-zone",
         Filters=[{"Name": "instance-type", "Values": list(types)}],
@@ -86,7 +85,7 @@ def describe_offered_zones(ec2: EC2Client, types: Sequence[str]) -> Mapping[str,
 
 
 def type_error(config: ProvisionConfig, instance_type: str, problem: str, *, hint: str) -> ConfigError:
-    """The error for a type that cannot be had or does not fit; names the key that it stands under. Pure."""
+    """The error for a type that is unavailable or unsuitable; names its key in cluster.toml. Pure."""
     if instance_type == config.instance_type:
         return setting_error(config, "instance_type", problem, hint=hint)
     return ConfigError(f'[provision] instance_types, "{instance_type}": {problem}', hint=hint)
@@ -114,7 +113,7 @@ def _facts(name: str, info: InstanceTypeInfoTypeDef) -> TypeFacts:
 class Image:
     """A machine image.
 
-    created_at, deprecated_at: None where AWS does not say. root_size_gib: what its root volume needs at least, in GiB.
+    created_at, deprecated_at: None if unknown. root_size_gib: the least size of its root volume in GiB.
     """
 
     image_id: str
@@ -129,7 +128,7 @@ class Image:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ImageSource:
-    """Where the newest of a kind of image is found: by an SSM parameter, or by who publishes it as what."""
+    """How to find the newest image of a kind: by an SSM parameter, or by owner and name."""
 
     parameter: str
     owner: str
@@ -154,9 +153,9 @@ _CANONICAL_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
 def describe_images(
     clients: Clients, config: ProvisionConfig, types: Iterable[TypeFacts], *, now: datetime
 ) -> Mapping[str, Image]:
-    """The image for each type, by the type's name; checked: it is there, is in use still, and fits type and volume.
+    """The image for each type, by the type's name: exists, is not deprecated, and fits the type and the volume.
 
-    Raises ConfigError for the first type that has none, and boto3's errors.
+    Raises ConfigError for the first type without one, and boto3's errors.
     """
     wanted = tuple(types)
     if config.ami == "auto":
@@ -177,7 +176,7 @@ def _describe_newest(clients: Clients, config: ProvisionConfig, types: tuple[Typ
         image = asked[source].result()
         if image is None:
             problem = f"{config.region} has no Ubuntu 22.04 for {source[1]}"
-            raise setting_error(config, "ami", problem, hint="name an image there")
+            raise setting_error(config, "ami", problem, hint="set ami to an image id")
         images[name] = image
     return images
 
@@ -189,23 +188,23 @@ def _choose_source(config: ProvisionConfig, facts: TypeFacts) -> _ImageSource:
         raise type_error(
             config,
             facts.name,
-            f"has GPUs of {', '.join(sorted(facts.gpu_makers))}; MXNet has wheels for NVIDIA's alone",
-            hint='take a type with NVIDIA GPUs ("g4dn.xlarge", "g5.xlarge") or without any ("c5.xlarge")',
+            f"has GPUs of {', '.join(sorted(facts.gpu_makers))}; MXNet has wheels only for NVIDIA's",
+            hint='use a type with NVIDIA GPUs ("g4dn.xlarge", "g5.xlarge") or without GPUs ("c5.xlarge")',
         )
     return _DEEP_LEARNING
 
 
 def _refuse_unfit(config: ProvisionConfig, facts: TypeFacts, image: Image, *, now: datetime) -> None:
-    """Raises ConfigError when nodes of that type cannot be made from the image."""
-    hint = 'set ami = "auto" in cluster.toml' if config.ami != "auto" else "name an image there"
+    """Raises ConfigError when nodes of that type cannot use the image."""
+    hint = 'set ami = "auto" in cluster.toml' if config.ami != "auto" else "set ami to an image id"
     if image.architecture != facts.architecture:
-        problem = f"is for {image.architecture}, while {facts.name} is {facts.architecture}"
+        problem = f"the image is for {image.architecture}, and {facts.name} is {facts.architecture}"
         raise setting_error(config, "ami", problem, hint=hint)
     if image.state != "available":
         problem = f"the image {image.image_id} is {image.state}, not available"
         raise setting_error(config, "ami", problem, hint=hint)
     if image.deprecated_at is not None and image.deprecated_at <= now:
-        problem = f"the image {image.image_id} ({image.name}) is deprecated since {image.deprecated_at:%Y-%m-%d}"
+        problem = f"the image {image.image_id} ({image.name}) was deprecated on {image.deprecated_at:%Y-%m-%d}"
         raise setting_error(config, "ami", problem, hint=hint)
     if config.volume_size_gib < image.root_size_gib:
         problem = f"the image {image.image_id} needs {image.root_size_gib} GiB"
@@ -214,7 +213,7 @@ def _refuse_unfit(config: ProvisionConfig, facts: TypeFacts, image: Image, *, no
 
 
 def _find_image(clients: Clients, source: _ImageSource, architecture: str) -> Image | None:
-    """The newest image of a source: by its SSM parameter or, where that is not to be had, by its name."""
+    """The newest image of a source: by its SSM parameter, or else by its name."""
     words = {"arch": architecture, "canonical_arch": _CANONICAL_ARCH[architecture]}
     image_id = _find_parameter(clients.ssm, source.parameter.format(**words))
     if image_id is not None:
@@ -236,7 +235,7 @@ def _find_parameter(ssm: SSMClient, name: str) -> str | None:
     try:
         return ssm.get_parameter(Name=name)["Parameter"]["Value"]
     except ClientError as error:
-        # Not every region has them, and an operator may lack ssm:GetParameter: describe_images serves then.
+        # Some regions have no such parameter, and an operator may lack ssm:GetParameter: search by name then.
         if error_code(error) in {"ParameterNotFound", "AccessDeniedException", "AccessDenied"}:
             return None
         raise
@@ -244,7 +243,7 @@ def _find_parameter(ssm: SSMClient, name: str) -> str | None:
 
 def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> Image:
     try:
-        # A deprecated one is to be told from one that is not there.
+        # Deprecated images, too, for a message of their own.
         images = ec2.describe_images(ImageIds=[config.ami], IncludeDeprecated=True)["Images"]
     except ClientError as error:
         if not error_code(error).startswith("InvalidAMIID"):
@@ -266,7 +265,7 @@ def _read_image(image: ImageTypeDef) -> Image:
         name=image.get("Name", "without a name"),
         architecture=image.get("Architecture", "x86_64"),
         state=image.get("State", "available"),
-        root_device=image.get("RootDeviceName", ""),  # only an image that is not available has none
+        root_device=image.get("RootDeviceName", ""),  # only an unavailable image has none
         root_size_gib=_root_size_gib(image),
         created_at=_parse_time(image.get("CreationDate")),
         deprecated_at=_parse_time(image.get("DeprecationTime")),
@@ -285,7 +284,7 @@ def _root_size_gib(image: ImageTypeDef) -> int:
 
 
 def _parse_time(text: str | None) -> datetime | None:
-    """AWS's 2030-01-01T00:00:00.000Z; None for what is not there or no time."""
+    """A time of AWS, such as 2030-01-01T00:00:00.000Z; None if missing or invalid."""
     try:
         moment = datetime.fromisoformat(text or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Finds the ways to launch the nodes, and why not others: one subnet holds the whole cluster. Only reads."""
+"""Finds the ways to launch the nodes, and why others are not possible. All nodes are in one subnet. Only reads."""
 
 from __future__ import annotations
 
@@ -33,15 +33,14 @@ if TYPE_CHECKING:
 
 
 def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
-    """How the missing nodes of the cluster, at least one, can be launched beside those that are there.
+    """How to launch the missing nodes of the cluster, at least one.
 
-    Options come in the order market, type, zone, the zone changing fastest, and always in the same order for the same
-    account. A cluster that has nodes keeps their subnet and their type.
-    Raises ConfigError when a setting cannot be met (it names the key), AwsError when the account's limits or the
-    caller's permissions do not allow the launch.
+    Options are ordered by market, type, zone, and always the same for the same account. New nodes get the type and the
+    subnet of existing ones. Raises ConfigError for a setting that AWS cannot satisfy, which it names; AwsError when the
+    account's quotas or the caller's permissions do not allow the launch.
     """
     config, state, launching, least = wanted.config, wanted.state, len(wanted.missing), wanted.least_missing
-    with aws_errors("checking what is to be launched"):
+    with aws_errors("checking the launch"):
         places = list_places(config, _describe_facts(clients, config, state), least=max(least, 1))
         with bounded_pool() as pool:
             quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=launching)
@@ -76,8 +75,8 @@ def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterSta
     known = known_asked.result()
     for facts in known.values():
         if config.efa and not facts.efa:
-            hint = "set efa = false, or take a type that has one, such as c5n.18xlarge or p4d.24xlarge"
-            raise type_error(config, facts.name, "has no Elastic Fabric Adapter, and efa = true", hint=hint)
+            hint = "set efa = false, or use a type that supports it, such as c5n.18xlarge or p4d.24xlarge"
+            raise type_error(config, facts.name, "does not support efa = true", hint=hint)
     images = describe_images(clients, config, known.values(), now=datetime.now(UTC))
     return Facts(
         types=known,
@@ -93,7 +92,7 @@ def _place(option: LaunchOption) -> PricedPlace:
 
 
 def _refuse_unknown_profile(clients: Clients, config: ProvisionConfig) -> None:
-    """Raises ConfigError when the instance profile that is named is not there; who may not look goes on."""
+    """Raises ConfigError when the named instance profile does not exist; continues if the read is refused."""
     if config.instance_profile in {"none", "auto"}:
         return
     try:
@@ -108,18 +107,18 @@ def _refuse_unknown_profile(clients: Clients, config: ProvisionConfig) -> None:
 
 
 def _refuse_missing(permissions: Permissions) -> None:
-    """Raises AwsError that lists all permissions that are known to be missing."""
+    """Raises AwsError with all missing permissions."""
     if permissions.missing:
         raise AwsError(
-            "these credentials lack permissions that `cluster up` and `cluster down` need, and nothing was made: "
+            "nothing was made: these credentials lack permissions that `cluster up` and `cluster down` need: "
             + ", ".join(permissions.missing),
-            hint="show whoever runs the account what is needed: cluster iam-policy",
+            hint="ask the account's administrator; cluster iam-policy prints all that are needed",
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subnet:
-    """A subnet. free_addresses: how many more instances it has room for."""
+    """A subnet. free_addresses: for how many more instances."""
 
     subnet_id: str
     vpc_id: str
@@ -129,9 +128,10 @@ class Subnet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What AWS said. types: in the order in which they are tried; zones: that offer a type; images: of a type.
+    """What AWS has.
 
-    subnets: by zone. All but subnets go by the type's name. settled: the cluster has nodes, in the one subnet there is.
+    By the type's name: types, in the order in which they are tried; zones that offer a type; images for a type.
+    subnets: sorted by zone. settled: the cluster has nodes, in the only subnet.
     """
 
     types: Mapping[str, TypeFacts]
@@ -143,17 +143,17 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """options: ways to launch, in the order in which they are tried; skipped: why others are not, in words."""
+    """options: ways to launch, in the order in which they are tried; skipped: why others are not tried."""
 
     options: tuple[LaunchOption, ...]
     skipped: tuple[str, ...]
 
 
 def describe_subnets(ec2: EC2Client, config: ProvisionConfig, state: ClusterState) -> tuple[Subnet, ...]:
-    """The one that the cluster's nodes are in, else the one asked for, else the default subnets; by zone.
+    """The subnet of the cluster's nodes, or the configured one, or the default subnets sorted by zone; never empty.
 
-    Always in the same order for the same account, so that a repeated launch is the same request; never empty.
-    Raises ConfigError, AwsError, and boto3's errors.
+    Always in the same order, so that a repeated launch sends the same request. Raises ConfigError, AwsError, and
+    boto3's errors.
     """
     of_nodes = {node.subnet_id for node in state.nodes if node.subnet_id}
     if of_nodes:
@@ -165,7 +165,7 @@ def describe_subnets(ec2: EC2Client, config: ProvisionConfig, state: ClusterStat
         if not found:
             raise AwsError(
                 f"{config.region} has no default subnet in this account",
-                hint="name one in cluster.toml ([provision] subnet_id), or make one: aws ec2 create-default-vpc",
+                hint="set [provision] subnet_id in cluster.toml, or make one: aws ec2 create-default-vpc",
             )
     subnets = (
         Subnet(
@@ -197,10 +197,9 @@ def _no_such_subnet(config: ProvisionConfig, words: str) -> ConfigError:
 
 
 def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
-    """Every market, type and zone where the type is offered and the subnet has room; the zone changes fastest.
+    """Every market, type and zone where the zone offers the type and the subnet has `least` free addresses. Pure.
 
-    least: for how many nodes there must be free addresses, at least 1.
-    Pure. Raises ConfigError or AwsError when no way is left.
+    The zone changes fastest. Raises ConfigError or AwsError when there is no way.
     """
     skipped: list[str] = []
     types = _find_offered(config, facts, skipped)
@@ -209,7 +208,7 @@ def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
     for market in config.market:
         for name in types:
             if market == "spot" and not facts.types[name].on_spot:
-                skipped.append(f"{name} is not sold on spot")
+                skipped.append(f"{name} is not available on spot")
                 continue
             options += [
                 _make_option(config, facts, name, market=market, subnet=subnet)
@@ -218,7 +217,7 @@ def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
             ]
     if not options:
         raise setting_error(
-            config, "market", "; ".join(skipped), hint='set market = "on-demand", or take another instance_type'
+            config, "market", "; ".join(skipped), hint='set market = "on-demand", or another instance_type'
         )
     return Places(options=tuple(options), skipped=tuple(skipped))
 
@@ -226,11 +225,10 @@ def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
 def drop_over_quota(
     places: Places, quotas: Mapping[tuple[Market, str], Quota], *, least: int, launching: int
 ) -> Places:
-    """Without the options whose quota has no room even for `least` nodes, or for one. Unknown is not in the way.
+    """Removes the options whose quota is too low even for `least` nodes; keeps those with an unknown limit.
 
-    quotas: by market and type, their `needed` for `launching` nodes. When no option is left, all stay if the cluster
-    can do without these nodes, `least` being 0: AWS then says no, and the cluster goes on with the nodes it has.
-    Else raises AwsError.
+    quotas: by market and type, their `needed` for `launching` nodes. If no option is left, raises AwsError; but if
+    `least` is 0, keeps all: AWS then refuses the launch, and `up` continues without these nodes.
     """
     over: dict[str, Quota] = {}
     options: list[LaunchOption] = []
@@ -242,7 +240,7 @@ def drop_over_quota(
             continue
         room = max(int(quota.limit or 0) - (quota.in_use or 0), 0)
         where = f"{option.instance_type} {'on spot' if option.market == 'spot' else 'on demand'}"
-        over[f"{where}: the quota {quota.code} has room for {room} vCPUs, {fewest.needed} are needed"] = quota
+        over[f"{where}: the quota {quota.code} allows {room} more vCPUs, {fewest.needed} are needed"] = quota
     if not options and least == 0:
         return places
     if not options:
@@ -251,7 +249,7 @@ def drop_over_quota(
 
 
 def _find_offered(config: ProvisionConfig, facts: Facts, skipped: list[str]) -> tuple[str, ...]:
-    """The types that are offered where there is a subnet; notes the others, and the zones without them."""
+    """The types that a zone with a subnet offers; adds the zones without them to `skipped`."""
     here = [subnet.zone for subnet in facts.subnets]
     offered: list[str] = []
     for name in facts.types:
@@ -271,20 +269,20 @@ def _not_offered(config: ProvisionConfig, facts: Facts) -> ClusterError:
     if facts.settled:
         subnet = facts.subnets[0]
         return ClusterError(
-            f"the cluster's nodes are in {subnet.subnet_id} ({subnet.zone}), where AWS does not offer {name} any more",
-            hint="cluster down, then cluster up: all nodes are in one subnet",
+            f"the cluster's nodes are in {subnet.subnet_id} ({subnet.zone}), which no longer offers {name}",
+            hint="all nodes are in one subnet: cluster down, then cluster up",
         )
     if config.subnet_id != "auto":
-        problem = f"is in {facts.subnets[0].zone}, which does not offer {', '.join(facts.types)}"
+        problem = f"its zone {facts.subnets[0].zone} does not offer {', '.join(facts.types)}"
         return setting_error(config, "subnet_id", problem, hint=f"{name} is offered in: {zones}")
-    problem = f"offered in {zones} only, where no default subnet is"
-    return type_error(config, name, problem, hint="take another type, or name a subnet: [provision] subnet_id")
+    problem = f"only offered in {zones}, without a default subnet"
+    return type_error(config, name, problem, hint="use another type, or set a subnet: [provision] subnet_id")
 
 
 def _find_roomy(
     config: ProvisionConfig, facts: Facts, types: Sequence[str], skipped: list[str], *, least: int
 ) -> tuple[Subnet, ...]:
-    """The subnets with enough free addresses; notes those without."""
+    """The subnets with enough free addresses; adds the others to `skipped`."""
     serving = [subnet for subnet in facts.subnets if any(subnet.zone in facts.zones[name] for name in types)]
     roomy: list[Subnet] = []
     for subnet in serving:
@@ -301,14 +299,14 @@ def _find_roomy(
     if facts.settled:
         raise AwsError(
             f"the cluster's subnet is full: {'; '.join(skipped)}",
-            hint="ask for fewer nodes, or cluster down, then cluster up in a larger one: [provision] subnet_id",
+            hint="use fewer nodes, or a larger subnet: cluster down, set [provision] subnet_id, cluster up",
         )
     if config.subnet_id != "auto":
         problem = f"has {serving[0].free_addresses} free addresses, {least} needed"
-        raise setting_error(config, "subnet_id", problem, hint='name a larger one, or set subnet_id = "auto"')
+        raise setting_error(config, "subnet_id", problem, hint='set a larger subnet, or subnet_id = "auto"')
     raise AwsError(
         f"no default subnet of {config.region} has {least} free addresses: {'; '.join(skipped)}",
-        hint="name a larger one in cluster.toml: [provision] subnet_id",
+        hint="set a larger subnet in cluster.toml: [provision] subnet_id",
     )
 
 

@@ -1,6 +1,6 @@
-"""What instances and their disks cost, as AWS's price list and its spot price history say.
+"""Prices of instances and disks, from AWS's price list and spot price history.
 
-Prices inform and decide nothing: what cannot be had is None, whatever the reason.
+Prices are only information: an unknown one is None, whatever the reason.
 
 https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PricedPlace = tuple[Market, str, str]
 """A market, an instance type and a zone: what the price of an instance depends on."""
 Prices = Mapping[PricedPlace, float | None]
-"""US dollars an hour of one instance; None where it cannot be had."""
+"""US dollars per hour of one instance; None if unknown."""
 
 # One product for each type and region: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/reading-service-price-list-file-for-services.html
 _LINUX_ON_DEMAND = {
@@ -43,7 +43,7 @@ _GIB_MONTHS = frozenset({"GB-Mo", "GB-month"})
 
 
 def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Prices:
-    """What one instance costs at each place, running Linux. Raises nothing."""
+    """The price of one Linux instance at each place. Raises nothing."""
     on_demand_types = sorted({instance_type for market, instance_type, _ in places if market == "on-demand"})
     spot_types = sorted({instance_type for market, instance_type, _ in places if market == "spot"})
     with bounded_pool() as pool:
@@ -62,20 +62,20 @@ def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Prices
 
 
 def describe_node_prices(clients: Clients, nodes: Sequence[Instance]) -> Prices:
-    """What nodes cost as they run. Raises nothing."""
+    """The prices of running nodes. Raises nothing."""
     return describe_prices(clients, {(node.market, node.instance_type, node.zone) for node in nodes})
 
 
 def find_volume_price(clients: Clients) -> float | None:
-    """US dollars for a GiB of a gp3 volume in a month, or None. Raises nothing.
+    """US dollars per month for a GiB of a gp3 volume, or None. Raises nothing.
 
-    AWS writes GB and means GiB (https://aws.amazon.com/ebs/pricing/).
+    AWS writes GB for GiB (https://aws.amazon.com/ebs/pricing/).
     """
     return _find_price(clients, _GP3, _GIB_MONTHS)
 
 
 def _find_price(clients: Clients, attributes: Mapping[str, str], units: frozenset[str]) -> float | None:
-    """The on-demand price of the region's product with these attributes, if it is unambiguous."""
+    """The on-demand price of the region's product with these attributes, or None."""
     try:
         documents = _list_products(clients.pricing, {"regionCode": clients.region, **attributes})
     except (ClientError, NoConnectionError, HTTPClientError):
@@ -92,10 +92,10 @@ def _list_products(pricing: PricingClient, attributes: Mapping[str, str]) -> lis
 
 
 def parse_price(documents: Iterable[str], units: frozenset[str]) -> float | None:
-    """The price in US dollars for one of the units in products of the price list, which are JSON; else None. Pure.
+    """The price in US dollars for one of the units, in JSON products of the price list; None if unknown. Pure.
 
-    A price of 0 is none: it stands for what is paid for otherwise, such as reserved capacity. When products have
-    different prices, the highest: a promise too low is worse than one too high.
+    A price of 0 is ignored: it means that something else is billed, such as reserved capacity. Of different prices, the
+    highest: an estimate that is too low is worse than one that is too high.
     """
     prices = [
         float(dimension["pricePerUnit"]["USD"])
@@ -114,7 +114,7 @@ def _find_spot_prices(ec2: EC2Client, types: Sequence[str]) -> dict[tuple[str, s
     pages = ec2.get_paginator("describe_spot_price_history").paginate(
         Filters=[{"Name": "instance-type", "Values": list(types)}],
         ProductDescriptions=["Linux/UNIX"],
-        StartTime=datetime.now(UTC),  # a start that is now gives the prices of now, one for each type and zone
+        StartTime=datetime.now(UTC),  # gives the current prices, one for each type and zone
     )
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
     try:

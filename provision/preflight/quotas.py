@@ -1,6 +1,6 @@
-"""How many vCPUs the account may run at once, how many run, and how many a launch needs.
+"""vCPU quotas: how many the account may run, how many run, and how many a launch needs.
 
-AWS counts vCPUs by kinds of instance families, on demand and spot apart, in each region:
+AWS counts vCPUs by kinds of instance families, separately for on-demand and spot, in each region:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-on-demand-instances.html#ec2-on-demand-instances-limits and
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-limits.html have the kinds and their names,
 https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html has the codes.
@@ -29,13 +29,13 @@ _STANDARD = ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z")
 """Im4gn and Is4gen are of the I family (https://aws.amazon.com/ec2/instance-types/i4g/)."""
 _GRAPHICS = ("g", "gr", "vt")
 _PAGE_SIZE = 1000
-ASK_FOR_LESS = "ask for less ([provision] nodes, instance_type, market)"
+ASK_FOR_LESS = "reduce or change [provision] nodes, instance_type or market"
 _FAMILY = regex(r"([a-z]+)([0-9]*)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuotaKind:
-    """What one quota counts. letters: what the families' names begin with; generations: () for all of them."""
+    """What one quota counts. letters: of the families' names; generations: () for all."""
 
     code: str
     name: str
@@ -75,11 +75,11 @@ QUOTA_KINDS: tuple[QuotaKind, ...] = (
         generations=("5",),
     ),
 )
-"""The kinds that this program knows. Families of none of them (inf, trn, dl, f, x, u, hpc, P6 on spot) have others."""
+"""The kinds that this program checks. Other families (inf, trn, dl, f, x, u, hpc, P6 on spot) have other quotas."""
 
 
 def find_quota_kind(instance_type: str, market: Market) -> QuotaKind | None:
-    """What "g5.xlarge" counts against; None where this program does not know it. Pure."""
+    """The quota of a type such as "g5.xlarge"; None if this program does not know it. Pure."""
     named = _FAMILY.match(instance_type)
     if named is None:
         return None
@@ -99,10 +99,10 @@ def find_quota_kind(instance_type: str, market: Market) -> QuotaKind | None:
 def describe_quotas(
     clients: Clients, options: Sequence[LaunchOption], *, launching: int
 ) -> Mapping[tuple[Market, str], Quota]:
-    """The quota that each market and type of the options counts against, those left out that have none known.
+    """The quota of each market and type of the options, if this program knows it.
 
-    launching: how many nodes. Raises what boto3 raises when the account's instances cannot be listed; a limit that
-    cannot be had is part of the answer.
+    launching: how many nodes. Raises boto3's errors when the account's instances cannot be listed; an unknown limit is
+    part of the result.
     """
     wanted: dict[tuple[Market, str], tuple[QuotaKind, int]] = {}
     for option in options:
@@ -125,19 +125,19 @@ def describe_quotas(
 
 
 def quota_error(quotas: Iterable[Quota], *, least: int, launching: int) -> AwsError:
-    """The error when no way to launch fits into the account's limits. least: how many nodes are good enough. Pure."""
+    """The error when no way to launch fits the account's quotas. least: how many nodes are enough. Pure."""
     distinct = tuple(dict.fromkeys(quotas))
     lines = [f"  {line}" for line in map(render_quota, distinct)]
     fewer = f" (nor {least} of them)" if least < launching else ""
     nodes = "node" if launching == 1 else "nodes"
     return AwsError(
-        "\n".join([f"the account's limits do not allow {launching} {nodes}{fewer}:", *lines]),
-        hint=f"{ASK_FOR_LESS}, or for a higher limit: {request_increase(distinct)}",
+        "\n".join([f"the account's quotas do not allow {launching} {nodes}{fewer}:", *lines]),
+        hint=f"{ASK_FOR_LESS}, or request a higher limit: {request_increase(distinct)}",
     )
 
 
 def request_increase(quotas: Iterable[Quota]) -> str:
-    """The commands that ask AWS for limits which the launch fits into. Pure."""
+    """The commands that request sufficient limits from AWS. Pure."""
     return " or ".join(
         "aws service-quotas request-service-quota-increase --service-code ec2 "
         f"--quota-code {quota.code} --desired-value {(quota.in_use or 0) + quota.needed}"
@@ -146,7 +146,7 @@ def request_increase(quotas: Iterable[Quota]) -> str:
 
 
 def render_quota(quota: Quota) -> str:
-    """needed, in use and limit in one line. Pure."""
+    """A quota in one line. Pure."""
     in_use = "unknown" if quota.in_use is None else str(quota.in_use)
     limit = f"unknown ({quota.unknown})" if quota.limit is None else f"{quota.limit:g}"
     return f"{quota.code} {quota.name}: {quota.needed} vCPUs needed, {in_use} in use, limit {limit}"
@@ -162,12 +162,12 @@ def _make_quota(kind: QuotaKind, *, needed: int, in_use: int, limit: float | str
 
 
 def _find_limit(clients: Clients, code: str) -> float | str:
-    """The limit in vCPUs, or why it cannot be had."""
+    """The limit in vCPUs, or why it is unknown."""
     quotas = clients.service_quotas
     try:
         try:
             return quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
-        except quotas.exceptions.NoSuchResourceException:  # nobody has changed it
+        except quotas.exceptions.NoSuchResourceException:  # the account has the default
             return quotas.get_aws_default_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
     except ClientError as error:
         return f"Service Quotas says {error_code(error)}"
@@ -183,7 +183,7 @@ def _count_in_use(ec2: EC2Client, kinds: Sequence[QuotaKind]) -> dict[str, int]:
     counted: list[tuple[QuotaKind, InstanceTypeDef]] = []
     for instance in _running_instances(ec2):
         kind = find_quota_kind(str(instance["InstanceType"]), _market_of(instance))
-        on_dedicated_host = instance.get("Placement", {}).get("Tenancy") == "host"  # these count apart
+        on_dedicated_host = instance.get("Placement", {}).get("Tenancy") == "host"  # has quotas of its own
         if kind is not None and kind in kinds and not on_dedicated_host:
             counted.append((kind, instance))
     vcpus = _describe_vcpus(ec2, {str(one["InstanceType"]) for _, one in counted if not _own_vcpus(one)})
@@ -208,7 +208,7 @@ def _market_of(instance: InstanceTypeDef) -> Market:
 
 
 def _own_vcpus(instance: InstanceTypeDef) -> int:
-    """As the instance itself says; 0 where it does not."""
+    """The instance's own number of vCPUs; 0 if unknown."""
     cpu = instance.get("CpuOptions", {})
     return cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 0)
 

@@ -1,9 +1,8 @@
-"""What EC2 keeps of an instance's console: the fingerprints of its ssh host keys, and its last lines.
+"""An instance's console output in EC2: the fingerprints of its ssh host keys, and its last lines.
 
-cloud-init prints the fingerprints once, in the last stage of an instance's first boot (its module cc_keys_to_console,
-whose frequency is PER_INSTANCE), and they are to be had for as long as EC2's 64 KB hold them. The console reaches us by
-AWS's own API, over TLS, so it says which key is the instance's own before anything is sent to an address that might be
-another's.
+cloud-init prints the fingerprints once, in the last stage of an instance's first boot (module cc_keys_to_console, with
+frequency PER_INSTANCE); they are available as long as EC2's 64 KB hold them. The output arrives by AWS's API, over TLS,
+so the instance's key is known before anything is sent to its address.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 LONGEST_LINE = 160
-"""Of what is shown of a console, in characters."""
+"""The most characters shown of a line."""
 
 _BEGIN = "-----BEGIN SSH HOST KEY FINGERPRINTS-----"
 _END = "-----END SSH HOST KEY FINGERPRINTS-----"
 _KEY_LINE = re.compile(r"(?:^|\s)\d+ (SHA256:[A-Za-z0-9+/]{43})\s.*\([A-Z0-9-]+\)$")
-"""ssh-keygen -l's: bits, fingerprint, comment, type; behind whatever cloud-init, syslog or the kernel put in front."""
+"""Output of ssh-keygen -l: bits, fingerprint, comment, type; after any prefix of cloud-init, syslog or the kernel."""
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 """A terminal's control sequence: CSI, OSC, or a shorter one (ECMA-48)."""
 
 
 def find_host_fingerprints(ec2: EC2Client, instance_id: str) -> frozenset[str]:
-    """The fingerprints (`SHA256:...`) of an instance's ssh host keys, from its console; empty while there are none.
+    """The fingerprints (`SHA256:...`) of an instance's ssh host keys, from its console; empty while it shows none.
 
-    Empty as well while AWS is too busy to say: it was asked for a minute by then, and the caller looks again later.
-    Raises AwsError, which names ec2:GetConsoleOutput where that permission is missing.
+    Also empty after a minute of throttling: the caller tries again later. Raises AwsError, which names
+    ec2:GetConsoleOutput if that permission is missing.
     """
     with aws_errors(f"reading the console of {instance_id}, which shows its host keys' fingerprints"):
         try:
@@ -46,10 +45,7 @@ def find_host_fingerprints(ec2: EC2Client, instance_id: str) -> frozenset[str]:
 
 
 def find_last_console_lines(ec2: EC2Client, instance_id: str, count: int = 10) -> tuple[str, ...]:
-    """The last lines of an instance's console that say something, fit to be shown; none while there is no output.
-
-    Raises AwsError.
-    """
+    """The last non-empty lines of an instance's console, safe to print; none without output. Raises AwsError."""
     with aws_errors(f"reading the console of {instance_id}"):
         return parse_last_lines(_read_console(ec2, instance_id), count)
 
@@ -57,8 +53,8 @@ def find_last_console_lines(ec2: EC2Client, instance_id: str, count: int = 10) -
 def parse_fingerprints(console: str) -> frozenset[str]:
     """The SHA256 fingerprints in the last block of host keys on a console. Pure.
 
-    None when that block has no end: it is being written, or EC2's 64 KB cut it. A block of an earlier boot does not
-    stand in for it, since the keys may have been made anew.
+    Empty if that block has no end: it is still being written, or EC2's 64 KB cut it. A block of an earlier boot is not
+    used instead, since the keys may be new.
     """
     found: set[str] = set()
     complete: frozenset[str] = frozenset()
@@ -76,21 +72,21 @@ def parse_fingerprints(console: str) -> frozenset[str]:
 
 
 def parse_last_lines(console: str, count: int) -> tuple[str, ...]:
-    """The last `count` lines that are not empty, each of LONGEST_LINE characters at most. Pure."""
+    """The last `count` non-empty lines, each cut to LONGEST_LINE characters. Pure."""
     lines = [line for line in _plain_lines(console) if line]
     return tuple(line[:LONGEST_LINE] for line in lines[-count:])
 
 
 def _plain_lines(console: str) -> list[str]:
-    """A console's lines without what would move a terminal's cursor or change its colours. Pure."""
+    """A console's lines without control sequences of terminals. Pure."""
     lines = _ESCAPE.sub("", console).splitlines()
     return ["".join(letter for letter in line if letter.isprintable() or letter == "\t").rstrip() for line in lines]
 
 
 def _read_console(ec2: EC2Client, instance_id: str) -> str:
-    """The last 64 KB of a console; empty while there is none. The newest output where the instance type has that.
+    """The last 64 KB of a console's output; the newest if the instance type supports that.
 
-    `Latest` is for Nitro types alone; others' output may be some minutes old
+    Only Nitro types support `Latest`; the output of others may be some minutes old
     (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html).
     """
     try:

@@ -1,7 +1,7 @@
-"""The nodes' role and the instance profile that carries it, in IAM: found, planned, made and deleted.
+"""The nodes' IAM role and the instance profile that contains it.
 
-IAM takes no ClientToken. What makes it safe to be killed and run again is that the names follow from the cluster's, and
-that everything is tagged in the call that makes it: what is there already counts as made when the tags are ours.
+IAM has no ClientToken. Killing and repeating a run is safe because the names follow from the cluster's name, and each
+call that makes something also tags it: what already exists counts as made if it has the cluster's tags.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 KIND = "role and instance profile"
 POLICY_NAME = "cluster-data"
-"""Of the role's one inline policy that this program makes."""
+"""The name of the role's inline policy."""
 
 _GONE = "NoSuchEntity"
 _THERE = "EntityAlreadyExists"
 _NOT_KNOWN = frozenset({"ConcurrentModification", _GONE})
-"""IAM's answers while it does not know yet what was made a moment ago."""
+"""IAM's codes while it does not know a new resource everywhere."""
 _IN_USE = frozenset({"ConcurrentModification", "DeleteConflict"})
 _NOT_IN_TAGS = re.compile(r"[^\w\s.:/=+\-@]")
-"""IAM allows less in a tag's value than EC2 does (https://docs.aws.amazon.com/IAM/latest/APIReference/API_Tag.html):
-an ARN's user name may have a comma."""
+"""IAM allows fewer characters in a tag's value than EC2 (https://docs.aws.amazon.com/IAM/latest/APIReference/API_Tag.html):
+the user name in an ARN may have a comma."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstanceProfile:
-    """What IAM has under the cluster's name: a role, an instance profile, or both; `ours`: tagged so.
+    """A role, an instance profile, or both, with the cluster's name; `ours`: they carry the cluster's tag.
 
-    policy_names: of the role's inline policies. policy: the document of the one that this program made.
-    in_profile: the role is in the instance profile.
+    in_profile: the role is in the instance profile. policy_names: the role's inline policies. policy: the document of
+    POLICY_NAME.
     """
 
     name: str
@@ -62,11 +62,10 @@ class InstanceProfile:
 
 
 def find_instance_profile(scope: Scope) -> InstanceProfile | None:
-    """What IAM has under the name of the cluster's role and instance profile; None when there is neither.
+    """The role and the instance profile with the cluster's name; None if there is neither.
 
-    Role and profile are looked at apart: where one is ours and the other is not, only ours is told of, as the other
-    one is nobody's business here. Two calls when there is nothing, four at most (and one for each 100 inline policies
-    more). Raises AwsError, also when the caller may not look.
+    If only one of them is ours, the result has only that one. Two to four calls, plus one per 100 inline policies.
+    Raises AwsError.
     """
     iam, called = scope.clients.iam, profile_name(scope.name, region=scope.clients.region)
     with aws_errors(f"looking for the role and the instance profile {called}"):
@@ -90,16 +89,16 @@ def find_instance_profile(scope: Scope) -> InstanceProfile | None:
 
 
 def find_profile_name(config: ProvisionConfig, *, name: str) -> str | None:
-    """Of the instance profile that the nodes are to have; None when they are to have none. Pure."""
+    """The name of the nodes' instance profile; None without one. Pure."""
     if config.instance_profile == "auto":
         return profile_name(name, region=config.region)
     return None if config.instance_profile == "none" else config.instance_profile
 
 
 def plan_instance_profile(wanted: Wanted) -> tuple[Step, ...]:
-    """What is missing of the role and the profile of the cluster, or differs from its policy. Pure.
+    """Makes the cluster's role and profile if anything is missing, or the policy differs. Pure.
 
-    Empty unless [provision] instance_profile is "auto". Raises ClusterError when the name is taken by somebody else.
+    Empty unless [provision] instance_profile is "auto". Raises ClusterError when the name is taken.
     """
     policy, profile = wanted.role_policy, INSTANCE_PROFILE.found_in(wanted.state)
     if wanted.config.instance_profile != "auto" or policy is None:
@@ -120,7 +119,7 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
 
 
 def _look(scope: Scope) -> Look:
-    """Who ends the cluster need not be allowed to look."""
+    """A refused read is not an error: `down` may run without permissions in IAM."""
     try:
         profile = find_instance_profile(scope)
     except AwsError as error:
@@ -147,7 +146,7 @@ def profile_resources(profile: InstanceProfile | None) -> tuple[Resource, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreateInstanceProfile(Step):
-    """Make the nodes' role with its policy, and the instance profile that holds it; what is there is left.
+    """Make the nodes' role with its policy, and the instance profile that contains it, as far as they are missing.
 
     policy: a policy document, as JSON.
     """
@@ -159,9 +158,9 @@ class CreateInstanceProfile(Step):
         return f"make role and instance profile {self.name}"
 
     def apply(self, context: Context) -> bool:
-        """Makes the role with its policy, then the profile, then puts the one into the other.
+        """Makes the role with its policy, then the profile, then adds the role to it.
 
-        In this order, so that a profile that nodes are launched with never gives them a role that lacks its policy.
+        In this order, nodes never get a role without its policy.
         """
         iam, name = context.clients.iam, self.name
         role = partial(
@@ -181,7 +180,7 @@ class CreateInstanceProfile(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteInstanceProfile(Step):
-    """Delete the instance profile and the role, whatever of them is there."""
+    """Delete the instance profile and the role, as far as they exist."""
 
     profile: InstanceProfile
 
@@ -193,7 +192,7 @@ class DeleteInstanceProfile(Step):
         yield "role", [self.profile.name] if self.profile.has_role else []
 
     def apply(self, context: Context) -> bool:
-        """The order is IAM's, which deletes nothing that is still in use. False: all was gone."""
+        """Deletes in IAM's order, which does not delete what is in use. False: nothing existed."""
         iam, name = context.clients.iam, self.profile.name
         calls: list[Callable[[], object]] = []
         if self.profile.in_profile:
@@ -211,7 +210,7 @@ class DeleteInstanceProfile(Step):
 
 
 def _create(kind: str, name: str, make: Callable[..., object], find: Callable[[], object], context: Context) -> None:
-    """Makes it with the cluster's tags; what is there already counts as made when they are its tags."""
+    """Makes it with the cluster's tags; an existing one counts as made if it has them."""
     named = tags(name=context.cluster, owner=_NOT_IN_TAGS.sub("_", context.owner), role=kind.replace(" ", "-"))
     try:
         make(Tags=[{"Key": key, "Value": value} for key, value in named.items()])
@@ -223,7 +222,7 @@ def _create(kind: str, name: str, make: Callable[..., object], find: Callable[[]
 
 
 def _add_role(iam: IAMClient, name: str) -> None:
-    """A profile holds one role: LimitExceeded says that there is one, which may be ours already."""
+    """A profile contains one role: LimitExceeded means that it has one, which may be ours."""
     try:
         retry_while(_NOT_KNOWN, partial(iam.add_role_to_instance_profile, InstanceProfileName=name, RoleName=name))
     except ClientError as error:
@@ -233,15 +232,15 @@ def _add_role(iam: IAMClient, name: str) -> None:
         held = _role_names(profile) if profile is not None else ()
         if name not in held:
             raise ClusterError(
-                f"the instance profile {name} holds another role, {', '.join(held) or 'unknown'}, which this "
-                "program did not put there",
+                f"the instance profile {name} contains another role, {', '.join(held) or 'unknown'}, which this "
+                "program did not add",
                 hint=f"aws iam remove-role-from-instance-profile --instance-profile-name {name} "
                 f"--role-name {held[0] if held else 'ROLE'}",
             ) from error
 
 
 def _delete(call: Callable[[], object]) -> bool:
-    """Deletes something; False: it was gone. What it depended on may count as there for some time after its end."""
+    """False: it did not exist. IAM may report it as in use for some time after its dependents are deleted."""
     try:
         retry_while(_IN_USE, call)
     except ClientError as error:
@@ -252,7 +251,7 @@ def _delete(call: Callable[[], object]) -> bool:
         raise AwsError(
             f"AWS says: {aws_words(error)}: the nodes' role or instance profile is still in use after "
             f"{NOT_FOUND_TIMEOUT_S:.0f} s",
-            hint="take away what was attached to it by hand, then: cluster down",
+            hint="detach what was attached by hand, then: cluster down",
         ) from error
     return True
 
@@ -276,7 +275,7 @@ def _read_policy(iam: IAMClient, name: str) -> str | None:
 
 
 def _unless_gone(read: Callable[[], T]) -> T | None:
-    """What is read; None when it is not there, or is deleted meanwhile."""
+    """The result of `read`; None if the resource does not exist."""
     try:
         return read()
     except ClientError as error:
@@ -290,7 +289,7 @@ def _role_names(profile: InstanceProfileTypeDef) -> tuple[str, ...]:
 
 
 def _is_ours(found: Any, name: str) -> bool:
-    """Whether a role or profile, if there is one, carries the tag of the cluster `name`."""
+    """Whether a role or profile exists and carries the tag of the cluster `name`."""
     return found is not None and find_tag(found.get("Tags", []), TAG_NAME) == name
 
 

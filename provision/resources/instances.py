@@ -1,4 +1,4 @@
-"""The instances of a cluster once they are launched: waited for, terminated, rolled back."""
+"""A cluster's instances after the launch: wait for them, terminate them, roll back."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 KIND = "instance"
 STAND_IN = "i-00000000000000000"
-"""Of a dry run, when there is no instance yet."""
+"""For dry runs without an instance."""
 RUNNING_TIMEOUT_S = 600.0
 TERMINATED_TIMEOUT_S = 900.0
 """Large GPU instances take minutes to shut down."""
 _UNKNOWN = "InvalidInstanceID.NotFound"
 _NO_ROOM = "InsufficientInstanceCapacity"
-"""In the StateReason of an instance that EC2 accepted and then had no room for
+"""In the StateReason of an instance that EC2 accepted and then had no capacity for
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html)."""
 
 
@@ -58,10 +58,9 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitForRunning(Step):
-    """Wait until the nodes 0 to nodes-1 run and have the address that they are to be reached at.
+    """Wait until the nodes 0 to nodes-1 run and have an address, except those that LaunchNodes had no capacity for.
 
-    Without those that LaunchNodes, in the same plan, did without. least: how many of them are good enough when
-    others end while starting; None: all.
+    least: how many are enough if others end while starting; None: all.
     """
 
     nodes: int
@@ -72,10 +71,10 @@ class WaitForRunning(Step):
         return f"wait until {count(self.nodes, 'node runs', 'nodes run')}"
 
     def apply(self, context: Context) -> bool:
-        """Until every node runs. One that ends ends the wait: it will not come back. One read per look.
+        """Waits until every node runs; a node that ends while starting is an error. One read per poll.
 
-        Raises CapacityError when one ended because AWS had no room after all, AwsError when it ended otherwise or when
-        the time is over.
+        Raises CapacityError if it ended for lack of capacity; AwsError if it ended otherwise, or after
+        RUNNING_TIMEOUT_S.
         """
         wanted = set(range(self.nodes)) - context.without
         least = len(wanted) if self.least is None else self.least
@@ -91,11 +90,11 @@ class WaitForRunning(Step):
             if not context.launched <= live | instances.ended.keys():
                 return None  # EC2 does not list all of them yet
             if failed := sorted(seen & instances.ended.keys()):
-                context.files.forget_launches(instances.by_token)  # their token would bring back the ended ones
+                context.files.forget_launches(instances.by_token)  # their token would only return the ended ones
                 left = wanted & {node.index for node in instances.live}
                 if len(left) < least:
                     raise _ended_while_starting(failed, instances, context)
-                what = f"{_reasons(failed, instances)}: going on without {format_indices(wanted - left)}"
+                what = f"{_reasons(failed, instances)}: continuing without nodes {format_indices(wanted - left)}"
                 context.report(Event(kind="warn", what=what))
                 wanted = left
                 seen.difference_update(failed)
@@ -110,23 +109,23 @@ class WaitForRunning(Step):
         if poll(look, timeout_s=RUNNING_TIMEOUT_S) is None:
             raise AwsError(
                 f"nodes {format_indices(wanted - ready)} do not run after {RUNNING_TIMEOUT_S:.0f} s",
-                hint="cluster up waits on; cluster down ends all",
+                hint="to continue waiting: cluster up; to delete everything: cluster down",
             )
-        # Not before: until EC2 lists the nodes, the token is what keeps a repeated launch from doubling them.
+        # Not earlier: until EC2 lists the nodes, the token keeps a repeated launch from doubling them.
         context.files.forget_launches(by_token)
         return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TerminateInstances(Step):
-    """Terminate nodes. untrusted: other instances that carry the cluster's tag, which end with the whole cluster."""
+    """Terminate nodes. untrusted: other instances with the cluster's tag, which `down` terminates as well."""
 
     nodes: tuple[Node, ...]
     untrusted: tuple[UntrustedInstance, ...] = ()
 
     @property
     def ids(self) -> list[str]:
-        """Of all of them."""
+        """The ids of all of them."""
         return [instance.instance_id for instance in (*self.nodes, *self.untrusted)]
 
     def describe(self) -> str:
@@ -142,9 +141,10 @@ class TerminateInstances(Step):
         return ((KIND, self.ids),)
 
     def apply(self, context: Context) -> bool:
-        """Terminates in one call those of them that are there. False: none is.
+        """Terminates them in one call. False: none exists.
 
-        One id that EC2 does not know makes it refuse all of them; it may be gone, or too young to be known everywhere.
+        EC2 rejects the whole call for one unknown id, of an instance that is gone or too new. Then only those that EC2
+        lists are terminated.
         """
         terminate = context.clients.ec2.terminate_instances
 
@@ -166,7 +166,7 @@ class TerminateInstances(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitForTerminated(Step):
-    """Wait until instances are gone."""
+    """Wait until instances are terminated."""
 
     instance_ids: tuple[str, ...]
 
@@ -174,7 +174,7 @@ class WaitForTerminated(Step):
         return f"wait until {count(len(self.instance_ids), 'instance has', 'instances have')} ended"
 
     def apply(self, context: Context) -> bool:
-        """Until none of them is live or shutting down. One read per look."""
+        """Waits until none of them is live or shutting down. One read per poll."""
         _wait_until_gone(self.instance_ids, context)
         return True
 
@@ -182,14 +182,14 @@ class WaitForTerminated(Step):
 def wait_until_none(
     instance_ids: Sequence[str], find: Callable[[Instances], Collection[str]], context: Context, *, timeout_s: float
 ) -> set[str]:
-    """Waits until `find` names none of these instances any more; those that are left after timeout_s seconds."""
+    """Waits until `find` returns none of these instances; returns those left after timeout_s seconds."""
     left = set(instance_ids)
 
     def look() -> bool | None:
         nonlocal left
         before, left = left, left.intersection(find(describe_now(context)))
         if left and len(left) != len(before):
-            context.report(Event(kind="info", what=f"{len(left)} of {len(instance_ids)} instances are left"))
+            context.report(Event(kind="info", what=f"waiting for {len(left)} of {len(instance_ids)} instances"))
         return None if left else True
 
     poll(look, timeout_s=timeout_s)
@@ -197,10 +197,10 @@ def wait_until_none(
 
 
 def roll_back(context: Context) -> None:
-    """Ends what this run has launched, and waits until it is gone: part of a cluster would only cost money."""
+    """Terminates the instances that this run launched, and waits until they are gone."""
     ids = sorted(context.launched)
-    context.report(Event(kind="warn", what=f"ending the {len(ids)} nodes that this run has launched"))
-    # They were launched a moment ago, and may not be known everywhere yet.
+    context.report(Event(kind="warn", what=f"terminating the {count(len(ids), 'node')} that this run launched"))
+    # EC2 may not know new instances everywhere yet.
     retry_while({_UNKNOWN}, lambda: context.clients.ec2.terminate_instances(InstanceIds=ids))
     context.files.forget_launches({})
     context.launched.clear()
@@ -214,13 +214,13 @@ def _wait_until_gone(instance_ids: Sequence[str], context: Context) -> None:
     if left := wait_until_none(instance_ids, find, context, timeout_s=TERMINATED_TIMEOUT_S):
         raise AwsError(
             f"still shutting down after {TERMINATED_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
-            hint="cluster down waits on",
+            hint="to continue waiting: cluster down",
         )
 
 
 def _ended_while_starting(failed: list[str], instances: Instances, context: Context) -> AwsError:
     message = _reasons(failed, instances)
-    hint = "cluster up launches the missing ones again; cluster down ends all"
+    hint = "to launch the missing nodes again: cluster up; to delete everything: cluster down"
     no_room = all(_NO_ROOM in instances.ended[instance_id] for instance_id in failed)
     if no_room and context.option is not None and set(failed) <= context.launched:
         return CapacityError(message, option=context.option.label, hint=hint)
@@ -236,7 +236,7 @@ def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
     yield from launch_dry_runs(ec2, wanted)
     nodes = wanted.state.nodes
     instance_id = nodes[0].instance_id if nodes else STAND_IN
-    # The console has the host keys: without it nodes are paid for that nobody may reach.
+    # The console shows the host keys: without it, nodes cost money and cannot be reached.
     console = {"InstanceId": instance_id}
     yield DryRun(action="ec2:GetConsoleOutput", call=ec2.get_console_output, request=console, stands_in=not nodes)
     ending = {"InstanceIds": [instance_id]}

@@ -1,4 +1,4 @@
-"""The key pair: the private key is on this machine and nowhere else, EC2 has the public half."""
+"""The key pair: only this machine has the private key; EC2 has the public half."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 KIND = "key pair"
 STAND_IN_NAME = "cluster-0"
-"""Of a key pair that cannot exist: no cluster's name begins with a digit."""
+"""A name that cannot exist, for dry runs: no cluster's name begins with a digit."""
 _PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
-"""Well formed, and all zeros: for a dry run, when the cluster's own key may not be made yet."""
+"""Well formed, all zeros: for dry runs, which make no key."""
 
 
 def find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
-    """The key pair that has the cluster's name. Raises AwsError.
+    """The key pair with the cluster's name. Raises AwsError.
 
-    By a filter, and not by KeyNames: what is missing is then an empty list, and not an error.
+    By a filter instead of KeyNames: a missing key pair gives an empty list, not an error.
     """
     with aws_errors(f"looking for the key pair of cluster {name}"):
         found = ec2.describe_key_pairs(
@@ -47,7 +47,7 @@ def find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
 
 
 def normal_public_key(text: str) -> str:
-    """A public key line without its comment and line end, to be compared."""
+    """A public key line without comment and line end, for comparison."""
     return " ".join(text.split()[:2])
 
 
@@ -56,7 +56,7 @@ def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
 
 
 def plan_key_pair(wanted: Wanted) -> tuple[Step, ...]:
-    """What makes the key pair in EC2 that of this machine's private key. Raises ClusterError.
+    """Makes EC2's key pair match this machine's private key. Raises ClusterError.
 
     in EC2       here         nodes   steps
     none         none         none    make, import
@@ -64,12 +64,12 @@ def plan_key_pair(wanted: Wanted) -> tuple[Step, ...]:
     ours         the same     any     -
     ours         none         none    delete, make, import
     ours         another      none    delete, import
-    any          none         some    refused: nobody can reach these nodes
-    ours         another      some    refused: not the key of these nodes
-    not ours     any          any     refused
+    any          none         some    error: this machine could not reach the nodes
+    ours         another      some    error: the same
+    not ours     any          any     error
 
-    Untrusted instances that were launched with a key pair of this name count as nodes here: whoever has the cluster's
-    private key may work with them, and another key must not be put in its place.
+    Untrusted instances with a key pair of this name count as nodes: whoever has their private key may use them, so the
+    key pair must not be replaced.
     """
     key, state, local_key = wanted.state.key_pair, wanted.state, wanted.local_key
     key_name = wanted.resource_name
@@ -77,15 +77,21 @@ def plan_key_pair(wanted: Wanted) -> tuple[Step, ...]:
         raise not_ours(f"key pair {key_name}", name=wanted.name)
     using = (*state.nodes, *(instance for instance in state.untrusted if instance.key_name == key_name))
     if using and (local_key is None or (key is not None and key.public_key != local_key)):
-        what = "is not on this machine" if local_key is None else "on this machine is another one"
-        raise ClusterError(
-            f"cluster {wanted.name} has {len(using)} nodes, which only its private key can reach; it {what}",
-            hint="put the key back, or work from the machine that made it; or end all: cluster down",
-        )
+        raise missing_key(wanted.name, local_key)
     if key is not None and key.public_key == local_key:
         return ()
     deletion = (DeleteKeyPair(key_name=key.key_name),) if key is not None else ()
     return (*deletion, ImportKeyPair(key_name=key_name, is_made=local_key is None))
+
+
+def missing_key(name: str, local_key: str | None, error: ClientError | None = None) -> ClusterError:
+    """The error for a cluster whose private key this machine does not have. local_key: the one it has, if any."""
+    words = f"AWS says: {aws_words(error)}: " if error is not None else ""
+    what = "is not on this machine" if local_key is None else "is not the one on this machine"
+    return ClusterError(
+        f"{words}the private key of cluster {name} {what}; without it this machine cannot reach the nodes",
+        hint="restore the key, or use the machine that made the cluster; to delete everything: cluster down",
+    )
 
 
 def _plan_down(state: ClusterState) -> tuple[Step, ...]:
@@ -95,7 +101,7 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportKeyPair(Step):
-    """Import the public half of the private key. is_made: the private key is made first, on this machine."""
+    """Import the public half of the private key. is_made: make the private key first, on this machine."""
 
     makes = KIND
     key_name: str
@@ -107,7 +113,7 @@ class ImportKeyPair(Step):
         return f"import key pair {self.key_name} from this machine's private key"
 
     def apply(self, context: Context) -> bool:
-        """Makes the private key if it is missing, and imports its public half. False: EC2 had it already."""
+        """Makes the private key if it is missing, and imports its public half. False: EC2 already had it."""
         public_key = context.files.make_key()
         ec2 = context.clients.ec2
         try:
@@ -118,12 +124,8 @@ class ImportKeyPair(Step):
             existing = poll(lambda: find_key_pair(ec2, name=context.cluster), timeout_s=NOT_FOUND_TIMEOUT_S)
             if existing is None or not existing.ours:
                 raise not_ours(f"key pair {self.key_name}", name=context.cluster, error=error) from error
-            if existing.public_key != public_key:  # another machine has made it since this run looked
-                raise ClusterError(
-                    f"AWS says: {aws_words(error)}: the key pair {self.key_name} is this cluster's, and its private "
-                    "key is not the one on this machine",
-                    hint="work from the machine that made it; or end all: cluster down",
-                ) from error
+            if existing.public_key != public_key:  # another machine has made it since the plan
+                raise missing_key(context.cluster, public_key, error) from error
             return False
         return True
 
@@ -142,7 +144,7 @@ class DeleteKeyPair(Step):
         return ((KIND, [self.key_name]),)
 
     def apply(self, context: Context) -> bool:
-        """EC2 says yes even if it is gone. One that was made a moment ago may not be known everywhere yet."""
+        """EC2 also reports success for a missing key pair, and may not know a new one everywhere yet."""
         ec2 = context.clients.ec2
 
         def delete() -> bool | None:

@@ -1,4 +1,4 @@
-"""After a crash: has a launch that was under way taken effect? EC2's lists lag behind its deeds."""
+"""After a crash: finds out whether an interrupted launch took effect. EC2's lists lag behind its calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 SETTLE_S = 30.0
-"""How old a launch is, in seconds, when what EC2 does not list was not launched; or made, for other things."""
+"""A launch of this age that EC2 does not list did not take effect; the same for other resources."""
 
 
 def wait_for_interrupted_launches(
@@ -26,10 +26,10 @@ def wait_for_interrupted_launches(
     report: Report,
     except_digests: frozenset[str] = frozenset(),
 ) -> None:
-    """Waits until the launches in the journal show in EC2's lists, or are SETTLE_S old without.
+    """Waits until EC2 lists the launches in the journal, or they are SETTLE_S old.
 
-    except_digests: of requests that need not be waited for, since they will be repeated with their own tokens.
-    Returns at once when the last `up` was not interrupted. Raises AwsError, ClusterError (a damaged journal).
+    except_digests: of requests that need no wait because they will be repeated with the same tokens.
+    Returns at once if the last `up` was not interrupted. Raises AwsError; ClusterError (a damaged journal).
     """
     launches = [launch for launch in files.launches() if launch.digest not in except_digests]
     if not launches:
@@ -41,16 +41,16 @@ def wait_for_interrupted_launches(
         return True if all(_shows_all(launch, listed.get(launch.token, ())) for launch in launches) else None
 
     if look() is None and age_s < SETTLE_S:
-        report(Event(kind="info", what="a launch was interrupted: looking whether AWS carried it out"))
+        report(Event(kind="info", what="a launch was interrupted: checking whether it took effect"))
         poll(look, timeout_s=SETTLE_S - max(age_s, 0.0))
 
 
 def forget_seen_launches(ec2: EC2Client, *, name: str, files: ClusterFiles) -> None:
-    """Drops the tokens of launches that EC2 lists; their instances stay known. For whoever holds the cluster's lock.
+    """Drops the tokens of launches that EC2 lists; their instances stay known. The caller holds the cluster's lock.
 
-    EC2 answers a repeated token with the instances of the first call, also when these have ended. A token is needed
-    only until what it launched is listed: from then on nobody repeats the launch by mistake. Returns at once when there
-    is no launch in the journal. Raises AwsError, ClusterError (a damaged journal).
+    EC2 answers a repeated token with the instances of the first call, even if these have ended. Once they are listed,
+    the token is not needed: no run repeats the launch by mistake. Returns at once if the journal has no launch.
+    Raises AwsError; ClusterError (a damaged journal).
     """
     launches = files.launches()
     if not launches:
@@ -68,7 +68,7 @@ def forget_seen_launches(ec2: EC2Client, *, name: str, files: ClusterFiles) -> N
 def _shows_all(launch: Launch, ids: Collection[str]) -> bool:
     """Whether `ids`, the instances that EC2 lists with a launch's token, are all that it launched. Pure.
 
-    A launch whose answer was lost may have been for fewer nodes than it asked for: of that this says no.
+    False for a launch whose response was lost and that got fewer nodes than it requested.
     """
     if launch.instance_ids:
         return set(launch.instance_ids) <= set(ids)
@@ -76,10 +76,10 @@ def _shows_all(launch: Launch, ids: Collection[str]) -> bool:
 
 
 def wait_for_what_was_made(*, files: ClusterFiles, is_listed: Callable[[str], bool], report: Report) -> None:
-    """Waits until what the last runs made, or began to make, shows in EC2's lists, or is SETTLE_S old without.
+    """Waits until EC2 lists what earlier runs made, or began to make, or it is SETTLE_S old; then `down` can find it.
 
-    For who is about to delete all that is listed. is_listed: whether EC2 lists something of a kind. Returns at once
-    when all of it is there. Raises AwsError, ClusterError (a damaged file).
+    is_listed: whether EC2 lists a resource of a kind. Returns at once if all are listed. Raises AwsError; ClusterError
+    (a damaged file).
     """
     now = time.time()
     young = {kind: at for kind, at in files.makings().items() if now - at < SETTLE_S}
@@ -90,5 +90,5 @@ def wait_for_what_was_made(*, files: ClusterFiles, is_listed: Callable[[str], bo
         return True if all(is_listed(kind) for kind in young) else None
 
     if look() is None:
-        report(Event(kind="info", what="something was made a moment ago: waiting until AWS lists it"))
+        report(Event(kind="info", what="waiting until AWS lists what the last run made"))
         poll(look, timeout_s=SETTLE_S - max(now - max(young.values()), 0.0))

@@ -1,7 +1,7 @@
-"""What may cost money beside the instances: spot requests, volumes, network interfaces and elastic addresses.
+"""What may cost money besides instances: spot requests, volumes, network interfaces and elastic addresses.
 
-Volumes and interfaces end with their instance as `up` launches it. They stay when somebody detached them or switched
-that off. Addresses are never ours: those with the cluster's tag are only told of.
+`up` launches instances whose volumes and interfaces are deleted with them. They stay if someone detaches them or turns
+that off. `up` makes no addresses: `down` only reports those with the cluster's tag.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VOLUME = "volume"
 INTERFACE = "network interface"
 SPOT_REQUEST = "spot request"
 PENDING_STATES = ("open", "active", "disabled")
-"""States that a request leaves for an instance: `disabled` is a persistent one whose instance is stopped
+"""States in which a request can still get an instance: `disabled` is a persistent one whose instance is stopped
 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html)."""
 STAND_IN = "sir-00000000"
 
@@ -46,19 +46,19 @@ def _list_addresses(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[st
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteOrphans(Step):
-    """Delete volumes or network interfaces of the cluster that no instance holds any more."""
+    """Delete volumes or network interfaces of the cluster that no instance uses."""
 
     kind: str
     ids: tuple[str, ...]
 
     def describe(self) -> str:
-        return f"delete {count(len(self.ids), self.kind)} that no instance has"
+        return f"delete {count(len(self.ids), f'unattached {self.kind}')}"
 
     def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
         return ((self.kind, self.ids),)
 
     def apply(self, context: Context) -> bool:
-        """Deletes them, one call for each. False: all are gone. Raises ClientError."""
+        """Deletes them, one call each. False: none existed. Raises ClientError."""
         ec2 = context.clients.ec2
 
         def delete(each: str) -> None:
@@ -77,10 +77,10 @@ def _orphans(
     *,
     actions: tuple[str, ...],
 ) -> ResourceKind[tuple[str, ...]]:
-    """A kind of which those go that nothing holds: they are `available`."""
+    """A kind of which `down` deletes the `available` ones, which nothing uses."""
 
     def find(scope: Scope) -> tuple[str, ...]:
-        with aws_errors(f"looking for {kind}s that cluster {scope.name} has left"):
+        with aws_errors(f"looking for unattached {kind}s of cluster {scope.name}"):
             free: FilterTypeDef = {"Name": "status", "Values": ["available"]}
             return tuple(sorted(ids(scope.clients.ec2, [tagged(scope.name), free])))
 
@@ -97,7 +97,7 @@ def _orphans(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpotRequest:
-    """A spot request of the cluster that may still lead to an instance, or belongs to one that lives."""
+    """A spot request of the cluster that may still get an instance, or has a live one."""
 
     request_id: str
     state: str
@@ -110,7 +110,7 @@ def _find_spot_requests(scope: Scope) -> tuple[SpotRequest, ...]:
 
 
 def _describe_spot_requests(ec2: EC2Client, filters: list[FilterTypeDef]) -> tuple[SpotRequest, ...]:
-    """By their ids. One call, and one more per further 1000."""
+    """Sorted by id. One call per 1000."""
     pages = ec2.get_paginator("describe_spot_instance_requests")
     found = [
         SpotRequest(
@@ -129,9 +129,9 @@ def _list_spot_requests(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterabl
 
 
 def _plan_cancellation(state: ClusterState) -> tuple[Step, ...]:
-    """Those that can still lead to an instance. One that has its instance ends with that: ours are one-time requests.
+    """Cancels those that can still get an instance, before the instances end.
 
-    They go before the instances, or one could come behind the back of this plan.
+    Ours are one-time requests, which end with their instance.
     """
     known = {*(instance.instance_id for instance in (*state.nodes, *state.untrusted)), *state.ending}
     stale = tuple(
@@ -144,7 +144,7 @@ def _plan_cancellation(state: ClusterState) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CancelSpotRequests(Step):
-    """Cancel spot requests that could still lead to an instance."""
+    """Cancel spot requests that could still get an instance."""
 
     request_ids: tuple[str, ...]
 
@@ -155,14 +155,14 @@ class CancelSpotRequests(Step):
         return ((SPOT_REQUEST, self.request_ids),)
 
     def apply(self, context: Context) -> bool:
-        """Cancels them in one call. False: all are gone. Raises ClientError."""
+        """Cancels them in one call. False: none exists. Raises ClientError."""
         ec2 = context.clients.ec2
         try:
             ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=list(self.request_ids))
         except ClientError as error:
             if error_code(error) != "InvalidSpotInstanceRequestID.NotFound":
                 raise
-            # One id that EC2 does not know makes it refuse all of them: cancel those that it still lists.
+            # EC2 rejects the whole call for one unknown id: cancel those that it still lists.
             listed = set(_list_spot_requests(ec2, [tagged(context.cluster)]))
             still = [request_id for request_id in self.request_ids if request_id in listed]
             if not still:

@@ -1,4 +1,4 @@
-"""The placement group, with the strategy `cluster`: nodes that are close together talk faster."""
+"""The placement group, with the strategy `cluster`: close together, nodes have a faster network."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ KIND = "placement group"
 IN_USE_TIMEOUT_S = 180.0
 _IN_USE = "InvalidPlacementGroup.InUse"
 STAND_IN_NAME = "cluster-0"
-"""Of one that cannot exist: no cluster's name begins with a digit."""
+"""A name that cannot exist, for dry runs: no cluster's name begins with a digit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacementGroup:
-    """A placement group that has the cluster's name; `ours`: it carries the cluster's tag as well."""
+    """A placement group with the cluster's name; `ours`: it also carries the cluster's tag."""
 
     group_name: str
     ours: bool
@@ -48,7 +48,7 @@ def _find(scope: Scope) -> PlacementGroup | None:
 
 
 def find_placement_group(ec2: EC2Client, *, name: str) -> PlacementGroup | None:
-    """The placement group that has the cluster's name. Raises AwsError."""
+    """The placement group with the cluster's name. Raises AwsError."""
     named: FilterTypeDef = {"Name": "group-name", "Values": [resource_name(name)]}
     with aws_errors(f"looking for the placement group of cluster {name}"):
         found = ec2.describe_placement_groups(Filters=[named])["PlacementGroups"]
@@ -68,7 +68,7 @@ def _is_there(group: PlacementGroupTypeDef) -> bool:
 
 
 def find_placement_name(wanted: Wanted) -> str | None:
-    """The placement group's name where a launch uses it. Pure."""
+    """The placement group's name, if the launch may use it. Pure."""
     options = wanted.preflight.options if wanted.preflight is not None else ()
     return wanted.resource_name if any(option.placement for option in options) else None
 
@@ -99,7 +99,7 @@ class CreatePlacementGroup(Step):
         return f"make placement group {self.group_name}"
 
     def apply(self, context: Context) -> bool:
-        """Makes it, or takes the one of that name if it is ours. False: it was there."""
+        """Makes it, or uses an existing one of that name if it is ours. False: it existed."""
         ec2 = context.clients.ec2
         try:
             ec2.create_placement_group(**_create_request(context.cluster, owner=context.owner))
@@ -127,7 +127,7 @@ class DeletePlacementGroup(Step):
         return ((KIND, [self.group_name]),)
 
     def apply(self, context: Context) -> bool:
-        """Deletes it once no instance is in it. False: it was gone."""
+        """False: it did not exist."""
         ec2 = context.clients.ec2
         delete = partial(ec2.delete_placement_group, GroupName=self.group_name)
         try:
@@ -137,11 +137,11 @@ class DeletePlacementGroup(Step):
                 return False
             if error_code(error) != _IN_USE:
                 raise
-            blocking = ", ".join(_find_instances(ec2, self.group_name)) or "by what, AWS does not say"
+            blocking = ", ".join(_find_instances(ec2, self.group_name)) or "AWS does not say by what"
             raise AwsError(
                 f"AWS says: {aws_words(error)}: the placement group {self.group_name} is still in use after "
                 f"{IN_USE_TIMEOUT_S:.0f} s: {blocking}",
-                hint="end the instances in it if they are not this cluster's, then: cluster down",
+                hint="terminate the instances in it if they are not this cluster's, then: cluster down",
             ) from error
         return True
 

@@ -1,4 +1,4 @@
-"""The form that every kind of resource has. provision/resources/table.py lists the kinds."""
+"""ResourceKind: what every kind of resource defines. provision/resources/table.py lists the kinds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resource:
-    """Something in AWS that is a cluster's. deletion: the command that would delete it; "" where that is not known."""
+    """A resource of a cluster in AWS. deletion: the command that deletes it; "" if unknown."""
 
     kind: str
     resource_id: str
@@ -33,7 +33,7 @@ class Resource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unseen:
-    """Something that could not be looked at, and why, in words."""
+    """A kind of resource that could not be read, and why."""
 
     kind: str
     why: str
@@ -41,7 +41,7 @@ class Unseen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """What is left of one kind. looked_for: in the plural. in_progress: uploads that somebody may be at."""
+    """What is left of one kind. looked_for: kinds, in the plural. in_progress: uploads that may still be running."""
 
     looked_for: tuple[str, ...]
     left: tuple[Resource, ...] = ()
@@ -51,7 +51,7 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """Where a cluster's resources are looked for. urls: folders in S3 (s3://bucket/folder/) that it uses."""
+    """Where to look for a cluster's resources. urls: folders in S3 (s3://bucket/folder/) that it uses."""
 
     clients: Clients
     name: str
@@ -60,9 +60,10 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DryRun:
-    """A call that is only rehearsed.
+    """A dry run of a call.
 
-    call: takes the request. stands_in: it names what cannot exist. also: actions that are allowed when this one is.
+    call: takes the request. stands_in: the request names a resource that cannot exist. also: further actions that a
+    success allows.
     """
 
     action: str
@@ -74,13 +75,12 @@ class DryRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceKind(Generic[T]):
-    """One kind of resource; what it has no use for is None.
+    """One kind of resource; None for what it does not need.
 
-    look: a fresh look, by the cluster's tag, at all that is left. find: what plans are made from, kept in
-    ClusterState.found; None for what describe_cluster reads. may_be_unseen: who ends a cluster need not be allowed to
-    look: what costs money goes nevertheless. is_wanted: whether `up` needs it. plan_up and plan_down
-    are pure. dry_runs: rehearsals of the calls that `up` and `down` would make. actions: all of EC2's that are
-    called, for the operator's policy. All that read raise AwsError.
+    look: finds all that is left, by the cluster's tag. find: reads what plans need, for ClusterState.found; None if
+    describe_cluster reads it. may_be_unseen: `down` continues if `find` is refused. is_wanted: whether `up` needs it.
+    plan_up, plan_down: pure. dry_runs: of the calls of `up` and `down`. actions: EC2 actions that it calls, for the
+    operator's policy. `look` and `find` raise AwsError.
     """
 
     kind: str
@@ -94,7 +94,7 @@ class ResourceKind(Generic[T]):
     actions: tuple[str, ...] = ()
 
     def found_in(self, state: ClusterState) -> T | None:
-        """What `find` had found; None when it has not looked."""
+        """The result of `find`; None if it was not called."""
         found: T | None = state.found.get(self.kind)
         return found
 
@@ -102,7 +102,7 @@ class ResourceKind(Generic[T]):
 def look_by_tag(
     kind: str, ids: Callable[[EC2Client, list[FilterTypeDef]], Iterable[str]], command: str
 ) -> Callable[[Scope], Look]:
-    """A look at what carries the cluster's tag in EC2. command: the aws-cli's, which deletes one."""
+    """A `look` for what carries the cluster's tag in EC2. command: the AWS CLI's, which deletes one."""
 
     def look(scope: Scope) -> Look:
         ec2 = scope.clients.ec2
@@ -121,7 +121,7 @@ def look_by_tag(
 
 
 def retry_while(codes: Collection[str], call: Callable[[], T], *, timeout_s: float = NOT_FOUND_TIMEOUT_S) -> T:
-    """Repeats a call while AWS answers with one of the codes, timeout_s at most. Raises ClientError, the last one."""
+    """Repeats a call while AWS answers with one of the codes, for at most timeout_s. Raises the last ClientError."""
     refused: list[ClientError] = []
 
     def attempt() -> tuple[T] | None:
@@ -140,7 +140,7 @@ def retry_while(codes: Collection[str], call: Callable[[], T], *, timeout_s: flo
 
 
 def delete_each(delete: Callable[[T], object], things: Iterable[T], *, gone: Collection[str]) -> bool:
-    """Deletes them, one call for each. gone: the codes that say that it is no more. False: all are gone."""
+    """Deletes them, one call each. gone: codes for "does not exist". False: none existed."""
     changed = False
     for thing in things:
         try:
@@ -154,7 +154,7 @@ def delete_each(delete: Callable[[T], object], things: Iterable[T], *, gone: Col
 
 
 def tagged(name: str) -> FilterTypeDef:
-    """The filter for what carries the tag of the cluster `name`."""
+    """The filter for the tag of the cluster `name`."""
     return {"Name": f"tag:{TAG_NAME}", "Values": [name]}
 
 
@@ -166,9 +166,6 @@ def find_tag(found: Iterable[TagTypeDef], key: str) -> str | None:
 def tag_specification(
     kind: ResourceTypeType, *, name: str, owner: str, role: str | None = None, more: Mapping[str, str] | None = None
 ) -> TagSpecificationTypeDef:
-    """The cluster's tags for a call that makes something: what is tagged so is never there without its tags.
-
-    role: by default the kind itself.
-    """
+    """The cluster's tags for the call that makes the resource: it never exists untagged. role: by default the kind."""
     named = {**tags(name=name, owner=owner, role=role or kind), **(more or {})}
     return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in named.items()]}

@@ -1,4 +1,4 @@
-"""The security group: ssh from one network, everything between its members, nothing else comes in."""
+"""The security group: allows ssh from one network and everything between its members."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 KIND = "security group"
 SSH_RULE = "cluster: ssh"
-"""Description of the ssh rules that this program makes, by which it knows them again."""
+"""The description by which this program recognizes its ssh rules."""
 INTERFACES_TIMEOUT_S = 180.0
 STAND_IN_GROUP = "sg-00000000000000000"
-"""Of a dry run, when the cluster's own group is not made yet."""
+"""For dry runs without a group."""
 
 
 def find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, ...]:
-    """The security groups that have the cluster's name, at most one in each VPC. Raises AwsError."""
+    """The security groups with the cluster's name, at most one in each VPC. Raises AwsError."""
     with aws_errors(f"looking for the security group of cluster {name}"):
         found = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [resource_name(name)]}])
     groups = sorted(found["SecurityGroups"], key=lambda group: group["GroupId"])
@@ -58,7 +58,7 @@ def read_security_group(group: SecurityGroupTypeDef, *, name: str) -> SecurityGr
 
 
 def _names(rules: Iterable[IpPermissionOutputTypeDef], group_id: str) -> bool:
-    """Whether one of the rules allows everything with the members of a group."""
+    """Whether one of the rules allows all traffic with the group's members."""
     return any(
         rule.get("IpProtocol") == "-1"
         and any(pair.get("GroupId") == group_id for pair in rule.get("UserIdGroupPairs", []))
@@ -76,14 +76,14 @@ def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
 
 
 def find_group(wanted: Wanted) -> SecurityGroup | None:
-    """The cluster's group in the VPC that the nodes are in, or will be; None while there is none. Pure."""
+    """The cluster's group in the nodes' VPC, if it exists. Pure."""
     return next((group for group in wanted.state.security_groups if group.vpc_id == wanted.vpc_id), None)
 
 
 def plan_security_group(wanted: Wanted) -> tuple[Step, ...]:
-    """What is to be made, added or taken away, so that the group in the nodes' VPC is as it is to be.
+    """Makes the group in the nodes' VPC, or corrects its rules; deletes the cluster's groups in other VPCs.
 
-    Raises ClusterError when a group of that name is there that this program did not make.
+    Raises ClusterError when the name is taken.
     """
     name, efa, ssh_from = wanted.resource_name, wanted.config.efa, wanted.caller.ssh_from
     group = find_group(wanted)
@@ -103,10 +103,10 @@ def plan_security_group(wanted: Wanted) -> tuple[Step, ...]:
 
 
 def plan_ssh_rules(group: SecurityGroup, ssh_from: str) -> tuple[Step, ...]:
-    """What makes `ssh_from` the one network that this program lets in; nothing when it is.
+    """Makes `ssh_from` the only network that this program allows; empty if it is.
 
-    Also puts back the rule that lets the members reach each other, if it is gone. Rules made by hand stay.
-    The new rule comes before the old one goes: a kill in between leaves the nodes within reach.
+    Also restores the rule between members if it is missing. Keeps rules made by hand. Adds the new rule before it
+    removes the old one: after a kill in between, the nodes can still be reached.
     """
     steps: list[Step] = []
     ssh_is_open = ssh_from in group.ssh_open_to
@@ -139,7 +139,7 @@ class CreateSecurityGroup(Step):
         return f"make security group {self.group_name} in {self.vpc_id}"
 
     def apply(self, context: Context) -> bool:
-        """Makes the group, or takes the one of that name if it is ours. False: it was there."""
+        """Makes the group, or uses an existing one of that name if it is ours. False: it existed."""
         ec2, name = context.clients.ec2, context.cluster
         try:
             made = ec2.create_security_group(**_create_request(name, owner=context.owner, vpc_id=self.vpc_id))
@@ -162,9 +162,9 @@ class CreateSecurityGroup(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuthorizeIngress(Step):
-    """Allow ssh from a network, and (members) everything among the group's members.
+    """Allow ssh from a network, and (members) everything between the group's members.
 
-    group_id: None for the group that this plan makes. ssh_from: None when that is allowed already.
+    group_id: None for the group that this plan makes. ssh_from: None if ssh is already allowed.
     """
 
     group_id: str | None
@@ -177,7 +177,7 @@ class AuthorizeIngress(Step):
         return f"allow {' and '.join(words for words in (ssh, members) if words)}"
 
     def apply(self, context: Context) -> bool:
-        """Adds the rules in one call. False: they are there (an earlier run's reply was lost)."""
+        """Adds the rules in one call. False: they existed (an earlier run's response was lost)."""
         group_id = context.group_id(self.group_id)
         permissions = [_ssh_permission(self.ssh_from)] if self.ssh_from is not None else []
         if self.members:
@@ -188,7 +188,7 @@ class AuthorizeIngress(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuthorizeEgress(Step):
-    """Allow everything to the group's members as well: EFA wants a rule that names the group.
+    """Allow everything out to the group's members: EFA needs a rule that names the group.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html
     group_id: None for the group that this plan makes.
@@ -197,10 +197,10 @@ class AuthorizeEgress(Step):
     group_id: str | None
 
     def describe(self) -> str:
-        return "allow everything out to members, as EFA needs it"
+        return "allow everything out to members, for EFA"
 
     def apply(self, context: Context) -> bool:
-        """False: it is there."""
+        """False: the rule existed."""
         group_id = context.group_id(self.group_id)
         ec2 = context.clients.ec2
         return _authorize(ec2.authorize_security_group_egress, [_member_permission(group_id)], group_id=group_id)
@@ -208,7 +208,7 @@ class AuthorizeEgress(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RevokeIngress(Step):
-    """Take back ssh rules that this program made for networks that are no longer asked for."""
+    """Remove ssh rules that this program made for other networks."""
 
     group_id: str
     ssh_from: tuple[str, ...]
@@ -217,7 +217,7 @@ class RevokeIngress(Step):
         return f"stop allowing ssh from {', '.join(self.ssh_from)}"
 
     def apply(self, context: Context) -> bool:
-        """False: they are gone already."""
+        """False: they did not exist."""
         try:
             context.clients.ec2.revoke_security_group_ingress(
                 GroupId=self.group_id, IpPermissions=[_ssh_permission(*self.ssh_from)]
@@ -243,9 +243,9 @@ class DeleteSecurityGroup(Step):
         return ((KIND, [self.group_id]),)
 
     def apply(self, context: Context) -> bool:
-        """Deletes it once nothing is in it: interfaces outlive their instance a little. False: it was gone.
+        """Waits for the network interfaces in it, which outlive their instance a little. False: it did not exist.
 
-        Raises AwsError when something holds it that does not go: an interface, or another group's rule that names it.
+        Raises AwsError when it stays in use: by an interface, or by another group's rule that names it.
         """
         ec2, group_id = context.clients.ec2, self.group_id
         blocking: tuple[str, ...] = ()
@@ -276,20 +276,20 @@ class DeleteSecurityGroup(Step):
         if deleted is None:
             raise AwsError(
                 f"{said}the security group {group_id} is still in use after {INTERFACES_TIMEOUT_S:.0f} s: "
-                f"{', '.join(blocking) or 'by what, AWS does not say'}",
-                hint="take those out of the group if they are not this cluster's, then: cluster down",
+                f"{', '.join(blocking) or 'AWS does not say by what'}",
+                hint="remove them from the group if they are not this cluster's, then: cluster down",
             )
         return deleted
 
 
 def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDef], *, group_id: str) -> bool:
-    """Adds rules in one call. False: all of them are there. A group that was just made may not be known yet."""
+    """Adds rules in one call. False: all existed. EC2 may not know a new group everywhere yet."""
     try:
         retry_while({"InvalidGroup.NotFound"}, lambda: call(GroupId=group_id, IpPermissions=permissions))
     except ClientError as error:
         if error_code(error) != "InvalidPermission.Duplicate":
             raise
-        # One rule that is there makes EC2 refuse all of them: the others may be missing still.
+        # EC2 rejects the whole call for one existing rule: the others may still be missing.
         one_by_one = [[permission] for permission in permissions] if len(permissions) > 1 else []
         changed = [_authorize(call, one, group_id=group_id) for one in one_by_one]
         return any(changed)
@@ -297,7 +297,7 @@ def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDe
 
 
 def _find_interfaces(ec2: EC2Client, *, group_id: str) -> tuple[str, ...]:
-    """Network interfaces that are in a security group, each with what it is of."""
+    """Network interfaces in a security group, each with its instance or description."""
     interfaces = ec2.describe_network_interfaces(Filters=[{"Name": "group-id", "Values": [group_id]}])
     return tuple(
         f"{interface['NetworkInterfaceId']} of "
@@ -307,7 +307,7 @@ def _find_interfaces(ec2: EC2Client, *, group_id: str) -> tuple[str, ...]:
 
 
 def _find_naming_groups(ec2: EC2Client, *, group_id: str) -> dict[str, str]:
-    """Other groups with a rule, in or out, that names a group: id -> name."""
+    """Other groups with a rule, in or out, that names this one: id -> name."""
     return {
         group["GroupId"]: group["GroupName"]
         for direction in ("ip-permission.group-id", "egress.ip-permission.group-id")
@@ -317,12 +317,12 @@ def _find_naming_groups(ec2: EC2Client, *, group_id: str) -> dict[str, str]:
 
 
 def _is_named_by(error: ClientError, naming: dict[str, str], *, group_id: str) -> AwsError:
-    """The error for a group that waiting would not free: somebody made the rule, and has to take it away."""
+    """The error for a group that a rule of another group names: its owner must remove that rule."""
     listed = ", ".join(f"{naming_id} ({name})" for naming_id, name in sorted(naming.items()))
     return AwsError(
         f"AWS says: {aws_words(error)}: the security group {group_id} cannot be deleted while rules of other groups "
         f"name it: {listed}",
-        hint="take these rules out, then: cluster down. This shows them: aws ec2 describe-security-group-rules "
+        hint="remove these rules, then: cluster down. To list them: aws ec2 describe-security-group-rules "
         f"--filters Name=group-id,Values={','.join(sorted(naming))}",
     )
 
@@ -346,7 +346,7 @@ def _ssh_permission(*networks: str) -> IpPermissionTypeDef:
 
 
 def _member_permission(group_id: str) -> IpPermissionTypeDef:
-    """Everything, with the members of the group."""
+    """All traffic with the group's members."""
     return {
         "IpProtocol": "-1",
         "UserIdGroupPairs": [{"GroupId": group_id, "Description": "cluster: between members"}],

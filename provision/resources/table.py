@@ -1,6 +1,6 @@
-"""The kinds of resources that a cluster has, in the order in which `up` makes them; `down` goes the other way.
+"""The kinds of a cluster's resources, in the order in which `up` makes them; `down` deletes them in reverse.
 
-To add one: a module with a ResourceKind (resource.py has the form), and a line here.
+To add one: a module with a ResourceKind (see resource.py), and a line here.
 """
 
 from typing import Any

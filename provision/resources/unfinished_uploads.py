@@ -1,4 +1,4 @@
-"""Multipart uploads to S3 that were begun and not completed: they cost as objects do, and no listing shows them."""
+"""Incomplete multipart uploads to S3: they cost the same as objects, and listings of objects do not show them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 KIND = "upload"
 IDLE_S = 15 * 60.0
-"""An upload of which no part has arrived for so long is dead: a part takes seconds to minutes."""
+"""An upload that received no part for this long is dead: a part takes seconds to minutes."""
 
 _AT_ONCE = 8
 _SCHEME = "s3://"
 _ASSUMED_ROLE = re.compile(r"arn:[\w-]+:sts::(?P<account>\d+):assumed-role/(?P<role>[^/]+)/(?P<session>.+)")
 _MADE_UP_SESSION = re.compile(r"(botocore-session|AWSCLI-Session|aws-sdk-[a-z]+|aws-go-sdk)-?\d*")
-"""Names that AWS's own tools give to a session, another one each time."""
+"""Session names that AWS's tools generate, a new one each time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Folder:
-    """A folder in S3; `prefix` is empty, for the whole bucket, or ends with a slash."""
+    """A folder in S3; `prefix` ends with a slash, or is empty for the whole bucket."""
 
     bucket: str
     prefix: str
@@ -46,26 +46,25 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uploads:
-    """Incomplete uploads that are the cluster's or its owner's. unseen: folders that could not be listed."""
+    """Incomplete uploads of the cluster's nodes or its owner. unseen: folders that could not be listed."""
 
     found: tuple[Upload, ...] = ()
     unseen: tuple[Unseen, ...] = ()
 
 
 def is_dead(upload: Upload) -> bool:
-    """Whether nobody is at it any more: it is idle, or the node that began it ends with the cluster."""
+    """Whether the upload has been abandoned: it is idle, or its node ends with the cluster."""
     return upload.by_node or upload.idle_s >= IDLE_S
 
 
 def find_uploads(
     s3: S3Client, *, urls: Sequence[str], owner: str, now: datetime, node_role: str | None = None
 ) -> Uploads:
-    """The incomplete uploads in folders of S3 that `owner`, or a node by its role, has begun; in their keys' order.
+    """The incomplete uploads to folders of S3 that `owner` or a node started, in the order of their keys.
 
-    urls: such as s3://bucket/folder/; a bucket that does not exist holds nothing. owner: an ARN. node_role: the name
-    of the cluster's role, in the owner's account. A folder that cannot be listed is `unseen`, and no error: whoever
-    ends a cluster need not be allowed to read its data. One call for each folder and 1000 uploads, and one for each
-    upload that is not young.
+    urls: such as s3://bucket/folder/; a missing bucket is empty. owner: an ARN. node_role: the name of the cluster's
+    role, in the owner's account. A folder that cannot be listed is `unseen`, not an error: `down` needs no permission
+    to read data. One call per folder and 1000 uploads, and one per upload older than IDLE_S.
     """
     search = _Search(s3=s3, owner=owner, node_role=node_role, now=now)
     found: dict[tuple[str, str, str], Upload] = {}
@@ -80,11 +79,11 @@ def find_uploads(
 
 
 def _find(scope: Scope) -> Uploads:
-    """The interrupted uploads of the caller, or of the nodes."""
+    """The incomplete uploads of the caller and of the nodes."""
     if not scope.urls:
         return Uploads()
     try:
-        with aws_errors("asking who the caller is"):
+        with aws_errors("looking up the caller's identity"):
             owner = scope.clients.sts.get_caller_identity()["Arn"]
     except AwsError as error:
         folders = (parse_folder(url) for url in scope.urls)
@@ -94,7 +93,7 @@ def _find(scope: Scope) -> Uploads:
 
 
 def _look(scope: Scope) -> Look:
-    """What is left of the dead ones, with the commands that abort them."""
+    """The dead ones, with the commands that abort them."""
     uploads = _find(scope)
     return Look(
         looked_for=("uploads",) if len({parse_folder(url) for url in scope.urls}) > len(uploads.unseen) else (),
@@ -105,21 +104,21 @@ def _look(scope: Scope) -> Look:
 
 
 def upload_resource(upload: Upload) -> Resource:
-    """An upload that is left, with the command that aborts it."""
+    """An upload with the command that aborts it."""
     words = ("--bucket", upload.bucket, "--key", upload.key, "--upload-id", upload.upload_id)
     command = shlex.join(("aws", "s3api", "abort-multipart-upload", *words))
     return Resource(kind=KIND, resource_id=upload.url, deletion=command)
 
 
 def _plan_down(state: ClusterState) -> tuple[Step, ...]:
-    """The dead ones are aborted, the others are left alone."""
+    """Aborts the dead ones, keeps the others."""
     dead = tuple(upload for upload in (UPLOADS.found_in(state) or Uploads()).found if is_dead(upload))
     return (AbortUploads(uploads=dead),) if dead else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AbortUploads(Step):
-    """Abort uploads to S3 that were interrupted, and whose parts are paid for."""
+    """Abort interrupted uploads to S3, whose parts cost money."""
 
     uploads: tuple[Upload, ...]
 
@@ -130,7 +129,7 @@ class AbortUploads(Step):
         return ((KIND, [upload.url for upload in self.uploads]),)
 
     def apply(self, context: Context) -> bool:
-        """Aborts them, one call for each: S3 has none for many. False: all are gone. Raises ClientError."""
+        """Aborts them, one call each: S3 has no batch call. False: none existed. Raises ClientError."""
         s3 = context.clients.s3
 
         def abort(upload: Upload) -> None:
@@ -140,14 +139,14 @@ class AbortUploads(Step):
 
 
 def parse_folder(url: str) -> Folder:
-    """The folder of an s3:// URL that the configuration has checked."""
+    """The folder of a valid s3:// URL."""
     bucket, _, key = url.removeprefix(_SCHEME).partition("/")
     return Folder(bucket=bucket, prefix=f"{key.rstrip('/')}/" if key.strip("/") else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Search:
-    """What find_uploads was asked."""
+    """The arguments of find_uploads."""
 
     s3: S3Client
     owner: str
@@ -167,7 +166,7 @@ class _Search:
         return [upload for upload in described if upload is not None]
 
     def _describe(self, bucket: str, upload: MultipartUploadTypeDef) -> Upload | None:
-        """An upload with the time since its newest part; None when it was completed or aborted meanwhile."""
+        """The upload with the time since its newest part; None if it was completed or aborted meanwhile."""
         key, upload_id = upload["Key"], upload["UploadId"]
         newest = upload["Initiated"]
         if self._idle_s(newest) >= IDLE_S:
@@ -190,10 +189,10 @@ class _Search:
         return max((self.now - newest).total_seconds(), 0.0)
 
     def _is_ours(self, upload: MultipartUploadTypeDef) -> bool:
-        """Whether the owner or a node began it; so is one of which S3 does not say who began it.
+        """Whether the owner or a node started it; True if S3 does not say who did.
 
-        S3 gives an ARN, and for an account's root user the account's canonical id, which is also that of the
-        upload's owner (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Initiator.html).
+        S3 gives an ARN; for the root user, it gives the account's canonical id, which is also the upload's owner
+        (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Initiator.html).
         """
         initiator = _initiator(upload)
         if not initiator or initiator == self.owner or self._is_node(initiator):

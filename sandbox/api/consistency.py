@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-# What an action makes, by the prefixes of the ids in its answer.
+# The prefixes of the ids of the resources that an action makes, which are in its answer.
 MADE_BY: dict[str, tuple[str, ...]] = {
     "RunInstances": ("i", "vol"), "RequestSpotInstances": ("sir", "i"), "CreateSecurityGroup": ("sg",),
     "CreateVolume": ("vol",), "CreateNetworkInterface": ("eni",), "CreateSubnet": ("subnet",), "CreateVpc": ("vpc",),
@@ -21,7 +21,7 @@ MADE_BY: dict[str, tuple[str, ...]] = {
     "CreateInternetGateway": ("igw",), "CreateRouteTable": ("rtb",), "AllocateAddress": ("eipalloc",),
     "CreatePlacementGroup": ("pg",), "ImportKeyPair": ("key",), "CreateKeyPair": ("key",),
 }  # fmt: skip
-# The kind of what it makes by name, and the parameter with the name.
+# The kind of the resource that an action makes by name, and the parameter with the name.
 NAMED_BY: dict[str, tuple[str, str]] = {
     "ImportKeyPair": ("key", "KeyName"), "CreateKeyPair": ("key", "KeyName"),
     "CreatePlacementGroup": ("pg", "GroupName"),
@@ -47,12 +47,12 @@ NOT_FOUND: dict[str, tuple[str, str]] = {
 
 T = TypeVar("T")
 MAX_TOKEN_LENGTH = 64
-# Parameters in which repetitions of a call may differ.
+# Parameters that may differ when a call is repeated.
 IGNORED = ("ClientToken", "DryRun")
 
 
 class Unsettled:
-    """What has been made and is not yet visible."""
+    """The new resources that are not yet visible."""
 
     def __init__(self, delay_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._delay_s = delay_s
@@ -60,7 +60,7 @@ class Unsettled:
         self._made: dict[tuple[str, str], float] = {}
 
     def note(self, action: str, parameters: Mapping[str, Any], answer: str) -> None:
-        """Hides what an action made, from its answer on. The answer to a repeated call hides nothing."""
+        """Hides the resources in an action's answer from now on. The answer to a repeated call hides nothing."""
         if not self._delay_s or action not in MADE_BY:
             return
         now = self._clock()
@@ -93,7 +93,7 @@ class Unsettled:
 
 def _kind_of(action: str, parameter: str, value: str) -> str | None:
     if action in NAMED_BY and parameter == NAMED_BY[action][1]:
-        return None  # a second one is a duplicate
+        return None  # a second resource of the name is a duplicate
     if parameter in ("KeyName", "KeyNames"):
         return "key"
     if parameter in ("GroupName", "GroupNames") and "SecurityGroup" not in action:
@@ -108,7 +108,7 @@ def _words(value: Any, name: str) -> Iterator[tuple[str, str]]:
         yield name, value
     elif isinstance(value, Mapping):
         for key, below in value.items():
-            # A filter does not fail, it finds nothing.
+            # A filter does not fail; it finds nothing.
             if key not in ("Filters", "Filter", "ClientToken"):
                 yield from _words(below, str(key))
     elif isinstance(value, list):

@@ -1,7 +1,7 @@
 """EC2's state, as an extension of moto's backend; the actions are in ec2_actions.py, moto_setup.py installs both.
 
-Added here: a default VPC in the sandbox's own range, public addresses that reach a host, errors for unknown images, key
-pairs and instance types and for security groups in use, and quotas.
+It adds a default VPC in the sandbox's own range, public addresses that reach a host, quotas, and errors for unknown
+images, key pairs and instance types and for security groups in use.
 """
 
 import itertools
@@ -39,7 +39,7 @@ from sandbox.hosts.network import Group, Rule
 class Ec2Settings:
     """How this sandbox's EC2 is set up.
 
-    wake: called when there is something for the daemon to do. read_console: an instance's console output so far.
+    wake: called when the daemon has something to do. read_console: an instance's console output so far.
     enforce: applies the security groups to the hosts' links. config: [sandbox] of cluster.toml. book: the armed faults.
     """
 
@@ -102,7 +102,7 @@ class SandboxEC2Backend(EC2Backend):
         try:
             reservation = super().run_instances(image_id, count, user_data, security_group_names, **kwargs)
         except EC2ClientError:
-            # moto finds some errors after it has made instances; EC2 launches nothing then.
+            # moto finds some errors after it has made instances; EC2 then launches nothing.
             for reservation_id in set(self.reservations) - known:
                 self._take_back(reservation_id)
             raise
@@ -135,7 +135,7 @@ class SandboxEC2Backend(EC2Backend):
 
     def _default_subnet_id(self, zone: str | None) -> str:
         subnets = self.get_default_subnets()
-        wanted = zone or min(subnets, default="")  # for launches that do not come from RunInstances
+        wanted = zone or min(subnets, default="")  # for launches by other calls than RunInstances
         if wanted not in subnets:
             raise EC2ClientError("MissingInput", f"No default subnet for availability zone: '{wanted}'.")
         return subnets[wanted].id
@@ -173,13 +173,13 @@ class SandboxEC2Backend(EC2Backend):
         )
 
     def modify_instance_security_groups(self, instance_id: str, new_group_id_list: list[str]) -> Any:
-        """As moto's, and also for its first interface, which moto leaves in its former groups."""
+        """As moto's, and also changes its first interface, which moto leaves in its former groups."""
         instance = super().modify_instance_security_groups(instance_id, new_group_id_list)
         instance.nics[0]._group_set = list(instance.security_groups)  # noqa: SLF001 -- moto has no other way in
         return instance
 
     def modify_network_interface_attribute(self, eni_id: str, group_ids: list[str], *args: Any, **kwargs: Any) -> None:
-        """As moto's, and also for its instance, which moto leaves in its former groups."""
+        """As moto's, and also changes its instance, which moto leaves in its former groups."""
         super().modify_network_interface_attribute(eni_id, group_ids, *args, **kwargs)
         interface = self.get_network_interface(eni_id)
         if group_ids and interface.instance is not None and interface.device_index == 0:
@@ -199,7 +199,7 @@ class SandboxEC2Backend(EC2Backend):
         )
 
     def describe_regions(self, region_names: list[str] | None = None) -> list[Region]:
-        """The sandbox's own. Raises EC2ClientError for others."""
+        """The sandbox's own region. Raises EC2ClientError for others."""
         if unknown := set(region_names or ()) - {self.settings.region}:
             raise EC2ClientError("InvalidParameterValue", f"Invalid region provided: {', '.join(sorted(unknown))}")
         return [region for region in self.regions if region.name == self.settings.region]
@@ -226,7 +226,7 @@ class SandboxEC2Backend(EC2Backend):
         return found
 
     def cancel_spot_instance_requests(self, request_ids: list[str]) -> list[SpotInstanceRequest]:
-        """Makes them `cancelled`; moto deletes them. Their instances go on."""
+        """Makes them `cancelled`; moto deletes them. Their instances stay."""
         requests = [self._get_spot_request(request_id) for request_id in request_ids]
         for request in requests:
             request.state = "cancelled"
@@ -240,12 +240,12 @@ class SandboxEC2Backend(EC2Backend):
         return self.spot_instance_requests[request_id]
 
     def find_private_address(self, public_ip: str) -> str | None:
-        """The private address of the interface that has a public one. It needs no lock: `list` makes one step of it."""
+        """The private address of the interface with a public one. Needs no lock: `list` copies in one step."""
         found = (eni.private_ip_address for eni in list(self.enis.values()) if eni.public_ip == public_ip)
         return next((str(address) for address in found), None)
 
     def sandbox_instances(self) -> list[SandboxInstance]:
-        """All instances, the terminated ones too."""
+        """All instances, including terminated ones."""
         return [i for r in self.reservations.values() for i in r.instances if isinstance(i, SandboxInstance)]
 
 

@@ -1,4 +1,4 @@
-"""EC2's actions: moto's, one at a time, and those that moto lacks or only pretends to have."""
+"""EC2's actions: moto's, one at a time, and those that moto lacks or has only in part."""
 
 import datetime as dt
 import re
@@ -39,9 +39,9 @@ class SandboxEC2Response(EC2Response):
             return super().dispatch(*args, **kwargs)
 
     def call_action(self) -> TYPE_RESPONSE:
-        """As moto's, with two things that clients look for in EC2's answers.
+        """As moto's, in EC2's exact form, which some clients require.
 
-        The namespace has a slash at its end, and errors have none; what returns nothing else returns `true`.
+        The namespace ends with a slash, and errors have no namespace. An answer without content has `true`.
         """
         status, headers, body = self._call_action()
         said = f' xmlns="{NAMESPACE}/"' if status < 400 else ""
@@ -49,10 +49,10 @@ class SandboxEC2Response(EC2Response):
         return status, headers, re.sub(NOTHING_ELSE, r"\1<return>true</return>\2", answer)
 
     def _call_action(self) -> TYPE_RESPONSE:
-        """What applies to every action: ids that are not yet visible, client tokens, dry runs."""
+        """Adds what every action has: ids that are not yet visible, client tokens, dry runs."""
         backend, action = self.sandbox_backend, self._get_action()
         token = self._get_param("ClientToken")
-        repeatable = bool(token) and action != "RunInstances"  # which answers with the instances' current state
+        repeatable = bool(token) and action != "RunInstances"  # RunInstances answers with the current states
         try:
             backend.unsettled.check(action, self.params)
             if self._get_param("DryRun") and action != "RunInstances":
@@ -104,7 +104,7 @@ class SandboxEC2Response(EC2Response):
                     **self.params,
                     "Placement": {**self._get_param("Placement", {}), "AvailabilityZone": zone},
                 }
-        # Instance store volumes come with the type; EC2 accepts them here all the same.
+        # Instance store volumes come with the type; EC2 still accepts them here.
         devices = [device for device in self._get_param("BlockDeviceMappings", []) if "VirtualName" not in device]
         self.params = {**self.params, "MinCount": high, "BlockDeviceMappings": devices}
         try:
@@ -205,7 +205,7 @@ class SandboxEC2Response(EC2Response):
         )
 
     def _complete(self, launched: list[SandboxInstance], fault_id: str | None) -> None:
-        """Adds what moto leaves out of launched instances, and the profile, which moto gives to the first one only."""
+        """Adds what moto leaves out, and the instance profile, which moto gives only to the first instance."""
         profile = self._get_param("IamInstanceProfile", {})
         if any(profile.values()):  # some launchers send an empty one
             for instance in launched[1:]:
@@ -241,7 +241,7 @@ class SandboxEC2Response(EC2Response):
         return ActionResult({"PlacementGroup": group})
 
     def describe_placement_groups(self) -> ActionResult:
-        """The named groups, or all, that pass the filters."""
+        """The named groups, or all, that match the filters."""
         named = [*self._get_param("GroupNames", []), *self._get_param("GroupIds", [])]
         found = self.sandbox_backend.placement_groups.describe(named, self._filters_from_querystring())
         hides = self.sandbox_backend.unsettled.hides
@@ -285,7 +285,7 @@ class SandboxEC2Response(EC2Response):
         return ActionResult({"SpotPriceHistory": history[first:last], "NextToken": token})
 
     def describe_instances(self) -> ActionResult:
-        """As moto's, without what is not yet visible."""
+        """As moto's, without resources that are not yet visible."""
         result = super().describe_instances()
         answer = cast("dict[str, Any]", result.result)
         hides = self.sandbox_backend.unsettled.hides
@@ -308,7 +308,7 @@ class SandboxEC2Response(EC2Response):
         return result
 
     def describe_security_groups(self) -> ActionResult:
-        """As moto's, without what is not yet visible."""
+        """As moto's, without resources that are not yet visible."""
         result = super().describe_security_groups()
         answer = cast("dict[str, Any]", result.result)
         hides = self.sandbox_backend.unsettled.hides
@@ -354,7 +354,7 @@ class SandboxEC2Response(EC2Response):
         )
 
     def modify_instance_metadata_options(self) -> ActionResult:
-        """As moto's, but options that the call does not name stay as they are; moto resets them."""
+        """As moto's, but keeps options that the call does not name; moto resets them."""
         now = self.ec2_backend.get_instance(self._get_param("InstanceId")).metadata_options
         kept = {"HttpTokens": now.http_tokens, "HttpPutResponseHopLimit": now.http_put_response_hop_limit,
                 "HttpEndpoint": now.http_endpoint, "HttpProtocolIpv6": now.http_protocol_ipv6,

@@ -1,4 +1,4 @@
-"""Faults between the client and the API: calls refused or lost, S3's content cut short or changed."""
+"""Faults between the client and the API: refused calls, lost replies, and S3 content that is cut or changed."""
 
 import io
 import re
@@ -10,7 +10,7 @@ from sandbox.api.log import ACCESS_KEY, CALL_KEY, FAULT_KEY
 from sandbox.api.refusals import BROKEN, SLOW_DOWN, THROTTLED, Refusal, deny, refuse
 from sandbox.faults import Fault, FaultBook
 
-# aws-chunked, with which clients send a checksum after the content: https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html
+# aws-chunked, by which clients send a checksum after the content: https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]+)(?:;[^\r\n]*)?\r\n")
 _HEX_SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -18,7 +18,7 @@ CHUNK_BYTES = 64 * 1024
 
 
 def flip(content: bytes, at_byte: int) -> bytes:
-    """The content with all bits of one byte inverted, its last one if it is shorter. Pure."""
+    """Inverts all bits of the byte at this position, or of the last byte. Pure."""
     if not content:
         return content
     at = min(at_byte, len(content) - 1)
@@ -35,7 +35,7 @@ def flip_upload(environ: WSGIEnvironment, at_byte: int) -> bool:
 
 
 def find_in_chunks(body: bytes, at_byte: int) -> int | None:
-    """The position in an aws-chunked body of that byte of its content, or of the last one; None without any. Pure."""
+    """The position of a byte of the content, or of its last one, in an aws-chunked body; None if it has none. Pure."""
     begin, left, last = 0, at_byte, None
     while head := _CHUNK_HEAD.match(body, begin):
         size = int(head[1], 16)
@@ -50,7 +50,7 @@ def find_in_chunks(body: bytes, at_byte: int) -> int | None:
 
 
 def find_refusal(environ: WSGIEnvironment) -> Refusal | None:
-    """S3's answer to an upload whose content does not match the client's checksum; None if it sent none. Pure."""
+    """S3's answer if an upload's content does not match its checksum; None if the client sent no checksum. Pure."""
     announced = {name for name in environ if name.startswith("HTTP_X_AMZ_CHECKSUM_")}
     announced -= {"HTTP_X_AMZ_CHECKSUM_ALGORITHM", "HTTP_X_AMZ_CHECKSUM_MODE", "HTTP_X_AMZ_CHECKSUM_TYPE"}
     if announced or "HTTP_CONTENT_MD5" in environ or environ.get("HTTP_X_AMZ_TRAILER", "").startswith("x-amz-checksum"):
@@ -66,7 +66,7 @@ def find_refusal(environ: WSGIEnvironment) -> Refusal | None:
 
 
 class CutError(ConnectionAbortedError):
-    """The connection is to be closed here, as if the network had failed."""
+    """The connection has to be closed here, as if the network had failed."""
 
 
 class ApiFaults:
@@ -78,7 +78,7 @@ class ApiFaults:
         self._name_caller = name_caller
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Passes the call on, unless a fault strikes it. Raises CutError where the connection is to be closed."""
+        """Passes the call on, unless a fault strikes it. Raises CutError to close the connection."""
         call = environ[CALL_KEY]
         if call["service"] == "s3":
             return self._answer_s3(environ, start_response, call)
@@ -93,7 +93,7 @@ class ApiFaults:
             environ[FAULT_KEY] = fault.text
             for _ in self._app(environ, start_response):
                 pass
-            raise CutError("the reply is lost on purpose")
+            raise CutError("a fault drops the reply")
         return self._app(environ, start_response)
 
     def _choose_refusal(self, kind: str, call: dict[str, Any], access_key_id: str | None) -> Refusal:
@@ -131,7 +131,7 @@ class ApiFaults:
             left = after_bytes
             while left and (data := environ["wsgi.input"].read(min(left, CHUNK_BYTES))):
                 left -= len(data)
-            raise CutError("the upload is cut on purpose")
+            raise CutError("a fault cuts the upload")
         return _cut_short(list(self._app(environ, start_response)), after_bytes)
 
 
@@ -142,4 +142,4 @@ def _cut_short(body: list[bytes], after_bytes: int) -> Iterator[bytes]:
     for data in body:
         yield data[:left]
         left -= len(data[:left])
-    raise CutError("the download is cut on purpose")
+    raise CutError("a fault cuts the download")

@@ -1,8 +1,8 @@
-"""The machine images that a launcher asks for, and the SSM parameters that name them.
+"""The machine images that launchers ask for, and the SSM parameters that name them.
 
 Parameter names: https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html and
 https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/
-Names and owners are those of the public images, the ids are made up. What boots is the machine's own system.
+Names and owners are those of the public images, ids are made up. All images boot the machine's own system.
 """
 
 import datetime as dt
@@ -19,14 +19,14 @@ CANONICAL = "099720109477"
 RELEASES = {"22.04": ("jammy", "hvm-ssd", "ebs-gp2"), "24.04": ("noble", "hvm-ssd-gp3", "ebs-gp3")}
 DEEP_LEARNING_ROOT_GIB = 75
 UBUNTU_ROOT_GIB = 8
-# The Deep Learning AMIs' systems: as in the parameter's name, as in the image's name, and the root device.
+# The Deep Learning AMIs' systems: name in the parameter, name in the image, root device.
 DEEP_LEARNING_SYSTEMS = (
     ("ubuntu-22.04", "Ubuntu 22.04", "/dev/sda1"),
     ("ubuntu-24.04", "Ubuntu 24.04", "/dev/sda1"),
     ("amazon-linux-2023", "Amazon Linux 2023", "/dev/xvda"),
 )
 ARCHITECTURES = (("x86_64", "amd64"), ("arm64", "arm64"))
-# Public images are deprecated after two years; one that is deprecated is published, too.
+# Public images are deprecated after two years; the sandbox also publishes a deprecated one.
 LIFETIME = dt.timedelta(days=730)
 OLD = dt.timedelta(days=900)
 

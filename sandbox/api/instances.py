@@ -1,4 +1,4 @@
-"""Instances as EC2 has them, with states that take time; and what belongs to them: spot requests, placement groups."""
+"""EC2's instances, with states that take time; and their spot requests and placement groups."""
 
 import copy
 import datetime as dt
@@ -26,7 +26,7 @@ MAX_PARTITIONS = 7
 
 
 class IncorrectInstanceStateError(EC2ClientError):
-    """The call is not possible in the instance's state."""
+    """The instance's state does not allow the call."""
 
     def __init__(self, instance_id: str, action: str) -> None:
         super().__init__(
@@ -43,25 +43,25 @@ class Interruption:
 
 
 class SandboxInstance(Instance):
-    """An instance that the daemon takes from state to state."""
+    """An instance whose states the daemon changes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._state = InstanceState("pending", STATES["pending"])
-        # Of the key pair at launch, which may be deleted later.
+        # Of the key pair at launch; the key pair may be deleted later.
         self.public_key = ""
-        # Counts calls of RebootInstances; the daemon compares it with the reboots that it has done.
+        # Counts calls of RebootInstances; the daemon compares it with its own reboots.
         self.reboots = 0
         # Set by register_spot_requests.
         self.spot_instance_request_id: str | None = None
         self._entered = time.monotonic()
         # A spot instance's end, once it has been announced.
         self.interruption: Interruption | None = None
-        # A fault: the instance gets no host and stays `pending`.
+        # Set by a fault: the instance gets no host and stays `pending`.
         self.never_boots = False
-        # The id of the capacity fault whose `free` goes up again when the instance ends.
+        # The id of the capacity fault whose `free` rises again when the instance ends.
         self.capacity_fault: str | None = None
-        # Its host is dead or frozen, which only EC2's status checks show.
+        # Whether its host is dead or frozen, which only EC2's status checks show.
         self.impaired = False
 
     def prep_nics(self, nic_spec: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
@@ -73,12 +73,12 @@ class SandboxInstance(Instance):
         super().prep_nics(nics, *args, **kwargs)
         for interface in self.nics.values():
             interface.mac_address = mac_address_of(str(interface.private_ip_address))
-        # An instance's groups are those of its first interface; moto has only the groups of RunInstances itself.
+        # An instance has the groups of its first interface; moto gives it only those of RunInstances itself.
         self.security_groups = list(self.nics[0].group_set)
 
     @property
     def instance_status(self) -> dict[str, Any]:
-        """As moto's, but impaired if the host does not answer."""
+        """As moto's, but `impaired` if the host does not answer."""
         status = super().instance_status
         if self.impaired and self.state == "running":
             return {"Details": [{"Name": "reachability", "Status": "failed"}], "Status": "impaired"}
@@ -92,7 +92,7 @@ class SandboxInstance(Instance):
 
     @property
     def may_arrive(self) -> bool:
-        """Whether it has been booting or ending for at least the delay in [sandbox] of cluster.toml."""
+        """Whether it has been booting or ending for at least the delay in [sandbox]."""
         config: SandboxConfig = self.ec2_backend.settings.config
         delay_s = config.boot_delay_s if self.state == "pending" else config.end_delay_s
         return time.monotonic() - self._entered >= delay_s
@@ -103,15 +103,15 @@ class SandboxInstance(Instance):
         return "spot" if self.lifecycle == "spot" else "on-demand"
 
     def enter_running(self) -> None:
-        """The host is up."""
+        """Its host has booted."""
         self._enter("running")
 
     def fail_to_boot(self, reason: str) -> None:
-        """The host did not come up: the instance ends, with the reason in its StateReason."""
+        """Its host did not boot: the instance ends, with the reason in its StateReason."""
         self._end_for("shutting-down", "Server.InternalError", reason)
 
     def lose_host(self) -> None:
-        """The host is lost, as on broken hardware: EC2 stops the instance."""
+        """Its host is lost, as on broken hardware: EC2 stops the instance."""
         self._end_for("stopping", "Server.ScheduledStop", "Stopped due to scheduled retirement")
 
     def reclaim(self) -> None:
@@ -119,7 +119,7 @@ class SandboxInstance(Instance):
         self._end_for("shutting-down", INTERRUPTED, "Spot instance termination")
 
     def shut_down_from_inside(self) -> None:
-        """The host was powered off from inside: stops or terminates, as InstanceInitiatedShutdownBehavior says."""
+        """Its host was powered off from inside: stops or terminates, by InstanceInitiatedShutdownBehavior."""
         stops = self.instance_initiated_shutdown_behavior == "stop"
         state = "stopping" if stops else "shutting-down"
         self._end_for(state, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
@@ -130,7 +130,7 @@ class SandboxInstance(Instance):
         self.state_reason = StateReason(f"{code}: {message}", code)
 
     def terminate(self) -> InstanceState:
-        """Starts the termination; `finish_termination` follows when the host is gone."""
+        """Starts the termination; `finish_termination` follows when the host has ended."""
         if self.state in ENDED:
             return copy.copy(self._state)
         previous = self._enter("shutting-down")
@@ -141,7 +141,7 @@ class SandboxInstance(Instance):
         return previous
 
     def finish_termination(self) -> None:
-        """The host is gone: removes interface, addresses and volumes."""
+        """Its host has ended: removes interface, addresses and volumes."""
         reason, state_reason = self._reason, self.state_reason
         super().terminate()
         self._reason, self.state_reason = reason, state_reason
@@ -154,7 +154,7 @@ class SandboxInstance(Instance):
             self.capacity_fault = None
 
     def stop(self) -> InstanceState:
-        """Starts the stop; `finish_stop` follows when the host is gone."""
+        """Starts the stop; `finish_stop` follows when the host has ended."""
         if self.state in ENDED:
             raise IncorrectInstanceStateError(self.id, "stopped")
         if self.state in ("stopping", "stopped"):
@@ -162,11 +162,11 @@ class SandboxInstance(Instance):
         return self._enter("stopping")
 
     def finish_stop(self) -> None:
-        """The host is gone: keeps its disk, but not its public address."""
+        """Its host has ended: keeps its disk, but not its public address."""
         reason, state_reason = self._reason, self.state_reason
         super().stop()
         self._give_capacity_back()
-        if state_reason.code:  # it was not stopped by a call
+        if state_reason.code:  # no call has stopped it
             self._reason, self.state_reason = reason, state_reason
 
     def start(self) -> InstanceState:
@@ -255,7 +255,7 @@ class SandboxSpotRequest(SpotInstanceRequest):
 
     @property
     def create_time(self) -> dt.datetime:  # type: ignore[override]  # moto's is a str
-        """When it was made; moto's is a constant."""
+        """When the request was made; moto's is a constant."""
         return self._created
 
     @property
@@ -281,7 +281,7 @@ def register_spot_requests(
 
 
 class PlacementGroup(TaggedEC2Resource):
-    """A placement group; the attributes are those of EC2's answer. Hosts are all on one machine anyway."""
+    """A placement group, with the attributes of EC2's answer. It has no effect: all hosts are on one machine."""
 
     def __init__(
         self, ec2_backend: Any, name: str, strategy: str, partitions: int | None, spread_level: str | None
@@ -296,7 +296,7 @@ class PlacementGroup(TaggedEC2Resource):
         self.spread_level = (spread_level or "rack") if strategy == "spread" else None
 
     def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
-        """As of moto's other resources."""
+        """As for moto's other resources."""
         if filter_name == "spread-level":
             return self.spread_level or ""
         return super().get_filter_value(filter_name, method_name or "DescribePlacementGroups")
@@ -346,6 +346,6 @@ class PlacementGroups:
         self._backend.tags.pop(group.id, None)
 
     def describe(self, names: Iterable[str] = (), filters: dict[str, Any] | None = None) -> list[PlacementGroup]:
-        """The groups with these names or ids, or all, that pass the filters."""
+        """The groups with these names or ids, or all, that match the filters."""
         groups = [self.get(name) for name in names] or list(self._groups.values())
         return generic_filter(filters or {}, groups)

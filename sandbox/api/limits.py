@@ -22,7 +22,7 @@ VCPUS: dict[str, int] = {name: known["VCpuInfo"]["DefaultVCpus"] for name, known
 
 def find_quota(instance_type: str, market: Market) -> Quota | None:
     """The quota of a type; None for types that the sandbox does not count."""
-    # c of c5.xlarge, gr of gr6.4xlarge, dl of dl1, which is not D; im4gn and is4gen are of the I family.
+    # c for c5.xlarge, gr for gr6.4xlarge, dl for dl1, which is not D; im4gn and is4gen belong to the I family.
     letters = re.split(r"[\d.]", instance_type)[0]
     letters = {"im": "i", "is": "i"}.get(letters, letters)
     return next((q for q in QUOTAS.values() if q.market == market and letters in q.families), None)
@@ -124,19 +124,19 @@ def reserve_capacity(
 ) -> tuple[str, int, str | None]:
     """The zone where a launch gets most instances, and how many, `low` to `high`; raises EC2ClientError for less.
 
-    Also the id of the capacity fault from whose `free` they are taken, so that their end can give them back.
-    zones: the possible ones; named: whether the caller chose the zone.
+    Also returns the id of the capacity fault whose `free` they reduce, so that their end can raise it again.
+    zones: the possible ones. named: whether the caller chose the zone.
     """
     faults = {zone: book.find("capacity", type=instance_type, market=market, zone=zone) for zone in zones}
     room = {zone: int(fault.parameters.get("free", "0")) if fault else high for zone, fault in faults.items()}
-    zone = max(room, key=lambda name: room[name])  # of several with the same, the first
+    zone = max(room, key=lambda name: room[name])  # the first of equal ones
     count, fault = min(high, room[zone]), faults[zone]
     if count >= low:
         if fault is None or "free" not in fault.parameters:
             return zone, count, None
         book.spend(fault.id, "free", count)
         return zone, count, fault.id
-    # A refused launch is one strike for each fault, in however many zones.
+    # A refused launch counts once for each fault, whatever the number of zones.
     for name, in_zone in {fault.id: (name, fault) for name, fault in faults.items() if fault}.values():
         book.take(in_zone.kind, type=instance_type, market=market, zone=name)
     where = f"in the Availability Zone you requested ({zone})" if named else "in any of the region's Availability Zones"

@@ -1,4 +1,4 @@
-"""One JSON object per API call, so that tests and benchmarks can count them."""
+"""The API log: one JSON object for each call."""
 
 import datetime as dt
 import io
@@ -16,8 +16,8 @@ from moto.core.request import Request
 from moto.core.routing import get_service_router
 from werkzeug.exceptions import HTTPException
 
-# Keys of a request's WSGI environment: the call's description, the access key id that it names, the caller's ARN once
-# the signature has been checked, the fault that struck it, the permission it lacked.
+# Keys of a request's WSGI environment: the call's description, its access key id, the caller's ARN once the signature
+# has been checked, the fault that struck it, the missing permission.
 CALL_KEY = "sandbox.call"
 ACCESS_KEY = "sandbox.access_key"
 CALLER_KEY = "sandbox.caller"
@@ -118,7 +118,7 @@ def _find_credential(environ: WSGIEnvironment) -> tuple[str | None, str | None, 
 
 
 def _name_s3_operation(environ: WSGIEnvironment) -> str:
-    """The operation's name in botocore's model, or the method of a request that is none."""
+    """The operation's name in botocore's model, or the request's method if no operation matches."""
     try:
         operation, _ = get_service_router("s3").match(Request(environ, populate_request=False))
     except HTTPException:

@@ -43,7 +43,7 @@ def install(settings: Ec2Settings) -> SandboxEC2Backend:
     SandboxQuotasResponse.granted = settings.config.quotas
     quota_urls.url_paths = {"{0}/$": SandboxQuotasResponse.dispatch}
     install_uploads()
-    # Without a version, a policy is of the first one, as in IAM; moto would refuse it.
+    # IAM accepts a policy without a version as one of 2008; moto would refuse it.
     validator = policy_validation.BaseIAMPolicyValidator
     validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
     remember_lookups()
@@ -59,7 +59,7 @@ def install(settings: Ec2Settings) -> SandboxEC2Backend:
 
 
 def _some_weeks_ago() -> dt.datetime:
-    """When the public images were published: recently, and the same for all sandboxes of one month."""
+    """When the public images were published: recently, and on the same day for all sandboxes of a month."""
     month = utcnow().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return (month - dt.timedelta(days=1)).replace(day=10)
 

@@ -1,7 +1,7 @@
-"""What instances cost: a small table of approximate prices.
+"""The prices of instances: a small table of approximate prices.
 
-On-demand Linux in us-east-1, in dollars an hour, as of 2025; https://aws.amazon.com/ec2/pricing/on-demand/ has the
-real ones. Spot prices are made up: a fixed share of these that differs by type and zone.
+On-demand Linux in us-east-1, in dollars an hour, as of 2025; the real ones: https://aws.amazon.com/ec2/pricing/on-demand/
+Spot prices are made up: a share of these that differs by type and zone.
 
 Answers GetProducts of AWS's price list service, which moto lacks, for Linux on demand and gp3 volumes:
 https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
@@ -48,9 +48,9 @@ OTHERS = {
 ON_DEMAND: dict[str, float] = OTHERS | {
     f"{family}.{size}": round(price * UNITS[size], 4) for family, (price, sizes) in FAMILIES.items() for size in sizes
 }
-# Dollars for a GiB and month; https://aws.amazon.com/ebs/pricing/
+# Dollars per GiB and month; https://aws.amazon.com/ebs/pricing/
 GP3_GIB_MONTH = 0.08
-# How often spot prices change, and how far back they are known.
+# How often spot prices change, and how far back their history goes.
 SPOT_STEP = dt.timedelta(hours=6)
 SPOT_HISTORY = dt.timedelta(days=90)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -1,4 +1,4 @@
-"""Error answers that do not come from moto. Each of AWS's protocols has its own form and often its own code.
+"""Error answers that moto does not give. Each of AWS's protocols has its own form, and often its own code.
 
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_access-denied.html
@@ -17,7 +17,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 class Refusal:
     """An error answer. `code` is EC2's; `query_code`, `json_code` and `s3_code` are for the protocols where it differs.
 
-    json_status: the JSON protocol answers 400 for every error but the service's own.
+    json_status: in the JSON protocol, 400 for every error but the service's own.
     """
 
     code: str
@@ -34,12 +34,12 @@ INTERNAL = "500 Internal Server Error"
 UNKNOWN_KEY = Refusal(
     status=FORBIDDEN, code="AuthFailure", query_code="InvalidClientTokenId", json_code="UnrecognizedClientException",
     s3_code="InvalidAccessKeyId",
-    message="The access key is none of this sandbox's: cluster sandbox env shows what leads to it.",
+    message="This sandbox does not have this access key; cluster sandbox env prints the right one.",
 )  # fmt: skip
 NO_KEY = Refusal(
     status=FORBIDDEN, code="AuthFailure", query_code="MissingAuthenticationToken",
     json_code="MissingAuthenticationTokenException", s3_code="AccessDenied",
-    message="The call is not signed, and the sandbox answers only calls with one of its access keys.",
+    message="The call is not signed; the sandbox answers only calls that are signed with one of its access keys.",
 )  # fmt: skip
 NOT_FOR_IAM = Refusal(
     status=FORBIDDEN, code="InvalidClientTokenId", message="The security token included in the request is invalid"
@@ -89,11 +89,11 @@ BROKEN = Refusal(
     status=INTERNAL, json_status=INTERNAL, code="InternalError", query_code="InternalFailure",
     json_code="InternalServerError", message="An internal error has occurred",
 )  # fmt: skip
-# A status of 500 or more would be tried again.
+# Clients would retry a status of 500 or more.
 UNSUPPORTED = Refusal(code="UnsupportedOperation", s3_code="NotImplemented", message="The sandbox cannot do this")
 SANDBOX_BROKEN = Refusal(
     status=INTERNAL, json_status=INTERNAL, code="InternalError", query_code="InternalFailure",
-    json_code="InternalFailure", message="The sandbox broke here; see its daemon.log",
+    json_code="InternalFailure", message="The sandbox failed; see its daemon.log",
 )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ class RefusedError(Exception):
 
 
 def forbid(message: str) -> Refusal:
-    """The answer to a caller who may not do this, for whatever reason. Pure."""
+    """The answer to a caller who may not do this. Pure."""
     return Refusal(
         status=FORBIDDEN, code="UnauthorizedOperation", query_code="AccessDenied", json_code="AccessDeniedException",
         s3_code="AccessDenied", message=message,

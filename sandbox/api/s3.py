@@ -1,4 +1,4 @@
-"""S3's uploads in progress: ListMultipartUploads in pages, with the initiator and the time, which moto does not know.
+"""S3's uploads in progress: ListMultipartUploads in pages, with initiator and time, which moto lacks.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListMultipartUploads.html
 """
@@ -21,7 +21,7 @@ _UPLOAD_ID = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Begin:
+class UploadStart:
     """How an upload began. initiator: an ARN."""
 
     at: dt.datetime
@@ -29,19 +29,19 @@ class Begin:
 
 
 class SandboxS3Response(S3Response):
-    """moto's S3 actions, with more about uploads. begins: by the upload's id."""
+    """moto's S3 actions, with more about uploads. starts: by the upload's id."""
 
-    begins: ClassVar[dict[str, Begin]] = {}
+    starts: ClassVar[dict[str, UploadStart]] = {}
 
     def _key_response_post(
         self, request: Any, body: bytes, bucket_name: str, query: dict[str, Any], key_name: str
     ) -> TYPE_RESPONSE:
-        """As moto's, and notes who began an upload, and when."""
+        """As moto's, and records who began an upload, and when."""
         answer: TYPE_RESPONSE = super()._key_response_post(request, body, bucket_name, query, key_name)
         if "uploads" in query and answer[0] < 300:
             content = answer[2].encode() if isinstance(answer[2], str) else answer[2]
             if begun := _UPLOAD_ID.search(content):
-                self.begins[begun[1].decode()] = Begin(at=utcnow(), initiator=self._read_caller())
+                self.starts[begun[1].decode()] = UploadStart(at=utcnow(), initiator=self._read_caller())
         return answer
 
     def list_multipart_uploads(self) -> TYPE_RESPONSE:
@@ -71,7 +71,7 @@ class SandboxS3Response(S3Response):
                     "NextUploadIdMarker": page[-1].id if truncated else None,
                     "MaxUploads": most,
                     "IsTruncated": truncated,
-                    "Uploads": [_describe(upload, self.begins[upload.id]) for upload in page],
+                    "Uploads": [_describe(upload, self.starts[upload.id]) for upload in page],
                 }
             )
         )
@@ -87,15 +87,15 @@ def install_uploads() -> None:
     responses.S3Response = SandboxS3Response  # type: ignore[misc]
 
 
-def _describe(upload: FakeMultipart, begin: Begin) -> dict[str, Any]:
-    name = begin.initiator.rpartition("/")[2]
+def _describe(upload: FakeMultipart, start: UploadStart) -> dict[str, Any]:
+    name = start.initiator.rpartition("/")[2]
     return {
         "Key": upload.key_name,
         "UploadId": upload.id,
-        "Initiator": {"ID": begin.initiator, "DisplayName": name},
+        "Initiator": {"ID": start.initiator, "DisplayName": name},
         "Owner": {"ID": upload.account_id, "DisplayName": name},
         "StorageClass": upload.storage or "STANDARD",
-        "Initiated": begin.at,
+        "Initiated": start.at,
         "ChecksumAlgorithm": upload.metadata.get("x-amz-checksum-algorithm"),
         "ChecksumType": upload.metadata.get("x-amz-checksum-type"),
     }

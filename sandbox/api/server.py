@@ -1,7 +1,7 @@
 """The sandbox's HTTPS server: moto's application behind TLS, with connections that stay open.
 
-Moto's own server (Werkzeug's) closes every connection after one request, and does TLS handshakes in the thread that
-accepts connections, where one silent client blocks all others.
+moto's own server (Werkzeug's) closes every connection after one request, and does TLS handshakes in the thread that
+accepts connections, so that one silent client blocks all others.
 """
 
 import io
@@ -48,7 +48,7 @@ class KeepAliveHandler(MotoRequestHandler):
     wbufsize = -1
 
     def run_wsgi(self) -> None:
-        """Answers one request, and leaves the connection at the next."""
+        """Answers one request, and reads its body to the end, so that the next request can follow."""
         self.environ = environ = self.make_environ()
         status, headers = "", list[tuple[str, str]]()
 
@@ -58,7 +58,7 @@ class KeepAliveHandler(MotoRequestHandler):
             return lambda _: None
 
         try:
-            if "wsgi.input_terminated" in environ:  # chunked: only its reader knows where it ends
+            if "wsgi.input_terminated" in environ:  # chunked: only its reader finds the end
                 body: io.BufferedIOBase = io.BytesIO(environ["wsgi.input"].read())
             else:
                 limited: Any = LimitedStream(environ["wsgi.input"], int(environ.get("CONTENT_LENGTH") or 0))
@@ -66,9 +66,9 @@ class KeepAliveHandler(MotoRequestHandler):
             environ["wsgi.input"] = body
             answer = self.server.app(environ, start)
             self._reply(status, headers, answer)
-            while body.read(1 << 16):  # what the application left of it
+            while body.read(1 << 16):  # the rest of the request
                 pass
-        except (OSError, ClientDisconnected):  # the client is gone, or too slow
+        except (OSError, ClientDisconnected):  # the client has closed the connection, or is too slow
             self.close_connection = True
 
     def _reply(self, status: str, headers: list[tuple[str, str]], body: Iterable[bytes]) -> None:
@@ -91,10 +91,10 @@ class KeepAliveHandler(MotoRequestHandler):
         return True
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Nothing: the API log has it."""
+        """Logs nothing: the API log has it."""
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 -- the base class names it so
-        """To the daemon's log."""
+        """Writes to the daemon's log."""
         log.log(logging.ERROR if type == "error" else logging.INFO, message.rstrip(), *args)
 
 
@@ -124,18 +124,18 @@ class TlsServer(ThreadingMixIn, BaseWSGIServer):
 
 
 def catch_errors(app: WSGIApplication) -> WSGIApplication:
-    """Answers 500 as AWS does when the application breaks; the traceback goes to the daemon's log.
+    """Answers 500, as AWS does, when the application fails; the traceback goes to the daemon's log.
 
-    What moto does not have is refused in a way that clients do not try again.
+    Calls that moto lacks get an error that clients do not retry.
     """
 
     def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return list(app(environ, start_response))
-        except (NotImplementedError, ModuleNotFoundError) as error:  # of moto's parts, some need further packages
+        except (NotImplementedError, ModuleNotFoundError) as error:  # some parts of moto need further packages
             unsupported = replace(UNSUPPORTED, message=f"{UNSUPPORTED.message}: {error}")
             return refuse(environ, start_response, environ[CALL_KEY]["service"], unsupported)
-        except Exception:  # whatever broke, the client gets an answer
+        except Exception:  # the client gets an answer in any case
             log.exception("%s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
             return refuse(environ, start_response, environ[CALL_KEY]["service"], SANDBOX_BROKEN)
 
@@ -143,17 +143,17 @@ def catch_errors(app: WSGIApplication) -> WSGIApplication:
 
 
 def create_app(service: Any) -> Any:
-    """Moto's application for a service. Raises NotImplementedError for None: one that moto does not have."""
+    """Moto's application for a service. Raises NotImplementedError for None: a service that moto lacks."""
     if service is None:
-        raise NotImplementedError("it has no such service")
+        raise NotImplementedError("it does not have this service")
     return create_backend_app(service)
 
 
-def take_bodies_as_they_are(app: WSGIApplication) -> WSGIApplication:
+def hide_content_types(app: WSGIApplication) -> WSGIApplication:
     """Hides the Content-Type of an S3 upload's POST, which S3 ignores.
 
-    MXNet's writer (libcurl) completes its uploads with `application/x-www-form-urlencoded`, and moto would read the
-    list of parts as a form.
+    MXNet's writer (libcurl) completes uploads with `application/x-www-form-urlencoded`; moto would read the list of
+    parts as a form.
     """
 
     def hidden(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

@@ -10,7 +10,7 @@ POLL_S = 0.01
 
 
 def cgroup_of(sandbox_id: str) -> Path | None:
-    """The control group of a sandbox, below which its hosts have theirs; None without cgroup2, or a right to it."""
+    """The control group of a sandbox, which contains those of its hosts; None without cgroup2 or the right to it."""
     mounted = _find_mount()
     return mounted / f"cluster-sandbox-{sandbox_id}" if mounted and os.access(mounted, os.W_OK) else None
 
@@ -23,16 +23,16 @@ def find_own() -> str:
 
 
 def make(path: Path, owner: int) -> None:
-    """Makes a host's control group, with the controllers that the machine lends, for the user `owner`."""
+    """Makes a host's control group for the user `owner`, with the controllers that the machine delegates."""
     path.mkdir(parents=True, exist_ok=True)
-    lent = (path.parents[1] / "cgroup.subtree_control").read_text().split()
-    (path.parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in lent))
+    delegated = (path.parents[1] / "cgroup.subtree_control").read_text().split()
+    (path.parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in delegated))
     for file in (path, *(path / name for name in DELEGATED)):
         os.chown(file, owner, owner)
 
 
 def remove(path: Path) -> None:
-    """Kills what runs in a control group, and removes it with those below it. Raises OSError if that takes long."""
+    """Kills all processes in a control group, and removes it with its subgroups. Raises OSError if that takes long."""
     deadline = time.monotonic() + END_TIMEOUT_S
     while "populated 1" in (path / "cgroup.events").read_text() and time.monotonic() < deadline:
         (path / "cgroup.kill").write_text("1")

@@ -9,12 +9,12 @@ from pathlib import Path
 from sandbox.api import ec2
 from sandbox.api.instances import Interruption, SandboxInstance
 from sandbox.faults import Act, FaultError
-from sandbox.hosts.fleet import Berth, Fleet
+from sandbox.hosts.fleet import Fleet, HostSlot
 from sandbox.hosts.network import CommandError
 from sandbox.place import wait_until
 
 SPOT_NOTICE_S = 120.0
-# Below the host's root; as root's, so that it is there until `free-disk` or somebody in the host removes it.
+# In the host's root folder, owned by root, until `free-disk` or somebody in the host removes it.
 FILL_FILE = ".sandbox-full-disk"
 FREEZE_ROUNDS = 20
 END_TIMEOUT_S = 5.0
@@ -31,66 +31,68 @@ class HostFaults:
             "heal": self._heal, "full-disk": self._fill_disk, "free-disk": self._free_disk, "link": self._shape_link,
             "spot-notice": self._announce_interruption,
         }  # fmt: skip
-        self.acts = {kind: _said(kind, act) for kind, act in acts.items()}
+        self.acts = {kind: _with_fault_errors(kind, act) for kind, act in acts.items()}
 
     def _kill(self, parameters: Mapping[str, str]) -> str:
-        """Cuts the host's power. The instance then stops, as on lost hardware, or EC2 takes no notice."""
+        """Cuts the host's power. The instance then stops, as on lost hardware, or EC2 does not notice."""
         with ec2.lock:
-            instance, berth = self._find(parameters["instance"])
-            berth.lost = instance.impaired = parameters.get("leaves") == "running"
-            berth.host.kill()
-        _wait_until_dead(instance.id, berth)
-        return f"the host of {instance.id} is dead, and its instance " + ("goes on" if berth.lost else "stops")
+            instance, slot = self._find(parameters["instance"])
+            slot.lost = instance.impaired = parameters.get("leaves") == "running"
+            slot.host.kill()
+        _wait_until_dead(instance.id, slot)
+        return f"killed the host of {instance.id}; the instance " + ("stays running" if slot.lost else "stops")
 
     def _freeze(self, parameters: Mapping[str, str]) -> str:
-        """Stops all processes, and the network as if the kernel stood still, too."""
+        """Stops all processes and the network, as if the kernel had stopped."""
         with ec2.lock:
-            instance, berth = self._find(parameters["instance"])
+            instance, slot = self._find(parameters["instance"])
             self._fleet.links.switch(instance.id, on=False)
             self._fleet.links.refresh(self._backend)
             instance.impaired = True
-            berth.frozen |= _stop_processes(_pid_of(berth))
-        return f"{instance.id} stands still with {len(berth.frozen)} processes"
+            slot.frozen |= _stop_processes(_pid_of(slot))
+        return f"froze {instance.id} with {len(slot.frozen)} processes"
 
     def _thaw(self, parameters: Mapping[str, str]) -> str:
         """Continues the processes that `freeze` stopped."""
         with ec2.lock:
-            instance, berth = self._find(parameters["instance"])
-            if not berth.frozen:
+            instance, slot = self._find(parameters["instance"])
+            if not slot.frozen:
                 raise FaultError(f"thaw: {instance.id} is not frozen")
-            for pid in berth.frozen:
+            for pid in slot.frozen:
                 _send(pid, signal.SIGCONT)
-            berth.frozen, instance.impaired = set(), False
+            slot.frozen, instance.impaired = set(), False
             self._fleet.links.switch(instance.id, on=True)
             self._fleet.links.refresh(self._backend)
-        return f"{instance.id} goes on"
+        return f"{instance.id} continues"
 
     def _partition(self, parameters: Mapping[str, str]) -> str:
-        """Lets no packet pass between two hosts, not even of open connections."""
+        """Drops all packets between two hosts, those of open connections too."""
         one, other = self._pair("partition", parameters)
         with ec2.lock:
             self._fleet.links.part(one, other)
             self._fleet.links.refresh(self._backend)
-        return f"{one} and {other} do not see each other"
+        return f"{one} and {other} cannot reach each other"
 
     def _heal(self, parameters: Mapping[str, str]) -> str:
         """Ends a partition."""
         one, other = self._pair("heal", parameters)
         with ec2.lock:
             if not self._fleet.links.join(one, other):
-                raise FaultError(f"heal: {one} and {other} see each other")
+                raise FaultError(f"heal: {one} and {other} are not partitioned")
             self._fleet.links.refresh(self._backend)
-        return f"{one} and {other} see each other again"
+        return f"{one} and {other} can reach each other again"
 
     def _fill_disk(self, parameters: Mapping[str, str]) -> str:
-        """Fills the root volume. On the machine's own disk it takes no space: it is reserved, not written."""
+        """Fills the root volume. It takes no space on the machine's own disk: it is reserved, not written."""
         with ec2.lock:
-            instance, berth = self._find(parameters["instance"])
-            process = Path(f"/proc/{_pid_of(berth)}")
+            instance, slot = self._find(parameters["instance"])
+            process = Path(f"/proc/{_pid_of(slot)}")
         root = process / "root"
         mounts = [line.split()[:2] for line in (process / "mounts").read_text().splitlines()]
         if not any(point == "/" and device.startswith("/dev/loop") for device, point in mounts):  # else: the machine's
-            raise FaultError(f"full-disk: the root volume of {instance.id} has no size, as there is no loop device")
+            raise FaultError(
+                f"full-disk: the root volume of {instance.id} has no size limit: this machine has no loop device"
+            )
         free = os.statvfs(root).f_bavail * os.statvfs(root).f_frsize
         with (root / FILL_FILE).open("wb") as stream:
             # In steps, because the file's own extents also take space.
@@ -104,19 +106,19 @@ class HostFaults:
     def _free_disk(self, parameters: Mapping[str, str]) -> str:
         """Ends `full-disk`."""
         with ec2.lock:
-            instance, berth = self._find(parameters["instance"])
-            path = Path(f"/proc/{_pid_of(berth)}/root", FILL_FILE)
+            instance, slot = self._find(parameters["instance"])
+            path = Path(f"/proc/{_pid_of(slot)}/root", FILL_FILE)
         if not path.exists():
             raise FaultError(f"free-disk: the disk of {instance.id} has not been filled")
         path.unlink()
-        return f"the disk of {instance.id} is as it was"
+        return f"freed the disk of {instance.id}"
 
     def _shape_link(self, parameters: Mapping[str, str]) -> str:
         """Changes the bandwidth of the host's link."""
         mbit = float(parameters["mbit"])
         with ec2.lock:
-            instance, berth = self._find(parameters["instance"])
-            self._fleet.shape(berth, _pid_of(berth), mbit)
+            instance, slot = self._find(parameters["instance"])
+            self._fleet.shape(slot, _pid_of(slot), mbit)
         return f"the link of {instance.id} has {mbit:g} Mbit/s" if mbit else f"the link of {instance.id} has no limit"
 
     def _announce_interruption(self, parameters: Mapping[str, str]) -> str:
@@ -128,21 +130,21 @@ class HostFaults:
                 raise FaultError(f"spot-notice: {instance.id} is not a spot instance")
             now = dt.datetime.now(dt.UTC)
             instance.interruption = Interruption(noticed=now, at=now + dt.timedelta(seconds=after_s))
-        return f"{instance.id} has been told that it ends in {after_s:g} s"
+        return f"announced to {instance.id} that it ends in {after_s:g} s"
 
-    def _find(self, instance_id: str) -> tuple[SandboxInstance, Berth]:
-        """An instance whose host runs. Raises FaultError."""
+    def _find(self, instance_id: str) -> tuple[SandboxInstance, HostSlot]:
+        """An instance with a running host. Raises FaultError."""
         instance = self._instance(instance_id)
-        berth = self._fleet.find_berth(instance_id)
-        if berth is None or berth.host.exit_code is not None or not berth.boot.done():
-            raise FaultError(f"{instance_id} is {instance.state}: it has no host that runs")
-        return instance, berth
+        slot = self._fleet.find_slot(instance_id)
+        if slot is None or slot.host.exit_code is not None or not slot.boot.done():
+            raise FaultError(f"{instance_id} is {instance.state} and has no running host")
+        return instance, slot
 
     def _instance(self, instance_id: str) -> SandboxInstance:
         for instance in self._backend.sandbox_instances():
             if instance.id == instance_id and instance.state != "terminated":
                 return instance
-        raise FaultError(f"there is no instance {instance_id}")
+        raise FaultError(f"unknown instance {instance_id}")
 
     def _pair(self, kind: str, parameters: Mapping[str, str]) -> tuple[str, str]:
         one, other = self._instance(parameters["a"]).id, self._instance(parameters["b"]).id
@@ -151,36 +153,36 @@ class HostFaults:
         return one, other
 
 
-def _said(kind: str, act: Act) -> Act:
+def _with_fault_errors(kind: str, act: Act) -> Act:
     """The same, but errors of the machine become FaultErrors."""
 
-    def said(parameters: Mapping[str, str]) -> str:
+    def wrapped(parameters: Mapping[str, str]) -> str:
         try:
             return act(parameters)
         except (OSError, CommandError) as error:
             raise FaultError(f"{kind}: {error}") from error
 
-    return said
+    return wrapped
 
 
-def _pid_of(berth: Berth) -> int:
-    pid = berth.host.pid
+def _pid_of(slot: HostSlot) -> int:
+    pid = slot.host.pid
     if pid is None:
-        raise FaultError("the host has just ended")
+        raise FaultError("its host has just ended")
     return pid
 
 
-def _wait_until_dead(instance_id: str, berth: Berth) -> None:
+def _wait_until_dead(instance_id: str, slot: HostSlot) -> None:
     """Waits until no process of the host is left. Raises FaultError.
 
     The kernel ends a whole pid namespace before its process 1 is reaped, and its parent ends after that.
     """
-    if not wait_until(lambda: berth.host.exit_code is not None, END_TIMEOUT_S):
-        raise FaultError(f"the host of {instance_id} was killed, and still lives after {END_TIMEOUT_S:g} s")
+    if not wait_until(lambda: slot.host.exit_code is not None, END_TIMEOUT_S):
+        raise FaultError(f"the host of {instance_id} is still alive {END_TIMEOUT_S:g} s after it was killed")
 
 
 def _stop_processes(first: int) -> set[int]:
-    """Stops all running processes of the pid namespace, until no new one turns up; returns them."""
+    """Stops all running processes of the pid namespace, until no new one appears; returns them."""
     namespace = Path(f"/proc/{first}/ns/pid").readlink()
     stopped: set[int] = set()
     for _ in range(FREEZE_ROUNDS):

@@ -1,4 +1,4 @@
-"""The files of a new host: accounts, services, shutdown commands, and user data as cloud-init would run it.
+"""The files of a new host: accounts, services, shutdown commands, and user data in cloud-init's layout.
 
 Source: cloud-init documentation, "User-data formats" and "Boot stages".
 """
@@ -23,18 +23,18 @@ GROUPS_OF_USER = ("adm", "sudo", "video", "render")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SSHD_CONFIG = f"""\
-# First, as in Ubuntu's: of a setting, sshd uses the first value.
+# First, as in Ubuntu: sshd uses the first value of a setting.
 Include /etc/ssh/sshd_config.d/*.conf
 Port 22
 HostKey /etc/ssh/ssh_host_ed25519_key
 HostKey /etc/ssh/ssh_host_ecdsa_key
-# No PAM: it would count logins and look for a systemd that is not there.
+# No PAM: it would count logins and look for systemd.
 UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 UseDNS no
-# A cluster's tools open many connections side by side.
+# A cluster's tools open many connections at once.
 MaxStartups 100
 MaxSessions 100
 PrintMotd no
@@ -104,12 +104,12 @@ RUNNER = f"{CLOUD}/sandbox-run"
 OUTPUT_LOG = "/var/log/cloud-init-output.log"
 MAX_PARTS = 100
 
-# First the boothooks and the scripts for every boot, then those for the first boot, in order; a script that fails is
-# reported and the next one is run. Scripts may leave processes running, and so `tee` may not end: to have everything on
-# the console before boot-finished exists, the last line is looked for in the log.
+# Runs boothooks and the scripts for every boot, then those for the first boot, in order; reports a failed script and
+# continues. Scripts may leave processes running, so `tee` may not end: boot-finished is written once the last line is
+# in the log, and so everything is on the console.
 RUN_SCRIPTS = f"""\
 #!/bin/sh
-# At each boot, when the network is up: as root, with the output on the console and in {OUTPUT_LOG}.
+# Runs at each boot when the network is up, as root; output goes to the console and to {OUTPUT_LOG}.
 cd / || exit 1
 rm -f {INSTANCE}/boot-finished
 run() {{
@@ -129,7 +129,7 @@ run() {{
     up=$(ps -o etimes= -p 1)
     line="Cloud-init v. sandbox finished at $(date -R). Datasource DataSourceEc2Local.  Up $((up)).00 seconds"
     echo "$line"
-    # tee writes to the console before it writes to the log; where that cannot be written (a full disk), it has 10 s.
+    # tee writes to the console before the log. If the log cannot be written (full disk), wait 10 s.
     tries=0
     until grep -qaF "$line" {OUTPUT_LOG} 2>/dev/null || [ $((tries += 1)) -gt 200 ]; do sleep 0.05; done
     echo "$line" >{INSTANCE}/.boot-finished
@@ -137,7 +137,7 @@ run() {{
 }} 2>&1 | tee -a {OUTPUT_LOG}
 """
 
-# What launchers call on a new host, mostly `cloud-init status --wait`.
+# Launchers call this on a new host, mostly `cloud-init status --wait`.
 CLOUD_INIT = f"""\
 #!/bin/sh
 case "$1" in
@@ -147,7 +147,7 @@ status)
     ;;
 --version | -v) echo "cloud-init (sandbox)" ;;
 *)
-    echo "cloud-init: the sandbox has only its status command" >&2
+    echo "cloud-init: the sandbox has only the status command" >&2
     exit 2
     ;;
 esac
@@ -173,9 +173,9 @@ TYPES_BY_BEGINNING = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostFile:
-    """One file of a host. `directory_mode`: of missing folders above it, which are also owned by `uid`.
+    """One file of a host. `directory_mode`: of missing folders above it, which also belong to `uid`.
 
-    `append`: to the machine's file. `link`: a symbolic link to `content`.
+    `append`: add to the machine's file. `link`: a symbolic link to `content`.
     """
 
     path: str
@@ -191,12 +191,11 @@ class HostFile:
 class HostSpec:
     """Everything that a host needs to boot; pid1.py reads it as JSON.
 
-    `folder` is the host's on the machine (`Folder` in hosts.py), `disk_bytes` the size of the root volume. `packages`
-    is the folder with packages to install; `layers` and `links` make up the operating system. The host's ids 0 to
-    `uids` - 1 are the machine's from `first_uid` on; None: they are the daemon's. `cgroup` is the host's own, "" if
-    there is none, and `outer_cgroup` the daemon's. `fuse`: whether the machine can mount file systems in user space.
-    `network` is the input of `ip -batch` inside the host, `after_boot` a command to run at each boot when sshd answers.
-    `sshd`: whether to start it.
+    `folder`: the host's on the machine (`Folder` in hosts.py). `disk_bytes`: size of the root volume. `packages`:
+    folder with packages to install. `layers`, `links`: the operating system. The host's ids 0 to `uids` - 1 are the
+    machine's from `first_uid` on, or the daemon's if that is None. `cgroup`: the host's own, "" if it has none.
+    `outer_cgroup`: the daemon's. `fuse`: whether the machine supports FUSE. `network`: input of `ip -batch` inside the
+    host. `after_boot`: a command to run at each boot when sshd answers. `sshd`: whether to start it.
     """
 
     instance_id: str
@@ -237,7 +236,7 @@ def render_accounts(passwd: str, group: str) -> tuple[HostFile, ...]:
         HostFile(path="/etc/group", content=_lines(groups)),
         HostFile(path="/etc/shadow", content=_lines(shadow), mode=0o640),
         HostFile(path="/etc/gshadow", content=_lines(gshadow), mode=0o640),
-        # For containers without root, as useradd gives them out.
+        # For containers without root, as useradd assigns them.
         *(HostFile(path=f"/etc/{name}", content=f"{USER}:100000:65536\n") for name in ("subuid", "subgid")),
     )
 
@@ -273,10 +272,10 @@ def render_home(public_key: str) -> tuple[HostFile, ...]:
 
 
 def render_identity(full_name: str, private_ip: str, name_server: str, machine_id: str) -> tuple[HostFile, ...]:
-    """The host's name, and where it asks for those of others.
+    """The host's name, and its name server.
 
-    Its own it finds without the name server: sudo looks it up, also when the network is cut, and `hostname -f` gives
-    the whole name whatever the machine's nsswitch.conf says.
+    Its own name resolves without the name server: sudo looks it up, also when the network is cut, and `hostname -f`
+    gives the whole name whatever the machine's nsswitch.conf says.
     """
     hostname, _, domain = full_name.partition(".")
     hosts = f"127.0.0.1 localhost\n{private_ip} {full_name} {hostname}\n"
@@ -303,9 +302,9 @@ def render_services(ca_pem: str) -> tuple[HostFile, ...]:
 def render_network(private: ipaddress.IPv4Interface, public_ip: str | None, public_range: str, mtu: int) -> str:
     """Input of `ip -batch` for eth0.
 
-    The public address is on lo, as EC2's is not on the instance's interface either. It is the source address for other
-    public addresses, as if EC2's gateway translated it; without one the host cannot reach them. The metric makes that
-    route the last one: Network.move_public_address adds and removes the other.
+    The public address is on lo: on EC2, it is not on the instance's interface either. It is the source address for
+    other public addresses, as if EC2's gateway translated it; without one, the host cannot reach them. The metric makes
+    the unreachable route the last one; Network.move_public_address adds and removes the other.
     """
     lines = [
         "link set lo up",
@@ -340,7 +339,7 @@ class Part(NamedTuple):
 
 
 def render_first_boot(instance_id: str, user_data: bytes) -> tuple[HostFile, ...]:
-    """The scripts to run at boot, and the files by which launchers see that they have run. Pure."""
+    """The scripts to run at boot, and the files that show launchers that they have run. Pure."""
     parts = parse_user_data(user_data)
     folder = f"{CLOUD}/instances/{instance_id}"
     scripts, warnings = [], []
@@ -364,7 +363,7 @@ def render_first_boot(instance_id: str, user_data: bytes) -> tuple[HostFile, ...
 
 
 def parse_user_data(raw: bytes) -> tuple[Part, ...]:
-    """The parts of user data, or the one if it is not a MIME message; unpacks compressed ones. Pure."""
+    """The parts of user data: one unless it is a MIME message. Unpacks compressed ones. Pure."""
     raw = _unpacked(raw)
     if not raw.strip():
         return ()
@@ -397,5 +396,5 @@ def _type_of(text: str) -> str:
 def _unpacked(raw: bytes) -> bytes:
     try:
         return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
-    except (OSError, EOFError, zlib.error):  # not gzip after all, and not a script
+    except (OSError, EOFError, zlib.error):  # not gzip, and not a script
         return raw

@@ -1,4 +1,4 @@
-"""The hosts of all instances: starts and ends them so that those run that should, as EC2 has it."""
+"""The hosts of all instances: starts and ends them according to the instances' states in EC2."""
 
 import base64
 import datetime as dt
@@ -46,9 +46,9 @@ from sandbox.hosts.network import (
 from sandbox.hosts.system import copy_system, find_links, is_machines_root
 from sandbox.place import HostStatus, Place, Settings
 
-SIDE_BY_SIDE = 16
-# Each host has its own range of the machine's user ids, with room for the ids of containers in it (subuid(5)); they are
-# from the part of the ids that systemd leaves to containers (systemd.io/UIDS-GIDS).
+MAX_THREADS = 16
+# Each host has its own range of the machine's user ids, with room for containers in it (subuid(5)), from the part that
+# systemd leaves to containers (systemd.io/UIDS-GIDS).
 FIRST_UID, UIDS, HOSTS_WITH_IDS = 1 << 29, 1 << 18, 4096
 CONSOLE_BYTES = 64 * 1024  # GetConsoleOutput gives the last 64 KB
 
@@ -66,16 +66,16 @@ class Links:
         self._loaded = ""
 
     def attach(self, instance_id: str, number: int) -> None:
-        """A host is about to be plugged in; nothing gets through before the next `refresh`."""
+        """Adds the link of a host; nothing passes before the next `refresh`."""
         self._numbers[instance_id] = number
 
     def detach(self, instance_id: str) -> None:
-        """The host is gone."""
+        """Removes the link of a host that has ended."""
         del self._numbers[instance_id]
         self._off.discard(instance_id)
 
     def part(self, one: str, other: str) -> None:
-        """Cuts the connection between two instances, and between later hosts of theirs."""
+        """Cuts the connection between two instances, also for their later hosts."""
         self._partitions.add(frozenset((one, other)))
 
     def join(self, one: str, other: str) -> bool:
@@ -101,7 +101,7 @@ class Links:
         try:
             self._network.load_firewall(ruleset)
         except CommandError as error:
-            log.error("the security groups are as they were before: %s", error)  # noqa: TRY400 -- it is one command
+            log.error("the security groups did not change: %s", error)  # noqa: TRY400 -- it is one command
             return
         self._loaded = ruleset
 
@@ -122,11 +122,11 @@ def _groups_of(backend: EC2Backend, instance_id: str) -> tuple[str, ...]:
 
 
 @dataclass(kw_only=True, slots=True)
-class Berth:
-    """An instance's host, and the work on it in progress.
+class HostSlot:
+    """An instance's host, and its boot or end in progress.
 
     `number`: of its link. `reboots`: the instance's count when the host was started. `public_ip`: its current one.
-    `lost`: killed, while EC2 takes no notice. `frozen`: its stopped processes.
+    `lost`: killed without EC2 noticing. `frozen`: its stopped processes.
     """
 
     host: Host
@@ -201,11 +201,11 @@ class Fleet(PhantomFleet):
         self._network = network
         self._book = book
         self._wake = wake
-        self._pool = bounded_pool(SIDE_BY_SIDE)
-        self._berths: dict[str, Berth] = {}
+        self._pool = bounded_pool(MAX_THREADS)
+        self._slots: dict[str, HostSlot] = {}
         self._launched = 0
-        # As EC2, keeps the output of terminated instances: it tells why a boot failed.
-        self._last_words: dict[str, str] = {}
+        # As in EC2, the output of terminated instances stays: it shows why a boot failed.
+        self._last_consoles: dict[str, str] = {}
         self._ca_pem = place.ca_file.read_text()
         self._is_machines_root = is_machines_root()
         self._layers = copy_system(place.system_dir, as_own=not self._is_machines_root)
@@ -214,16 +214,16 @@ class Fleet(PhantomFleet):
         self._accounts = render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
 
     def _advance(self, instance: SandboxInstance) -> None:
-        berth = self._berths.get(instance.id)
-        if berth is not None and berth.end is not None:
-            self._finish_end(instance, berth)
+        slot = self._slots.get(instance.id)
+        if slot is not None and slot.end is not None:
+            self._finish_end(instance, slot)
         elif instance.state in ("shutting-down", "stopping"):
-            if berth is None:
+            if slot is None:
                 self._settle(instance)
             else:
-                self._begin_end(instance, berth)
-        elif berth is not None:
-            self._watch(instance, berth)
+                self._begin_end(instance, slot)
+        elif slot is not None:
+            self._watch(instance, slot)
         elif instance.state in ("pending", "running") and not instance.never_boots:
             self._launch(instance)
 
@@ -248,7 +248,7 @@ class Fleet(PhantomFleet):
         addresses = (private_ip,) if public_ip is None else (private_ip, public_ip)
         boot = self._pool.submit(self._boot, host, number, spec, mac_address_of(private_ip), addresses)
         boot.add_done_callback(lambda _: self._wake())
-        self._berths[instance.id] = Berth(
+        self._slots[instance.id] = HostSlot(
             host=host, number=number, reboots=instance.reboots, public_ip=public_ip, boot=boot
         )
         log.info("%s: booting at %s", instance.id, private_ip)
@@ -291,81 +291,81 @@ class Fleet(PhantomFleet):
             sshd=sshd,
         )
 
-    def _watch(self, instance: SandboxInstance, berth: Berth) -> None:
-        if not berth.boot.done() or (berth.lost and instance.reboots == berth.reboots):
+    def _watch(self, instance: SandboxInstance, slot: HostSlot) -> None:
+        if not slot.boot.done() or (slot.lost and instance.reboots == slot.reboots):
             return
-        error = berth.boot.exception()
+        error = slot.boot.exception()
         if error is not None:
             log.error("%s: %s", instance.id, error, exc_info=None if isinstance(error, BootError) else error)
             instance.fail_to_boot(str(error))
-        elif instance.reboots != berth.reboots:
-            self._begin_end(instance, berth)
-        elif berth.host.exit_code is not None:
-            self._handle_ended(instance, berth)
+        elif instance.reboots != slot.reboots:
+            self._begin_end(instance, slot)
+        elif slot.host.exit_code is not None:
+            self._follow_host_end(instance, slot)
         elif instance.interruption is not None and instance.interruption.at <= dt.datetime.now(dt.UTC):
             log.info("%s: its spot capacity is taken back", instance.id)
             instance.reclaim()
         elif instance.state == "pending" and instance.may_arrive:
             log.info("%s: running", instance.id)
             instance.enter_running()
-        elif instance.public_ip != berth.public_ip:
-            self._move_public_address(instance, berth)
+        elif instance.public_ip != slot.public_ip:
+            self._move_public_address(instance, slot)
 
-    def _handle_ended(self, instance: SandboxInstance, berth: Berth) -> None:
+    def _follow_host_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
         """The host has ended without the daemon."""
-        log.info("%s: its host ended by itself (%s)", instance.id, berth.host.ending or berth.host.exit_code)
-        match berth.host.ending:
+        log.info("%s: its host ended unasked (%s)", instance.id, slot.host.ending or slot.host.exit_code)
+        match slot.host.ending:
             case "reboot":
-                self._begin_end(instance, berth)
+                self._begin_end(instance, slot)
             case "power-off":
                 instance.shut_down_from_inside()
             case None:
                 instance.lose_host()
 
-    def _move_public_address(self, instance: SandboxInstance, berth: Berth) -> None:
+    def _move_public_address(self, instance: SandboxInstance, slot: HostSlot) -> None:
         """An elastic address was associated or disassociated."""
-        old, berth.public_ip = berth.public_ip, instance.public_ip
-        if berth.host.pid is None:
+        old, slot.public_ip = slot.public_ip, instance.public_ip
+        if slot.host.pid is None:
             return
         try:
-            self._network.move_public_address(berth.number, berth.host.pid, old, instance.public_ip)
+            self._network.move_public_address(slot.number, slot.host.pid, old, instance.public_ip)
         except CommandError as error:
             log.error("%s: public address: %s", instance.id, error)  # noqa: TRY400 -- it is one command
 
-    def _begin_end(self, instance: SandboxInstance, berth: Berth) -> None:
+    def _begin_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
         log.info("%s: ending its host", instance.id)
-        if berth.boot.done() and berth.boot.exception() is None and not berth.frozen:
-            berth.end = self._pool.submit(berth.host.shut_down)
+        if slot.boot.done() and slot.boot.exception() is None and not slot.frozen:
+            slot.end = self._pool.submit(slot.host.shut_down)
         else:
-            berth.host.kill()
-            berth.end = self._pool.submit(berth.host.end)
-        berth.end.add_done_callback(lambda _: self._wake())
+            slot.host.kill()
+            slot.end = self._pool.submit(slot.host.end)
+        slot.end.add_done_callback(lambda _: self._wake())
 
-    def _finish_end(self, instance: SandboxInstance, berth: Berth) -> None:
-        assert berth.end is not None  # noqa: S101 -- the caller looked
-        if not berth.end.done():
+    def _finish_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
+        assert slot.end is not None  # noqa: S101 -- the caller looked
+        if not slot.end.done():
             return
-        if error := berth.end.exception():
-            log.error("%s: its host does not end: %s", instance.id, error)
-            berth.end = None
+        if error := slot.end.exception():
+            log.error("%s: could not end its host: %s", instance.id, error)
+            slot.end = None
             return
-        del self._berths[instance.id]
+        del self._slots[instance.id]
         self.links.detach(instance.id)
         self._settle(instance)
         self._wake()
 
     def _settle(self, instance: SandboxInstance) -> None:
-        """The host is gone: the instance becomes terminated or stopped."""
+        """Its host has ended: the instance becomes terminated or stopped."""
         if not instance.may_arrive:
             return
         if instance.state == "shutting-down":
             folder = hosts.Folder(self._place, instance.id)
             if folder.path.exists():
-                self._last_words[instance.id] = self.read_console(instance.id)
+                self._last_consoles[instance.id] = self.read_console(instance.id)
                 try:
                     shutil.rmtree(folder.path)
-                except OSError as error:  # tried again at the next step
-                    log.error("%s: its files cannot be removed: %s", instance.id, error)  # noqa: TRY400 -- as above
+                except OSError as error:  # the next step tries again
+                    log.error("%s: could not remove its files: %s", instance.id, error)  # noqa: TRY400 -- as above
                     return
             instance.finish_termination()
             log.info("%s: terminated", instance.id)
@@ -378,8 +378,8 @@ class Fleet(PhantomFleet):
         self.links.refresh(backend)
 
     def _pid_of(self, instance_id: str, /) -> int | None:
-        berth = self._berths.get(instance_id)
-        return berth.host.pid if berth else None
+        slot = self._slots.get(instance_id)
+        return slot.host.pid if slot else None
 
     def read_console(self, instance_id: str, /) -> str:
         """The last 64 KB of the host's console output."""
@@ -389,21 +389,21 @@ class Fleet(PhantomFleet):
                 stream.seek(-min(CONSOLE_BYTES, console.stat().st_size), 2)
                 return stream.read().decode(errors="replace")
         except FileNotFoundError:  # not yet booted, or terminated
-            return self._last_words.get(instance_id, "")
+            return self._last_consoles.get(instance_id, "")
 
-    def shape(self, berth: Berth, pid: int, mbit: float) -> None:
+    def shape(self, slot: HostSlot, pid: int, mbit: float) -> None:
         """Limits a host's link to `mbit` Mbit/s in each direction; 0: no limit. Raises CommandError."""
-        self._network.shape(berth.number, pid, mbit)
+        self._network.shape(slot.number, pid, mbit)
 
-    def find_berth(self, instance_id: str) -> Berth | None:
+    def find_slot(self, instance_id: str) -> HostSlot | None:
         """An instance's host. Use it under EC2's lock."""
-        return self._berths.get(instance_id)
+        return self._slots.get(instance_id)
 
     def end_all(self) -> None:
         """Ends all hosts and waits for them."""
-        for berth in self._berths.values():
-            berth.host.kill()
-        for future in [self._pool.submit(berth.host.end) for berth in self._berths.values()]:
+        for slot in self._slots.values():
+            slot.host.kill()
+        for future in [self._pool.submit(slot.host.end) for slot in self._slots.values()]:
             future.result()
         self._pool.shutdown()
 

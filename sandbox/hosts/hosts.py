@@ -27,8 +27,8 @@ BOOT_TIMEOUT_S = 60.0
 INSTALL_TIMEOUT_S = 900.0
 END_TIMEOUT_S = 10.0
 SHUTDOWN_TIMEOUT_S = 8.0  # a little more than process 1 gives the others (pid1.py)
-# The exit codes of a host that was shut down from inside: those of pid1.py, or, after a call of reboot(2), the signals
-# with which the kernel ends a pid namespace.
+# The exit codes of a host that was shut down from inside: those of pid1.py, or the signals with which the kernel ends a
+# pid namespace after a call of reboot(2).
 ENDINGS: dict[int, Literal["power-off", "reboot"]] = {
     70: "power-off", 71: "reboot", -signal.SIGINT: "power-off", -signal.SIGHUP: "reboot",
 }  # fmt: skip
@@ -49,7 +49,7 @@ class Folder:
 
 
 class BootError(Exception):
-    """A host did not come up; the message is for the instance's state reason."""
+    """A host did not boot; the message becomes the instance's state reason."""
 
 
 class Host:
@@ -75,7 +75,7 @@ class Host:
 
     @property
     def ending(self) -> Literal["power-off", "reboot"] | None:
-        """How the host was shut down from inside; None while it lives or if it ended in another way."""
+        """How the host was shut down from inside; None while it lives, or if it ended otherwise."""
         return ENDINGS.get(self.exit_code) if self.exit_code is not None else None
 
     def boot(self, network: Network, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
@@ -86,38 +86,38 @@ class Host:
                 make_disk(self.folder, spec.disk_bytes)
                 if self.folder.cgroup:
                     cgroups.make(self.folder.cgroup, spec.first_uid or 0)
-                self._tell(json.dumps(asdict(spec)))
-                self._wait_for_word(deadline)
+                self._send(json.dumps(asdict(spec)))
+                self._wait_for_answer(deadline)
                 pid = int(os.read(self._ready_fd, 32))
                 self._starter.wait(END_TIMEOUT_S)
                 self._first = ProcessOne(pid)  # the daemon's child, from now on
-                self._tell("")
+                self._send("")
                 network.plug_in(number, self._first.pid, mac_address, addresses)
             except (OSError, ValueError, CommandError, subprocess.TimeoutExpired) as error:
-                raise BootError(f"the host could not be started: {error}") from error
-            self._wait_for_word(deadline)
+                raise BootError(f"could not start the host: {error}") from error
+            self._wait_for_answer(deadline)
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._starter.stdin is not None  # noqa: S101 -- tells mypy what PIPE means
         self._starter.stdin.write(line.encode() + b"\n")
         self._starter.stdin.flush()
 
-    def _wait_for_word(self, deadline: float) -> None:
+    def _wait_for_answer(self, deadline: float) -> None:
         ready = select.poll()
         ready.register(self._ready_fd, select.POLLIN)
         while not any(event & select.POLLIN for _, event in ready.poll(POLL_S * 1000)):
-            self._still_booting(deadline)
+            self._check_boot(deadline)
 
-    def _still_booting(self, deadline: float) -> None:
+    def _check_boot(self, deadline: float) -> None:
         if self._ending.wait(POLL_S):
-            raise BootError("it was ended while it booted")
+            raise BootError("the instance ended while its host booted")
         if self.exit_code is not None:
             raise BootError(f"process 1 ended with code {self.exit_code}; see the console output")
         if time.monotonic() > deadline:
-            raise BootError("it was not up in time; see the console output")
+            raise BootError("the host did not boot in time; see the console output")
 
     def kill(self) -> None:
-        """Kills every process of the host, at once; `end` waits for it.
+        """Kills every process of the host; `end` waits until they have ended.
 
         SIGKILL to process 1 is enough: the kernel ends the rest of its pid namespace before it is reaped.
         """
@@ -135,13 +135,13 @@ class Host:
         self.end()
 
     def end(self) -> None:
-        """Kills the host and waits until its namespaces and its loop device are gone."""
+        """Kills the host and waits until its namespaces and its loop device have ended."""
         self.kill()
         self._starter.wait(END_TIMEOUT_S)
         if self._starter.stdin is not None:
             self._starter.stdin.close()
         with self._booting:
-            self.kill()  # what was started meanwhile
+            self.kill()  # what was started in the meantime
             if self._first:
                 self._first.reap(END_TIMEOUT_S)
             os.close(self._ready_fd)
@@ -151,7 +151,7 @@ class Host:
 
 
 class ProcessOne:
-    """A host's process 1. All threads may ask how it ended; the first one that does reaps it."""
+    """A host's process 1. Any thread may ask how it ended; the first one that does reaps it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -167,7 +167,7 @@ class ProcessOne:
             return self._code
 
     def wait(self, timeout_s: float) -> int | None:
-        """As `poll`, when it has ended or the time is over."""
+        """As `poll`, once it has ended or the time is over."""
         if self.poll() is None:
             ended = select.poll()
             ended.register(self._fd, select.POLLIN)
@@ -175,7 +175,7 @@ class ProcessOne:
         return self.poll()
 
     def reap(self, timeout_s: float) -> None:
-        """Waits for its end and lets go of it. Raises TimeoutError."""
+        """Waits for its end and closes its descriptor. Raises TimeoutError."""
         if self.wait(timeout_s) is None:
             raise TimeoutError(f"process 1 does not end ({self.pid})")
         os.close(self._fd)
@@ -194,9 +194,9 @@ def adopt_hosts() -> None:
 
 
 def spawn(place: Place, instance_id: str) -> Host:
-    """Starts the process that makes an instance's namespaces, and process 1 in them, when `Host.boot` says so.
+    """Starts the process that makes an instance's namespaces and process 1, once `Host.boot` tells it to.
 
-    Call it in the main thread: the host must end with the daemon, and the kernel's signal for that comes when the
+    Call it in the main thread: the host must end with the daemon, and the kernel sends the signal for that when the
     *thread* that started a process ends.
     """
     folder = Folder(place, instance_id)
@@ -226,9 +226,9 @@ def make_disk(folder: Folder, disk_bytes: int) -> None:
     fresh.rename(folder.disk)
 
 
-# --- what the machine must have for it
+# --- requirements of the machine
 
-# Folders of sshd and others that are not in an ordinary user's PATH.
+# Folders of sshd and other commands, which an ordinary user's PATH lacks.
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 COMMANDS = (
     "sshd", "ssh-keygen", "ip", "tc", "nft", "unshare", "nsenter", "setpriv", "mount", "pivot_root", "mkfs.ext4",
@@ -238,7 +238,7 @@ TRIAL_TIMEOUT_S = 30
 
 
 def check_machine() -> None:
-    """Raises SandboxError, with what to do, when this machine cannot run a sandbox."""
+    """Raises SandboxError, with a hint, when this machine cannot run a sandbox."""
     if sys.platform != "linux":
         raise SandboxError(
             f"The sandbox needs Linux, and this is {sys.platform}.",
@@ -246,7 +246,7 @@ def check_machine() -> None:
         )
     if os.geteuid() != 0:
         raise SandboxError(
-            "The sandbox makes network namespaces and mounts, for which it must be root.", hint=sudo_command()
+            "The sandbox creates network namespaces and mounts, so it must be root.", hint=sudo_command()
         )
     add_sbin()
     missing = [name for name in COMMANDS if shutil.which(name) is None]
@@ -260,7 +260,7 @@ def check_machine() -> None:
 
 
 def add_sbin() -> None:
-    """Adds the folders to PATH that an ordinary user's does not have."""
+    """Adds the folders to PATH that an ordinary user's lacks."""
     path = os.environ.get("PATH", "").split(":")
     os.environ["PATH"] = ":".join([*path, *(folder for folder in SBIN if folder not in path)])
 
@@ -271,7 +271,7 @@ def sudo_command() -> str:
 
 
 def check_kernel() -> None:
-    """Raises SandboxError when the kernel refuses what hosts are made of, as it does in most containers."""
+    """Raises SandboxError when the kernel refuses what hosts need, as in most containers."""
     done = subprocess.run(
         (PYTHON, "-I", "-S", "-B", str(PID1), "try"), capture_output=True, text=True, check=False,
         timeout=TRIAL_TIMEOUT_S,
@@ -279,6 +279,6 @@ def check_kernel() -> None:
     if done.returncode != 0:
         reason = done.stderr.strip().rpartition("\n")[2]
         raise SandboxError(
-            f"This machine does not let root make what the sandbox's hosts consist of: {reason}",
+            f"This machine does not let root create the namespaces and mounts of a host: {reason}",
             hint="a virtual machine with Linux 5.19 or newer whose / is ext4, xfs or btrfs",
         )

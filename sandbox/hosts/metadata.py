@@ -1,7 +1,7 @@
 """The instance metadata service (IMDS) at http://169.254.169.254, in both versions.
 
-It listens in the router's namespace, which only the hosts can reach. The peer's address tells which instance asks,
-because the router drops packets with another host's address. As on EC2, security groups do not apply.
+It listens in the router's namespace, which only hosts can reach. The peer's address identifies the instance, because
+the router drops packets with another host's address. As on EC2, security groups do not apply.
 
 Source: EC2 user guide, "Use the Instance Metadata Service to access instance metadata".
 """
@@ -33,7 +33,7 @@ from sandbox.hosts.network import METADATA_ADDRESS
 META = "meta-data"
 INSTANCE_TAGS = f"{META}/tags/instance"
 CREDENTIALS_S = 6 * 3600
-RENEW_S = 15 * 60  # credentials are renewed that long before they expire
+RENEW_S = 15 * 60  # renew credentials that long before they expire
 PUBLIC_KEYS = f"{META}/public-keys"
 
 Tree = Mapping[str, str]
@@ -58,7 +58,7 @@ class RoleCredentials:
         self._known: dict[tuple[str, str], tuple[dt.datetime, str]] = {}
 
     def read(self, instance: SandboxInstance, role_arn: str) -> str:
-        """IMDS's document with the credentials, the same until they have to be renewed."""
+        """IMDS's document with the credentials, the same until their renewal."""
         now = dt.datetime.now(dt.UTC)
         ends, document = self._known.get((instance.id, role_arn), (now, ""))
         if (ends - now).total_seconds() > RENEW_S:
@@ -244,14 +244,14 @@ class Tokens:
         self._ends: dict[tuple[str, str], float] = {}
 
     def issue(self, instance_id: str, ttl_s: int) -> str:
-        """A token that is good for `ttl_s` seconds. Forgets the tokens that have expired."""
+        """A token that is valid for `ttl_s` seconds. Forgets expired tokens."""
         now, token = self._clock(), secrets.token_urlsafe(42)
         self._ends = {known: ends for known, ends in self._ends.items() if ends > now}
         self._ends[instance_id, token] = now + ttl_s
         return token
 
     def is_good(self, instance_id: str, token: str) -> bool:
-        """Whether it was issued to this instance and has not expired."""
+        """Whether the token was issued to this instance and has not expired."""
         ends = self._ends.get((instance_id, token))
         return ends is not None and self._clock() < ends
 
@@ -282,7 +282,7 @@ class MetadataService:
             return self._look_up(instance, path)
 
     def _is_admitted(self, instance: SandboxInstance, token: str | None) -> bool:
-        """IMDSv2 with a good token, or IMDSv1, without a token, if the instance allows it."""
+        """IMDSv2 with a valid token, or IMDSv1, without one, if the instance allows it."""
         if token is None:
             return bool(instance.metadata_options.http_tokens != "required")
         return self._tokens.is_good(instance.id, token)
@@ -348,7 +348,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815 -- the base class looks for these names
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: hosts ask all the time."""
+        """Logs nothing: hosts ask all the time."""
 
 
 class MetadataServer(ThreadingMixIn, TCPServer):

@@ -1,7 +1,7 @@
-"""The names of instances, and the name server that tells the hosts what they stand for, as AmazonProvidedDNS does.
+"""The names of instances, and the name server that resolves them for hosts, as AmazonProvidedDNS does.
 
-A private name has the address in it. A public name stands, within the VPC, for the private address of the instance that
-has the public one at that moment. There are no other names: no Internet.
+A private name contains the address. Within the VPC, a public name resolves to the private address of the instance that
+has the public address at that moment. Other names do not resolve: there is no Internet.
 
 Source: VPC user guide, "DNS attributes for your VPC" and "Understanding Amazon DNS".
 """
@@ -30,7 +30,7 @@ log = logging.getLogger("sandbox.names")
 
 
 class Record(NamedTuple):
-    """What a name stands for. `kind`: the record's type."""
+    """The record of a name. `kind`: its type."""
 
     kind: str
     value: str
@@ -52,7 +52,7 @@ class Names:
         return f"ip-{dashed}.{'ec2' if home else f'{self.region}.compute'}.internal"
 
     def look_up(self, name: str, private_of: Callable[[str], str | None]) -> Record | None:
-        """What a name, in small letters, stands for; None if there is no such name. Pure.
+        """The record of a name in lower case; None if there is no such name. Pure.
 
         private_of: the private address of the instance that has a public one; None if no instance has it.
         """
@@ -77,12 +77,12 @@ def _read_address(text: str) -> IPv4Address | None:
 
 
 def answer(query: bytes, names: Names, private_of: Callable[[str], str | None]) -> bytes | None:
-    """The answer to a message; None to one that is not understood. private_of: as of `look_up`."""
+    """The answer to a message; None if the message is invalid. private_of: as for `look_up`."""
     try:
         asked = dns.message.from_wire(query)
         reply = dns.message.make_response(asked, recursion_available=True)
     except dns.exception.DNSException as error:
-        log.info("not understood: %r", error)
+        log.info("invalid message: %r", error)
         return None
     if asked.opcode() != dns.opcode.QUERY:
         reply.set_rcode(dns.rcode.NOTIMP)
@@ -112,7 +112,7 @@ class _Handler(socketserver.BaseRequestHandler):
 
 
 def serve_names(addresses: Iterable[str], names: Names, private_of: Callable[[str], str | None]) -> None:
-    """Answers at some addresses, in threads of its own. By UDP alone: no answer is too long for it."""
+    """Answers at these addresses, in threads of its own. Only by UDP: no answer is too long for it."""
     for address in addresses:
         server = _Server((address, PORT), _Handler)
         server.answer = lambda query: answer(query, names, private_of)

@@ -1,9 +1,8 @@
 """The sandbox's network: a router in a network namespace of its own, with one link to the machine and one to each host.
 
-It routes as a VPC does: every packet between two hosts passes through the router, which checks it against their
-security groups, out of the hosts' reach. The router has a namespace of its own so that the machine's forwarding and
-firewall neither change nor interfere, and because a namespace ends with the process that holds it: when that is killed,
-the router and all links are gone, the machine's end included.
+As in a VPC, every packet between two hosts passes through the router, which checks it against their security groups,
+out of the hosts' reach. In a namespace of its own, the router does not change the machine's forwarding and firewall,
+nor do these interfere. A namespace ends with the process that holds it, and with it the router and all links.
 """
 
 import ctypes
@@ -25,10 +24,10 @@ NAME_SERVER_ADDRESS = "169.254.169.253"
 COMMAND_TIMEOUT_S = 20
 CLONE_NEWNET = 0x40000000  # linux/sched.h; os.setns came with Python 3.12
 
-# Applied before the first link is made: new links start with `default`. proxy_arp: the router answers for every
-# address that is not on the same link. rp_filter: a host can send from its own addresses only (EC2's source check).
+# Applied before the first link, because new links start with `default`. proxy_arp: the router answers for every address
+# that is not on the same link. rp_filter: a host can send only from its own addresses (EC2's source check).
 # tcp_be_liberal: offloaded checksums and segments do not break connections. icmp_ratemask: every packet to the outside
-# is rejected, however many there are.
+# gets its rejection, without a limit.
 SETTINGS = """\
 echo 1 >/proc/sys/net/ipv4/ip_forward
 echo 0 >/proc/sys/net/ipv4/icmp_ratemask
@@ -59,7 +58,7 @@ def run_quietly(arguments: tuple[str, ...], stdin: str | None = None) -> None:
     except subprocess.CalledProcessError as error:
         raise CommandError(f"{' '.join(arguments)}: {error.stderr.strip()}") from error
     except subprocess.TimeoutExpired as error:
-        raise CommandError(f"{' '.join(arguments)}: no end within {COMMAND_TIMEOUT_S} s") from error
+        raise CommandError(f"{' '.join(arguments)}: still running after {COMMAND_TIMEOUT_S} s") from error
 
 
 def name_server_of(vpc: IPv4Network) -> str:
@@ -85,7 +84,7 @@ class Network:
         return self.holder.poll() is None
 
     def plug_in(self, number: int, host_pid: int, mac_address: str, addresses: tuple[str, ...]) -> None:
-        """Gives the network namespace of `host_pid` an eth0 that leads to the router, not yet up.
+        """Connects the network namespace of `host_pid` to the router with an eth0 that is not yet up.
 
         number: unique for each host. addresses: all addresses of the host.
         """
@@ -98,7 +97,7 @@ class Network:
         _run_inside(self.holder.pid, "/bin/sh", "-c", PROMPT.format(link=link), lines=batch)
 
     def move_public_address(self, number: int, host_pid: int, old: str | None, new: str | None) -> None:
-        """Replaces a running host's public address. None: it has none."""
+        """Replaces a running host's public address. None: no address."""
         inside, outside = [], []
         if old is not None:
             inside.append(f"addr del {old}/32 dev lo")  # its route goes with it
@@ -123,9 +122,9 @@ class Network:
         _run_inside(self.holder.pid, "nft", "-f", "-", lines=ruleset.splitlines())
 
     def call_inside(self, function: Callable[[], T]) -> T:
-        """Calls a function in the router's namespace, where the sockets that it makes stay. Only hosts can reach them.
+        """Calls a function in the router's namespace, where its sockets stay. Only hosts can reach them.
 
-        In a thread that ends: a thread can change its namespace.
+        It runs in a thread of its own, because a thread can change its namespace.
         """
 
         def call() -> T:
@@ -139,7 +138,7 @@ def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Netwo
     """Makes the router and the machine's link to it, with routes to the private and the public range.
 
     mark: for the holder's command line. name: of the machine's end of the link.
-    Call it in the main thread: the holder dies with the thread that started it.
+    Call it in the main thread: the holder ends with the thread that started it.
     """
     holder = subprocess.Popen(
         # The shell waits for the end of its input, which is the daemon's end.
@@ -157,8 +156,8 @@ def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Netwo
         f"link set {name} up\n"
         f"route add {public} dev {name} src {gateway.ip}\n",
     )
-    # Packets to an address that no host has are dropped without an answer, as on EC2. Those to the outside would go to
-    # lo: the firewall rejects them before (render_ruleset).
+    # The router drops packets to an address that no host has, as EC2 does. Packets to the outside would go to lo; the
+    # firewall rejects them first (render_ruleset).
     setup = (
         "link set lo up",
         f"link set {UPLINK} up",
@@ -195,17 +194,17 @@ def _enter_network_of(pid: int) -> None:
 def mac_address_of(private_ip: str) -> str:
     """The hardware address for a private address, the same for every instance that gets it.
 
-    Otherwise hosts with the old one in their ARP cache would send to it for most of a minute.
+    Otherwise hosts would use the old one in their ARP cache for most of a minute.
     """
     return "06:00:" + ":".join(f"{int(part):02x}" for part in private_ip.split("."))
 
 
 # --- security groups as nftables rules of the router; pure text
 #
-# A packet passes if a rule of one of the sender's groups lets it out and a rule of one of the receiver's groups lets it
-# in. Packets of a connection that was let through pass in both directions, even after the rule is gone, as with EC2's
-# connection tracking. Packets from or to this machine, which stands for the Internet, are checked on the host's side
-# only. A host whose groups are not known is cut off.
+# A packet passes if a rule of one of the sender's groups and a rule of one of the receiver's groups allow it. Packets
+# of an allowed connection pass in both directions, even after the rule is removed, as with EC2's connection tracking.
+# Packets from or to this machine, which stands for the Internet, are checked on the host's side only. A host with
+# unknown groups is cut off.
 #
 # Source: EC2 user guide, "Security group rules" and "Amazon EC2 security group connection tracking".
 
@@ -217,9 +216,9 @@ PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """What one rule lets through. `protocol`: -1, a name or a number. `peer`: a network or a security group's id.
+    """What one rule allows. `protocol`: -1, a name or a number. `peer`: a network or a security group's id.
 
-    `from_port`, `to_port`: -1 stands for any; for icmp, they are type and code.
+    `from_port`, `to_port`: -1 means any; for icmp, type and code.
     """
 
     protocol: str
@@ -294,7 +293,7 @@ def _render_members(group: Group) -> list[str]:
 
 
 def _render_rules(rules: Iterable[Rule], side: str, verdict: str, known: set[str]) -> list[str]:
-    """Leaves out rules with a group that does not exist or with impossible numbers: they let nothing through."""
+    """Leaves out rules with an unknown group or impossible numbers: they allow nothing."""
     lines = []
     for rule in filter(_makes_sense, rules):
         if isinstance(rule.peer, IPv4Network):
@@ -319,7 +318,7 @@ def _render_match(rule: Rule) -> list[str]:
 
 
 def _makes_sense(rule: Rule) -> bool:
-    """Moto accepts any protocol and any ports; nft would refuse the whole ruleset for one of them."""
+    """Moto accepts any protocol and ports; nft would refuse the whole ruleset for an invalid one."""
     if rule.protocol not in (ALL, *PROTOCOLS) and not (rule.protocol.isdigit() and int(rule.protocol) < 256):
         return False
     if rule.protocol == "icmp":

@@ -1,68 +1,44 @@
 """Process 1 of a sandbox host: builds the host's file system, starts sshd, reaps, and stays.
 
-Started by the daemon as `/usr/bin/python3 -I -S -B pid1.py MARK READY_FD`. That process, the machine's root, mounts the
-host's disk, makes namespaces whose root is an ordinary user of the machine, forks process 1 in them, and waits for it.
-Standard library only and Python >= 3.10, because the machine's own Python runs it: the virtual environment's may be in
-a folder that the host does not see.
+The daemon starts it as `/usr/bin/python3 -I -S -B pid1.py MARK READY_FD`. That process, the machine's root, mounts the
+host's disk, makes namespaces whose root is an ordinary user of the machine, and forks process 1 in them
+(namespaces.py). Standard library only and Python >= 3.10: the machine's own Python runs it, because the host may not
+see the virtual environment.
 
-The first line of standard input is the host's description (`HostSpec` in files.py); it stays open as long as the daemon
-lives, and the host ends when it is closed. Standard output is the console. One byte is written to the descriptor
-READY_FD when the network is up and sshd answers.
+The first line of standard input is the host's description (`HostSpec` in files.py). The daemon keeps standard input
+open as long as it lives, and the host ends when it closes. Standard output is the console. READY_FD gets one byte when
+the network is up and sshd answers.
 
-Everything is mounted in the host's own mount namespace, and the disk is a loop device that detaches itself: when the
-last process of the host dies, for whatever reason, the kernel removes it all.
+All mounts are in the host's own mount namespace, and the disk is a loop device that detaches itself: when the last
+process of the host ends, for whatever reason, the kernel removes everything.
 """
 
-import ctypes
-import errno
 import json
 import os
 import pwd
 import select
-import shutil
 import signal
 import socket
-import stat
-import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-# linux/mount.h, linux/sched.h, linux/prctl.h
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND = 1, 2, 4, 8, 4096
-MS_REC, MS_PRIVATE, MS_SHARED = 1 << 14, 1 << 18, 1 << 20
-MNT_DETACH = 2
-CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
-CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
-# The same numbers on every architecture; the C library of Debian 12 has no functions for these.
-SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 428, 429, 442
-AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = -100, 0x1000, 1, 4
-MOUNT_ATTR_RDONLY, MOUNT_ATTR_IDMAP = 1, 0x100000
-ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+sys.path.append(str(Path(__file__).parents[2]))  # which -I leaves out
 
-# In the host's folder on the machine: the image of its disk, and where that, the layers of the operating system and the
-# host's root are mounted.
-DISK, VOLUME, STAGE, ROOT = Path("disk"), Path("volume"), Path("stage"), Path("root")
-OWN_DIRECTORIES = (("home", 0o755), ("root", 0o700), ("srv", 0o755), ("mnt", 0o755), ("media", 0o755), ("boot", 0o755),
-                   ("run", 0o755), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("tmp", 0o1777))  # fmt: skip
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse")
-DEVICE_LINKS = (
-    ("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
-    ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"),
-)  # fmt: skip
-# The machine's disks, which a program that formats instance store volumes must not find.
-SYS_HIDDEN = ("block", "class/block", "dev/block")
-# The kernel allows a new mount of proc or sysfs, as containers and `ip netns exec` make them, only beside one of which
-# nothing is hidden. LXC has them in such a place, too.
-UNHIDDEN = "dev/.sandbox"
-PACKAGES = "run/host/packages"
-TRIAL_UID = 1 << 29
-TRIAL_RULES = "table inet one { chain two { type filter hook forward priority 0; ct state established accept; }; }"
-
-libc = ctypes.CDLL(None, use_errno=True)
+from sandbox.hosts.namespaces import (
+    ENVIRONMENT,
+    PACKAGES,
+    await_built,
+    build_root,
+    end_with_parent,
+    enter_namespaces,
+    open_users,
+    say,
+    start_building,
+    try_kernel,
+)
 
 SSHD = ("/usr/sbin/sshd", "-D", "-E", "/var/log/auth.log", "-f", "/etc/ssh/sshd_config")
 SSHD_RESTART_S = 0.1  # as Ubuntu's ssh.service: Restart=on-failure, RestartSec=100ms
@@ -77,196 +53,6 @@ POWERED_OFF_CODE, REBOOT_CODE = 70, 71
 SHUTDOWNS = {POWER_OFF: ("power down", POWERED_OFF_CODE), REBOOT: ("restarting system", REBOOT_CODE)}
 
 
-def say(text: str) -> None:
-    """A line on the console, with the time since the machine's boot as in the kernel's lines."""
-    os.write(1, f"[{time.monotonic():12.6f}] {text}\n".encode())
-
-
-def check(result: int, what: str) -> int:
-    """A system call's result; raises OSError with `what` when it failed."""
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
-    return result
-
-
-def mount(source: str, target: Path, kind: str, flags: int = 0, options: str = "") -> None:
-    """The system call; OSError names the target."""
-    made = libc.mount(source.encode(), str(target).encode(), kind.encode(), flags, options.encode())
-    check(made, f"mount {kind or 'bind'} {target}")
-
-
-def unshare(flags: int) -> None:
-    """The system call, for this process."""
-    check(libc.unshare(flags), "unshare")
-
-
-# --- on the machine, as its root
-
-
-def open_user_namespace(uid_map: str, gid_map: str) -> int:
-    """A descriptor of a new user namespace with these maps (user_namespaces(7))."""
-    ready_read, ready_write = os.pipe()
-    holder = os.fork()
-    if holder == 0:
-        unshare(CLONE_NEWUSER)
-        os.write(ready_write, b"+")
-        signal.pause()
-    os.close(ready_write)
-    try:
-        if not os.read(ready_read, 1):
-            raise OSError(errno.EPERM, "no user namespace can be made")
-        Path(f"/proc/{holder}/uid_map").write_text(uid_map)
-        Path(f"/proc/{holder}/gid_map").write_text(gid_map)
-        return os.open(f"/proc/{holder}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(ready_read)
-        os.kill(holder, signal.SIGKILL)
-        os.waitpid(holder, 0)
-
-
-def open_shift(spec: dict[str, Any]) -> int | None:
-    """The user namespace that shows files with the host's owners; None where the host's ids are the daemon's.
-
-    The machine's own root may write there, too, as nobody's files.
-    """
-    first, count = spec["first_uid"], spec["uids"]
-    if first is None:
-        return None
-    ids = f"0 {first} {count}\n{count} 0 1\n"
-    return open_user_namespace(ids, ids)
-
-
-def open_users(spec: dict[str, Any]) -> int:
-    """The host's user namespace."""
-    first, count = spec["first_uid"], spec["uids"]
-    if first is None:
-        return open_user_namespace(read_same_ids("uid_map"), read_same_ids("gid_map"))
-    return open_user_namespace(f"0 {first} {count}\n", f"0 {first} {count}\n")
-
-
-def read_same_ids(name: str) -> str:
-    """A map by which all ids that there are here stay as they are."""
-    lines = [line.split() for line in Path("/proc/self", name).read_text().splitlines()]
-    return "".join(f"{inside} {inside} {count}\n" for inside, _, count in lines)
-
-
-def show(source: Path, target: Path, shift: int | None, attributes: int = 0) -> None:
-    """Mounts a directory at `target`, with the host's owners if `shift` says which."""
-    if shift is not None:
-        mount_shifted(source, target, shift, attributes)
-        return
-    mount(str(source), target, "", MS_BIND)
-    if attributes & MOUNT_ATTR_RDONLY:
-        asked = struct.pack("=QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
-        made = libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, str(target).encode(), 0, asked, len(asked))
-        check(made, f"mount_setattr {target}")
-
-
-def mount_shifted(source: Path, target: Path, users: int, attributes: int = 0) -> None:
-    """Mounts a directory at `target`, its owners' ids as the user namespace `users` maps them (mount_setattr(2))."""
-    flags = OPEN_TREE_CLONE | os.O_CLOEXEC
-    tree = check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, str(source).encode(), flags), f"open_tree {source}")
-    asked = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP | attributes, 0, 0, users)
-    shifted = libc.syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, asked, len(asked))
-    check(shifted, f"mount_setattr {source}")
-    moved = libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, str(target).encode(), MOVE_MOUNT_F_EMPTY_PATH)
-    check(moved, f"move_mount {target}")
-    os.close(tree)
-
-
-def attach_disk(size_bytes: int) -> None:
-    """The root volume: a loop device over a sparse ext4 image; without loop devices, a folder on the machine's disk."""
-    attached = subprocess.run(
-        ("mount", "-t", "ext4", "-o", "loop,noinit_itable,noatime", DISK, VOLUME),
-        capture_output=True, text=True, check=False, env=ENVIRONMENT,
-    )  # fmt: skip
-    if attached.returncode == 0:
-        say(f"EXT4-fs: mounted root volume, {size_bytes >> 30} GiB")
-    else:
-        say(f"no loop device here ({attached.stderr.strip()}): the root volume is a folder, of any size")
-
-
-def build_outside(spec: dict[str, Any]) -> None:
-    """Mounts the host's disk and the machine's system where process 1 takes them from.
-
-    On the disk and in the machine's folders, files are the machine's root's. Seen through these mounts they are the
-    host's root's, an ordinary user of the machine.
-    """
-    shift = open_shift(spec)
-    attach_disk(spec["disk_bytes"])
-    VOLUME.chmod(0o755)
-    show(VOLUME, ROOT, shift)
-    mount("tmpfs", STAGE, "tmpfs", 0, "mode=0755")
-    for number, layer in enumerate(spec["layers"]):
-        for depth, source in enumerate(layer["sources"]):
-            target = STAGE / f"{number}.{depth}"
-            target.mkdir()
-            show(Path(source), target, shift, MOUNT_ATTR_RDONLY)
-    (STAGE / "packages").mkdir()
-    show(Path(spec["packages"]), STAGE / "packages", shift, MOUNT_ATTR_RDONLY)
-    if spec["fuse"]:
-        # Hosts may mount file systems of theirs, as on EC2; the machine's device may be its root's alone.
-        os.mknod(STAGE / "fuse", stat.S_IFCHR, os.makedev(10, 229))
-        (STAGE / "fuse").chmod(0o666)
-        mount(str(STAGE / "fuse"), Path("/dev/fuse"), "", MS_BIND)
-
-
-def start_building(spec: dict[str, Any]) -> tuple[int, int]:
-    """Starts a process that mounts what is outside, while namespaces are made: its pid, and what `await_built` wants.
-
-    They share this mount namespace, of which process 1 makes its own.
-    """
-    unshare(CLONE_NEWNS)
-    mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
-    # From here on paths are relative to it: the host's root may not pass through the folders above it.
-    os.chdir(spec["folder"])
-    built_read, built_write = os.pipe()
-    builder = os.fork()
-    if builder == 0:
-        build_outside(spec)
-        os.write(built_write, b"+")
-        os._exit(0)  # what is below is for the others
-    os.close(built_write)
-    return builder, built_read
-
-
-def await_built(built: int) -> None:
-    """Waits until all is mounted outside, and makes the host's mount namespace of it."""
-    if not os.read(built, 1):
-        sys.exit("the host's file systems could not be mounted")
-    os.close(built)
-    unshare(CLONE_NEWNS | CLONE_NEWCGROUP)
-
-
-def enter_namespaces(users: int, cgroup: str, outer_cgroup: str) -> int:
-    """Forks process 1 in namespaces of its own, whose root has no rights outside; as fork(2), returns its pid or 0.
-
-    cgroup: the host's own; "" where there is none. outer_cgroup: to which this process returns.
-    """
-    if cgroup:
-        Path(cgroup, "cgroup.procs").write_text("0")
-    check(libc.setns(users, CLONE_NEWUSER), "setns")
-    os.close(users)
-    unshare(CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC)
-    first = os.fork()
-    if first:
-        if cgroup:
-            Path(outer_cgroup, "cgroup.procs").write_text("0")
-    else:
-        os.setgroups([])
-        os.setresgid(0, 0, 0)
-        os.setresuid(0, 0, 0)
-        # The change of ids has cleared both.
-        check(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
-    return first
-
-
-def end_with_parent() -> None:
-    """Lets the kernel kill this process when the one that is its parent now ends."""
-    check(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-
-
 def hand_over(first: int, builder: int, ready_fd: int) -> NoReturn:
     """Tells the daemon process 1's pid and ends, so that process 1 becomes the daemon's own child."""
     os.write(ready_fd, f"{first}\n".encode())
@@ -274,123 +60,27 @@ def hand_over(first: int, builder: int, ready_fd: int) -> NoReturn:
     os._exit(0)
 
 
-# --- in the host, as its root
-
-
-def mount_os(spec: dict[str, Any], *, first_boot: bool) -> None:
-    """The operating system: overlays over the machine's, whose upper layers are on the host's disk."""
-    uppers = ROOT / ".overlay"
-    uppers.mkdir(mode=0o700, exist_ok=True)
-    if first_boot:
-        for name, target in spec["links"]:
-            (ROOT / name).symlink_to(target)
-    for number, layer in enumerate(spec["layers"]):
-        lowers = ":".join(f"{STAGE}/{number}.{depth}" for depth in range(len(layer["sources"])))
-        upper, work = (uppers / layer["name"].replace("/", "-") / part for part in ("upper", "work"))
-        for folder in (upper, work, ROOT / layer["name"]):
-            folder.mkdir(parents=True, exist_ok=True)
-        # userxattr: the layers' marks are in attributes that root of a user namespace may set.
-        mount("overlay", ROOT / layer["name"], "overlay", 0,
-              f"lowerdir={lowers},upperdir={upper},workdir={work},userxattr")  # fmt: skip
-
-
-def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
-    """/proc, /sys, /dev and /run of the host's own namespaces."""
-    mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
-    (root / PACKAGES).mkdir(parents=True)
-    mount(str(STAGE / "packages"), root / PACKAGES, "", MS_BIND)
-    dev = root / "dev"
-    mount("tmpfs", dev, "tmpfs", MS_NOSUID, "mode=0755,size=64k")
-    (root / UNHIDDEN).mkdir(mode=0o700)
-    for top in (root, root / UNHIDDEN):
-        for kind, name in (("proc", "proc"), ("sysfs", "sys")):
-            (top / name).mkdir(exist_ok=True)
-            mount(kind, top / name, kind, MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for name in SYS_HIDDEN:
-        if (root / "sys" / name).exists():
-            mount("tmpfs", root / "sys" / name, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, "mode=0555")
-    cgroups = root / "sys/fs/cgroup"
-    mount("cgroup2", cgroups, "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    if has_cgroup:
-        # A cgroup with processes cannot have groups with limits below it (cgroups(7), "No internal processes").
-        (cgroups / "init").mkdir(exist_ok=True)
-        (cgroups / "init/cgroup.procs").write_text("0")
-    (root / "run/sshd").mkdir(mode=0o755)
-    (root / "run/lock").mkdir(mode=0o1777)
-    (root / "run/utmp").touch(0o664)  # sshd notes logins only if it exists; `logname` and `who` read it
-    for name in DEVICES:
-        if Path("/dev", name).exists():
-            (dev / name).touch()
-            mount(f"/dev/{name}", dev / name, "", MS_BIND)
-    for name, target in DEVICE_LINKS:
-        (dev / name).symlink_to(target)
-    (dev / "pts").mkdir()
-    mount("devpts", dev / "pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,gid=5,mode=0620,ptmxmode=0666")
-    (dev / "shm").mkdir()
-    mount("tmpfs", dev / "shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
-
-
-def write_files(root: Path, files: list[dict[str, Any]]) -> None:
-    """Writes the host's own settings, accounts and keys (`HostFile` in files.py)."""
-    for file in files:
-        path = root / file["path"].lstrip("/")
-        for parent in reversed(path.parents):
-            if parent.is_relative_to(root) and not parent.exists():
-                parent.mkdir(mode=file["directory_mode"])
-                os.chown(parent, file["uid"], file["uid"])
-        if file["append"]:
-            with path.open("a") as stream:
-                stream.write(file["content"])
-            continue
-        path.unlink(missing_ok=True)
-        if file["link"]:
-            path.symlink_to(file["content"])
-            continue
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file["mode"]), "w") as stream:
-            os.fchmod(stream.fileno(), file["mode"])
-            os.fchown(stream.fileno(), file["uid"], file["uid"])
-            stream.write(file["content"])
-
-
-def enter(root: Path) -> None:
-    """Makes `root` the root of this namespace and unmounts the machine's."""
-    os.chdir(root)
-    subprocess.run(("pivot_root", ".", "."), check=True, env=ENVIRONMENT)
-    if libc.umount2(b".", MNT_DETACH) != 0:
-        raise OSError(ctypes.get_errno(), "umount2 of the old root")
-    os.chdir("/")
-    mount("none", Path("/"), "", MS_REC | MS_SHARED)  # for containers, as systemd does it
-
-
-def build_root(spec: dict[str, Any]) -> bool:
-    """Mounts the rest of the host's root and enters it. True at the first boot, when the disk is empty."""
-    root = ROOT
-    os.umask(0o022)
-    # A mount that was made outside cannot become the root; one that is made here can.
-    mount(str(root), root, "", MS_BIND | MS_REC)
-    first_boot = not (root / ".overlay").exists()
-    if first_boot:
-        shutil.rmtree(root / "lost+found", ignore_errors=True)
-        for name, mode in OWN_DIRECTORIES:
-            (root / name).mkdir()
-            (root / name).chmod(mode)
-    mount_os(spec, first_boot=first_boot)
-    mount_kernel_filesystems(root, has_cgroup=bool(spec["cgroup"]))
-    if first_boot:
-        write_files(root, spec["files"])
-    enter(root)
-    return first_boot
-
-
 def read_line() -> bytes:
-    """What the daemon says at standard input: the host's description, and later an empty line."""
+    """Reads a line of the daemon from standard input: the host's description, later an empty line."""
     line = bytearray()
     while not line.endswith(b"\n"):
         chunk = os.read(0, 65536)
         if not chunk:
-            sys.exit("the daemon went away before the host had booted")
+            sys.exit("the daemon ended before the host had booted")
         line += chunk
     return bytes(line)
+
+
+def boot(spec: dict[str, Any]) -> None:
+    """Prepares the host for sshd."""
+    first_boot = build_root(spec)
+    socket.sethostname(spec["hostname"])
+    if first_boot:
+        make_host_keys()
+    configure_network(spec["network"])
+    print_host_keys()
+    if first_boot:
+        install_packages()
 
 
 def configure_network(commands: str) -> None:
@@ -404,7 +94,7 @@ def configure_network(commands: str) -> None:
 
 
 def make_host_keys() -> None:
-    """Makes the host keys."""
+    """Generates the host keys."""
     for kind in ("ed25519", "ecdsa"):
         path = f"/etc/ssh/ssh_host_{kind}_key"
         subprocess.run(("ssh-keygen", "-q", "-t", kind, "-N", "", "-C", f"root@{socket.gethostname()}", "-f", path),
@@ -414,17 +104,29 @@ def make_host_keys() -> None:
 def print_host_keys() -> None:
     """Writes the host keys to the console as cloud-init does at every boot, so that clients can compare them."""
     publics = sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub"))
-    for name, show in (("FINGERPRINTS", ("ssh-keygen", "-l", "-f")), ("KEYS", ("cat",))):
+    for name, command in (("FINGERPRINTS", ("ssh-keygen", "-l", "-f")), ("KEYS", ("cat",))):
         os.write(1, f"-----BEGIN SSH HOST KEY {name}-----\n".encode())
         for public in publics:
-            subprocess.run((*show, str(public)), check=True, env=ENVIRONMENT)
+            subprocess.run((*command, str(public)), check=True, env=ENVIRONMENT)
         os.write(1, f"-----END SSH HOST KEY {name}-----\n".encode())
 
 
-def log_in(user: str) -> None:
-    """Sets the login name for `logname`, which PAM would do if sshd used it.
+def install_packages() -> None:
+    """Installs the packages of `cluster sandbox install`; dpkg's output goes to the console."""
+    for folder in sorted(Path("/", PACKAGES).glob("[0-9]*")):
+        files = sorted(str(path) for path in folder.glob("*.deb"))
+        done = subprocess.run(
+            ("dpkg", "--install", *files), stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False,
+            env={**ENVIRONMENT, "DEBIAN_FRONTEND": "noninteractive"},
+        )  # fmt: skip
+        if done.returncode != 0:
+            sys.exit(f"could not install the packages of cluster sandbox install: dpkg ended with {done.returncode}")
 
-    Kernels without audit, and those that allow it to the machine's own root only, have no login name.
+
+def log_in(user: str) -> None:
+    """Sets the login name for `logname`, as PAM would.
+
+    Not possible in kernels without audit, or that allow it only to the machine's own root.
     """
     try:
         Path("/proc/self/loginuid").write_text(str(pwd.getpwnam(user).pw_uid))
@@ -447,7 +149,7 @@ def start_sshd() -> int:
 
 
 def sshd_answers() -> bool:
-    """Whether it accepts connections; asked from inside, where security groups do not apply."""
+    """Whether sshd accepts connections, from inside the host, where security groups do not apply."""
     try:
         with socket.create_connection(("127.0.0.1", SSH_PORT), timeout=1.0):
             return True
@@ -456,7 +158,7 @@ def sshd_answers() -> bool:
 
 
 def stay(spec: dict[str, Any], ready_fd: int) -> NoReturn:
-    """Reaps processes, restarts sshd, and ends the host when it is told to or when the daemon has ended."""
+    """Reaps processes, restarts sshd, and ends the host on a signal or when the daemon has ended."""
     wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wakeup_write)
     for number in (signal.SIGCHLD, POWER_OFF, REBOOT):
@@ -481,7 +183,7 @@ def stay(spec: dict[str, Any], ready_fd: int) -> NoReturn:
 
 
 def shut_down(what: str, code: int) -> NoReturn:
-    """Ends every process, first by SIGTERM, and then this one with `code`."""
+    """Ends every process, with SIGTERM first, and then this one with `code`."""
     say(f"{what}: sending SIGTERM to all processes")
     deadline = time.monotonic() + SHUTDOWN_S
     _kill_all(signal.SIGTERM)
@@ -493,7 +195,7 @@ def shut_down(what: str, code: int) -> NoReturn:
 
 
 def _kill_all(number: int) -> None:
-    """A signal to all processes of the host but this one."""
+    """Sends a signal to all other processes of the host."""
     try:
         os.kill(-1, number)
     except ProcessLookupError:
@@ -518,58 +220,8 @@ def reap() -> list[int]:
         ended.append(pid)
 
 
-def boot(spec: dict[str, Any]) -> None:
-    """From a bare namespace to a host that is ready for sshd."""
-    first_boot = build_root(spec)
-    socket.sethostname(spec["hostname"])
-    if first_boot:
-        make_host_keys()
-    configure_network(spec["network"])
-    print_host_keys()
-    if first_boot:
-        install_packages()
-
-
-def install_packages() -> None:
-    """Installs the packages that `cluster sandbox install` has fetched; what dpkg says is on the console."""
-    for folder in sorted(Path("/", PACKAGES).glob("[0-9]*")):
-        files = sorted(str(path) for path in folder.glob("*.deb"))
-        done = subprocess.run(
-            ("dpkg", "--install", *files), stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False,
-            env={**ENVIRONMENT, "DEBIAN_FRONTEND": "noninteractive"},
-        )  # fmt: skip
-        if done.returncode != 0:
-            sys.exit(
-                f"the packages of cluster sandbox install could not be installed: dpkg ended with {done.returncode}"
-            )
-
-
-def try_kernel() -> None:
-    """Does once what hosts need of the kernel; the kernel removes it all when this process has ended."""
-    unshare(CLONE_NEWNS)
-    mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
-    mount("tmpfs", Path("/mnt"), "tmpfs")
-    lower, upper, root = Path("/mnt/lower"), Path("/mnt/upper"), Path("/mnt/root")
-    for path in (lower, upper, root):
-        path.mkdir()
-    is_machines_root = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
-    spec = {"first_uid": TRIAL_UID if is_machines_root else None, "uids": 1 << 16}
-    show(Path("/usr"), lower, open_shift(spec), MOUNT_ATTR_RDONLY)
-    first = enter_namespaces(open_users(spec), "", "")
-    if first:
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]))
-    unshare(CLONE_NEWNS)
-    mount("tmpfs", upper, "tmpfs")
-    for path in (upper / "upper", upper / "work"):
-        path.mkdir()
-    mount("overlay", root, "overlay", 0, f"lowerdir={lower},upperdir={upper}/upper,workdir={upper}/work,userxattr")
-    mount("proc", Path("/proc"), "proc")
-    subprocess.run(("ip", "link", "add", "one", "type", "veth", "peer", "name", "two"), check=True, env=ENVIRONMENT)
-    subprocess.run(("nft", TRIAL_RULES), check=True, env=ENVIRONMENT)
-
-
 def main() -> NoReturn:
-    """Builds the host's namespaces, and, in them, boots the host and stays."""
+    """Builds the host's namespaces, boots the host in them, and stays."""
     ready_fd = int(sys.argv[2])
     os.set_inheritable(ready_fd, False)  # noqa: FBT003 -- takes it by position only
     end_with_parent()
@@ -579,7 +231,7 @@ def main() -> NoReturn:
     first = enter_namespaces(open_users(spec), spec["cgroup"], spec["outer_cgroup"])
     if first:
         hand_over(first, builder, ready_fd)
-    read_line()  # the daemon is the parent now; should it end before the next line, `stay` notices
+    read_line()  # the daemon is the parent now; if it ends before the next line, `stay` notices
     end_with_parent()
     await_built(built)
     boot(spec)

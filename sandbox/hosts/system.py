@@ -1,7 +1,7 @@
-"""The machine's operating system as hosts see it: /usr and /opt as they are, and copies of what they need of the rest.
+"""The machine's operating system as hosts see it: /usr and /opt as they are, and copies of the rest that they need.
 
-What an ordinary user of the machine cannot read, no host can: its secrets are not copied, and are masked in /usr and
-/opt. Hosts have no way to the layers of their file systems, only to what these show together.
+A host cannot read what an ordinary user of the machine cannot: secrets are not copied, and are masked in /usr and /opt.
+Hosts cannot reach the single layers of their file systems.
 """
 
 import os
@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# What the machine's users can read, and hosts should not: its own accounts, keys, disks and network peers.
+# The machine's users can read these, but hosts should not: accounts, keys, disks and network peers.
 NOT_IN_ETC = frozenset({
     "passwd-", "group-", "subuid", "subgid", "subuid-", "subgid-", "fstab", "crypttab", "NetworkManager", "netplan",
     "systemd/network", "wpa_supplicant", "wireguard", "openvpn", "ppp", "letsencrypt", "kubernetes", "rancher",
@@ -22,12 +22,12 @@ NOT_IN_ETC = frozenset({
 EMPTY_IN_VAR = (("cache", 0o755), ("local", 0o755), ("log", 0o755), ("mail", 0o755), ("opt", 0o755), ("spool", 0o755),
                 ("tmp", 0o1777))  # fmt: skip
 LINKS_IN_VAR = {"lock": "/run/lock", "run": "/run"}
-# Of /var, only what belongs to the packages: the small parts are copied, the package database is shared.
+# Of /var, only what belongs to packages: copies of the small parts, and the machine's package database.
 COPIED_OF_VAR_LIB = ("pam", "python", "ucf", "sgml-base", "xml-core", "man-db", "ca-certificates")
 SHARED_OF_VAR_LIB = ("dpkg", "apt")
-# Where secrets may be that no package of the distribution has put there.
+# These may have secrets that no package of the distribution has put there.
 MASKED = ("opt", "usr/local")
-# Where programs are that run as root whoever starts them, and what sudo takes from root alone.
+# Folders of set-uid programs, and of files that sudo accepts only from root.
 RUNS_AS_ROOT = ("usr/bin", "usr/sbin", "usr/lib/openssh", "usr/lib/sudo", "usr/libexec/sudo")
 MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 UNKNOWN_ID = 65534  # /proc/sys/kernel/overflowuid
@@ -36,21 +36,21 @@ READABLE_FOLDER, READABLE_FILE = 0o005, 0o004
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """A folder of a host's root. sources: the folders that it shows, the first one on top."""
+    """A folder in a host's root. sources: the folders that it shows, the first one on top."""
 
     name: str
     sources: tuple[str, ...]
 
 
 def is_machines_root() -> bool:
-    """Whether root here is the machine's root, and not an ordinary user's in a namespace of theirs (rootless.py)."""
+    """Whether this root is the machine's, and not that of an ordinary user's namespace (rootless.py)."""
     return Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
 
 
 def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
     """Copies what hosts see of /etc and /var to `target`, masks secrets, and returns the layers, outer ones first.
 
-    as_own: the machine's root owns nothing here. What has to be root's in a host, this process then has to own.
+    as_own: this process is not the machine's root, and has to own what belongs to root in a host.
     """
     masks = {name: tuple(_find_unreadable(Path("/", name))) for name in MASKED}
     copy_readable(Path("/etc"), target / "etc", NOT_IN_ETC)
@@ -68,7 +68,7 @@ def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
         _make_folder(mask, 0o755)
         if Path(whole) in hidden:
             sources: tuple[str, ...] = (str(mask),)
-        elif as_own:  # it cannot read what others cannot
+        elif as_own:  # this process cannot read what others cannot
             own_folders(Path(whole), mask)
             sources = (str(mask), whole)
         else:
@@ -82,15 +82,15 @@ def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
 
 
 def own_folders(source: Path, target: Path) -> None:
-    """Makes a layer for below `target` in which the folders of `source`, and what runs as root, belong to this process.
+    """Makes a layer in `target` in which the folders of `source`, and its set-uid programs, belong to this process.
 
-    Root in a host can write to no folder that belongs to none of its users, and no file of others makes it root.
+    Root in a host cannot write to a folder of an unknown user, nor become root by another user's set-uid program.
     """
-    # find fails for the folders that only others can enter.
+    # find fails for folders that only others can enter.
     found = subprocess.run(("find", str(source), "-xdev", "-type", "d", "-print0"), check=False, capture_output=True)
     for name in found.stdout.split(b"\0")[:-1]:
         folder = Path(os.fsdecode(name))
-        with suppress(FileNotFoundError):  # it is gone meanwhile
+        with suppress(FileNotFoundError):  # deleted in the meantime
             mode = folder.stat().st_mode
             if is_readable(mode):
                 _make_folder(target / folder.relative_to(source), stat.S_IMODE(mode))
@@ -104,19 +104,19 @@ def own_folders(source: Path, target: Path) -> None:
 
 
 def find_links() -> tuple[tuple[str, str], ...]:
-    """The links in / of a system whose /bin, /sbin and /lib are in /usr, and what they lead to."""
+    """The links in / to folders in /usr, such as /bin, and their targets."""
     return tuple((name, str(Path("/", name).readlink())) for name in MERGED_USR if Path("/", name).is_symlink())
 
 
 def copy_readable(source: Path, target: Path, left_out: Iterable[str] = ()) -> None:
-    """Copies a folder with all that everybody can read. left_out: paths below it that are not copied."""
+    """Copies what everybody can read of a folder. left_out: paths below it that are not copied."""
     shown = source.stat()
     _make_folder(target, stat.S_IMODE(shown.st_mode))
     _give(target, shown)
     for entry in os.scandir(source):
         into = target / entry.name
         below = [path.partition("/")[2] for path in left_out if path.startswith(f"{entry.name}/")]
-        with suppress(FileNotFoundError):  # it is gone meanwhile
+        with suppress(FileNotFoundError):  # deleted in the meantime
             status = entry.stat(follow_symlinks=False)
             if entry.name in left_out or not is_readable(status.st_mode):
                 continue
@@ -138,11 +138,11 @@ def is_readable(mode: int) -> bool:
 def write_mask(target: Path, hidden: Iterable[Path]) -> None:
     """Writes a layer below `target` that hides absolute paths from the layers below it.
 
-    A device 0:0 hides what has its name (kernel.org/doc/html/latest/filesystems/overlayfs.html). Its folders lie over
-    those of the machine, and look the same.
+    A device 0:0 hides the file of its name (kernel.org/doc/html/latest/filesystems/overlayfs.html). The layer's folders
+    cover those of the machine, and look the same.
     """
     for path in hidden:
-        with suppress(FileNotFoundError):  # it is gone meanwhile
+        with suppress(FileNotFoundError):  # deleted in the meantime
             for folder in reversed(path.parents):
                 shown, masked = folder.stat(), target / folder.relative_to("/")
                 _make_folder(masked, stat.S_IMODE(shown.st_mode))
@@ -154,7 +154,7 @@ def _find_unreadable(folder: Path) -> Iterator[Path]:
     """The topmost files and folders below a folder of the machine that not everybody can read."""
     if not folder.is_dir():
         return
-    # find fails for folders that it cannot enter, and has named them before.
+    # find fails for folders that it cannot enter, after it has named them.
     found = subprocess.run(
         ("find", str(folder), "-xdev", "(", "-type", "d", "!", "-perm", "-0005",
          "-o", "!", "-type", "d", "!", "-type", "l", "!", "-perm", "-0004", ")", "-print0", "-prune"),
@@ -165,7 +165,7 @@ def _find_unreadable(folder: Path) -> Iterator[Path]:
 
 
 def _give(path: Path, like: os.stat_result) -> None:
-    """Gives a file the owner of another one; what belongs to nobody who is known here becomes root's."""
+    """Gives a file the owner of another one, or root if that owner is unknown here."""
     uid, gid = (0 if owner == UNKNOWN_ID else owner for owner in (like.st_uid, like.st_gid))
     os.chown(path, uid, gid, follow_symlinks=False)
 

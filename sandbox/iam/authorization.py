@@ -1,4 +1,4 @@
-"""Who calls, and what they may do: a call's signature and its caller's policies are checked before it takes effect."""
+"""Checks a call's signature and its caller's policies before the call takes effect."""
 
 import datetime as dt
 import io
@@ -21,7 +21,7 @@ from sandbox.iam.signatures import check_signature, read_signature
 
 # Services with an endpoint in each region; the others are global, or have one region for all.
 REGIONAL = ("ec2", "ssm", "servicequotas")
-# AWS allows these to everybody, whatever their policies say.
+# AWS allows these to everybody, regardless of policies.
 ALWAYS_ALLOWED = (("sts", "GetCallerIdentity"), ("sts", "GetSessionToken"))
 ASSUME_ROLE = ("sts", "AssumeRole")
 # To callers who may not list a bucket, these answer 403 instead of 404.
@@ -37,12 +37,12 @@ class Authorization:
         self._region = region
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Passes the call on, or refuses it in AWS's words."""
+        """Passes the call on, or refuses it with AWS's error."""
         known = environ[CALL_KEY]
         service, action = known["service"], known["action"]
         try:
             principal = self._identify(environ, known)
-            is_free = principal.may_do_all and (service, action) != ASSUME_ROLE  # the role's trust policy counts, too
+            is_free = principal.may_do_all and (service, action) != ASSUME_ROLE  # also needs the role's trust policy
             if is_free or (service, action) in ALWAYS_ALLOWED:
                 return self._app(environ, start_response)
             call = _read_call(environ)
@@ -54,7 +54,7 @@ class Authorization:
         return self._app(environ, start_response)
 
     def _identify(self, environ: WSGIEnvironment, known: Mapping[str, Any]) -> Principal:
-        """The caller. Raises RefusedError for calls that nobody known has signed, or for another region."""
+        """The caller. Raises RefusedError for a call that is not signed by a known key, or is for another region."""
         signature = read_signature(environ)
         access_key_id = signature.access_key_id
         secret, token = find_secret(access_key_id)
@@ -66,7 +66,7 @@ class Authorization:
         try:
             principal = find_principal(access_key_id)
         except PolicyError as error:
-            reason = "The sandbox cannot tell what this caller may do, as a policy of theirs is not understood"
+            reason = "The sandbox cannot tell what this caller may do: it does not understand one of their policies"
             raise RefusedError(forbid(f"{reason}: {error}")) from error
         check_session(access_key_id, known["service"] or "", known["action"])
         return principal
@@ -81,7 +81,7 @@ class Authorization:
                 raise RefusedError(deny(call.service, principal.arn, ask.action, ask.resource, explicit=explicit))
 
     def _find_trust(self, call: Call, principal: Principal, resource: str) -> Trust:
-        """What the resource's own policy says of the caller; "account" if it has none."""
+        """How the resource's own policy trusts the caller; "account" if it has none."""
         if (call.service, call.action) != ASSUME_ROLE:
             return "account"
         try:
@@ -146,6 +146,6 @@ def _read_call(environ: WSGIEnvironment) -> Call:
 def _read_document(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body or b"{}")
-    except ValueError:  # not JSON; the service will say so
+    except ValueError:  # not JSON; the service will refuse it
         return {}
     return document if isinstance(document, dict) else {}

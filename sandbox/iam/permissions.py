@@ -1,6 +1,6 @@
-"""Which permissions a call needs: the action as IAM names it, the resources, and the values of condition keys.
+"""The permissions that a call needs: IAM's action, the resources, and the values of condition keys.
 
-Actions that are not known here need a permission on "*".
+Unknown actions need a permission on "*".
 
 https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
@@ -56,7 +56,7 @@ NAMED = {
     "ImageId": "image", "SnapshotId": "snapshot", "AllocationId": "elastic-ip", "LaunchTemplateId": "launch-template",
     "SpotInstanceRequestId": "spot-instances-request", "SecurityGroupRuleId": "security-group-rule",
 }  # fmt: skip
-# The kind of resource that an action makes, and the parameter with its name if its ARN has a name instead of an id.
+# The kind of resource that an action makes, and the parameter with its name if its ARN contains a name.
 CREATED: dict[str, tuple[str, str | None]] = {
     "CreateSecurityGroup": ("security-group", None), "ImportKeyPair": ("key-pair", "KeyName"),
     "CreateKeyPair": ("key-pair", "KeyName"), "CreatePlacementGroup": ("placement-group", "GroupName"),
@@ -75,8 +75,8 @@ PUBLIC_KINDS = ("image", "snapshot")  # their ARNs have no account
 class Call:
     """The parts of a call that permissions depend on.
 
-    tree: the parameters of the query protocol; document: those of the JSON protocol. path, query, source, body: of S3;
-    `source` is the header x-amz-copy-source, and `body` is there for DeleteObjects only.
+    tree: parameters of the query protocol. document: parameters of the JSON protocol. path, query, source (the header
+    x-amz-copy-source), body (of DeleteObjects only): of S3.
     """
 
     service: str
@@ -96,7 +96,7 @@ class Call:
 
 
 def describe_asks(call: Call) -> Iterator[Ask]:
-    """All permissions that a call needs; of any service but EC2."""
+    """All permissions that a call needs, for any service but EC2."""
     if call.service == "s3":
         yield from _describe_s3(call)
     elif call.service == "iam":
@@ -145,7 +145,7 @@ def s3_arn(bucket: str, key: str = "") -> str:
 
 
 def _keys_of(body: bytes) -> list[str]:
-    """The keys in the body of DeleteObjects; none if it is not XML, which S3 refuses."""
+    """The keys in the body of DeleteObjects; [""] if it is not XML, which S3 refuses."""
     try:
         root = ET.fromstring(body)  # noqa: S314 -- from the sandbox's own user, and expat has a limit for entities
     except ET.ParseError:
@@ -223,7 +223,7 @@ def read_tree(form: Mapping[str, str]) -> Tree:
         for part in above:
             following = below.setdefault(part, {})
             if not isinstance(following, dict):
-                break  # both `A=1` and `A.1=2`: moto refuses that
+                break  # both `A=1` and `A.1=2`: moto refuses it
             below = following
         else:
             below[last] = value
@@ -244,7 +244,7 @@ def read_tags(found: Any) -> dict[str, str]:
 
 
 def tag_context(*, requested: Mapping[str, str], present: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The condition keys of the tags that a call wants to set, and of those that its resource has. Pure."""
+    """The condition keys of the tags that a call sets, and of its resource's tags. Pure."""
     context: dict[str, tuple[str, ...]] = {
         f"aws:requesttag/{key.lower()}": (value,) for key, value in requested.items()
     }
@@ -382,7 +382,7 @@ class Ec2Asks:
         return name, {str(key): str(value) for key, value in backend.tags.get(resource_id, {}).items()}
 
     def _default_subnet(self) -> str:
-        """The subnet of a launch that names none; only a launch with a zone has one that is known beforehand."""
+        """The subnet of a launch that names none; known in advance only if the launch has a zone."""
         subnets = self._backend.get_default_subnets()
         zone = self._tree.get("Placement", {}).get("AvailabilityZone")
         return str(subnets[zone].id) if zone in subnets else "*"

@@ -1,7 +1,7 @@
-"""IAM's policy language: what a document says, and what that means for one request. Pure: no AWS, no moto.
+"""IAM's policy language: reads documents, and decides requests. Pure: no AWS, no moto.
 
-moto's own evaluation knows neither resources nor conditions. Anything that is not understood here is refused when the
-document is read: to ignore it could grant a permission that nobody gave.
+moto's own evaluation ignores resources and conditions. A document with unsupported elements is refused: ignoring them
+could grant a permission that nobody gave.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_grammar.html
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
@@ -30,7 +30,7 @@ TAG_KEYS = ("aws:resourcetag/", "ec2:resourcetag/", "aws:requesttag/")
 
 
 class PolicyError(ValueError):
-    """A policy document cannot be understood; the message says where and why."""
+    """A policy document is invalid or not supported; the message says where and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """One key of a Condition block. `key` is in lower case; `if_exists`: it also holds if the key is missing."""
+    """One key of a Condition block. `key`: in lower case. `if_exists`: it also holds if the key is missing."""
 
     operator: str
     quantifier: str
@@ -78,7 +78,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statement:
-    """One statement. `other_actions`: NotAction, it applies to all but its actions; `other_resources` likewise."""
+    """One statement. `other_actions`: NotAction; it applies to all but its actions. `other_resources`: NotResource."""
 
     allows: bool
     actions: tuple[str, ...]
@@ -115,7 +115,7 @@ class Policy:
 
 
 def decide(policies: Iterable[Policy], ask: Ask) -> Verdict:
-    """What policies together say: a Deny wins. Pure."""
+    """The verdict of all policies: a Deny wins. Pure."""
     verdicts = {one.allows for policy in policies for one in policy.statements if one.applies(ask)}
     if False in verdicts:
         return "denied"
@@ -135,7 +135,7 @@ def matches(pattern: str, text: str) -> bool:
 
 @lru_cache(maxsize=256)
 def parse_policy(text: str) -> Policy:
-    """Reads an identity's policy document (a user's, a role's). Pure. Raises PolicyError."""
+    """Parses the policy document of a user or a role. Pure. Raises PolicyError."""
     try:
         document = json.loads(text, object_pairs_hook=_refuse_doubles)
     except json.JSONDecodeError as error:
@@ -144,20 +144,20 @@ def parse_policy(text: str) -> Policy:
         raise PolicyError("it is not a JSON object")
     _check_names(document, {"Version", "Id", "Statement"}, "the document")
     if document.get("Version", VERSIONS[-1]) not in VERSIONS:
-        raise PolicyError(f"Version: {document['Version']!r} is none; known: {', '.join(VERSIONS)}")
+        raise PolicyError(f"Version: unknown version {document['Version']!r}; known: {', '.join(VERSIONS)}")
     statements = document.get("Statement")
     statements = [statements] if isinstance(statements, dict) else statements
     if not isinstance(statements, list) or not statements:
-        raise PolicyError("Statement: there is none")
+        raise PolicyError("Statement is missing or empty")
     return Policy(statements=tuple(_parse_statement(one, number) for number, one in enumerate(statements, 1)))
 
 
 def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON's readers silently drop the first of two members with the same name."""
+    """Refuses two members with the same name, of which JSON's readers silently drop the first."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise PolicyError(f'"{name}" is there twice in one object')
+            raise PolicyError(f'"{name}" appears twice in one object')
         found[name] = value
     return found
 
@@ -165,7 +165,7 @@ def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_names(found: Mapping[str, Any], known: set[str], where: str) -> None:
     for name in found:
         if name not in known:
-            raise PolicyError(f'{where}: "{name}" is not understood; known: {", ".join(sorted(known))}')
+            raise PolicyError(f'{where}: "{name}" is not supported; known: {", ".join(sorted(known))}')
 
 
 def _parse_statement(found: Any, number: int) -> Statement:
@@ -176,15 +176,15 @@ def _parse_statement(found: Any, number: int) -> Statement:
         where = f"{where} ({found['Sid']})"
     _check_names(found, ELEMENTS, where)
     if found.get("Effect") not in ("Allow", "Deny"):
-        raise PolicyError(f'{where}: Effect has to be "Allow" or "Deny"')
+        raise PolicyError(f'{where}: Effect must be "Allow" or "Deny"')
     actions, other_actions = _parse_choice(found, "Action", where)
     resources, other_resources = _parse_choice(found, "Resource", where)
     for action in actions:
         if action != "*" and not re.fullmatch(r"[A-Za-z0-9-]+:[A-Za-z0-9*?]+", action):
-            raise PolicyError(f'{where}: the action "{action}" is not of the form service:Action')
+            raise PolicyError(f'{where}: the action "{action}" does not have the form service:Action')
     for resource in resources:
         if resource != "*" and not re.fullmatch(r"arn:[^:]*:[^:]*:[^:]*:[^:]*:.+|arn:.*\*", resource, re.DOTALL):
-            raise PolicyError(f'{where}: the resource "{resource}" is no ARN')
+            raise PolicyError(f'{where}: the resource "{resource}" is not an ARN')
     return Statement(
         allows=found["Effect"] == "Allow",
         actions=actions,
@@ -198,7 +198,7 @@ def _parse_statement(found: Any, number: int) -> Statement:
 def _parse_choice(found: Mapping[str, Any], name: str, where: str) -> tuple[tuple[str, ...], bool]:
     """The value of `Action` or `NotAction`, and whether it was the latter."""
     if (name in found) is (f"Not{name}" in found):
-        raise PolicyError(f"{where}: one of {name} and Not{name} has to be there")
+        raise PolicyError(f"{where}: needs either {name} or Not{name}")
     inverted = name not in found
     return _parse_words(found[f"Not{name}" if inverted else name], f"{where}: {name}"), inverted
 
@@ -207,10 +207,10 @@ def _parse_words(found: Any, where: str) -> tuple[str, ...]:
     words = found if isinstance(found, list) else [found]
     words = [str(word).lower() if isinstance(word, bool) else word for word in words]
     if not words or not all(isinstance(word, str) for word in words):
-        raise PolicyError(f"{where}: neither a text nor a list of texts")
+        raise PolicyError(f"{where}: must be a string or a list of strings")
     for word in words:
         if "${" in word:
-            raise PolicyError(f'{where}: "{word}": policy variables are not understood')
+            raise PolicyError(f'{where}: "{word}": policy variables are not supported')
     return tuple(words)
 
 
@@ -219,7 +219,7 @@ def _parse_conditions(found: Any, where: str) -> Iterable[Condition]:
         raise PolicyError(f"{where}: Condition is not a JSON object")
     for written, keys in found.items():
         if not isinstance(keys, dict) or not keys:
-            raise PolicyError(f"{where}: {written}: there is no condition key")
+            raise PolicyError(f"{where}: {written}: no condition key")
         for key, values in keys.items():
             yield _parse_condition(written, key, values, where)
 
@@ -232,16 +232,16 @@ def _parse_condition(written: str, key: str, values: Any, where: str) -> Conditi
     bare = operator != "Null" or written == "Null"
     if operator not in OPERATORS or not bare or quantifier not in ("", *QUANTIFIERS):
         raise PolicyError(
-            f"{where}: the operator {written} is not understood; known: {', '.join(OPERATORS)}, with {IF_EXISTS} at "
-            f"their end, and {' and '.join(QUANTIFIERS)} before them"
+            f"{where}: the operator {written} is not supported; known: {', '.join(OPERATORS)}, also with {IF_EXISTS} "
+            f"at the end, and with {' or '.join(QUANTIFIERS)} before"
         )
     if key.lower() not in KEYS and not key.lower().startswith(TAG_KEYS):
         known = ", ".join([*sorted(KEYS), *(f"{prefix}..." for prefix in TAG_KEYS)])
-        raise PolicyError(f"{where}: the condition key {key} is not understood; known: {known}")
+        raise PolicyError(f"{where}: the condition key {key} is not supported; known: {known}")
     if operator != "Null" and many is not bool(quantifier):
         advice = "has many values: write ForAllValues: or ForAnyValue:" if many else "has one value: write no"
         raise PolicyError(f"{where}: {written}: {key} {advice} {'before the operator' if many else quantifier}")
     words = _parse_words(values, f"{where}: {key}")
     if operator in ("Bool", "Null") and not set(words) <= {"true", "false"}:
-        raise PolicyError(f'{where}: {written}: {key}: "true" or "false"')
+        raise PolicyError(f'{where}: {written}: {key}: must be "true" or "false"')
     return Condition(operator=operator, quantifier=quantifier, if_exists=if_exists, key=key.lower(), values=words)

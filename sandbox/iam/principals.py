@@ -1,7 +1,7 @@
-"""Who calls, and what they may do: the sandbox's own user, users and roles made in it, and their sessions.
+"""The callers and their rights: the sandbox's own user, users and roles made in it, and their sessions.
 
-They are all in moto's IAM and STS, so changes through IAM's API take effect at once. GetSessionToken and
-GetFederationToken are ours: moto returns the same keys to everybody and does not remember them.
+All are in moto's IAM and STS, so changes through IAM's API take effect at once. GetSessionToken and GetFederationToken
+replace moto's, which return the same keys to everybody and do not remember them.
 """
 
 import datetime as dt
@@ -27,7 +27,7 @@ from sandbox.iam import policies
 from sandbox.iam.policies import Ask, PolicyError, Verdict, decide, matches, parse_policy
 
 Trust = Literal["named", "account", "nobody", "denied"]
-"""named: the policy names the caller, who needs no permission of their own. account: it names the account, so that the
+"""named: the policy names the caller, who needs no other permission. account: it names the account, so that the
 caller's own policies decide."""
 
 ACTION = "sts:AssumeRole"
@@ -50,19 +50,19 @@ OF_USERS_ALONE = ("GetSessionToken", "GetFederationToken")
 
 
 def read_trust(document: str, *, names: AbstractSet[str]) -> Trust:
-    """What a role's trust policy says of a caller. Raises PolicyError for what is not understood, such as conditions.
+    """How a role's trust policy trusts a caller. Raises PolicyError for unsupported elements, such as conditions.
 
     names: the caller's ARNs: the user's, or the session's and its role's.
     """
     try:
         statements = json.loads(document).get("Statement", [])
     except (ValueError, AttributeError) as error:
-        raise PolicyError(f"the trust policy is no policy document: {error}") from None
+        raise PolicyError(f"the trust policy is not a policy document: {error}") from None
     found: set[Trust] = set()
     for statement in [statements] if isinstance(statements, dict) else statements:
         unknown = statement.keys() - ELEMENTS
         if unknown:
-            raise PolicyError(f'the trust policy: "{min(unknown)}" is not understood')
+            raise PolicyError(f'the trust policy: "{min(unknown)}" is not supported')
         if any(matches(action.lower(), ACTION.lower()) for action in _words(statement.get("Action", []))):
             trust = _find_trust(statement.get("Principal"), names)
             found.add("denied" if statement.get("Effect") == "Deny" and trust != "nobody" else trust)
@@ -87,7 +87,7 @@ def _words(found: Any) -> list[str]:
 class Principal:
     """A caller.
 
-    grants: groups of policies, each of which has to allow an action: first the rights, then what limits them.
+    grants: groups of policies that all have to allow an action: first the rights, then their limits.
     names: the ARNs by which a trust policy may name the caller.
     """
 
@@ -97,11 +97,11 @@ class Principal:
 
     @property
     def may_do_all(self) -> bool:
-        """Whether there is nothing to check."""
+        """Whether every call is allowed."""
         return all(len(group) == 1 and group[0].allows_everything for group in self.grants)
 
     def decide(self, ask: Ask, *, trust: Trust = "account") -> Verdict:
-        """The verdict on a permission. trust: what the resource's own policy says, if it has one."""
+        """The verdict on a permission. trust: from the resource's own policy, if it has one."""
         if trust in ("nobody", "denied"):
             return "denied" if trust == "denied" else "unmentioned"
         rights, *limits = [decide(group, ask) for group in self.grants]
@@ -162,7 +162,7 @@ class SandboxStsBackend(STSBackend):
         return session
 
     def get_caller_identity(self, access_key_id: str, region: str) -> tuple[str, str, str]:
-        """As moto's; a session is its user, except that a federated user has an identity of their own."""
+        """As moto's; a session has its user's identity, but a federated user has its own."""
         session = self.sessions.get(access_key_id)
         if session and session.federated:
             return f"{DEFAULT_ACCOUNT_ID}:{session.federated}", session.federated_arn, DEFAULT_ACCOUNT_ID
@@ -179,7 +179,7 @@ class SandboxStsResponse(TokenResponse):
         return ActionResult({"Credentials": _sts().open_session(self.get_access_key(), duration_s)})
 
     def get_federation_token(self) -> ActionResult:
-        """Temporary keys with those rights of the caller that the given policy also allows."""
+        """Temporary keys with the rights that both the caller and the given policy have."""
         name, policy = self._get_param("Name") or "", self._get_param("Policy")
         if re.fullmatch(FEDERATED_NAME, name, re.ASCII) is None:
             raise STSValidationError(f"Value '{name}' at 'name' failed to satisfy constraint: {FEDERATED_NAME}")
@@ -223,7 +223,7 @@ def _check_policy(policy: str | None) -> None:
 
 
 def install_principals(access_key_id: str, secret_access_key: str, policy: str) -> None:
-    """Makes the sandbox's own user. policy: the document of the IAM policy that limits them; "": they may do all."""
+    """Makes the sandbox's own user. policy: the IAM policy document that limits them; "": no limit."""
     sts_backends.backend = SandboxStsBackend
     sts_urls.url_paths = {"{0}/$": SandboxStsResponse.dispatch}
     user = _iam().create_user("us-east-1", OPERATOR)  # IAM's users are of no region; the name tells moto the partition
@@ -243,7 +243,7 @@ def _sts() -> SandboxStsBackend:
 
 
 def find_secret(access_key_id: str) -> tuple[str, str | None]:
-    """The secret of an access key, and its session's token. Raises RefusedError for a key that nobody has."""
+    """The secret of an access key, and its session's token. Raises RefusedError for an unknown key."""
     role = _sts().get_assumed_role_from_access_key(access_key_id)
     keys = role or _sts().sessions.get(access_key_id)
     if keys is not None:
@@ -255,7 +255,7 @@ def find_secret(access_key_id: str) -> tuple[str, str | None]:
 
 
 def find_principal(access_key_id: str) -> Principal:
-    """The owner of an access key. Raises RefusedError, and PolicyError when a policy of theirs is not understood."""
+    """The owner of an access key. Raises RefusedError, and PolicyError for a policy that is not supported."""
     role = _sts().get_assumed_role_from_access_key(access_key_id)
     if role is not None:
         _check_not_expired(role)
@@ -275,7 +275,7 @@ def find_principal(access_key_id: str) -> Principal:
     return Principal(arn=session.federated_arn, grants=(*principal.grants, limits))
 
 
-# list() copies in one step: other threads may add users and roles meanwhile.
+# list() copies in one step, because other threads may add users and roles.
 
 
 def _find_user(access_key_id: str) -> User | None:
@@ -294,7 +294,7 @@ def _describe_user(user: User) -> Principal:
 
 
 def check_session(access_key_id: str, service: str, action: str) -> None:
-    """Raises RefusedError for what temporary keys cannot do, whatever the policies say.
+    """Raises RefusedError for what temporary keys cannot do, regardless of policies.
 
     https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_sts-comparison.html
     """
@@ -310,7 +310,7 @@ def check_session(access_key_id: str, service: str, action: str) -> None:
 
 
 def find_trust(principal: Principal, role_arn: str) -> Trust:
-    """Whether a role trusts a caller. Raises PolicyError when its trust policy is not understood."""
+    """How a role trusts a caller. Raises PolicyError when its trust policy is not supported."""
     role = _find_role(role_arn)
     return read_trust(role.assume_role_policy_document, names=principal.names) if role else "nobody"
 

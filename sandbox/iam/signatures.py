@@ -1,4 +1,4 @@
-"""Signature Version 4: whether a call was signed with the secret of the access key that it names, and not long ago.
+"""Signature Version 4: whether a call was recently signed with the secret of its access key.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
 """
@@ -31,7 +31,7 @@ UNSIGNED = "UNSIGNED-PAYLOAD"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
-    """What a call's signature consists of. `expires_s`: of a presigned URL; None for a signature in the headers."""
+    """The parts of a call's signature. `expires_s`: of a presigned URL; None for a signature in the headers."""
 
     access_key_id: str
     scope: str
@@ -43,7 +43,7 @@ class Signature:
 
 
 def read_signature(environ: WSGIEnvironment) -> Signature:
-    """The signature of a call, in its headers or in its URL. Raises RefusedError for none and for other versions."""
+    """The signature in a call's headers or URL. Raises RefusedError for a missing one and for other versions."""
     header, query = environ.get("HTTP_AUTHORIZATION", ""), parse_qs(environ.get("QUERY_STRING", ""))
     asked = {name: values[0] for name, values in query.items()}
     if header:
@@ -76,7 +76,7 @@ def _read_expires(text: str) -> int:
 def check_signature(
     environ: WSGIEnvironment, found: Signature, secret: str, token: str | None, now: dt.datetime
 ) -> None:
-    """Raises RefusedError unless the call was signed with `secret`, for now, with all that has to be signed.
+    """Raises RefusedError unless the call was signed with `secret`, for now, and completely.
 
     token: the session's, for temporary keys. now: UTC. Puts back a body that it reads.
     """
@@ -111,7 +111,7 @@ def _check_time(found: Signature, now: dt.datetime) -> None:
 
 
 def describe_request(environ: WSGIEnvironment, found: Signature, service: str) -> bytes:
-    """The canonical request. Whatever a client escapes and however, it is the same."""
+    """The canonical request, which does not depend on how a client escapes."""
     path, _, query = str(environ.get("REQUEST_URI") or environ["PATH_INFO"]).partition("?")
     path = quote(unquote_to_bytes(path), safe="/~")
     lines = [

@@ -1,17 +1,17 @@
-"""Public datasets by name: where their files are, what they must be, and how they become files that MXNet reads.
+"""Public datasets by name: their files, the checksums of these, and how they become files that MXNet reads.
 
 To add one, add it to the table at the end. All are written as RecordIO shards of PNG images, train/part-0000N.rec and
-val/part-00000.rec; MNIST and the digits also as MNIST's four idx files. An idx file is unsigned bytes behind a header
-that gives their shape:
+val/part-00000.rec; MNIST and the digits also as MNIST's four idx files. An idx file is a header with the shape, and
+unsigned bytes:
 
     0, 0, 0x08 (unsigned byte), number of dimensions | each dimension, 32 bits, big-endian | the bytes
 
 Source: http://yann.lecun.com/exdb/mnist/. MXNet's MNISTIter reads images of three dimensions (count, rows, columns) and
 labels of one (count).
 
-Sizes and SHA-256 are of the files as their authors publish them, by whom MD5s alone are given. They are those in the
-checksums of TensorFlow Datasets (url_checksums/mnist.txt, cifar10.txt) and, for MNIST's MD5s, of torchvision
-(torchvision/datasets/mnist.py); CIFAR-10's MD5 is on https://www.cs.toronto.edu/~kriz/cifar.html.
+Sizes and SHA-256 are of the files as their authors publish them, who give only MD5s. They are those of TensorFlow
+Datasets (url_checksums/mnist.txt, cifar10.txt); the MD5s of MNIST are those of torchvision
+(torchvision/datasets/mnist.py), CIFAR-10's is on https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
 import gzip
@@ -62,7 +62,7 @@ Labelled = tuple[int, Image.Image]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """What was written: how many images of each part, and each file's size in bytes by its name below the folder."""
+    """What was written: the number of images of each part, and the size in bytes of each file by its name."""
 
     train_images: int
     val_images: int
@@ -71,7 +71,7 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A file to download. mirrors: URLs of folders that have it, in the order in which they are tried."""
+    """A file to download. mirrors: URLs of folders that have it, in the order to try."""
 
     name: str
     size_bytes: int
@@ -86,9 +86,9 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
-    """A dataset. write: from the folder of its sources into another, in so many shards for training.
+    """A dataset. write(sources, folder, shards): writes it into a folder, in this many shards for training.
 
-    `write` raises ClusterError for sources that are not what they should be, and OSError.
+    `write` raises ClusterError for damaged sources, and OSError.
     """
 
     name: str
@@ -99,25 +99,25 @@ class Dataset:
 
     @property
     def size_bytes(self) -> int:
-        """Of all that is downloaded."""
+        """The size of the whole download."""
         return sum(source.size_bytes for source in self.sources)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Part:
-    """So many images with their labels, in order."""
+    """Images with their labels, in order."""
 
     count: int
     images: Iterable[Labelled]
 
 
 def shard_names(train_shards: int) -> list[str]:
-    """The RecordIO files of a dataset that has so many shards for training."""
+    """The RecordIO files of a dataset with this many shards for training."""
     return [*(f"train/part-{number:05}.rec" for number in range(train_shards)), "val/part-00000.rec"]
 
 
 def _write_parts(folder: Path, train: _Part, val: _Part, *, shards: int, others: Sequence[str] = ()) -> Written:
-    """Write both parts as RecordIO. others: files of the dataset that are in the folder already."""
+    """Write both parts as RecordIO. others: the dataset's files that are in the folder already."""
     *train_names, val_name = names = shard_names(shards)
     _write_shards(train, [folder / name for name in train_names])
     _write_shards(val, [folder / val_name])
@@ -126,10 +126,7 @@ def _write_parts(folder: Path, train: _Part, val: _Part, *, shards: int, others:
 
 
 def _write_shards(part: _Part, paths: Sequence[Path]) -> None:
-    """Write the images as PNGs, in their order, as many to each file as to the others.
-
-    The id of a record is the image's place in the order.
-    """
+    """Write the images as PNGs, in order, an equal number to each file. A record's id is the image's index."""
     numbered = enumerate(part.images)
     for shard, path in enumerate(paths):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -213,7 +210,7 @@ def decode_idx(file: bytes, *, name: str) -> tuple[tuple[int, ...], bytes]:
 
 
 def _write_cifar10(sources: Path, folder: Path, shards: int) -> Written:
-    """CIFAR-10 as RecordIO, in the order of its batches, which is not that in its archive."""
+    """CIFAR-10 as RecordIO, in the order of its batches, which is not that of the archive."""
     with TemporaryDirectory(dir=folder) as unpacked:
         _unpack(sources / CIFAR_ARCHIVE, names={*CIFAR_TRAIN, CIFAR_VAL}, folder=Path(unpacked))
         train, val = (_read_batches([Path(unpacked) / name for name in names]) for names in (CIFAR_TRAIN, (CIFAR_VAL,)))
@@ -221,7 +218,7 @@ def _write_cifar10(sources: Path, folder: Path, shards: int) -> Written:
 
 
 def _unpack(archive: Path, *, names: set[str], folder: Path) -> None:
-    """Those files of the archive, whatever its folders are called, into one; nothing else of it is written."""
+    """Write these files of the archive, from whatever folders, into one folder."""
     missing = set(names)
     try:
         with tarfile.open(archive, "r|gz") as members:
@@ -235,13 +232,13 @@ def _unpack(archive: Path, *, names: set[str], folder: Path) -> None:
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ClusterError(f"{archive.name}: not a whole tar.gz archive: {error}") from error
     if missing:
-        raise ClusterError(f"{archive.name}: there is no {', '.join(sorted(missing))} in it")
+        raise ClusterError(f"{archive.name}: has no {', '.join(sorted(missing))}")
 
 
 def _read_batches(batches: Sequence[Path]) -> _Part:
     for batch in batches:
         if batch.stat().st_size % _CIFAR_RECORD:
-            raise ClusterError(f"{batch.name}: not a row of records of {_CIFAR_RECORD} bytes")
+            raise ClusterError(f"{batch.name}: its size is not a multiple of {_CIFAR_RECORD} bytes, one record")
     count = sum(batch.stat().st_size for batch in batches) // _CIFAR_RECORD
     return _Part(count=count, images=(image for batch in batches for image in _read_batch(batch)))
 
@@ -258,7 +255,7 @@ def _read_batch(batch: Path) -> Iterator[Labelled]:
 
 
 def write_demo(folder: Path) -> Written:
-    """Write the digits into a folder, where files of the same names are replaced. Raises ClusterError."""
+    """Write the digits into a folder; replaces files of the same names. Raises ClusterError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return _write_digits(folder, folder, _DIGIT_SHARDS)
@@ -267,7 +264,7 @@ def write_demo(folder: Path) -> Written:
 
 
 def _write_digits(_: Path, folder: Path, shards: int) -> Written:
-    """The digits as MNIST's four files and as RecordIO. The same call writes the same bytes."""
+    """The digits as MNIST's four files and as RecordIO; always the same bytes."""
     train, val = _split_digits(load_digits())
     for part, images, labels in ((train, TRAIN_IMAGES, TRAIN_LABELS), (val, VAL_IMAGES, VAL_LABELS)):
         pixels = b"".join(image.tobytes() for _, image in part)
@@ -294,16 +291,16 @@ def load_digits() -> list[Labelled]:
 
 
 def _split_digits(digits: Sequence[Labelled]) -> tuple[list[Labelled], list[Labelled]]:
-    """A training and a validation part, every label in equal share, both shuffled.
+    """A stratified split into training and validation, both shuffled.
 
-    The split is the same in every run and for every version of Python (random.Random with a fixed seed).
+    It is the same in every run and with every version of Python (random.Random with a fixed seed).
     """
     order = list(range(len(digits)))
     random.Random(_SPLIT_SEED).shuffle(order)  # noqa: S311 - a split of a dataset, not a secret
     sizes = Counter(label for label, _ in digits)
     seen: Counter[int] = Counter()
     ranks: dict[int, float] = {}
-    # The share of its label's digits that come before it: cutting all labels at one share is a stratified split.
+    # The share of its label's digits that come before it: a cut at one share takes that share of every label.
     for index in order:
         label, _ = digits[index]
         ranks[index] = (seen[label] + 0.5) / sizes[label]

@@ -1,7 +1,7 @@
-"""One picture into one record, as mxnet/tools/im2rec.py does it: with the same library (OpenCV), so the same pixels.
+"""Encodes a picture as a record, like mxnet/tools/im2rec.py: with the same library (OpenCV), so with the same pixels.
 
-The one difference: a JPEG that is at least twice as large as wanted is decoded at 1/2, 1/4 or 1/8 of its size, which is
-faster and keeps more detail than a linear filter does.
+The only difference: a JPEG at least twice as large as wanted is decoded at 1/2, 1/4 or 1/8 of its size, which is faster
+and keeps more detail than a linear filter does.
 """
 
 import shlex
@@ -23,7 +23,7 @@ _START_OF_SCAN = 0xDA
 # Start-of-frame markers are 0xC0 to 0xCF but for these three: https://www.w3.org/Graphics/JPEG/itu-t81.pdf, table B.1.
 _NO_FRAME = (0xC4, 0xC8, 0xCC)
 _ORIENTATION = (b"\x01\x12\x00\x03", b"\x12\x01\x03\x00")
-"""How EXIF's orientation tag begins, in either byte order: number 0x112, of type 3."""
+"""The beginning of EXIF's orientation tag (number 0x112, type 3) in both byte orders."""
 
 
 class PictureError(Exception):
@@ -32,9 +32,9 @@ class PictureError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageOptions:
-    """What becomes of a picture. resize: the length of its shorter edge in pixels, None to leave it.
+    """How to encode pictures. resize: the length of the shorter edge in pixels; None: leave the size.
 
-    quality: 1 to 100 for jpg; for png how much is compressed, 0 to 9. pass_through: the file's bytes as they are.
+    quality: 1 to 100 for jpg; the compression level, 0 to 9, for png. pass_through: keep the file's bytes.
     """
 
     resize: int | None = None
@@ -47,7 +47,7 @@ class ImageOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """A picture to pack: its path below the root folder, and the labels and the id of its record."""
+    """A picture to pack: its path below the root folder, and its record's labels and id."""
 
     path: str
     labels: tuple[float, ...]
@@ -55,20 +55,20 @@ class Picture:
 
 
 def check_library() -> None:
-    """Raises ClusterError, with the command that installs them, where OpenCV or simplejpeg is missing."""
+    """Raises ClusterError, with the command to install them, if OpenCV or simplejpeg is missing."""
     try:
         import cv2  # noqa: F401, PLC0415 - an extra: the rest of the program runs without it
-        import simplejpeg  # noqa: F401, PLC0415 - the same
+        import simplejpeg  # noqa: F401, PLC0415 - the same extra
     except ImportError as error:
         raise ClusterError(
             f"packing pictures needs OpenCV and simplejpeg: {error}",
-            # By their own names: this project's need not be in a package index.
+            # Not as this project's extra, which need not be in a package index.
             hint=f"{shlex.join([sys.executable, '-m', 'pip', 'install', *REQUIREMENTS])}, or --pass-through",
         ) from error
 
 
 def encode_pictures(pictures: Sequence[Picture], *, root: Path, options: ImageOptions) -> list[bytes | str]:
-    """For each picture its record as it stands in a file, or why the picture cannot be read."""
+    """Each picture's record, encoded as in a file, or why the picture cannot be read."""
     results: list[bytes | str] = []
     for picture in pictures:
         try:
@@ -82,7 +82,7 @@ def encode_pictures(pictures: Sequence[Picture], *, root: Path, options: ImageOp
 
 
 def encode_picture(path: Path, options: ImageOptions) -> bytes:
-    """The image for a picture's record. Raises PictureError."""
+    """The encoded image of a picture's record. Raises PictureError."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -92,11 +92,11 @@ def encode_picture(path: Path, options: ImageOptions) -> bytes:
 
 
 def _check_whole(content: bytes) -> None:
-    """Raises PictureError for an empty file and for a JPEG or PNG without its end, which OpenCV would make grey."""
+    """Raises PictureError for an empty file and for a JPEG or PNG without its end, which OpenCV makes grey."""
     if not content:
         raise PictureError("the file is empty")
     if content.startswith(b"\xff\xd8"):
-        # In the scan's data 0xff is followed by other bytes only; before it there may be a whole thumbnail.
+        # The end marker cannot occur in the scan's data, but it may come before, in a thumbnail.
         _, _, scan = _parse_jpeg(content)
         if content.find(b"\xff\xd9", scan) < 0:
             raise PictureError("the JPEG ends too early")
@@ -105,22 +105,22 @@ def _check_whole(content: bytes) -> None:
 
 
 def find_size(width: int, height: int, shorter_edge: int) -> tuple[int, int]:
-    """The width and height that bring the shorter edge to that length, rounded as im2rec.py rounds."""
+    """The width and height with a shorter edge of this length, rounded as im2rec.py rounds."""
     if height > width:
         return shorter_edge, max(height * shorter_edge // width, 1)
     return max(width * shorter_edge // height, 1), shorter_edge
 
 
 def find_reduction(width: int, height: int, shorter_edge: int) -> int:
-    """By how much a JPEG can be made smaller while it is decoded, without getting too small."""
+    """The factor by which decoding may shrink a JPEG without making it too small."""
     return next((by for by in _REDUCTIONS if min(width, height) // by >= shorter_edge), 1)
 
 
 def _transform(content: bytes, options: ImageOptions) -> bytes:
-    import cv2  # noqa: PLC0415 - check_library has said so where it is missing
+    import cv2  # noqa: PLC0415 - check_library was called before
     import numpy as np  # noqa: PLC0415 - comes with it
 
-    cv2.setNumThreads(1)  # there is a process for each core already
+    cv2.setNumThreads(1)  # each core has a process already
 
     width, height, reduction, image = 0, 0, 1, None
     try:
@@ -134,7 +134,7 @@ def _transform(content: bytes, options: ImageOptions) -> bytes:
         if image is None:
             raise PictureError("not a picture that OpenCV can read")
         if options.resize:
-            turned = (image.shape[1] > image.shape[0]) != (width > height)  # by its EXIF orientation
+            turned = (image.shape[1] > image.shape[0]) != (width > height)  # rotated by its EXIF orientation
             whole = (height, width) if turned else (width, height)
             if options.center_crop:
                 image, whole = _crop(image), (1, 1)
@@ -151,9 +151,9 @@ def _transform(content: bytes, options: ImageOptions) -> bytes:
 
 
 def _decode_plain_jpeg(content: bytes, scan: int, color: Color, size: tuple[int, int]) -> Any:
-    """The pixels of a JPEG, whole or at a part of its size; None where it is left to OpenCV.
+    """The pixels of a JPEG, perhaps at a fraction of its size; None if OpenCV has to decode it.
 
-    OpenCV takes longer, but turns a picture by its EXIF orientation and tolerates small mistakes in a file.
+    OpenCV is slower, but rotates a picture by its EXIF orientation and tolerates small errors in a file.
     """
     import simplejpeg  # noqa: PLC0415 - comes with OpenCV, in the same extra
 
@@ -176,13 +176,13 @@ def _read_flag(cv2: Any, color: Color, reduction: int) -> int:
 
 
 def _resize(cv2: Any, image: Any, size: tuple[int, int]) -> Any:
-    # A linear filter looks at two pixels: below half the size, it misses some.
+    # A linear filter reads two pixels: below half the size, it skips some.
     shrunk = min(image.shape[:2]) >= 2 * min(size)
     return cv2.resize(image, size, interpolation=cv2.INTER_AREA if shrunk else cv2.INTER_LINEAR)
 
 
 def _crop(image: Any) -> Any:
-    """The square in the middle, as im2rec.py has it."""
+    """The square in the middle, as in im2rec.py."""
     height, width = image.shape[:2]
     if height > width:
         margin = (height - width) // 2
@@ -192,7 +192,7 @@ def _crop(image: Any) -> Any:
 
 
 def _parse_jpeg(content: bytes) -> tuple[int, int, int]:
-    """A JPEG's width, its height, and where its first scan begins. Raises PictureError where it has no header."""
+    """A JPEG's width, height, and where its first scan begins. Raises PictureError without a complete header."""
     at, width, height = 2, 0, 0
     while at + 4 <= len(content) and content[at] == 0xFF:
         marker = content[at + 1]
@@ -204,4 +204,4 @@ def _parse_jpeg(content: bytes) -> tuple[int, int, int]:
         if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME and at + 9 <= len(content):
             height, width = struct.unpack_from(">HH", content, at + 5)
         at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-    raise PictureError("the JPEG has no whole header")
+    raise PictureError("the JPEG has no complete header")

@@ -1,6 +1,6 @@
-"""A dataset by its name, from where it is published to files that MXNet reads.
+"""Downloads a public dataset and writes it as files that MXNet reads.
 
-Each file comes from the first of its mirrors that gives it whole: with the SHA-256 that was published.
+Each file comes from the first mirror that delivers it with the published SHA-256.
 """
 
 import hashlib
@@ -23,22 +23,22 @@ from train.data.datasets import Dataset, Source, Written
 _WORKPLACE = ".cluster-fetch"
 TIMEOUT_S = 30.0
 ATTEMPTS = 4
-"""How often a mirror that stops in the middle of a file is asked for the rest."""
+"""How often a mirror is asked for the rest of a file after the connection broke."""
 PAUSE_S = 1.0
 _CHUNK_BYTES = 1 << 18
-# Statuses after which asking again may help. 416: the rest was asked for, and there is none.
-_PASSING = frozenset({408, 416, 429})
+# Statuses after which a retry may help. 416: the file on the mirror is shorter than the part that is here.
+_RETRIED = frozenset({408, 416, 429})
 
 Advance = Callable[[int], None]
-"""Gets how many bytes have come, less than 0 when they are thrown away."""
+"""Called with the number of bytes that arrived; negative when they are discarded."""
 
 
 class MirrorError(Exception):
-    """This mirror does not have the file, or only a part, or another one: the message says which."""
+    """This mirror does not have the file, or only a part of it, or a different one: the message says which."""
 
 
 class BrokenOffError(Exception):
-    """The mirror stopped in the middle, and may go on when it is asked again."""
+    """The connection broke in the middle of a file; a retry may help."""
 
 
 def fetch(
@@ -46,8 +46,8 @@ def fetch(
 ) -> Written:
     """Download a dataset's files, unless they are in the cache, and write it into an empty folder.
 
-    shards: how many files of training records; None: the dataset's own number. cache: the folder that keeps downloaded
-    files. Raises ClusterError.
+    shards: the number of files of training records; None: the dataset's default. cache: the folder of downloaded files.
+    Raises ClusterError.
     """
     sources = cache / "datasets"
     try:
@@ -70,9 +70,9 @@ def fetch(
 
 @contextmanager
 def workplace(parent: Path) -> Iterator[Path]:
-    """An empty folder in another, removed at the end; what a killed run has left of it is removed first.
+    """An empty folder in another, removed at the end; removes what a killed run left first.
 
-    Raises ClusterError if another run works there, or it cannot be made.
+    Raises ClusterError if another run works there, or the folder cannot be created.
     """
     path = parent / _WORKPLACE
     with ExitStack() as stack:
@@ -82,7 +82,7 @@ def workplace(parent: Path) -> Iterator[Path]:
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir()
         except BlockingIOError as error:
-            raise ClusterError(f"another cluster data fetch writes to {parent}", hint="wait for its end") from error
+            raise ClusterError(f"another cluster data fetch writes to {parent}", hint="wait until it ends") from error
         except OSError as error:
             raise ClusterError(f"{parent} cannot be written to: {error.strerror}") from error
         stack.callback(shutil.rmtree, path, ignore_errors=True)
@@ -90,10 +90,7 @@ def workplace(parent: Path) -> Iterator[Path]:
 
 
 def move_into(written: Written, work: Path, folder: Path) -> None:
-    """Move what was written in `work` to a folder of the same file system, where each file appears whole.
-
-    Raises ClusterError.
-    """
+    """Move the files written in `work` to a folder on the same file system, each in one step. Raises ClusterError."""
     try:
         for name in written.files:
             target = folder / name
@@ -108,9 +105,8 @@ def move_into(written: Written, work: Path, folder: Path) -> None:
 def download(source: Source, folder: Path, *, report: Report, advance: Advance) -> Path:
     """Download the file into the folder, unless it is there already; returns its path.
 
-    NAME.part is what an interrupted run or a mirror that broke off has left: it is continued, and thrown away if it
-    does not become the file. Raises ClusterError, with what each mirror did, if none of them gives the file; OSError
-    for what goes wrong in the folder.
+    Resumes NAME.part, which an interrupted run or a broken connection left, and discards it if the result is wrong.
+    Raises ClusterError, with the error of each mirror, if none delivers the file; OSError for errors in the folder.
     """
     target, part = folder / source.name, folder / f"{source.name}.part"
     if target.exists() and _find_digest(target) == source.sha256:
@@ -129,7 +125,7 @@ def download(source: Source, folder: Path, *, report: Report, advance: Advance) 
             return part.replace(target)
     raise ClusterError(
         f"{source.name} cannot be downloaded:\n  " + "\n  ".join(said),
-        hint="the same command again later, or on a machine that reaches one of them",
+        hint="run the command again later, or on a machine that reaches a mirror",
     )
 
 
@@ -139,7 +135,7 @@ def _find_digest(path: Path) -> str:
 
 
 def _download_from(url: str, source: Source, part: Path, advance: Advance) -> None:
-    """Complete the file at `part`. Raises MirrorError, and then leaves its beginning there, or nothing."""
+    """Complete the file at `part`. Raises MirrorError, and then leaves a usable beginning there, or nothing."""
     begun_elsewhere = part.exists()
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -157,14 +153,14 @@ def _download_from(url: str, source: Source, part: Path, advance: Advance) -> No
         advance(-part.stat().st_size)
         part.unlink()
         if begun_elsewhere:
-            # Perhaps that was not the beginning of this file, but a page of a mirror that has moved.
+            # Perhaps the part was not the beginning of this file, but an error page of a mirror.
             _download_from(url, source, part, advance)
             return
-        raise MirrorError(f"not the file that was published: its SHA-256 is {found}, not {source.sha256}")
+        raise MirrorError(f"not the published file: its SHA-256 is {found}, not {source.sha256}")
 
 
 def _read_on(url: str, source: Source, part: Path, advance: Advance) -> None:
-    """Append what is missing, up to one byte more than the file's size. Raises MirrorError, BrokenOffError."""
+    """Append the missing bytes, at most one more than the file's size. Raises MirrorError, BrokenOffError."""
     have = part.stat().st_size if part.exists() else 0
     if have >= source.size_bytes:
         return
@@ -184,20 +180,20 @@ def _read_on(url: str, source: Source, part: Path, advance: Advance) -> None:
 def _open(url: str, *, begin: int) -> http.client.HTTPResponse:
     if urlsplit(url).scheme not in ("http", "https"):
         raise MirrorError("not an http:// or https:// URL")
-    # identity: the digest is of the file as it is, not compressed for the transfer.
+    # identity: the digest is that of the uncompressed file.
     headers = {"User-Agent": "mxnet-cluster", "Accept-Encoding": "identity"}
     if begin:
         headers["Range"] = f"bytes={begin}-"
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme is looked at above
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
         answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)  # noqa: S310 - the same
     except urllib.error.HTTPError as error:
         said = f"{error.code} {error.reason}"
         error.close()
-        if error.code >= 500 or error.code in _PASSING:
+        if error.code >= 500 or error.code in _RETRIED:
             raise BrokenOffError(said) from error
         raise MirrorError(said) from error
-    except urllib.error.URLError as error:  # it was not even reached
+    except urllib.error.URLError as error:  # not reached
         raise MirrorError(str(error.reason)) from error
     except (OSError, http.client.HTTPException) as error:
         raise BrokenOffError(str(error) or type(error).__name__) from error

@@ -1,7 +1,7 @@
-"""Which pictures to pack, with their labels: from a folder, or from a list file as im2rec.py writes it.
+"""The pictures to pack, with their labels: from a folder, or from a list file as im2rec.py writes it.
 
-A line of a list file is an index, one or more labels and a path, separated by tabs. In a folder every sub-folder with
-pictures is a label: 0, 1, 2 ... in the order of their names, in which the pictures are numbered, too.
+A line of a list file is an index, one or more labels and a path, separated by tabs. In a folder, each subfolder with
+pictures is a label: 0, 1, 2 ... in the order of their names. The pictures are numbered in the same order.
 """
 
 import math
@@ -16,12 +16,12 @@ from train.s3.sources import walk_files
 
 EXTENSIONS = (".jpeg", ".jpg", ".png")
 SEED = 100
-"""im2rec.py's own, so that both list a folder in the same order."""
+"""im2rec.py's own seed, so that both list a folder in the same order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageList:
-    """Pictures in their order, the folder that their paths begin in, and the sub-folders that are labels, by label."""
+    """Pictures in order, the folder that their paths are relative to, and the subfolder of each label."""
 
     root: Path
     images: tuple[Picture, ...]
@@ -29,10 +29,9 @@ class ImageList:
 
 
 def list_folder(root: Path, *, extensions: Collection[str] = EXTENSIONS) -> ImageList:
-    """The pictures in a folder and below, in the order of their names, links followed.
+    """The pictures in a folder and below, sorted by name, following links.
 
-    Raises NotFoundError if there are none, ClusterError for a folder that cannot be read or a name that a list cannot
-    hold.
+    Raises NotFoundError if there are none, ClusterError for an unreadable folder or a name that a list cannot hold.
     """
     images: list[Picture] = []
     labels: dict[str, int] = {}
@@ -40,19 +39,19 @@ def list_folder(root: Path, *, extensions: Collection[str] = EXTENSIONS) -> Imag
         if file.suffix.lower() not in extensions or not file.is_file():
             continue
         if not {"\t", "\n", "\r"}.isdisjoint(path):
-            raise ClusterError(f"{root}: {path!r}: a list cannot hold a name with a tab or a line break")
+            raise ClusterError(f"{root}: {path!r}: a list cannot contain a name with a tab or a line break")
         label = labels.setdefault(path.rpartition("/")[0] or ".", len(labels))
         images.append(Picture(path=path, labels=(float(label),), record_id=len(images)))
     if not images:
-        raise NotFoundError(f"{root}: no files that end with {', '.join(extensions)}", hint="--exts says which to take")
+        raise NotFoundError(f"{root}: no files that end with {', '.join(extensions)}", hint="--exts sets the endings")
     return ImageList(root=root, images=tuple(images), label_names=tuple(labels))
 
 
 def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:
     """The pictures of a list file.
 
-    label_width: how many labels each record gets, 0 for all that its line has; None if every line must have one.
-    Raises NotFoundError, UsageError for another number of labels, ClusterError that names the line that is wrong.
+    label_width: how many labels each record gets; 0: all of its line; None: each line must have exactly one.
+    Raises NotFoundError, UsageError for another number of labels, ClusterError that names an invalid line.
     """
     try:
         text = file.read_text(encoding="utf-8", errors="surrogateescape")
@@ -69,10 +68,10 @@ def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:
         image = _parse_line(line, where=where, label_width=label_width)
         first = lines.setdefault(image.record_id, number)
         if first != number:
-            raise ClusterError(f"{where}: line {first} has the index {image.record_id}, too")
+            raise ClusterError(f"{where}: line {first} has the index {image.record_id} already")
         images.append(image)
     if not images:
-        raise NotFoundError(f"{file}: no line")
+        raise NotFoundError(f"{file}: the list is empty")
     return ImageList(root=root, images=tuple(images))
 
 
@@ -84,32 +83,32 @@ def _parse_line(line: str, *, where: str, label_width: int | None) -> Picture:
     except ValueError:
         index, labels = -1, ()
     if index < 0 or not labels or not words[-1]:
-        raise ClusterError(f"{where}: not an index, labels and a path with tabs between them: {line.strip()[:80]!r}")
+        raise ClusterError(f"{where}: not an index, labels and a path separated by tabs: {line.strip()[:80]!r}")
     if label_width is None and len(labels) > 1:
         raise UsageError(
-            f"{where}: there are {len(labels)} labels",
+            f"{where}: has {len(labels)} labels",
             hint="--label-width N packs the first N of each line, --label-width all packs all",
         )
     if label_width and len(labels) < label_width:
-        raise UsageError(f"{where}: {len(labels)} labels where --label-width {label_width} wants more")
+        raise UsageError(f"{where}: has {len(labels)} labels, fewer than --label-width {label_width}")
     return Picture(path=words[-1], labels=labels[: label_width or len(labels)], record_id=index)
 
 
 def shuffle(listed: ImageList, *, seed: int) -> ImageList:
-    """The same pictures in an order that only the seed decides."""
+    """The same pictures in an order that depends only on the seed."""
     images = list(listed.images)
     random.Random(seed).shuffle(images)  # noqa: S311 - an order, not a secret
     return replace(listed, images=tuple(images))
 
 
 def divide(images: Sequence[Picture], *, train_ratio: float, test_ratio: float) -> dict[str, Sequence[Picture]]:
-    """The parts `test`, `train` and `val` (the rest), cut in this order, as im2rec.py does; empty ones are left out.
+    """The parts `test`, `train` and `val` (the rest), cut in this order, as im2rec.py does, without empty ones.
 
-    With train_ratio 1 there is one part, named "". Raises UsageError for impossible ratios.
+    With train_ratio 1, one part named "". Raises UsageError for impossible ratios.
     """
     if not (0 < train_ratio <= 1 and 0 <= test_ratio < 1) or train_ratio + test_ratio > 1 + 1e-9:
         raise UsageError(
-            f"--train-ratio {train_ratio:g} and --test-ratio {test_ratio:g} are more than there is, or less"
+            f"--train-ratio {train_ratio:g} and --test-ratio {test_ratio:g}: from 0 to 1, and at most 1 together"
         )
     if train_ratio == 1:
         return {"": images}

@@ -1,7 +1,7 @@
-"""What is in shards: what `cluster data info` tells.
+"""Describes shards, for `cluster data info`.
 
-On this machine every record is looked at, but only its first bytes are read. In S3 the records of a shard with an index
-are counted by it, and only the last one is read, unless all are asked for.
+On this machine, reads the first bytes of every record. In S3, counts the records of a shard by its index and reads only
+the last one, unless all are requested.
 """
 
 from array import array
@@ -18,9 +18,9 @@ from train.s3.url import is_s3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardInfo:
-    """starts: the sorted offsets of its records. labels: how many records have these; None if they were not read.
+    """starts: the sorted offsets of its records. labels: the number of records by labels; None if they were not read.
 
-    without_labels: records that are no image's.
+    without_labels: records that are not images.
     """
 
     name: str
@@ -31,14 +31,14 @@ class ShardInfo:
 
     @property
     def record_sizes(self) -> list[int]:
-        """What each record takes in the file, in bytes."""
+        """The bytes that each record takes in the file."""
         ends = [*self.starts[1:], self.size_bytes]
         return [end - start for start, end in zip(self.starts, ends, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartInfo:
-    """What one of several workers reads."""
+    """The share of one worker."""
 
     records: int
     size_bytes: int
@@ -47,9 +47,9 @@ class PartInfo:
 def describe_shards(
     sources: Sources, shards: Sequence[Shard], *, full: bool, watch: Callable[[int], None]
 ) -> tuple[ShardInfo, ...]:
-    """Look into the shards. full: read all of them, also in S3. watch: told of so many more bytes.
+    """Describe the shards. full: read every record, also in S3. watch: called with the bytes of each shard.
 
-    Raises ClusterError that names the file and the byte where one is broken, or that its index does not fit.
+    Raises ClusterError that names the file, and the byte at which it is broken or that its index does not match.
     """
     found = []
     for shard in shards:
@@ -60,7 +60,7 @@ def describe_shards(
 
 
 def share_out(shards: Sequence[ShardInfo], workers: int) -> tuple[PartInfo, ...]:
-    """What each of so many workers reads, by MXNet's rule."""
+    """What each worker reads, by MXNet's rule."""
     sizes = [shard.size_bytes for shard in shards]
     starts = [shard.starts for shard in shards]
     parts = [find_part(sizes, workers, rank) for rank in range(workers)]
@@ -84,16 +84,16 @@ def _scan(sources: Sources, shard: Shard) -> ShardInfo:
 
 
 def _trust(sources: Sources, shard: Shard, index: bytes) -> ShardInfo:
-    """The shard as its index has it, which must begin at 0, and whose last record must end with the file."""
+    """The shard as its index describes it; the index must begin at 0, and its last record must end with the file."""
     try:
         starts = array("Q", sorted(int(line.split(b"\t")[1]) for line in index.splitlines()))
     except (ValueError, IndexError, OverflowError):
-        raise ClusterError(f"{shard.name}: its index (.idx) is none", hint="--full goes without it") from None
+        raise ClusterError(f"{shard.name}: its .idx file is not an index", hint="--full ignores it") from None
     if not starts or starts[0] or starts[-1] >= shard.size_bytes:
-        raise ClusterError(f"{shard.name}: its index (.idx) is of another file", hint="--full goes without it")
+        raise ClusterError(f"{shard.name}: its index (.idx) belongs to another file", hint="--full ignores it")
     with sources.open(shard, begin=starts[-1]) as file:
         last = next(scan_records(file, name=shard.name, offset=starts[-1]))
     end = starts[-1] + len(last.content)
     if end != shard.size_bytes:
-        raise broken(shard.name, end, "its index (.idx) ends there, the file does not")
+        raise broken(shard.name, end, "its index (.idx) ends here, the file does not")
     return ShardInfo(name=shard.name, size_bytes=shard.size_bytes, starts=starts, labels=None, without_labels=0)

@@ -1,7 +1,7 @@
-"""Pictures into shards of records: what `cluster data pack` does.
+"""Packs pictures into shards of records, for `cluster data pack`.
 
 Several processes encode the pictures; this one writes the records in order. The same pictures, options and seed give
-the same bytes, with any number of processes.
+the same bytes with any number of processes.
 """
 
 import multiprocessing
@@ -28,17 +28,17 @@ from train.data.sources import INDEX_FOLDER
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 _AHEAD = 4
-"""Tasks for each process that are begun before their results are asked for."""
+"""Tasks per process that are submitted ahead of the results."""
 _TASK_PICTURES = 16
 _NAMED = 20
-"""How many of the pictures that cannot be read an error names."""
+"""The most unreadable pictures that an error names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackPart:
-    """Pictures for one folder of shards, whose name ends with a slash or is empty.
+    """The pictures for one folder of shards, whose name ends with a slash or is empty.
 
-    ends: after how many pictures each shard ends; empty if shards are cut by their size.
+    ends: the number of pictures after which each shard ends; empty if shards are cut by size.
     """
 
     folder: str
@@ -48,7 +48,7 @@ class PackPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackPlan:
-    """What to pack. shard_bytes: the most that a shard holds, if shards are cut by their size."""
+    """What to pack. shard_bytes: the maximum size of a shard, if shards are cut by size."""
 
     root: Path
     parts: tuple[PackPart, ...]
@@ -59,7 +59,7 @@ class PackPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
-    """What was packed, and the pictures that were not, each with why."""
+    """The shards that were written, and the pictures that could not be read, each with the reason."""
 
     shards: list[WrittenShard]
     broken: list[str]
@@ -75,8 +75,8 @@ def plan_pack(
 ) -> PackPlan:
     """Which picture goes into which shard, in the order of the parts.
 
-    shards: how many for the largest part; the others get as many in proportion, and at least one. Reads the files'
-    sizes if those of the records follow from them. Raises UsageError for more shards than pictures.
+    shards: of the largest part; the others get a proportional number, at least one. Reads the files' sizes if the
+    records' sizes depend on them. Raises UsageError for more shards than pictures.
     """
     largest = max(map(len, parts.values()))
     planned = []
@@ -98,10 +98,10 @@ def plan_pack(
 def apply_pack(
     plan: PackPlan, destination: Destination, *, processes: int, skip_broken: bool, watch: Callable[[int], None]
 ) -> Packed:
-    """Pack them. watch: told of so many more pictures.
+    """Pack the pictures. watch: called with the number of pictures that are done.
 
-    A picture that cannot be read is left out; at the end, ClusterError names them unless `skip_broken`. Raises
-    ClusterError, too, if nothing is left.
+    Leaves out unreadable pictures; at the end, raises ClusterError that names them, unless `skip_broken` and at least
+    one picture was packed.
     """
     shards: list[WrittenShard] = []
     broken: list[str] = []
@@ -119,7 +119,7 @@ def apply_pack(
         more = f"\n  and {len(broken) - _NAMED} more" if len(broken) > _NAMED else ""
         raise ClusterError(
             f"{len(broken)} of {len(images)} pictures cannot be packed:\n  {named}{more}",
-            hint="mend them or take them away, or leave them out with --skip-broken; then run the command again",
+            hint="repair or remove them, or add --skip-broken to leave them out; then run the command again",
         )
     if plan.label_names:
         names = destination.work / "labels.txt"
@@ -137,7 +137,7 @@ def _write_part(
     shard_bytes: int | None,
     watch: Callable[[int], None],
 ) -> list[str]:
-    """Write the shards of a part; returns the pictures that cannot be read, each with why."""
+    """Write the shards of a part; returns the pictures that cannot be read, each with the reason."""
     broken = []
     for number, image in enumerate(part.images, start=1):
         result = next(results)
@@ -155,25 +155,25 @@ def _write_part(
 
 
 def _weigh(root: Path, images: Sequence[Picture], options: ImageOptions) -> list[int]:
-    """About how large the records become, in proportion: all alike if pictures are made equally large."""
+    """The approximate relative sizes of the records: equal if the pictures are resized."""
     if options.resize:
         return [1] * len(images)
     weights = []
     for image in images:
         try:
             weights.append((root / image.path).stat().st_size + 1)
-        except OSError:  # encoding it will fail, too, and say why
+        except OSError:  # encoding it will fail and give the reason
             weights.append(1)
     return weights
 
 
 def plan_cuts(weights: Sequence[int], shards: int) -> tuple[int, ...]:
-    """Where each of `shards` consecutive groups ends, so that they weigh about the same and none is empty.
+    """Where each of `shards` consecutive groups ends, so that their weights are about equal and none is empty.
 
     Raises UsageError for fewer weights than shards.
     """
     if shards > len(weights):
-        raise UsageError(f"{len(weights)} records do not fill {shards} shards", hint=f"--shards {len(weights)} at most")
+        raise UsageError(f"{len(weights)} records cannot fill {shards} shards", hint=f"--shards {len(weights)} at most")
     total = sum(weights)
     ends = []
     at = 0
@@ -188,14 +188,14 @@ def plan_cuts(weights: Sequence[int], shards: int) -> tuple[int, ...]:
 
 
 def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, processes: int) -> Generator[Result]:
-    """work(task) for each task, in the tasks' order; `work` must be picklable.
+    """work(task) for each task, in order; `work` must be picklable.
 
-    With one process the work is done here. Raises what `work` raises, and ClusterError if a process is killed.
+    With one process, does the work here. Raises what `work` raises, and ClusterError if a process is killed.
     """
     if processes == 1:
         yield from map(work, tasks)
         return
-    # Not forked: this process has threads. A new Python takes a tenth of a second.
+    # Not fork: this process has threads. Starting Python takes a tenth of a second.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_parent)
     waiting: deque[Future[Result]] = deque()
@@ -207,13 +207,13 @@ def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, proce
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
-        raise ClusterError("a process of this command was killed", hint="is there memory enough?") from error
+        raise ClusterError("a process of this command was killed", hint="is there enough memory?") from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _end_with_parent() -> None:
-    """Otherwise a process whose parent was killed waits for tasks for ever. Ctrl-C is the parent's business."""
+    """End this process with its parent; otherwise it would wait for tasks forever. The parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:

@@ -1,7 +1,7 @@
-"""Shards of records: where they go, a folder on this machine or in S3, how they are written, and how they are cut anew.
+"""Shards of records: writes them to a folder on this machine or in S3, and splits them differently.
 
-Each file appears in the folder only when it is complete. Until a run has ended, its mark lies beside the shards: it
-tells the next run that they are unfinished and may be replaced. Finished shards are replaced only with --replace.
+Each file appears in the folder only when it is complete. Until a run ends, a mark next to the shards tells the next run
+that they are unfinished and may be replaced. Finished shards are replaced only with --replace.
 """
 
 import hashlib
@@ -31,28 +31,28 @@ _OURS = re.compile(rf"part-\d{{5,}}\.rec|{INDEX_FOLDER}/(part-\d{{5,}}\.(idx|lst
 _MARK = f"{INDEX_FOLDER}/.unfinished"
 _WORK = ".cluster-pack"
 _UNDER_WAY = 2
-"""Shards that wait on this machine's disk to be uploaded, or are being uploaded."""
+"""Shards on this machine's disk that wait for their upload or are being uploaded."""
 
 
 class Destination(Protocol):
-    """Takes finished files. `work` is a folder on this machine for those that are not."""
+    """Takes finished files."""
 
     @property
     def work(self) -> Path:
-        """On the same disk as what `deliver` takes."""
+        """A folder on this machine for unfinished files; `deliver` moves files from its disk."""
 
     def deliver(self, files: Mapping[str, Path]) -> None:
-        """Take finished files away, by the names that they get, in this order. May wait for earlier ones."""
+        """Move finished files to their names at the destination, in this order. May wait for earlier ones."""
 
 
 @contextmanager
 def open_destination(
     destination: str, *, folders: Sequence[str], replace: bool, region: str, create_bucket: bool, report: Report
 ) -> Iterator[Destination]:
-    """Where to write shards whose names begin with one of `folders`; complete when the block ends without an error.
+    """A destination for shards whose names begin with one of `folders`; complete when the block ends without an error.
 
-    Raises UsageError, before anything is changed, if finished shards are there and not `replace`, or if other files
-    are, which MXNet would read as records; ClusterError if another run is at work there.
+    Raises UsageError, before it changes anything, for finished shards there unless `replace`, and for other files
+    there, which MXNet would read as records; ClusterError if another run is writing there.
     """
     if not destination:
         raise UsageError("the destination is empty")
@@ -73,22 +73,22 @@ def open_destination(
 
 
 def _find_old(names: Iterable[str], folders: Sequence[str], *, where: str, replace: bool) -> tuple[str, ...]:
-    """Which of the names below a destination are shards, and so are to go.
+    """The existing shards to delete among the names below a destination.
 
-    Raises UsageError if they may not, and for files beside them.
+    Raises UsageError for finished shards unless `replace`, and for other files next to them.
     """
     below = [
         (folder, name.removeprefix(folder)) for name in sorted(names) for folder in folders if name.startswith(folder)
     ]
-    strangers = [folder + rest for folder, rest in below if rest and "/" not in rest and not _OURS.fullmatch(rest)]
-    if strangers:
+    others = [folder + rest for folder, rest in below if rest and "/" not in rest and not _OURS.fullmatch(rest)]
+    if others:
         raise UsageError(
-            f"{where} holds other files ({', '.join(strangers[:3])}): MXNet reads every file of a folder as records",
-            hint="choose a folder that is empty",
+            f"{where} has other files ({', '.join(others[:3])}): MXNet reads every file of a folder as records",
+            hint="choose an empty folder",
         )
     old = tuple(folder + rest for folder, rest in below if _OURS.fullmatch(rest))
     if old and not replace:
-        raise UsageError(f"{where} holds shards already ({old[0]})", hint="choose another folder, or add --replace")
+        raise UsageError(f"{where} has shards already ({old[0]})", hint="choose another folder, or add --replace")
     return old
 
 
@@ -111,8 +111,8 @@ def _move(files: Mapping[str, Path], folder: Path) -> None:
 @contextmanager
 def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Iterator[_Local]:
     local = _Local(folder)
-    beside = [folder / name for below in folders for name in (below, f"{below}{INDEX_FOLDER}")]
-    found = [path for below in beside if below.is_dir() for path in below.iterdir() if not path.is_dir()]
+    places = [folder / name for below in folders for name in (below, f"{below}{INDEX_FOLDER}")]
+    found = [path for place in places if place.is_dir() for path in place.iterdir() if not path.is_dir()]
     names = [path.relative_to(folder).as_posix() for path in found]
     old = _find_old(names, folders, where=str(folder), replace=replace or local.work.exists())
     folder.mkdir(parents=True, exist_ok=True)
@@ -124,13 +124,13 @@ def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Itera
         try:
             yield local
         except BaseException:
-            _clear(local.work)  # and not the folder itself, which is the mark
+            _clear(local.work)  # but keep the folder, which is the mark
             raise
         shutil.rmtree(local.work)
 
 
 class _Remote:
-    """put: copies what a local folder holds to the destination; called in the uploader's one thread."""
+    """put: copies the contents of a local folder to the destination; called in the uploader's only thread."""
 
     def __init__(self, work: Path, put: Callable[[Path], None], uploader: ThreadPoolExecutor) -> None:
         self.work = work
@@ -147,7 +147,7 @@ class _Remote:
         self.wait(_UNDER_WAY - 1)
 
     def wait(self, left: int) -> None:
-        """Until at most so many uploads are under way."""
+        """Wait until at most `left` uploads are under way."""
         while len(self._under_way) > left:
             self._under_way.popleft().result()
 
@@ -180,7 +180,7 @@ def _open_remote(
 
 
 def _list_names(folder: str, *, region: str) -> list[str]:
-    """What of each key below the folder follows its URL; nothing if there is no such bucket."""
+    """The names below the folder's URL; none if the bucket does not exist."""
     try:
         entries = operations.ls(folder, region=region, recursive=True)
     except NotFoundError:
@@ -190,7 +190,7 @@ def _list_names(folder: str, *, region: str) -> list[str]:
 
 @contextmanager
 def _open_work(url: str) -> Iterator[Path]:
-    """A folder on this machine for what goes to `url`, removed at the end; so are those that killed runs have left."""
+    """A folder on this machine for the files for `url`, removed at the end; also removes those of killed runs."""
     base = cache_folder() / "packing"
     mine = base / hashlib.sha256(url.encode()).hexdigest()[:16]
     try:
@@ -199,7 +199,7 @@ def _open_work(url: str) -> Iterator[Path]:
             with locked(base / "lock"):
                 for other in base.iterdir():
                     if other.is_dir() and other != mine:
-                        with suppress(BlockingIOError), locked(other / "lock", wait=False):  # else its run is at work
+                        with suppress(BlockingIOError), locked(other / "lock", wait=False):  # its run still works
                             shutil.rmtree(other)
                 mine.mkdir(exist_ok=True)
                 stack.enter_context(_lock(mine, url))
@@ -213,14 +213,14 @@ def _open_work(url: str) -> Iterator[Path]:
 
 
 def _make_own(work: Path) -> None:
-    """Make a folder that nobody else may write to. Raises ClusterError if there is another one, or a link."""
+    """Create a folder that only this user may write to. Raises ClusterError if the existing one is unsafe."""
     with suppress(FileExistsError):
         work.mkdir(mode=0o700)
     found = work.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise ClusterError(
-            f"{work}: it is a link, or a folder that others may write to, and unfinished shards are to go there",
-            hint=f"look at what it is, then: rm -r {work}",
+            f"{work}: cannot hold unfinished shards: it is a link, or others may write to it",
+            hint=f"check what it is, then: rm -r {work}",
         )
 
 
@@ -235,7 +235,7 @@ def _lock(work: Path, where: str) -> Iterator[None]:
 
 
 def _clear(work: Path) -> None:
-    """Remove what a killed run has left in its folder, but for the lock."""
+    """Remove what a killed run left in its folder, except the lock."""
     for path in work.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -245,7 +245,7 @@ def _clear(work: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenShard:
-    """A shard as it was written; `name` is below the destination."""
+    """A written shard; name: below the destination."""
 
     name: str
     records: int
@@ -255,7 +255,7 @@ class WrittenShard:
 class ShardWriter:
     """Writes records into shards, one after another, in one folder of a destination.
 
-    A shard is part-00000.rec, with MXNet's index (.idx) and the list (.lst) beside it in index/.
+    A shard is part-00000.rec, with MXNet's index (.idx) and the list (.lst) in the folder index/ next to it.
     """
 
     def __init__(self, destination: Destination, *, folder: str = "") -> None:
@@ -265,7 +265,7 @@ class ShardWriter:
         self._index: list[str] = []
         self._lines: list[str] = []
         self.size_bytes = 0
-        """Of the shard that is being written."""
+        """The size of the current shard."""
         self.written: list[WrittenShard] = []
 
     def __enter__(self) -> Self:
@@ -276,7 +276,7 @@ class ShardWriter:
             self._file.close()
 
     def add(self, content: bytes, *, key: int, line: str = "") -> None:
-        """Append a record as it stands in a file. key: its number in the index; line: its line in the list."""
+        """Append an encoded record. key: its number in the index; line: its line in the list."""
         if self._file is None:
             self._file = (self._destination.work / "part.rec").open("wb")
         self._file.write(content)
@@ -285,7 +285,7 @@ class ShardWriter:
         self.size_bytes += len(content)
 
     def cut(self) -> None:
-        """Complete the shard and hand it to the destination. Does nothing while it has no record."""
+        """Complete the shard and deliver it. Does nothing if it has no record."""
         if self._file is None:
             return
         self._file.close()
@@ -304,13 +304,13 @@ class ShardWriter:
 
 
 def check_apart(shards: Sequence[Shard], destination: str) -> None:
-    """Raises UsageError if a source of a split is in the destination, and would be replaced while it is read."""
+    """Raises UsageError if a source is in the destination, where it would be replaced while it is read."""
     folder = destination.rstrip("/") if is_s3(destination) else str(Path(destination).resolve())
     for shard in shards:
         name = shard.name if is_s3(shard.name) else str(Path(shard.name).resolve())
         if name.rpartition("/")[0] == folder:
             raise UsageError(
-                f"{shard.name} is in {destination}, where the shards are to go", hint="choose another folder"
+                f"{shard.name} is in {destination}, the destination of the shards", hint="choose another folder"
             )
 
 
@@ -323,13 +323,13 @@ def split_shards(
     shard_bytes: int | None,
     watch: Callable[[int], None],
 ) -> tuple[WrittenShard, ...]:
-    """Cut the records of the sources into `shards` shards of about the same size, or of `shard_bytes` at most.
+    """Split the records of the sources into `shards` shards of about the same size, or of `shard_bytes` at most.
 
-    The records keep their bytes and their order, and are numbered from 0 on in the indexes, through all shards. With
-    `shards`, a record is in the shard that its first byte falls into when all bytes are cut into equal pieces; with
-    `shard_bytes`, a shard ends before the record that is too much for it, and holds at least one. watch: told of so
-    many more bytes. Raises ClusterError that names the file and the byte where one is broken, UsageError if a shard
-    would stay empty.
+    The records keep their bytes and their order, and are numbered from 0 through all shards in the indexes. With
+    `shards`, all bytes are cut into equal pieces, and a record belongs to the piece with its first byte. With
+    `shard_bytes`, a shard ends before the record that would exceed it, and has at least one. watch: called with the
+    bytes of each record. Raises ClusterError that names the file and the byte where one is broken, UsageError if a
+    shard would be empty.
     """
     total = sum(shard.size_bytes for shard in found)
     key = at = number = 0
@@ -351,7 +351,7 @@ def split_shards(
         if shards is not None:
             _check_filled(shards - 1, number, shards, total)
     if at != total:
-        raise ClusterError(f"the sources were changed while they were read: {at} bytes came where {total} were there")
+        raise ClusterError(f"the sources changed while they were read: from {total} bytes to {at}")
     return tuple(writer.written)
 
 
@@ -359,5 +359,5 @@ def _check_filled(reached: int, number: int, shards: int, total: int) -> None:
     if reached > number:
         raise UsageError(
             f"the records are too long for {shards} shards of {total // shards} bytes: shard {number} would be empty",
-            hint="fewer shards, or --shard-size",
+            hint="ask for fewer shards, or use --shard-size",
         )

@@ -1,4 +1,4 @@
-"""Record files to read, as mxnet_cluster.sources finds and opens them, with what S3's refusals mean in plain words."""
+"""Record files to read, as mxnet_cluster.sources finds and opens them, with plain explanations of S3's errors."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,17 @@ __all__ = ["INDEX_FOLDER", "Shard", "Sources"]
 
 
 class Sources(sources.Sources):
-    """Finds and opens files. Raises UsageError for a URL that is none, AwsError."""
+    """Finds and opens files. Raises UsageError for an invalid URL, AwsError."""
 
     def find(self, words: Sequence[str], *, suffix: str = ".rec") -> tuple[Shard, ...]:
-        """As its base; raises UsageError for an s3:// URL that cannot be one."""
+        """As in the base class; also raises UsageError for an invalid s3:// URL."""
         for word in filter(is_s3, words):
             parse_url(word)
         return super().find(words, suffix=suffix)
 
     def explain(self, word: str, error: Exception) -> Exception:
-        """The error for what botocore raised."""
-        from train.s3.client import explain  # noqa: PLC0415 - botocore: not for what is on this machine
+        """The error to show for what botocore raised."""
+        from train.s3.client import explain  # noqa: PLC0415 - botocore: not needed for local files
 
         url = parse_url(word)
         return explain(error, "get_object", bucket=url.bucket, key=url.key)

@@ -1,4 +1,4 @@
-"""The ways to start a job's processes, by [train] launcher. To add one: a module like these, and its line here."""
+"""The ways to start a job's processes, by [train] launcher. To add one: a module like these, and a line here."""
 
 from train.engines.engine import Engine
 from train.engines.launch_py import LocalLaunchPy, SshLaunchPy

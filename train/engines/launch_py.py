@@ -10,12 +10,12 @@ from train.job.protocol import Order
 
 
 class LaunchPy(Engine):
-    """What all of launch.py's launchers have in common."""
+    """Common to all of launch.py's launchers."""
 
     def plan_launch(self, order: Order, files: HostFiles, role_words: Sequence[str]) -> Launch:
-        """launch.py's command line; without servers the one worker alone.
+        """launch.py's command line; without servers, the one worker directly.
 
-        launch.py would start a scheduler, which waits for ever for a worker that needs none.
+        launch.py would start a scheduler, which waits for ever for a worker that does not need it.
         """
         if not order.servers:
             host = (order.hostfile or (order.hosts[0].ip,))[0].partition(":")[0]
@@ -43,11 +43,11 @@ class SshLaunchPy(LaunchPy):
 
 
 class LocalLaunchPy(LaunchPy):
-    """`--launcher local`: all on the head."""
+    """`--launcher local`: all processes on the head."""
 
     name = "local"
     is_on_head = True
-    is_for_nodes_alone = "it runs all on the head"
+    is_for_nodes_alone = "it runs everything on the head"
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Counter[tuple[str, str]]:
         """As launch.py does it."""

@@ -1,4 +1,4 @@
-"""launch.py with `--launcher mpi`: mpirun starts the processes, once for the servers, once for the workers."""
+"""launch.py with `--launcher mpi`: one mpirun starts the servers, another the workers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from train.job.protocol import Order
 
 
 class MpiLaunchPy(LaunchPy):
-    """Goes round the hosts anew for the workers, by node, with as many processes on each as it takes."""
+    """Places workers from the first host again, by node, with any number of processes on each."""
 
     name = "mpi"
-    gather_s = 1.0  # mpirun ends the others when one is gone, and may be quicker than its end is heard of
+    gather_s = 1.0  # when one process ends, mpirun may end the others before the supervisor hears of the first
     has_programs_of_its_own = True  # orted
     is_for_nodes_alone = "mpirun starts the same command line everywhere"
     requirement = ("sh", "-c", "command -v mpirun >/dev/null && command -v orted >/dev/null || exit 1", "mpi")
@@ -26,12 +26,12 @@ class MpiLaunchPy(LaunchPy):
     )
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Counter[tuple[str, str]]:
-        """As Open MPI does it with the mapping policy below."""
+        """As Open MPI does with the mapping policy below."""
         once = list(dict.fromkeys(hosts))
         return take_turns(once, servers, role="server") + take_turns(once, workers, role="worker")
 
     def _options(self, order: Order, files: HostFiles) -> list[str]:
-        return ["-H", files.hostfile]  # launch.py takes --p3 for the name of the program here
+        return ["-H", files.hostfile]  # here launch.py would take --p3 for the program's name
 
     def _environment(self, order: Order, files: HostFiles) -> dict[str, str]:
         env = {
@@ -43,7 +43,7 @@ class MpiLaunchPy(LaunchPy):
             "OMPI_MCA_hwloc_base_binding_policy": "none",
         }
         orted = Path(order.python).parent / "orted"
-        if orted.exists():  # a wheel has brought it, where other nodes would not look
+        if orted.exists():  # from a wheel, in a folder where other nodes do not look
             env["OMPI_MCA_orte_launch_agent"] = str(orted)
         if os.getuid() == 0:
             env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"

@@ -1,6 +1,6 @@
-"""A job's log as events: one JSON object per line, written by the supervisor on the head, as LogLine has them.
+"""A job's log as events: one JSON object per line, a LogLine, written by the supervisor on the head.
 
-The log is the only source of a job's output: `cluster train`, `cluster logs` and the copy in S3 are made from it.
+The log is the only source of a job's output for `cluster train`, `cluster logs` and the copy in S3.
 """
 
 import re
@@ -44,12 +44,11 @@ class Process:
 class Event:
     """One line of the log; `at` in seconds since the epoch.
 
-    kind "process": `process` is new, or more of it is known. "line": `text` is its output. "say": `text` is the
-    supervisor's own. "state": the job's state is now `state`. "warnings": these are the warnings that hold from now on.
-    "result": the last one. "damaged": a line that could not be read; `text` says why, and `at` is the time of the line
-    before it.
-    stalled_since: since when the workers have made no progress, in seconds since the epoch; 0.0: they make progress
-    again; None: the event does not say.
+    kind "process": `process` is new, or has changed. "line": `text` is its output. "say": `text` is the supervisor's
+    own. "state": the job's state is now `state`. "warnings": all current warnings. "result": the last event.
+    "damaged": an invalid line; `text` says why, and `at` is the time of the line before it.
+    stalled_since: when the workers last made progress, in seconds since the epoch; 0.0: they make progress again;
+    None: the event does not say.
     """
 
     kind: Literal["process", "line", "say", "state", "warnings", "result", "damaged"]
@@ -63,7 +62,7 @@ class Event:
 
 
 class EventReader:
-    """Turns the log's lines into events. It must read them from the first one on, as they build on each other."""
+    """Turns the log's lines into events. It must read all lines, as they build on each other."""
 
     def __init__(self) -> None:
         self.processes: dict[int, Process] = {}
@@ -71,7 +70,7 @@ class EventReader:
         self._at = 0.0
 
     def read(self, line: bytes) -> Event | None:
-        """The event of one line; None for a kind that this version does not know."""
+        """The event of one line; None for an unknown kind."""
         if find_first_key(line) == "alive":  # a keep-alive, not part of the log
             return None
         try:
@@ -83,12 +82,12 @@ class EventReader:
         return event
 
     def _read(self, said: LogLine) -> Event | None:
-        """Raises ValueError for a line that is not valid at this point of the log."""
+        """Raises ValueError for a line that is invalid at this point of the log."""
         if said.result is not None:
             self.state = said.result.state
             return Event(kind="result", at=said.t, result=said.result, state=said.result.state)
         if said.state is not None:
-            if said.state not in STATES:  # of a later version
+            if said.state not in STATES:  # a later version's
                 return None
             self.state = cast("JobState", said.state)
             return Event(kind="state", at=said.t, state=self.state)
@@ -119,9 +118,9 @@ class EventReader:
 
 
 def render_line(event: Event, *, head: str = "node-0") -> str | None:
-    """An event as a line, "[worker 0 node-1] text", or None for one that is no output. Pure.
+    """An event as a line, "[worker 0 node-1] text"; None for an event without output. Pure.
 
-    head: the name of the node that the supervisor runs on, for its own lines.
+    head: the supervisor's node, for its own lines.
     """
     if event.kind == "line" and event.process is not None:
         return f"[{event.process.tag}] {event.text}"
@@ -146,7 +145,7 @@ class Selection:
     since: float | None = None
 
     def takes(self, event: Event) -> bool:
-        """Whether an event is selected. A process whose rank is not known yet has none of the selected ranks."""
+        """Whether an event is selected. A process whose rank is unknown has none of the selected ranks."""
         if self.since is not None and event.at < self.since:
             return False
         process = event.process
@@ -156,10 +155,9 @@ class Selection:
 
 
 def parse_since(text: str, *, now: float) -> float:
-    """A moment as `--since` takes it: "90s", "10m", "2h", "1d" before now, or a date and time as ISO 8601 has them.
+    """The time of `--since`: "90s", "10m", "2h", "1d" before now, or an ISO 8601 date and time.
 
-    now: seconds since the epoch, as is what it returns. A time without a zone is this machine's.
-    Raises UsageError.
+    now: seconds since the epoch, like the result. A time without a zone is local. Raises UsageError.
     """
     match = SINCE_PATTERN.fullmatch(text.strip())
     if match is not None:
@@ -167,4 +165,4 @@ def parse_since(text: str, *, now: float) -> float:
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError, OSError) as error:
-        raise UsageError(f'--since "{text}": must be like 90s, 10m, 2h or 1d, or like 2026-11-21T10:00') from error
+        raise UsageError(f'--since "{text}": must be a time such as 90s, 10m, 2h, 1d or 2026-11-21T10:00') from error

@@ -1,4 +1,4 @@
-"""Requests to jobs.py on the head, over ssh connections that may break and are made again."""
+"""Requests to jobs.py on the head, over ssh connections that may break."""
 
 import collections
 import math
@@ -21,10 +21,10 @@ WITHOUT_ANSWER_S = 10.0  # for a head that only sends keep-alives
 LINE_TIMEOUT_S = 15.0  # from a line's first byte to its end
 STILL_TALKS_S = 5.0  # a connection that was active within this time is not lost
 END_TIMEOUT_S = 10.0  # from the end of its output to its exit
-SHELL_BYTES = 1 << 16  # that a login shell may print before the answer
+SHELL_BYTES = 1 << 16  # what a login shell may print before the answer
 LOOK_EVERY_S = 0.1
 LAST_LINES = 10
-# The program of this version of `cluster` if the head has it, else the newest one there.
+# Runs the program of this version of `cluster` if the head has it, else the newest one there.
 _FIND_PROGRAM = f"""
 cd "$HOME/.cluster" 2>/dev/null || exit 0
 programs=tree/$1/train/node
@@ -45,11 +45,11 @@ def never() -> None:
 
 
 class HeadGoneError(ClusterError):
-    """The head no longer runs, and neither do its jobs. Connecting again will not help."""
+    """The head no longer runs, nor do its jobs. Connecting again will not help."""
 
 
 def program_command(name: str, words: Sequence[str], *, python: str, code_dir: str) -> str:
-    """The command line of a node program that is known to be there. Pure."""
+    """The command line of a node program whose path is known. Pure."""
     return "exec " + shlex.join(program_words(name, *words, python=python, code_dir=code_dir))
 
 
@@ -62,7 +62,7 @@ def found_program_command(name: str, words: Sequence[str], *, digest: str) -> st
 
 
 class AnswerError(ClusterError):
-    """The head can be reached, but its answer is not valid. Asking again will not help."""
+    """The head sent an invalid answer, or none. Asking again will not help."""
 
 
 class Talk:
@@ -91,8 +91,8 @@ class Talk:
     def answer(self, look: Look, *, timeout_s: float) -> bytes:
         """The line that answers, or b"" if the program ended without one.
 
-        timeout_s: how long that may take. Raises ConnectError when nothing is received for that time or the connection
-        breaks, AnswerError when something is received but no answer, ClusterError when the program failed.
+        Raises ConnectError when nothing arrives for timeout_s or the connection breaks, AnswerError when something
+        arrives but no answer, ClusterError when the program failed.
         """
         deadline = time.monotonic() + timeout_s
         with closing(self.lines(look, silence_s=timeout_s, deadline=deadline)) as lines:
@@ -103,15 +103,15 @@ class Talk:
                 now = time.monotonic()
                 alive_since = alive_since or now
                 if now - alive_since > WITHOUT_ANSWER_S:
-                    raise self._no_answer(f"has been saying for {WITHOUT_ANSWER_S:.0f} s that it is alive")
+                    raise self._no_answer(f"sent only keep-alives for {WITHOUT_ANSWER_S:.0f} s")
         return b""
 
     def lines(self, look: Look, *, silence_s: float = SILENCE_S, deadline: float = math.inf) -> Generator[bytes]:
         """Its lines without newlines, until it ends; skips what a login shell prints first.
 
-        look: is called several times a second, and may raise. silence_s: for how long it may be silent. deadline: by
-        the monotonic clock. Raises ConnectError when the connection breaks, AnswerError when a line is too long or has
-        no end, ClusterError when the program failed.
+        look: called several times a second, and may raise. silence_s: how long it may send nothing. deadline: of the
+        monotonic clock. Raises ConnectError when the connection breaks, AnswerError for a line that is too long or
+        does not end, ClusterError when the program failed.
         """
         heard_at = time.monotonic()
         while True:
@@ -123,12 +123,12 @@ class Talk:
                     yield line
             now = time.monotonic()
             if now > deadline and now - heard_at < STILL_TALKS_S:
-                raise self._no_answer("goes on talking")
+                raise self._no_answer("sent other output until the timeout")
             try:
                 data = self._channel.recv(1 << 16)
             except TimeoutError:
                 if now - heard_at > silence_s or now > deadline:
-                    raise self._lost(f"nothing was heard for {min(now - heard_at, silence_s):.0f} s") from None
+                    raise self._lost(f"no data for {min(now - heard_at, silence_s):.0f} s") from None
                 self._check_rest(now)
                 continue
             except OSError as error:
@@ -160,10 +160,10 @@ class Talk:
     def _check_rest(self, now: float) -> None:
         """Raises AnswerError for a line that does not end."""
         if len(self._rest) > MAX_LINE_BYTES:
-            raise self._no_answer(f"has sent a line of more than {MAX_LINE_BYTES >> 20} MiB")
+            raise self._no_answer(f"sent a line of more than {MAX_LINE_BYTES >> 20} MiB")
         is_ours = self._begun or self._rest.startswith(b"{")
         if is_ours and self._rest and now - self._rest_since > LINE_TIMEOUT_S:
-            raise self._no_answer(f"has not ended a line for {LINE_TIMEOUT_S:.0f} s")
+            raise self._no_answer(f"did not end a line for {LINE_TIMEOUT_S:.0f} s")
 
     def _is_message(self, line: bytes) -> bool:
         """Whether a line is the program's. Raises AnswerError after too much other output."""
@@ -171,22 +171,22 @@ class Talk:
         if not self._begun:
             self._before_bytes += len(line) + 1
             if self._before_bytes > SHELL_BYTES:
-                raise self._no_answer(f"has printed more than {SHELL_BYTES >> 10} KiB that are no answer")
+                raise self._no_answer(f"printed more than {SHELL_BYTES >> 10} KiB of other output")
         return self._begun
 
     def _check_end(self) -> None:
-        """Check that the program ended by itself with exit code 0. Signals and broken connections leave no code."""
+        """Check that the program ended with exit code 0. A signal or a broken connection leaves no code."""
         code = wait_for_exit(self._channel, timeout_s=END_TIMEOUT_S)
         if code == 0:
             return
         if code < 0 or code > 128:  # as shells report signals
-            raise self._lost("the connection broke, or the program that answered there was killed")
+            raise self._lost("it broke, or the program on the node was killed")
         said = self._read_stderr().splitlines()
         if "Traceback (most recent call last):" in said:
             said = said[-1:]  # the error; the rest is our program's traceback
         last = "".join(f"\n  {shorten(line)}" for line in said[-LAST_LINES:])
         raise ClusterError(
-            f"{self._where}: the program that answers there failed with exit code {code}:{last}", hint="cluster up"
+            f"{self._where}: the program on the node failed with exit code {code}:{last}", hint="cluster up"
         )
 
     def _read_stderr(self) -> str:
@@ -203,13 +203,13 @@ class Talk:
         return ConnectError(f"the connection to {self._where} was lost: {why}", hint="cluster status")
 
     def _no_answer(self, why: str) -> AnswerError:
-        return AnswerError(f"{self._where} {why}, and no answer has come", hint="cluster verify looks at the nodes")
+        return AnswerError(f"{self._where} {why}, and no answer", hint="cluster verify checks the nodes")
 
 
 class Head:
-    """The head of a cluster. `connect` makes a connection, or raises HeadGoneError when none is possible any more.
+    """The head of a cluster. connect: makes a connection, or raises HeadGoneError if the head no longer runs.
 
-    command: gives the command line of jobs.py for its arguments. connection: an open one, which is not closed here.
+    command: the command line of jobs.py for its arguments. connection: an open one, which the caller closes.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Head:
     def open(self, *words: str, look: Look = never) -> Talk:
         """Run jobs.py with these arguments, over a new connection if the last one is broken.
 
-        look: is called several times a second while that is made, and may raise. Raises ConnectError and the like,
+        look: called several times a second while connecting, and may raise. Raises ConnectError and the like,
         HeadGoneError.
         """
         command = self._command(words)
@@ -242,22 +242,19 @@ class Head:
         return Talk(self._connection.open_channel(command), where=self.name)
 
     def drop(self) -> None:
-        """Stop using the connection: it is broken, or the head does not answer on it."""
+        """Stop using the connection, which is broken or brings no answers."""
         self._connection = None
         self.close()
 
     def close(self) -> None:
-        """Close the connection, if it was made here."""
+        """Close the connection if it was made here."""
         own, self._own = self._own, None
         if own is not None:
             self._connection = None
             own.close()
 
     def ask(self, *words: str, look: Look = never, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
-        """The answer of jobs.py; b"" when no job has ever run. Raises ClusterError's kinds.
-
-        timeout_s: how long that may take.
-        """
+        """The answer of jobs.py within timeout_s; b"" if no job has ever run. Raises ClusterError's kinds."""
         with closing(self.open(*words, look=look)) as talk:
             talk.send(b"")
             line = talk.answer(look, timeout_s=timeout_s)
@@ -266,7 +263,7 @@ class Head:
         return line
 
     def failed(self, line: bytes, *, hint: str) -> ClusterError:
-        """The error that a line of the head reports."""
+        """The error in a line of the head."""
         try:
             return ClusterError(f"{self.name}: {parse_failure(line)}", hint=hint)
         except ValueError as error:
@@ -274,13 +271,11 @@ class Head:
 
     def not_understood(self, error: ValueError) -> AnswerError:
         """The error for an invalid answer."""
-        return AnswerError(
-            f"{self.name}: its answer cannot be understood: {error}", hint="cluster verify looks at the nodes"
-        )
+        return AnswerError(f"{self.name} sent an invalid answer: {error}", hint="cluster verify checks the nodes")
 
 
 def _watch(connect: Callable[[], NodeConnection], look: Look) -> NodeConnection:
-    """Connect in a thread of its own, so that `look` is called meanwhile. Raises what `connect` or `look` raises."""
+    """Connect in another thread, and call `look` meanwhile. Raises what `connect` or `look` raises."""
     made = run_in_thread(connect)
     while not wait([made], LOOK_EVERY_S).done:
         look()

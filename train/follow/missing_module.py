@@ -1,9 +1,11 @@
-"""What to advise when a job's program imports a module that the nodes do not have."""
+"""Advice for a job whose program imports a module that the nodes do not have."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from train.job.payload import is_project_file
 
 REQUIREMENTS = ("requirements.txt", "pyproject.toml")
 PACKAGES = {
@@ -14,15 +16,15 @@ PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""The packages of modules that have another name than their package."""
+"""Modules whose package has another name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nearby:
-    """What lies beside a job's program on this machine.
+    """Files next to a job's program on this machine.
 
-    modules: its own modules. requirements: the file that names the packages that it needs, from cluster.toml's folder;
-    None where there is none. is_used: whether [bootstrap] packages has that file.
+    modules: its own modules. requirements: the path of a requirements file from cluster.toml's folder, or None.
+    is_used: whether [bootstrap] packages has that file.
     """
 
     modules: frozenset[str] = frozenset()
@@ -31,11 +33,11 @@ class Nearby:
 
 
 def find_nearby(words: Sequence[str], *, project_dir: Path, packages: Sequence[str]) -> Nearby:
-    """Look beside the first of the words that is a file of the project, and in cluster.toml's folder.
+    """Search next to the first of the words that is a file of the project, and in cluster.toml's folder.
 
     words: the job's script, or its command. packages: [bootstrap]'s.
     """
-    program = next((project_dir / word for word in words if _is_file(project_dir / word)), None)
+    program = next((project_dir / word for word in words if is_project_file(project_dir, word)), None)
     folders = [*([program.parent] if program is not None else []), project_dir]
     modules = frozenset(path.stem for path in folders[0].iterdir() if path.suffix == ".py" or _is_package(path))
     found = next((folder / name for folder in folders for name in REQUIREMENTS if (folder / name).is_file()), None)
@@ -45,32 +47,24 @@ def find_nearby(words: Sequence[str], *, project_dir: Path, packages: Sequence[s
     return Nearby(modules=modules, requirements=name, is_used=f"-r {name}" in packages)
 
 
-def _is_file(path: Path) -> bool:
-    """Whether a word of a command is a file: it may be anything, such as a whole program."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
 def _is_package(path: Path) -> bool:
     return path.is_dir() and any(path.glob("*.py"))
 
 
 def advise(module: str, nearby: Nearby) -> str:
-    """What to do about a missing module. Pure. What the user is to type is in backticks."""
+    """What to do about a missing module, with what the user types in backticks. Pure."""
     top = module.partition(".")[0]
     package = PACKAGES.get(top, top)
     if top in nearby.modules:
         return (
-            f"{module} is beside your program on this machine, and not on the nodes: name it in `[bootstrap] sync`, "
-            "and see that neither .gitignore nor `[bootstrap] exclude` leaves it out"
+            f"{module} is next to your program on this machine, but not on the nodes: name it in `[bootstrap] sync`, "
+            "and check that neither .gitignore nor `[bootstrap] exclude` excludes it"
         )
     if nearby.requirements is None:
         return f'{module} is not on the nodes: set `[bootstrap] packages = ["{package}"]`, then `cluster up`'
     if nearby.is_used:
         return f"{module} is not on the nodes: add its package to {nearby.requirements}, then `cluster up`"
     return (
-        f"{module} is not on the nodes: {nearby.requirements} is beside your program; set "
+        f"{module} is not on the nodes: to install {nearby.requirements} there, set "
         f'`[bootstrap] packages = ["-r {nearby.requirements}"]`, then `cluster up`'
     )

@@ -1,7 +1,7 @@
-"""How far each rank of a job is, from what training loops report of themselves in their output, line by line.
+"""The progress of each rank of a job, parsed from the output of its training loop.
 
-MXNet's Speedometer is understood in the forms of MXNet 0.9 to 1.9, and so are the loops of MXNet's Gluon examples,
-of GluonCV and of gluon.contrib's estimator:
+Supported: the Speedometer of MXNet 0.9 to 1.9, the loops of MXNet's Gluon examples, GluonCV and gluon.contrib's
+estimator:
 
     Epoch[0] Batch [0-20]  Speed: 3280.25 samples/sec  accuracy=0.647321        MXNet 1.4 and later
     Epoch[0] Batch [20]  Speed: 3280.25 samples/sec  Train-accuracy=0.647321    before; Iter[0] without metrics
@@ -10,9 +10,8 @@ of GluonCV and of gluon.contrib's estimator:
     [Epoch 3] speed: 1200 samples/sec  time cost: 12.3    [Epoch 3] validation: err-top1=0.3
     [Epoch 0][Batch 5][Samples 160] time/interval: 0.5s training accuracy: 0.9
 
-What can be seen in it: with one worker's pace independent of the others' (dist_async, data read unevenly), a worker
-that is slower than the rest. With dist_sync each step waits for the slowest worker, so all of them report its speed,
-and who holds the others up cannot be told from these lines.
+A slow worker shows up only where its speed is independent of the others' (dist_async, uneven data). With dist_sync
+each step waits for the slowest worker, and all workers report its speed.
 """
 
 import math
@@ -43,9 +42,9 @@ NO_METRICS = frozenset({"lr", "cost", "throughput", "learning_rate"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What one line says. Metrics of the training set by their own names, others as "validation-NAME".
+    """The report in one line. Metrics of the training set have their own names, others "validation-NAME".
 
-    epoch_s: how long a whole epoch took, in seconds.
+    epoch_s: the duration of a whole epoch.
     """
 
     epoch: int | None
@@ -56,13 +55,13 @@ class Report:
 
     @property
     def is_passing(self) -> bool:
-        """Whether it is about some batches only, so that a later one replaces it."""
+        """Whether it covers only some batches, and a later report replaces it."""
         return self.batch is not None
 
 
 def parse_report(text: str) -> Report | None:
-    """What a line of a worker's output reports; None for any other line. Pure."""
-    # Most lines are none, and there may be very many of them.
+    """The report in a line of a worker's output; None for other lines. Pure."""
+    # Most lines have none, and there may be very many lines.
     if "poch" not in text and "samples/s" not in text:
         return None
     text = text[:LONGEST]
@@ -119,9 +118,9 @@ def _number(text: str) -> float | None:
 
 @dataclass(kw_only=True, slots=True)
 class RankProgress:
-    """How far one worker is. speed: smoothed samples/s; heard_at: when it last said something, seconds since the epoch.
+    """One worker's progress. speed: smoothed samples/s. heard_at: time of its last output, seconds since the epoch.
 
-    epoch_s: how long its last whole epoch took.
+    epoch_s: the duration of its last whole epoch.
     """
 
     process: Process
@@ -134,11 +133,11 @@ class RankProgress:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process is gone."""
+        """Whether its process has ended."""
         return self.process.exit_code is not None
 
     def take(self, report: Report) -> None:
-        """Note what it reports."""
+        """Take in a report."""
         same_batch = report.epoch == self.epoch and report.batch is not None and report.batch == self.batch
         if report.epoch is not None and report.epoch != self.epoch:
             self.epoch, self.batch = report.epoch, None
@@ -164,10 +163,10 @@ class Progress:
         self.now: float = 0.0
         self.state: JobState = "queued"
         self.warnings: tuple[str, ...] = ()
-        self.stalled_since: float | None = None  # since when no worker has made progress, where that was told
+        self.stalled_since: float | None = None  # when a worker last made progress, if the supervisor reported a stall
 
     def take(self, event: Event) -> Report | None:
-        """Note an event; what its line reports, where it reports something."""
+        """Take in an event; returns the report in its line, if any."""
         self.now = max(self.now, event.at)
         if event.state is not None:
             self.state = event.state
@@ -195,7 +194,7 @@ class Progress:
 
     @property
     def ranks(self) -> tuple[RankProgress, ...]:
-        """The workers by rank, those without one yet at the end."""
+        """The workers by rank, those without a rank last."""
         return tuple(sorted(self._ranks.values(), key=_order))
 
     @property
@@ -205,18 +204,18 @@ class Progress:
 
     @property
     def speed(self) -> float | None:
-        """Samples/s of all workers together; of those that have ended, what they did at last. None: none reported."""
+        """Samples/s of all workers together, with the last speed of those that have ended. None: no reports."""
         speeds = [rank.speed for rank in self._ranks.values() if rank.speed is not None]
         return sum(speeds) if speeds else None
 
     @property
     def epoch(self) -> int | None:
-        """The epoch that the first of the workers is in."""
+        """The epoch of the foremost worker."""
         return max((rank.epoch for rank in self._ranks.values() if rank.epoch is not None), default=None)
 
     @property
     def stragglers(self) -> frozenset[int]:
-        """The process numbers of those that run and are clearly slower than the rest; see the module's text."""
+        """The process numbers of running workers that are clearly slower than the rest; see the module's docstring."""
         speeds = {
             number: rank.speed for number, rank in self._ranks.items() if rank.speed is not None and not rank.has_ended
         }
@@ -224,7 +223,7 @@ class Progress:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The mean over the workers of each metric's last value, in the order in which they were reported."""
+        """Each metric's last value, averaged over the workers, in the order of the reports."""
         values: dict[str, list[float]] = {}
         for rank in self.ranks:
             for name, value in rank.metrics.items():
@@ -233,7 +232,7 @@ class Progress:
 
     @property
     def duration_s(self) -> float | None:
-        """How long the job has been running, or was, in seconds by the log's clock; None before that."""
+        """How long the job has run, in seconds by the log's clock; None before its start."""
         if self.began_at is None:
             return None
         return (self.ended_at if self.ended_at is not None else self.now) - self.began_at
@@ -264,7 +263,7 @@ def smooth(before: float | None, now: float) -> float:
 
 
 def find_stragglers(speeds: Mapping[int, float]) -> frozenset[int]:
-    """Whose speed is under 80 % of the median of three or more, or under 70 % of the other of two. Pure."""
+    """Those slower than 80 % of the median of three or more, or than 70 % of the other of two. Pure."""
     if len(speeds) < 2:
         return frozenset()
     of_two = len(speeds) == 2
@@ -273,7 +272,7 @@ def find_stragglers(speeds: Mapping[int, float]) -> frozenset[int]:
 
 
 def render_rate(rate: float) -> str:
-    """A number of samples/s, three digits of it: "6.44", "963", "12.3 k", "1.24 M". Pure."""
+    """A rate with three digits: "6.44", "963", "12.3 k", "1.24 M". Pure."""
     for size, unit in ((1e6, " M"), (1e3, " k")):
         if rate >= size:
             return f"{_three_digits(rate / size)}{unit}"
@@ -286,12 +285,12 @@ def _three_digits(number: float) -> str:
 
 
 def render_value(value: float) -> str:
-    """A metric, four digits of it. Pure."""
+    """A metric with four digits. Pure."""
     return f"{value:.4g}"
 
 
 def render_duration(seconds: float) -> str:
-    """A time as people say it: "45 s", "2 min 3 s", "1 h 20 min". Pure."""
+    """A duration: "45 s", "2 min 3 s", "1 h 20 min". Pure."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"

@@ -1,6 +1,6 @@
-"""A job's record: as the head keeps it, and as S3 has it, where [data] results is set.
+"""A job's record, from the head, and from S3 if [data] results is set.
 
-What train/node/supervisor/publish.py has copied to S3 outlives the cluster.
+The copy in S3 (train/node/supervisor/publish.py) outlives the cluster.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ from train.s3.url import S3Url, parse_url
 
 Source = Literal["head", "s3"]
 UNKNOWN_ID = "?"
-"""Of a damaged record that does not even say which job it is of."""
+"""The id of a damaged record without one."""
 MAX_S3_RECORDS = 50
 PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRecord:
-    """One job. Times in seconds since the epoch; `data` is its record as it was written.
+    """One job. Times in seconds since the epoch; `data` is the record as it was written.
 
-    source: where the record was read. S3 has it as it was when it was copied there last.
+    source: where the record was read. The one in S3 may be older.
     state: "damaged" if the record cannot be read; then only `id`, `source` and `error` are valid.
     stall: why the job makes no progress, while it makes none.
     """
@@ -68,7 +68,7 @@ class JobRecord:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it runs or will run, as far as the record knows."""
+        """Whether the job has ended, according to the record."""
         return self.state in ENDED
 
     @property
@@ -78,14 +78,14 @@ class JobRecord:
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """All of the record, as it was written; of a damaged one what is known."""
+        """The whole record as it was written; the id and error of a damaged one."""
         if self.is_damaged:
             return {"id": self.id, "state": self.state, "error": self.error}
         found: dict[str, Any] = json.loads(self.data)
         return found
 
 
-_OF_THE_FORM = {field.name for field in fields(JobRecord)} & set(Record.__struct_fields__) - {"stall"}
+_SHARED_FIELDS = {field.name for field in fields(JobRecord)} & set(Record.__struct_fields__) - {"stall"}
 
 
 class DamagedRecordError(ClusterError):
@@ -106,17 +106,17 @@ def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRe
     except ValueError as error:
         known = job or find_record_id(data) or UNKNOWN_ID
         return JobRecord(id=known, state="damaged", error=str(error), source=source)
-    same = {name: getattr(form, name) for name in _OF_THE_FORM}
+    same = {name: getattr(form, name) for name in _SHARED_FIELDS}
     return JobRecord(**same, stall=form.stall.text if form.stall is not None else None, source=source, data=data)
 
 
 def read_jobs(line: bytes) -> tuple[JobRecord, ...]:
-    """The head's list of jobs. Raises ValueError where it is none; a damaged record stands among the others."""
+    """The jobs in the head's list, damaged records included. Raises ValueError for anything but a list."""
     return tuple(read_record(data, source="head") for data in split_jobs(line))
 
 
 def merge_records(*sources: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
-    """All jobs, newest first, damaged records last; of several records of a job the first intact one."""
+    """All jobs, newest first, damaged records last; the first intact one of several records of a job."""
     found: dict[str, JobRecord] = {}
     unknown: list[JobRecord] = []
     for records in sources:
@@ -130,9 +130,9 @@ def merge_records(*sources: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
 
 
 def choose_job(records: Sequence[JobRecord], words: str | None) -> JobRecord:
-    """The job that `words` names, newest first: its id, its name (the newest of that name), or how its id begins.
+    """The job that `words` names: by its id, its name (the newest of that name) or the beginning of its id.
 
-    None: the newest of all. Raises NotFoundError, UsageError when several ids begin so, DamagedRecordError.
+    None: the newest job. Raises NotFoundError, UsageError for a beginning of several ids, DamagedRecordError.
     """
     chosen = _choose(records, words)
     if chosen.is_damaged:
@@ -149,13 +149,13 @@ def _choose(records: Sequence[JobRecord], words: str | None) -> JobRecord:
         chosen = next(filter(matches, records), None)
         if chosen is not None:
             return chosen
-    begin_so = [record for record in records if words and record.id.startswith(words)]
-    if len(begin_so) > 1:
-        listed = ", ".join(record.id for record in begin_so[:5])
-        raise UsageError(f'"{words}": the ids of {len(begin_so)} jobs begin so: {listed}', hint="cluster jobs")
-    if not begin_so:
+    found = [record for record in records if words and record.id.startswith(words)]
+    if len(found) > 1:
+        listed = ", ".join(record.id for record in found[:5])
+        raise UsageError(f'"{words}" matches {len(found)} jobs: {listed}', hint="cluster jobs")
+    if not found:
         raise NotFoundError(f'there is no job "{words}"', hint="cluster jobs lists them")
-    return begin_so[0]
+    return found[0]
 
 
 def find_running(records: Iterable[JobRecord]) -> JobRecord | None:
@@ -167,7 +167,7 @@ def find_running(records: Iterable[JobRecord]) -> JobRecord | None:
 
 
 def read_s3_records(results: str, *, region: str) -> tuple[JobRecord, ...]:
-    """The newest jobs below [data] results, newest first. Folders of something else are left out.
+    """The newest jobs below [data] results, newest first, without folders of anything else.
 
     Raises ClusterError's kinds; a bucket that does not exist has no jobs.
     """
@@ -185,7 +185,7 @@ def fetch_s3_log(results: str, job: str, *, region: str, into: BinaryIO) -> None
 async def _read_records(results: S3Url, *, region: str) -> tuple[JobRecord, ...]:
     async with open_s3(region=region) as client:
         folders = [item async for item in client.list_level(results) if isinstance(item, S3Url)]
-        # A job's id begins with the moment at which it was made.
+        # A job's id begins with its time.
         names = sorted((folder.key.removesuffix("/").rpartition("/")[2] for folder in folders), reverse=True)
         found = await asyncio.gather(*(_read_record(client, results, name) for name in names[:MAX_S3_RECORDS]))
     return tuple(record for record in found if record is not None)
@@ -198,7 +198,7 @@ async def _read_record(client: S3Client, results: S3Url, job: str) -> JobRecord 
             body += piece
             if len(body) > MAX_RECORD_BYTES:
                 break
-    except NotFoundError:  # the folder of something else
+    except NotFoundError:  # not a job's folder
         return None
     record = read_record(bytes(body), source="s3", job=job)
     return None if record.is_damaged and OUR_JOB_ID.fullmatch(job) is None else record
@@ -221,7 +221,7 @@ async def _read(client: S3Client, url: S3Url) -> AsyncIterator[bytes]:
     except (BotoCoreError, OSError) as error:
         raise explain(error, "get_object", bucket=url.bucket, key=url.key) from error
     if got < expected:
-        raise AwsError(f"{url}: only {got} of {expected} bytes came", hint="the same command again")
+        raise AwsError(f"{url}: received only {got} of {expected} bytes", hint="run the command again")
 
 
 def _inside(results: S3Url, job: str, name: str) -> S3Url:

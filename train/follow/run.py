@@ -1,4 +1,4 @@
-"""Running a job: submitting it to the head, following it over broken connections, stopping it."""
+"""Runs a job: submits it to the head, follows it over broken connections, stops it."""
 
 import json
 import time
@@ -26,7 +26,7 @@ from train.job.protocol import (
 )
 
 CLIENT_PATIENCE_S = 600.0
-"""For how long a connection that broke is tried anew; the job does not wait for it."""
+"""How long to retry a broken connection; the job does not wait for it."""
 LONGEST_PAUSE_S = 15.0
 SUBMIT_TIMEOUT_S = 90.0  # longer than jobs.py waits for another submission
 STOP_TIMEOUT_S = 60.0  # the supervisor searches all hosts, some of which may not answer
@@ -35,12 +35,12 @@ STOPPED = 130
 
 
 class RefusedError(ClusterError):
-    """Another job runs, and this one was not to be queued."""
+    """Another job runs, and this one does not queue."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
-    """A job that the head has accepted. talk: the connection that continues with its events, if requested."""
+    """A job that the head has accepted. talk: the connection on which its events follow, if requested."""
 
     id: str
     state: JobState
@@ -48,15 +48,15 @@ class Started:
 
 
 def open_submission(head: Head, *, follow: bool) -> Talk:
-    """Start the program that takes an order on the head, before the order is known. Raises ConnectError and others."""
+    """Start the program on the head that takes an order, before the order is known. Raises ConnectError and others."""
     return head.open("submit", *(["--follow"] if follow else []))
 
 
 def submit(head: Head, order: Order, *, follow: bool, look: Look = never, talk: Talk | None = None) -> Started:
-    """Hand a job to the head's supervisor. talk: of open_submission, with the same `follow`.
+    """Submit a job to the head. talk: from open_submission, with the same `follow`.
 
-    When the connection breaks before the answer, the order is sent again; the head makes one job of both.
-    Raises RefusedError, ConnectError, ClusterError for what the head says.
+    If the connection breaks before the answer, the order is sent again; the head makes one job of both.
+    Raises RefusedError, ConnectError, ClusterError for the head's errors.
     """
     job = order.job
     talk = talk or open_submission(head, follow=follow)
@@ -72,20 +72,20 @@ def submit(head: Head, order: Order, *, follow: bool, look: Look = never, talk: 
 
 
 def _hand_over(talk: Talk, order: Order, look: Look, *, head: str, silence_s: float = SILENCE_S) -> JobState:
-    """Send the order, and take the answer. silence_s: for how long that may take. Raises AnswerError and the like."""
+    """Send the order and read the answer. silence_s: how long that may take. Raises AnswerError and the like."""
     talk.send(json.dumps(to_builtins(order)).encode() + b"\n")
     try:
         line = talk.answer(look, timeout_s=silence_s)
     except AnswerError as error:
         raise AnswerError(
-            f"{error.message}: it is not known whether job {order.job} was begun",
+            f"{error.message}; job {order.job} may or may not have started",
             hint=f"cluster jobs; cluster stop {order.job}",
         ) from error
     try:
         said = decode(line or b"{}", Submitted)
     except ValueError as error:
         raise AnswerError(
-            f"{head}: it is not known whether it took job {order.job}: its answer cannot be understood: {error}",
+            f"{head} sent an invalid answer: {error}; job {order.job} may or may not have started",
             hint="cluster jobs",
         ) from None
     other = said.refused
@@ -95,15 +95,15 @@ def _hand_over(talk: Talk, order: Order, look: Look, *, head: str, silence_s: fl
             hint=f"cluster train --queue ..., or cluster stop {other.id}",
         )
     if said.unrunnable is not None:
-        raise UsageError(f"no job was begun: {said.unrunnable}")
+        raise UsageError(f"the job was not started: {said.unrunnable}")
     if said.job != order.job or said.state is None:
-        why = shorten(said.error) if said.error else "it did not answer"
-        raise ClusterError(f"{head} did not take job {order.job}: {why}", hint="cluster jobs")
+        why = shorten(said.error) if said.error else "no answer"
+        raise ClusterError(f"{head} did not accept job {order.job}: {why}", hint="cluster jobs")
     return said.state
 
 
 def _submit_again(head: Head, order: Order, lost: ConnectError, look: Look) -> Started:
-    """Send an order again whose answer was lost; the head may already have the job. Raises as submit."""
+    """Send an order again after its answer was lost; the head may already have the job. Raises as submit."""
     job = order.job
     head.drop()
     try:
@@ -111,16 +111,16 @@ def _submit_again(head: Head, order: Order, lost: ConnectError, look: Look) -> S
             state = _hand_over(talk, order, look, head=head.name, silence_s=SUBMIT_TIMEOUT_S)
     except (ConnectError, AwsError) as error:
         raise ConnectError(
-            f"{lost.message}\n  and then: {error.message}\n  so it is not known whether job {job} was begun",
+            f"{lost.message}\n  and then: {error.message}\n  job {job} may or may not have started",
             hint="cluster jobs",
         ) from error
     return Started(id=job, state=state, talk=None)
 
 
 class LogStream:
-    """The lines of a job's log, each exactly once and in order, over as many connections as it takes.
+    """The lines of a job's log, each exactly once and in order, over as many connections as necessary.
 
-    offset: in bytes, where to start. wait: continue at the log's end until the caller stops. look: is called several
+    offset: where to start, in bytes. wait: at the log's end, wait for more until the caller stops. look: called several
     times a second, and may raise. say: gets messages about the connection.
     """
 
@@ -146,11 +146,10 @@ class LogStream:
         self._ended = 0  # consecutive runs of jobs.py that ended without a line
 
     def lines(self, talk: Talk | None = None) -> Generator[bytes]:
-        """The lines from the offset on, without newlines; talk: a connection that already sends them.
+        """The lines from the offset on, without newlines. talk: a connection that already sends them.
 
-        Can be called again after an exception of `look`, and continues where it was.
-        Raises ConnectError when the head could not be reached for CLIENT_PATIENCE_S, HeadGoneError, NotFoundError,
-        AnswerError.
+        A call after an exception of `look` continues. Raises ConnectError when the head is out of reach for
+        CLIENT_PATIENCE_S, HeadGoneError, NotFoundError, AnswerError.
         """
         while True:
             try:
@@ -166,14 +165,14 @@ class LogStream:
                         yield line
                         came_at = time.monotonic()
                     elif not self._wait and time.monotonic() - came_at > WITHOUT_ANSWER_S:
-                        raise self._give_up(f"has sent nothing of it for {WITHOUT_ANSWER_S:.0f} s, though it is alive")
+                        raise self._give_up(f"has sent only keep-alives for {WITHOUT_ANSWER_S:.0f} s")
                 if not self._wait:
                     return
                 self._ended += 1
                 if self._ended == MOST_ENDS:
-                    raise self._give_up(f"has ended that {MOST_ENDS} times without a line of it")
+                    raise self._give_up(f"the program on the node ended {MOST_ENDS} times without sending a line")
                 self._tolerate(
-                    ConnectError(f"{self._head.name}: the program that follows there ended before job {self._job} did")
+                    ConnectError(f"{self._head.name}: the program that sends the log ended before job {self._job}")
                 )
             except (ConnectError, AwsError) as error:
                 self._tolerate(error)
@@ -186,11 +185,11 @@ class LogStream:
 
     def _hear(self) -> None:
         if self._lost_at is not None:
-            self._say(f"connected to {self._head.name} again")
+            self._say(f"reconnected to {self._head.name}")
             self._lost_at, self._told = None, ""
 
     def _is_of_log(self, line: bytes) -> bool:
-        """Whether a line is one of the log, and not of the protocol around it. Raises NotFoundError."""
+        """Whether a line is from the log, and not from the protocol around it. Raises NotFoundError."""
         key = find_first_key(line)
         if key == "error":
             raise NotFoundError(self._head.failed(line, hint="").message, hint="cluster jobs")
@@ -198,12 +197,12 @@ class LogStream:
 
     def _give_up(self, why: str) -> AnswerError:
         return AnswerError(
-            f"{self._head.name} was asked for the log of job {self._job}, and {why}",
+            f"{self._head.name} does not send the log of job {self._job}: {why}",
             hint="cluster jobs; the job may still run",
         )
 
     def _tolerate(self, error: ClusterError) -> None:
-        """Report a broken connection once. Raises ConnectError when it lasts too long."""
+        """Report a broken connection once. Raises ConnectError when it stays broken too long."""
         now = time.monotonic()
         if self._lost_at is None:
             self._lost_at, self._pause_s = now, 0.0
@@ -212,12 +211,12 @@ class LogStream:
         minutes = f"{CLIENT_PATIENCE_S / 60:.0f} min"
         if now - self._lost_at > CLIENT_PATIENCE_S:
             raise ConnectError(
-                f"{error.message}\n  it was tried for {minutes}; job {self._job} may still run",
+                f"{error.message}\n  gave up after {minutes}; job {self._job} may still run",
                 hint=f"cluster logs -f {self._job}",
             ) from error
         told = error.message.partition("\n")[0]
         if told != self._told:
-            self._say(told if self._told else f"{told}; job {self._job} runs on; trying again for {minutes}")
+            self._say(told if self._told else f"{told}; job {self._job} keeps running; retrying for {minutes}")
             self._told = told
 
     def _rest(self) -> None:
@@ -228,9 +227,9 @@ class LogStream:
 
 
 class Follower:
-    """One job's events, each exactly once and in order. take: gets them; the others as in LogStream.
+    """One job's events, each exactly once and in order. take: gets them; other arguments as in LogStream.
 
-    reader: the reader of the log up to `offset`, if there was one.
+    reader: the one that has read the log up to `offset`.
     """
 
     def __init__(
@@ -249,7 +248,7 @@ class Follower:
         self._take = take
 
     def run(self, talk: Talk | None = None) -> JobResult:
-        """Follow the job to its end; raises as LogStream.lines, and can be called again likewise."""
+        """Follow the job to its end; raises and can be called again as LogStream.lines."""
         with closing(self._stream.lines(talk)) as lines:
             for line in lines:
                 event = self.reader.read(line)
@@ -261,7 +260,7 @@ class Follower:
 
 
 def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Callable[[str], None]) -> JobResult:
-    """Run a job to its end; Ctrl-C stops it without a question.
+    """Run a job to its end; Ctrl-C stops it without asking.
 
     take: gets each event. say: gets messages about the connection. Give the result to `check_result`.
     Raises RefusedError, ConnectError, HeadGoneError, ClusterError.
@@ -275,13 +274,13 @@ def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Cal
 
 
 def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult, bool]:
-    """Stop a job, queued or running, and wait until nothing is left of it; its result, and whether it had ended before.
+    """Stop a job and wait until all of its processes have ended; its result, and whether it had ended before.
 
-    gone: ids of instances that do not run. Raises ConnectError, AnswerError, ClusterError.
+    gone: ids of instances that no longer run. Raises ConnectError, AnswerError, ClusterError.
     """
     line = head.ask("stop", job, *gone, timeout_s=STOP_TIMEOUT_S)
     if not line:
-        raise NotFoundError(f"{head.name} knows no job {job}", hint="cluster jobs")
+        raise NotFoundError(f"{head.name} has no job {job}", hint="cluster jobs")
     try:
         said = decode(line, StopAnswer)
     except ValueError as error:
@@ -290,21 +289,21 @@ def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult,
 
 
 def check_result(job: str, result: JobResult) -> None:
-    """Raises JobError, with the exit code of the first process that failed, unless all of the job went well."""
-    remains = f"\n  not known to have ended: {render_left(result.left)}" if result.left else ""
+    """Raises JobError, with the exit code of the first process that failed, unless the job succeeded."""
+    remains = f"\n  may still run: {render_left(result.left)}" if result.left else ""
     if result.state == "stopped":
         why = f": {result.error}" if result.error and result.error != "stopped" else ""
         raise JobError(f"job {job} was stopped{why}{remains}", exit_code=result.exit_code or STOPPED)
     if result.state == "failed" or result.exit_code:
         raise JobError(f"job {job} failed: {result.error}{remains}", exit_code=result.exit_code or 1)
     if result.left:
-        raise JobError(f"job {job} did its work, but left processes behind{remains}", exit_code=1)
+        raise JobError(f"job {job} succeeded, but left processes behind{remains}", exit_code=1)
 
 
 def end_everywhere(ends: Mapping[str, Callable[[], str]]) -> Left:
-    """End a job's processes on nodes from this machine; returns what may still run, by node.
+    """End a job's processes on nodes from this machine; returns those that may still run, by node.
 
-    ends: by the node's name, what ends them there and returns what role.py prints, or raises ClusterError.
+    ends: by the node's name, a function that ends them there and returns role.py's output, or raises ClusterError.
     """
     left: Left = {}
 
@@ -321,8 +320,8 @@ def end_everywhere(ends: Mapping[str, Callable[[], str]]) -> Left:
 
 
 def render_left(left: Left) -> str:
-    """What is left of a job, in a line. Pure."""
-    # A process number of 0 stands for a whole host that could not be searched.
+    """The remaining processes of a job in a line. Pure."""
+    # Process 0: the whole host could not be searched.
     return "; ".join(
         f"{node}: process {pid} ({words})" if pid else f"{node} {words}"
         for node, found in left.items()

@@ -1,4 +1,4 @@
-"""Whether a job makes sense, before anything of it starts: what is refused, and what is warned of. Pure."""
+"""Checks a job before anything of it starts: errors, which refuse it, and warnings. Pure."""
 
 import re
 from collections import Counter
@@ -8,33 +8,33 @@ from dataclasses import dataclass
 from foundation.errors import ConfigError
 from provision.model import count
 from train.job.config import TrainConfig
-from train.job.data_checks import Fault, find_costs, find_faults
+from train.job.data_checks import Problem, find_costs, find_problems
 from train.job.defaults import KV_STORE_OPTION, find_option, script_options
 from train.job.placement import Placement, share_gpus
 from train.job.reading import guess_ranks
 from train.job.survey import Data
 
-# launch.py's and the supervisor's own: a job with others of these would not find its scheduler, or not be found.
+# launch.py and the supervisor set these. With other values a job would not find its scheduler, or not be found.
 RESERVED = frozenset(
     {"DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "CLUSTER_JOB_ID"}
 )
 P3_SINCE = (1, 7)
-# A kv-store that a command's words name, also those of a shell's program. nccl is of one machine, too.
+# A kv-store that a command names, also within a line for a shell. nccl works on one machine, too.
 _STORE_OF_COMMAND = re.compile(r"""(?:^|\s)(--kv[-_]?store)(?:=|\s+)['"]?((?:local|device|nccl|dist)\w*)""")
 
 
-_OF_DATA = ("--data-dir", "--data-train", "--benchmark")
+_DATA_OPTIONS = ("--data-dir", "--data-train", "--benchmark")
 _WITH_CUDA = re.compile(r"mxnet-cu[0-9]|source@")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """A job as it would be.
+class ProposedJob:
+    """A job that has not been checked yet.
 
-    library: "mxnet==1.7.0.post2", "source@v1.7.x". shipped: the name of this project's own script that it runs, None
-    for what is the user's. command: the words that it runs in place of a script, () for none. data: what is in [data]
-    url, None when that is not known or not set. region: the nodes'. nodes_credentials: the job has the nodes' own, and
-    not those of this machine. staged: its data is read from files that are fetched to the nodes.
+    library: "mxnet==1.7.0.post2", "source@v1.7.x". shipped: the name of this project's script that it runs, None for
+    the user's own. command: what it runs instead of a script, () for nothing. data: the content of [data] url, None
+    if unknown or not set. region: the nodes'. nodes_credentials: it uses the nodes' credentials, not this machine's.
+    staged: it reads files that the nodes fetch from S3.
     """
 
     config: TrainConfig
@@ -51,23 +51,23 @@ class Wanted:
 
     @property
     def workers(self) -> int:
-        """How many there are in all."""
+        """The number of workers on all nodes."""
         return sum(self.placement.workers.values())
 
     @property
     def has_gpus(self) -> bool:
-        """Whether its workers' nodes have any."""
+        """Whether any node with workers has a GPU."""
         return any(node.facts.gpus for node in self.placement.of_workers)
 
     @property
     def gpus(self) -> Mapping[str, int]:
-        """How many GPUs the library can use on each node with workers, by the node's name."""
+        """The number of GPUs that the library can use on each node with workers, by the node's name."""
         usable = _WITH_CUDA.match(self.library) is not None
         return {node.host.name: len(node.facts.gpus) if usable else 0 for node in self.placement.of_workers}
 
     @property
     def fewest_gpus(self) -> int:
-        """On one of its workers' nodes."""
+        """The smallest number of usable GPUs on a node with workers."""
         return min(self.gpus.values(), default=0)
 
     @property
@@ -77,79 +77,76 @@ class Wanted:
 
     @property
     def reads_something_else(self) -> bool:
-        """Whether it is one of this project's scripts that has been told to."""
-        return self.shipped is not None and any(word.partition("=")[0] in _OF_DATA for word in self.config.args)
+        """Whether it is one of this project's scripts, with arguments that name other data."""
+        return self.shipped is not None and any(word.partition("=")[0] in _DATA_OPTIONS for word in self.config.args)
 
     @property
     def reads_data_url(self) -> bool:
-        """Whether it is one of this project's scripts that has not been told to read something else."""
+        """Whether it is one of this project's scripts and reads [data] url."""
         return self.data_url is not None and self.shipped is not None and not self.reads_something_else
 
 
-def check(wanted: Wanted) -> tuple[str, ...]:
-    """What the user should know of a job. Raises ConfigError, with all that is wrong, when it makes no sense."""
-    faults: list[Fault] = []
+def check(job: ProposedJob) -> tuple[str, ...]:
+    """The warnings about a job. Raises ConfigError, with all errors, for one that cannot work."""
+    data_problems: list[Problem] = []
     costs: list[str] = []
-    if wanted.data is not None and wanted.data_url is not None and not wanted.reads_something_else:
-        faults += find_faults(
-            wanted.data,
-            wanted.data_url,
-            region=wanted.region,
-            script=wanted.shipped,
-            nodes_credentials=wanted.nodes_credentials,
+    if job.data is not None and job.data_url is not None and not job.reads_something_else:
+        data_problems += find_problems(
+            job.data,
+            job.data_url,
+            region=job.region,
+            script=job.shipped,
+            nodes_credentials=job.nodes_credentials,
         )
-        if wanted.staged or not wanted.command:
-            ranks = Counter(guess_ranks(wanted.placement))
-            costs += find_costs(
-                wanted.data, wanted.data_url, workers=ranks, script=wanted.shipped, staged=wanted.staged
-            )
-    problems = [problem for rule in _ERRORS for problem in rule(wanted)]
-    # What a script of the user's reads is not known: for it, faults of the data are warnings.
-    problems += [fault for fault in faults if fault.certain and wanted.reads_data_url]
+        if job.staged or not job.command:
+            ranks = Counter(guess_ranks(job.placement))
+            costs += find_costs(job.data, job.data_url, workers=ranks, script=job.shipped, staged=job.staged)
+    problems = [problem for rule in _ERRORS for problem in rule(job)]
+    # Nobody knows what the user's own script reads: for it, problems of the data are warnings.
+    problems += [problem for problem in data_problems if problem.certain and job.reads_data_url]
     if problems:
         hint = next((problem.hint for problem in problems if problem.hint), None)
-        raise ConfigError("\n".join(problem.said for problem in problems), hint=hint)
-    warnings = [said for rule in _WARNINGS for said in rule(wanted)]
-    return (*warnings, *(f"{fault.said} ({fault.hint})" for fault in faults), *costs)
+        raise ConfigError("\n".join(problem.message for problem in problems), hint=hint)
+    warnings = [said for rule in _WARNINGS for said in rule(job)]
+    return (*warnings, *(f"{problem.message} ({problem.hint})" for problem in data_problems), *costs)
 
 
-def _kv_store(wanted: Wanted) -> Iterator[Fault]:
-    setting = f'train.kv_store = "{wanted.config.kv_store}"'
-    if wanted.distributed and wanted.workers == 1 and not wanted.command:
-        yield Fault(
-            f"{setting}: with one worker there is nobody to exchange gradients with",
+def _kv_store(job: ProposedJob) -> Iterator[Problem]:
+    setting = f'train.kv_store = "{job.config.kv_store}"'
+    if job.distributed and job.workers == 1 and not job.command:
+        yield Problem(
+            f"{setting} needs two or more workers, and this job has one",
             "cluster train --kv-store local, or more workers (-n 2), or more nodes",
         )
-    if not wanted.distributed and wanted.workers > 1:
-        yield Fault(
-            f"{setting}: its {wanted.workers} workers would train {wanted.workers} models that know nothing of each "
-            "other",
+    if not job.distributed and job.workers > 1:
+        yield Problem(
+            f"{setting} is for one worker: {job.workers} workers would train {job.workers} separate models",
             "cluster train --kv-store dist_sync, or -n 1",
         )
 
 
-def _compression(wanted: Wanted) -> Iterator[Fault]:
-    config = wanted.config
-    if config.gc_type != "none" and not wanted.distributed:
-        yield Fault(
-            f'train.gc_type = "{config.gc_type}": it compresses what goes over the network, and with '
-            f'kv_store = "{config.kv_store}" nothing does',
+def _compression(job: ProposedJob) -> Iterator[Problem]:
+    config = job.config
+    if config.gc_type != "none" and not job.distributed:
+        yield Problem(
+            f'train.gc_type = "{config.gc_type}" compresses gradients that go over the network, and kv_store = '
+            f'"{config.kv_store}" sends none',
             "cluster train --gc-type none, or --kv-store dist_sync",
         )
 
 
-def _overridden(wanted: Wanted) -> Iterator[Fault]:
-    """Of an option that stands there twice, scripts take the last: the one that is put behind [train] args."""
-    args = wanted.config.args
-    given = [] if wanted.command else script_options(wanted.config, gpus=None, shipped=wanted.shipped is not None)
+def _overridden(job: ProposedJob) -> Iterator[Problem]:
+    """Of an option given twice, scripts take the last: the one that is added after [train] args."""
+    args = job.config.args
+    given = [] if job.command else script_options(job.config, gpus=None, shipped=job.shipped is not None)
     for option, value in zip(given[::2], given[1::2], strict=True):
         own = find_option(args, option)
         if own is not None and not _are_same(own, value):
-            name = KV_STORE_OPTION if option == wanted.config.kv_store_option else option
+            name = KV_STORE_OPTION if option == job.config.kv_store_option else option
             key = f"train.{name.removeprefix('--').replace('-', '_')}"
-            yield Fault(
-                f"train.args: {option} {own}: {option} {value} of {key} is put behind it, and goes over it",
-                f"write it as {key}, or cluster train {name} {own}",
+            yield Problem(
+                f"train.args: {option} {own} has no effect: {key} adds {option} {value} after it",
+                f"set {key}, or cluster train {name} {own}",
             )
 
 
@@ -160,167 +157,169 @@ def _are_same(one: str, other: str) -> bool:
         return False
 
 
-def _p3(wanted: Wanted) -> Iterator[Fault]:
-    config = wanted.config
+def _p3(job: ProposedJob) -> Iterator[Problem]:
+    config = job.config
     if not config.p3:
         return
     # MXNet's src/kvstore/p3store_dist.h: no compression, and no update on the servers, which dist_async needs.
     if config.kv_store not in ("dist_sync", "dist_device_sync", "dist_sync_device"):
-        yield Fault(
-            f'train.p3 = true: it is for kv_store = "dist_sync" and "dist_device_sync" alone, not "{config.kv_store}"',
+        yield Problem(
+            f'train.p3 = true needs kv_store = "dist_sync" or "dist_device_sync", not "{config.kv_store}"',
             "cluster train --kv-store dist_sync",
         )
     if config.gc_type != "none":
-        yield Fault("train.p3 = true: MXNet's P3 knows no gradient compression", "cluster train --gc-type none")
-    version = re.match(r"mxnet[^=]*==([0-9]+)\.([0-9]+)", wanted.library)
+        yield Problem(
+            "train.p3 = true: MXNet's P3 does not support gradient compression", "cluster train --gc-type none"
+        )
+    version = re.match(r"mxnet[^=]*==([0-9]+)\.([0-9]+)", job.library)
     if version is not None and (int(version[1]), int(version[2])) < P3_SINCE:
-        yield Fault(
-            f"train.p3 = true: {wanted.library} has no P3, which came with MXNet 1.7",
+        yield Problem(
+            f"train.p3 = true needs MXNet 1.7 or later, not {job.library}",
             'set mxnet = "mxnet==1.7.0.post2"',
         )
 
 
-def _hosts(wanted: Wanted) -> Iterator[Fault]:
-    head = wanted.placement.nodes[0].host
-    others = [host for host in wanted.config.hosts if host.partition(":")[0] not in (head.name, head.private_ip)]
-    if wanted.config.launcher == "local" and others:
-        yield Fault(
-            f'train.launcher = "local": it runs all on the head ({head.name}), and train.hosts names {others[0]}',
+def _hosts(job: ProposedJob) -> Iterator[Problem]:
+    head = job.placement.nodes[0].host
+    others = [host for host in job.config.hosts if host.partition(":")[0] not in (head.name, head.private_ip)]
+    if job.config.launcher == "local" and others:
+        yield Problem(
+            f'train.launcher = "local" runs everything on the head ({head.name}), but train.hosts names {others[0]}',
             "cluster train --launcher ssh",
         )
 
 
-def _gpus(wanted: Wanted) -> Iterator[Fault]:
-    gpus, workers = wanted.config.gpus, wanted.placement.workers
+def _gpus(job: ProposedJob) -> Iterator[Problem]:
+    gpus, workers = job.config.gpus, job.placement.workers
     if gpus == "none":
         return
     if gpus != "auto":
-        missing = [f"{name} has {count or 'none'}" for name, count in sorted(wanted.gpus.items()) if count <= max(gpus)]
-        if missing and wanted.has_gpus and not any(wanted.gpus.values()):
-            yield Fault(
-                f"train.gpus = {list(gpus)}: {wanted.library} has no code for GPUs",
+        missing = [f"{name} has {count or 'none'}" for name, count in sorted(job.gpus.items()) if count <= max(gpus)]
+        if missing and job.has_gpus and not any(job.gpus.values()):
+            yield Problem(
+                f"train.gpus = {list(gpus)}: {job.library} has no GPU support",
                 'set [bootstrap] mxnet = "auto", or cluster train --gpus none',
             )
         elif missing:
-            yield Fault(f"train.gpus = {list(gpus)}: {', '.join(missing)}", "cluster train --gpus auto, or none")
+            yield Problem(f"train.gpus = {list(gpus)}: {', '.join(missing)}", "cluster train --gpus auto, or none")
         return
-    if len(set(wanted.gpus.values())) > 1 and not wanted.fewest_gpus:
-        without = ", ".join(name for name, count in sorted(wanted.gpus.items()) if not count)
-        yield Fault(
-            f'train.gpus = "auto": {without} has no GPU, other nodes have',
+    if len(set(job.gpus.values())) > 1 and not job.fewest_gpus:
+        without = ", ".join(name for name, count in sorted(job.gpus.items()) if not count)
+        yield Problem(
+            f'train.gpus = "auto": {without} has no GPU, but other nodes have',
             "cluster train --gpus none, or -H with the nodes that have GPUs",
         )
-    elif _do_not_share(wanted) and not wanted.command:
+    elif _do_not_share(job) and not job.command:
         name = max(workers, key=lambda name: workers[name])
-        there = count(wanted.fewest_gpus, "GPU")
-        yield Fault(
+        there = count(job.fewest_gpus, "GPU")
+        yield Problem(
             f'train.gpus = "auto": the {there} of {name} cannot be shared equally among its {workers[name]} workers',
-            f"cluster train -n {len(wanted.gpus)} (one worker for each node), or --gpus with what each worker takes",
+            f"cluster train -n {len(job.gpus)} (one worker per node), or --gpus with the GPUs of each worker",
         )
 
 
-def _do_not_share(wanted: Wanted) -> bool:
-    return bool(wanted.fewest_gpus) and not share_gpus(wanted.fewest_gpus, wanted.placement.most_workers)
+def _do_not_share(job: ProposedJob) -> bool:
+    return bool(job.fewest_gpus) and not share_gpus(job.fewest_gpus, job.placement.most_workers)
 
 
-def _files(wanted: Wanted) -> Iterator[Fault]:
-    if wanted.config.sync_dst_dir and not wanted.has_files:
-        yield Fault(
-            f'train.sync_dst_dir = "{wanted.config.sync_dst_dir}": there are no files of yours to copy there',
-            'name them: [bootstrap] sync = ["my_project/"]',
+def _files(job: ProposedJob) -> Iterator[Problem]:
+    if job.config.sync_dst_dir and not job.has_files:
+        yield Problem(
+            f'train.sync_dst_dir = "{job.config.sync_dst_dir}": you have no files to copy there',
+            'name them with [bootstrap] sync = ["my_project/"]',
         )
 
 
-def _reserved(wanted: Wanted) -> Iterator[Fault]:
+def _reserved(job: ProposedJob) -> Iterator[Problem]:
     for key in ("env", "env_server", "env_worker"):
-        for name in sorted(RESERVED & set(getattr(wanted.config, key))):
-            yield Fault(f"train.{key}: {name} is set for each process by launch.py and the supervisor alone")
+        for name in sorted(RESERVED & set(getattr(job.config, key))):
+            yield Problem(f"train.{key}: {name} is reserved: the cluster sets it for each process")
 
 
-def _more_workers_than_nodes(wanted: Wanted) -> Iterator[str]:
-    config, nodes = wanted.config, len(wanted.placement.of_workers)
+def _more_workers_than_nodes(job: ProposedJob) -> Iterator[str]:
+    config, nodes = job.config, len(job.placement.of_workers)
     asked_for = config.launcher == "local" or len(set(config.hosts)) < len(config.hosts)
-    if wanted.workers > nodes and not wanted.fewest_gpus and not asked_for:
+    if job.workers > nodes and not job.fewest_gpus and not asked_for:
         yield (
-            f"{wanted.workers} workers on {count(nodes, 'node')} without GPUs share their cores: one worker for each "
-            f"node (-n {nodes}) is seldom slower"
+            f"{job.workers} workers share the cores of {count(nodes, 'node')} without GPUs: one worker per node "
+            f"(-n {nodes}) is usually as fast"
         )
 
 
-def _idle_servers(wanted: Wanted) -> Iterator[str]:
-    if not wanted.distributed and wanted.config.servers != "auto":
-        yield f'train.servers = {wanted.config.servers}: kv_store = "{wanted.config.kv_store}" has none'
+def _idle_servers(job: ProposedJob) -> Iterator[str]:
+    if not job.distributed and job.config.servers != "auto":
+        yield f'train.servers = {job.config.servers} has no effect with kv_store = "{job.config.kv_store}"'
 
 
-def _idle_threshold(wanted: Wanted) -> Iterator[str]:
-    config = wanted.config
+def _idle_threshold(job: ProposedJob) -> Iterator[str]:
+    config = job.config
     if config.gc_type != "none":
         return
-    # As likely as not what cluster.toml has for other jobs.
+    # cluster.toml may have it for other jobs.
     if config.gc_threshold != TrainConfig().gc_threshold:
-        yield f'train.gc_threshold = {config.gc_threshold}: it does nothing without train.gc_type = "2bit"'
-    of_args = None if wanted.shipped is None else find_option(config.args, "--gc-threshold")
+        yield f'train.gc_threshold = {config.gc_threshold} has no effect without train.gc_type = "2bit"'
+    of_args = None if job.shipped is None else find_option(config.args, "--gc-threshold")
     if of_args is not None and find_option(config.args, "--gc-type") != "2bit":
-        yield f"train.args: --gc-threshold {of_args}: it does nothing without --gc-type 2bit"
+        yield f"train.args: --gc-threshold {of_args} has no effect without --gc-type 2bit"
 
 
-def _store_of_command(wanted: Wanted) -> Iterator[str]:
-    """What a user's script makes of its words is not known."""
-    # Where kv_store is put behind a script's arguments, _overridden has looked at them.
-    added = wanted.shipped is not None or wanted.config.kv_store_option
-    words = wanted.command or (() if added else wanted.config.args)
+def _store_of_command(job: ProposedJob) -> Iterator[str]:
+    """Warnings only: nobody knows what the user's own program does with its arguments."""
+    # Where kv_store is added to a script's arguments, _overridden has checked them.
+    added = job.shipped is not None or job.config.kv_store_option
+    words = job.command or (() if added else job.config.args)
     found: list[tuple[str, str]] = _STORE_OF_COMMAND.findall(" ".join(words))
     if not found:
         return
     option, store = found[-1]
-    where = "the command" if wanted.command else "train.args"
-    said, setting = f"{option} {store} in {where}", f'train.kv_store = "{wanted.config.kv_store}"'
-    workers, is_distributed = wanted.workers, store.startswith("dist")
+    where = "the command" if job.command else "train.args"
+    said, setting = f"{option} {store} in {where}", f'train.kv_store = "{job.config.kv_store}"'
+    workers, is_distributed = job.workers, store.startswith("dist")
     if not is_distributed and workers > 1:
         yield (
-            f"{said}: its {workers} workers would train {workers} models that know nothing of each other ({option} "
-            f"{wanted.config.kv_store} there, or cluster train -n 1 --kv-store local)"
+            f"{said}: {workers} workers would train {workers} separate models (write {option} "
+            f"{job.config.kv_store} there, or cluster train -n 1 --kv-store local)"
         )
-    elif not is_distributed and wanted.distributed:
-        yield f"{said}, and {setting}: its servers have nothing to do (cluster train --kv-store local)"
-    elif is_distributed and not wanted.distributed:
-        yield f"{said}, and {setting}, for which no servers are started (cluster train -n 2 --kv-store dist_sync)"
+    elif not is_distributed and job.distributed:
+        yield f"{said}, but {setting}: the servers would be idle (cluster train --kv-store local)"
+    elif is_distributed and not job.distributed:
+        yield f"{said}, but {setting} starts no servers (cluster train -n 2 --kv-store dist_sync)"
     elif is_distributed and workers == 1:
+        yield (f"{said} needs two or more workers (-n 2), or write {option} local there and --kv-store local before it")
+
+
+def _device_store(job: ProposedJob) -> Iterator[str]:
+    if "device" in job.config.kv_store and (not job.fewest_gpus or job.config.gpus == "none"):
+        plain = "dist_sync" if job.distributed else "local"
         yield (
-            f"{said}: with one worker there is nobody to exchange gradients with ({option} local there and --kv-store "
-            "local before it, or more workers: -n 2)"
+            f'train.kv_store = "{job.config.kv_store}" adds up gradients on GPUs, and the job uses none: it works '
+            f'like "{plain}"'
         )
 
 
-def _device_store(wanted: Wanted) -> Iterator[str]:
-    if "device" in wanted.config.kv_store and (not wanted.fewest_gpus or wanted.config.gpus == "none"):
-        plain = "dist_sync" if wanted.distributed else "local"
-        yield f'train.kv_store = "{wanted.config.kv_store}" adds gradients up on GPUs, and none are used: as "{plain}"'
-
-
-def _gpu_warnings(wanted: Wanted) -> Iterator[str]:
-    gpus, most = wanted.config.gpus, wanted.placement.most_workers
+def _gpu_warnings(job: ProposedJob) -> Iterator[str]:
+    gpus, most = job.config.gpus, job.placement.most_workers
     if gpus == "none":
         return
-    if wanted.has_gpus and not any(wanted.gpus.values()):
-        yield f"{wanted.library} has no code for GPUs: the job runs on the processors alone"
+    if job.has_gpus and not any(job.gpus.values()):
+        yield f"{job.library} has no GPU support: the job runs on CPUs only"
     if isinstance(gpus, tuple) and most > 1:
         yield f"train.gpus = {list(gpus)}: up to {most} workers on a node use the same GPUs"
-    if gpus == "auto" and wanted.command and _do_not_share(wanted):
-        there = count(wanted.fewest_gpus, "GPU")
-        yield f"up to {most} workers on a node see its {there}, all of them: they do not share out equally"
-    if gpus == "auto" and len(set(wanted.gpus.values())) > 1 and wanted.fewest_gpus:
-        yield f"the nodes have different numbers of GPUs: {wanted.fewest_gpus} of each are used"
+    if gpus == "auto" and job.command and _do_not_share(job):
+        there = count(job.fewest_gpus, "GPU")
+        yield f"up to {most} workers on a node all see its {there}, which cannot be shared equally"
+    if gpus == "auto" and len(set(job.gpus.values())) > 1 and job.fewest_gpus:
+        yield f"the nodes have different numbers of GPUs: the job uses {job.fewest_gpus} on each"
 
 
-def _not_passed_on(wanted: Wanted) -> Iterator[str]:
-    config = wanted.config
+def _not_passed_on(job: ProposedJob) -> Iterator[str]:
+    config = job.config
     keys = ["gc_type"] * (config.gc_type != "none") + ["gpus"] * isinstance(config.gpus, tuple)
-    if wanted.command and keys:
-        yield f"train.{' and train.'.join(keys)}: not given to a command, which is passed on word for word"
+    if job.command and keys:
+        yield f"train.{' and train.'.join(keys)} not passed on: a command runs word for word"
 
 
-_ERRORS: Sequence[Callable[[Wanted], Iterator[Fault]]] = (
+_ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (
     _kv_store,
     _compression,
     _overridden,
@@ -330,7 +329,7 @@ _ERRORS: Sequence[Callable[[Wanted], Iterator[Fault]]] = (
     _files,
     _reserved,
 )
-_WARNINGS: Sequence[Callable[[Wanted], Iterator[str]]] = (
+_WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (
     _more_workers_than_nodes,
     _idle_servers,
     _idle_threshold,

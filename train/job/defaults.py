@@ -1,4 +1,4 @@
-"""What is chosen for a job where its user says nothing: threads, GPUs, where S3 is. Pure; shown before each start."""
+"""A job's defaults: threads, servers, GPUs, its name; and how its settings read before each start. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from provision.model import count
 from train.job.config import TrainConfig
 from train.job.placement import Placement, share_gpus
-from train.job.protocol import SHELL, Order
+from train.job.protocol import SHELL, Order, render_duration
 from train.job.reading import render_reading
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from train.job.plan import Job
 
 KV_STORE_OPTION = "--kv-store"
-"""What this project's own scripts call it."""
+"""The option of this project's own scripts."""
 _SCRIPT_OPTION = "--gpus"
 _PYTHON = re.compile(r"python[0-9.]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Threads:
-    """OMP_NUM_THREADS of every process. cores, processes: of the node on which there are fewest cores for each."""
+    """OMP_NUM_THREADS of every process. cores, processes: of the node with the fewest cores per process."""
 
     count: int
     cores: int
@@ -34,9 +34,9 @@ class Threads:
 
 
 def choose_threads(placement: Placement) -> Threads:
-    """Share the cores of a node out among the job's processes there; the node with fewest for each decides.
+    """Divide the cores of a node among the job's processes there; the node with the fewest per process decides.
 
-    Unset, every process takes all cores, and they fight over them: 17-28 s instead of 4 on 2 cores.
+    Unset, every process takes all cores, and they slow each other down: 17-28 s instead of 4 on 2 cores.
     """
     cores = {node.host.name: node.facts.cores for node in placement.nodes}
     shares = [
@@ -47,10 +47,10 @@ def choose_threads(placement: Placement) -> Threads:
 
 
 def choose_servers(nodes: Sequence[ReadyNode], workers: int) -> int:
-    """One server for each worker as long as a node has a core for each process, and at least one on every node.
+    """One server per worker while a node has a core for each process, and at least one on every node.
 
-    What processes beyond that cost: 4 workers on 2 nodes of 2 cores begin a sixth sooner with 2 servers than with
-    the 4 of launch.py's default (bench/RESULTS.md).
+    More processes cost time: 4 workers on 2 nodes of 2 cores start a sixth sooner with 2 servers than with the 4 of
+    launch.py's default (bench/RESULTS.md).
     """
     cores = {node.host.name: node.facts.cores for node in nodes}
     most_workers = -(-workers // len(cores))
@@ -63,7 +63,7 @@ def choose_gpus(
 ) -> tuple[str | None, tuple[tuple[int, ...], ...]]:
     """The value of --gpus for a script, None for none; and the GPUs that each worker of a node sees, () for all.
 
-    A worker sees those that it may see as 0, 1, ...: what --gpus says is the same for all of them.
+    A worker sees its GPUs as 0, 1, ...: --gpus is the same for all workers.
     """
     if config.gpus == "none":
         return None, ()
@@ -76,10 +76,9 @@ def choose_gpus(
 
 
 def script_options(config: TrainConfig, *, gpus: str | None, shipped: bool) -> list[str]:
-    """What a script's arguments get behind them. `gpus`: as choose_gpus has it.
+    """The options added after a script's arguments. gpus: from choose_gpus.
 
-    A script of the user's own is given --gpus only where [train] gpus names them: it may not know the option. It may
-    also call --kv-store otherwise, or not know it.
+    The user's own script gets --gpus only where [train] gpus lists GPUs: it may not have the option.
     """
     option = KV_STORE_OPTION if shipped else config.kv_store_option
     words = [option, config.kv_store] if option else []
@@ -92,7 +91,7 @@ def script_options(config: TrainConfig, *, gpus: str | None, shipped: bool) -> l
 
 
 def find_option(words: Sequence[str], name: str) -> str | None:
-    """The value of an option among words, of the last one where there are several; None for none. Pure."""
+    """The value of an option among words, the last one of several; None for none. Pure."""
     found = None
     for index, word in enumerate(words):
         option, equals, value = word.partition("=")
@@ -102,7 +101,7 @@ def find_option(words: Sequence[str], name: str) -> str | None:
 
 
 def render_settings(job: Job) -> list[str]:
-    """The job in a few lines, with what was chosen for it and why. The values of the user's variables are not shown."""
+    """The job in a few lines, with its defaults and their reasons, without the values of the user's variables."""
     order = job.order
     roles = f"{count(order.workers, 'worker')}, {count(order.servers, 'server')}"
     where = f"{roles} on {count(len(set(order.hostfile)), 'node')}, kv_store {order.kv_store}"
@@ -113,7 +112,7 @@ def render_settings(job: Job) -> list[str]:
 
 
 def _script(order: Order) -> str:
-    kinds = {"shipped": "ships with cluster", "project": "your own"}
+    kinds = {"shipped": "ships with cluster", "project": "yours"}
     return f"script: {order.script} ({kinds[order.script_source]})" if order.script_source else ""
 
 
@@ -126,15 +125,15 @@ def _threads(job: Job) -> str:
 
 
 def _gpus(job: Job) -> str:
-    told = [f"--gpus {job.gpus}"] if job.gpus is not None else []
+    option = [f"--gpus {job.gpus}"] if job.gpus is not None else []
     shares = " | ".join(",".join(map(str, share)) for share in job.order.gpus_per_worker)
-    return "; ".join([*told, *([f"GPUs of the workers of a node: {shares}"] if shares else [])])
+    return "; ".join([*option, *([f"GPUs of each worker on a node: {shares}"] if shares else [])])
 
 
 def _network(job: Job) -> str:
     if "DMLC_INTERFACE" in job.config.env:
         return f"DMLC_INTERFACE={_shown(job, 'DMLC_INTERFACE')} (yours)"
-    return "DMLC_INTERFACE: the one that has the node's private address" if job.order.servers else ""
+    return "DMLC_INTERFACE: the one with the node's private address" if job.order.servers else ""
 
 
 def _s3(job: Job) -> str:
@@ -145,7 +144,7 @@ def _s3(job: Job) -> str:
 
 
 def _shown(job: Job, name: str) -> str:
-    """The value of a variable, where it may be shown."""
+    """The value of a variable, masked if the user hid it."""
     return "***" if name in job.order.hidden.get("env", ()) else job.order.env[name]
 
 
@@ -156,13 +155,11 @@ def _variables(job: Job) -> str:
 
 
 def _limits(config: TrainConfig) -> str:
-    files = (
-        "as many open files as the nodes allow" if config.open_files == "auto" else f"{config.open_files} open files"
-    )
+    limit = "the node's maximum" if config.open_files == "auto" else str(config.open_files)
     end_s, stall_s = config.max_duration_s, config.stall_timeout_s
     end = f"; ended after {render_duration(end_s)}" if end_s is not None else ""
     stall = f"; ended after {render_duration(stall_s)} without progress" if isinstance(stall_s, int) else ""
-    return f"{files}{end}{stall}"
+    return f"open-file limit: {limit}{end}{stall}"
 
 
 def _preparation(order: Order) -> str:
@@ -172,16 +169,8 @@ def _preparation(order: Order) -> str:
     return "; ".join(parts)
 
 
-def render_duration(seconds: int) -> str:
-    """Seconds in the largest unit that comes out even: "2 h", "90 min", "45 s"."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds % size == 0:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
-
-
 def job_name(name: str, command: Sequence[str]) -> str:
-    """[train] name; for "auto" after what is run: train_mnist of `python train_mnist.py`, or the program."""
+    """[train] name; for "auto" that of the program: train_mnist for `python train_mnist.py`."""
     if name != "auto":
         return name
     program = find_program(command) or "job"
@@ -190,7 +179,7 @@ def job_name(name: str, command: Sequence[str]) -> str:
 
 
 def find_program(command: Sequence[str]) -> str | None:
-    """What a command runs: the script or module of `python train.py`, else its first word; None for no words. Pure."""
+    """The program of a command: the script or module of `python train.py`, else its first word. Pure."""
     words = [word for word in command if word]
     if tuple(words[:-1]) == SHELL:
         words = _words_of_line(words[-1])
@@ -200,7 +189,7 @@ def find_program(command: Sequence[str]) -> str | None:
 
 
 def _words_of_line(line: str) -> list[str]:
-    """The words of a line for the shell; of "cd a && python b.py" those from `python` on."""
+    """The words of a line for the shell; in "cd a && python b.py" those from `python` on."""
     try:
         words = shlex.split(line)
     except ValueError:  # quotes that only a shell understands
@@ -210,7 +199,7 @@ def _words_of_line(line: str) -> list[str]:
 
 
 def _program(words: Sequence[str]) -> str | None:
-    """What Python's own arguments run: a script or -m MODULE; None for others."""
+    """The script or -m MODULE in Python's arguments; None for neither."""
     for index, word in enumerate(words):
         if word == "-m":
             return next(iter(words[index + 1 :]), None)

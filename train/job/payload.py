@@ -1,4 +1,4 @@
-"""The files that a job needs on every node: node-side code, the scripts that ship with us, the user's own script."""
+"""The files that a job needs on every node: node-side code, this project's scripts, the user's own files."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from foundation.errors import ConfigError
 from foundation.progress import Report
 
 SCRIPTS_DIR = "train/scripts"
-"""Of the code tree, which has the same folders as this project."""
+"""In the code tree, which has the same folders as this project."""
 CODE = (
     "foundation/__init__.py",
     "foundation/decode.py",
@@ -29,19 +29,18 @@ CODE = (
     "train/node",
     "train/scripts",
 )
-"""What the nodes get of this project: files, and folders with all Python files in them."""
-
+"""What the nodes get of this project: files, and all Python files in folders."""
 
 Approve = Callable[[Path, int, int], None]
-"""Takes a folder, and how many files and bytes of it are sent."""
+"""Takes a folder, and the number of files and bytes to send from it; raises to refuse."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Payload:
-    """The trees of a job. `script` is a path in the project tree if is_own, in the code tree if not.
+    """The trees of a job. script: a path in the project tree if is_own, else in the code tree.
 
-    code: what this project brings along. project: the user's script and what [bootstrap] sync names, at the paths
-    that they have below the folder of cluster.toml; None when there is nothing of the kind.
+    code: this project's files. project: the user's script and [bootstrap] sync, at their paths below the folder of
+    cluster.toml; None for no such files.
     """
 
     code: Tree
@@ -64,12 +63,12 @@ def find_script(script: str, *, project_dir: Path) -> Path | None:
         return None
     if path.is_dir():
         raise ConfigError(
-            f'train.script = "{script}": {path} is a folder, and not a script',
+            f'train.script = "{script}": {path} is a folder, not a script',
             hint=f'name a file in it, such as script = "{script.rstrip("/")}/{find_likely(path)}"',
         )
     raise ConfigError(
-        f'train.script = "{script}": there is no such file in {project_dir}, nor does a script of that name ship '
-        f"with this project (those are: {', '.join(shipped_scripts())})",
+        f'train.script = "{script}": no such file in {project_dir}, and no such script ships with cluster '
+        f"(those are {', '.join(shipped_scripts())})",
         hint="correct [train] script in cluster.toml, then run the command again",
     )
 
@@ -90,10 +89,10 @@ def collect_trees(
     command: Sequence[str] = (),
     approve: Approve = lambda _folder, _files, _size_bytes: None,
 ) -> Payload:
-    """Read all that the nodes get beside the library; project_dir is the folder of cluster.toml.
+    """Read all files that the nodes get besides the library. project_dir: the folder of cluster.toml.
 
-    A script from outside of that folder lies at its base name. `exclude` does not count for it. command: what is run
-    in place of the script, if anything is. approve: called with what sync = "auto" has found, before it is read.
+    A script from outside that folder gets its base name as its path, and ignores `exclude`. command: what runs
+    instead of the script, if anything. approve: called with the files that sync = "auto" finds, before reading them.
     Raises ConfigError, ClusterError as bootstrap.sync does, and as approve does.
     """
     own = find_script(script, project_dir=project_dir)
@@ -111,8 +110,12 @@ def collect_trees(
 def _find_beside(
     script: Path | None, command: Sequence[str], *, project_dir: Path, exclude: Sequence[str], approve: Approve
 ) -> Found:
-    """The folder of the user's own program; of a command's, where one of its words is a file of the project."""
-    program = next((project_dir / word for word in command if _is_file(project_dir, word)), None) if command else script
+    """The folder of the user's own program; of a command, that of the first word that is a file of the project."""
+    program = (
+        next((project_dir / word for word in command if is_project_file(project_dir, word)), None)
+        if command
+        else script
+    )
     if program is None or not program.resolve().is_relative_to(project_dir.resolve()):
         return Found()
     found = find_beside(program, project_dir=project_dir, exclude=exclude)
@@ -120,8 +123,8 @@ def _find_beside(
     return found
 
 
-def _is_file(folder: Path, word: str) -> bool:
-    """Whether a word of a command is a file's path: it may be anything, such as a whole program."""
+def is_project_file(folder: Path, word: str) -> bool:
+    """Whether a word of a command is a file's path: a word can be anything, even a whole program."""
     try:
         return bool(word) and (folder / word).is_file()
     except (OSError, ValueError):
@@ -129,22 +132,22 @@ def _is_file(folder: Path, word: str) -> bool:
 
 
 def find_shadowed(script: str, *, project_dir: Path) -> str | None:
-    """What to tell a user whose own script has the name of one that ships with this project; None for others."""
+    """The message for a user whose own script has the name of a shipped one; None for others."""
     if script not in shipped_scripts() or not (project_dir / script).is_file():
         return None
     return (
-        f'train.script = "{script}": your own {project_dir / script} is run, and not the script of that name that '
-        "ships with cluster (rename yours to run that one)"
+        f'train.script = "{script}" is your own {project_dir / script}, not the script of that name that ships with '
+        "cluster (to run that one, rename yours)"
     )
 
 
 def code_digest() -> str:
-    """The digest of what this version of the project brings along: the name of its folder on the nodes."""
+    """The digest of this version's code tree: the name of its folder on the nodes."""
     return _read_code().digest
 
 
 def _add_script(found: Found, script: Path, project_dir: Path) -> str:
-    """Put the user's script beside what was found; its path in the tree. Raises ConfigError."""
+    """Add the user's script to the files; returns its path in the tree. Raises ConfigError."""
     path = os.path.relpath(script, project_dir)
     if path.startswith("../"):
         path = script.name
@@ -153,8 +156,8 @@ def _add_script(found: Found, script: Path, project_dir: Path) -> str:
     taken = path in found.folders or any(other.startswith(f"{path}/") for other in found.files)
     if taken or (there is not None and there[0] != place):
         raise ConfigError(
-            f'train.script = "{script}": [bootstrap] sync brings another {path} to the same place',
-            hint="rename one of them, or put the script into the folder of cluster.toml",
+            f'train.script = "{script}": [bootstrap] sync sends another {path} to the same path',
+            hint="rename one of them, or move the script into the folder of cluster.toml",
         )
     found.files[path] = (place, place.stat())
     return path

@@ -1,4 +1,4 @@
-"""Which process of a job runs on which node, as launch.py will have it, and with which GPUs. Pure."""
+"""Which process of a job runs on which node, as its engine places them, and with which GPUs. Pure."""
 
 import difflib
 from collections import Counter
@@ -15,10 +15,10 @@ SSH_PORT = "22"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """A job's processes. nodes: those that it runs on, the cluster's head first, for that is where launch.py runs.
+    """A job's processes. nodes: those that it uses, the cluster's head first, because the launcher runs there.
 
-    hostfile: private addresses for launch.py, in its order, with the port where it is not 22. workers, servers: how
-    many, by the node's name.
+    hostfile: the launcher's, private addresses with the port where it is not 22. workers, servers: their number by the
+    node's name.
     """
 
     nodes: tuple[ReadyNode, ...]
@@ -28,25 +28,25 @@ class Placement:
 
     @property
     def processes(self) -> Mapping[str, int]:
-        """How many processes run on each node, the idle scheduler aside; nodes without any are not there."""
+        """The number of processes by node, without the idle scheduler; only nodes that have some."""
         return {name: count for name, count in (Counter(self.workers) + Counter(self.servers)).items() if count}
 
     @property
     def of_workers(self) -> tuple[ReadyNode, ...]:
-        """The nodes that workers run on."""
+        """The nodes with workers."""
         return tuple(node for node in self.nodes if self.workers.get(node.host.name))
 
     @property
     def most_workers(self) -> int:
-        """On one node."""
+        """The largest number of workers on a node."""
         return max(self.workers.values(), default=0)
 
 
 def find_hosts(hosts: Sequence[str], nodes: Sequence[ReadyNode]) -> tuple[ReadyNode, ...]:
-    """The nodes that [train] hosts names, in its order; all of them when it names none.
+    """The nodes that [train] hosts names, in its order; all nodes when it is empty.
 
-    A host is a node's name or private address, or either with launch.py's ":22"; or a host of the user's own among
-    `nodes`, as he named it. Raises ConfigError for others.
+    A host is a node's name or private address, either also with ":22"; or the spec of one of the user's own hosts
+    among `nodes`. Raises ConfigError for others.
     """
     own = [node for node in nodes if not node.host.spec]
     known = {node.host.name: node for node in own} | {node.host.private_ip: node for node in own}
@@ -58,19 +58,19 @@ def find_hosts(hosts: Sequence[str], nodes: Sequence[ReadyNode]) -> tuple[ReadyN
             continue
         name, colon, port = host.partition(":")
         if colon and port != SSH_PORT:
-            raise ConfigError(f'train.hosts: "{host}": ssh on the nodes is at port {SSH_PORT}')
+            raise ConfigError(f'train.hosts: "{host}": the nodes use port {SSH_PORT} for ssh')
         node = known.get(name)
         if node is None:
             listed = ", ".join(f"{node.host.name} ({node.host.private_ip})" for node in own)
             nearest = difflib.get_close_matches(name, known, n=1)
             meant = f'; did you mean "{nearest[0]}"?' if nearest else ""
-            raise ConfigError(f'train.hosts: "{host}" is no node of this cluster{meant}', hint=f"one of: {listed}")
+            raise ConfigError(f'train.hosts: "{host}" is not a node of this cluster{meant}', hint=f"one of: {listed}")
         found.append(node)
     return tuple(found) or tuple(nodes)
 
 
 def place(chosen: Sequence[ReadyNode], *, head: ReadyNode, launcher: Launcher, workers: int, servers: int) -> Placement:
-    """Spread a job over the nodes as its engine does; without servers there is one worker, on the first of them."""
+    """Place a job's processes as its engine does; without servers, one worker on the first of the nodes."""
     engine = ENGINES[launcher]
     if engine.is_on_head:
         chosen = [head]
@@ -91,7 +91,7 @@ def place(chosen: Sequence[ReadyNode], *, head: ReadyNode, launcher: Launcher, w
 
 
 def share_gpus(gpus: int, workers: int) -> tuple[tuple[int, ...], ...]:
-    """A node's GPUs for each of its workers: equal parts, () where they do not come out even. Pure."""
+    """The GPUs of each of a node's workers, in equal parts; () where they cannot be divided equally. Pure."""
     if not workers or not gpus or gpus % workers:
         return ()
     size = gpus // workers
@@ -101,9 +101,9 @@ def share_gpus(gpus: int, workers: int) -> tuple[tuple[int, ...], ...]:
 def describe_hosts(
     placement: Placement, *, words: Callable[[ReadyNode], tuple[str, ...]], target: Callable[[ReadyNode], str | None]
 ) -> tuple[JobHost, ...]:
-    """The hosts of a job, as its order has them; a host that is not the cluster's has its own paths.
+    """The hosts of a job's order; one that is not a node of the cluster has paths of its own.
 
-    words: the command of the job's processes on a host. target: where the user's files are copied to there.
+    words: the command of the job's processes on a host. target: the folder there to copy the user's files to.
     """
 
     def place_of(node: ReadyNode) -> Place:
@@ -129,9 +129,9 @@ def describe_hosts(
 
 
 def rebase(path: str, *, head: ReadyNode, node: ReadyNode, project_dir: str | None) -> str:
-    """The path on a node of a file in one of the head's trees; others as they are.
+    """The path on a node of a file in one of the head's trees; other paths unchanged.
 
-    project_dir: where the node has the user's files when the job runs.
+    project_dir: the folder of the user's files on the node while the job runs.
     """
     for here, there in ((head.project_dir, project_dir), (head.code_dir, node.code_dir)):
         if here is not None and there is not None and path.startswith(f"{here}/"):
@@ -142,18 +142,18 @@ def rebase(path: str, *, head: ReadyNode, node: ReadyNode, project_dir: str | No
 def other_warnings(
     placement: Placement, library: str, library_of: Callable[[ReadyNode], str], *, staged: bool, of_nodes: bool
 ) -> Iterator[str]:
-    """What the user should know of hosts that are not the cluster's.
+    """Warnings about hosts that are not nodes of the cluster.
 
-    library: the nodes'. of_nodes: the job has the credentials of the nodes' instance profile.
+    library: the nodes'. of_nodes: the job uses the credentials of the nodes' instance profile.
     """
     others = [node for node in placement.nodes if node.host.spec]
     for node in others:
         found = library_of(node)
         if found != library:
             yield (
-                f"{node.host.name} gets {found}, and the nodes {library}: they may not understand each other; set "
-                "[bootstrap] mxnet to what is for both"
+                f"{node.host.name} gets {found} and the nodes {library}, which may be incompatible: set [bootstrap] "
+                "mxnet to a version for both"
             )
     if others and staged and of_nodes:
         names = ", ".join(node.host.name for node in others)
-        yield f"{names}: without the cluster's instance profile, data is fetched for as long as the head's keys last"
+        yield f"{names}: has no instance profile, so it can fetch data only until the head's credentials expire"

@@ -1,4 +1,4 @@
-"""A training job: what it is. Pure."""
+"""Plans a training job from its configuration and the nodes. Pure."""
 
 import secrets as random_secrets
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from msgspec import structs
 from bootstrap.apply import ReadyNode
 from bootstrap.environment.target import choose_mxnet
 from train.engines import ENGINES
-from train.job.checks import Wanted, check
+from train.job.checks import ProposedJob, check
 from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import Threads, choose_gpus, choose_servers, choose_threads, job_name, script_options
 from train.job.placement import Placement, describe_hosts, find_hosts, other_warnings, place, rebase
@@ -23,10 +23,10 @@ from train.s3.environment import S3Access
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One run: its order, as yet without secrets, and what the user is told of it.
+    """One run: its order, still without secrets, and what the user sees of it.
 
-    config: [train], with what goes over it. gpus: the value of --gpus, None when there is none. reading: how its
-    workers read s3://. credentials: what they are, in a line. warnings: what the user should know.
+    config: [train] with its overrides. gpus: the value of --gpus, None for none. reading: how its workers read s3://.
+    credentials: a line that describes them.
     """
 
     order: Order
@@ -39,7 +39,7 @@ class Job:
 
 
 def new_job_id() -> str:
-    """A name for a job: when it began, and something that nobody else has."""
+    """A unique id for a job, which begins with the time."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{random_secrets.token_hex(3)}"
 
 
@@ -58,12 +58,11 @@ def plan_job(
     survey: Survey | None = None,
     hidden: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Job:
-    """Decide what a job is; `script` is its absolute path on the nodes, `command` replaces it. Pure.
+    """Plan a job. script: its absolute path on the nodes; `command` replaces it. Pure.
 
-    nodes: the cluster's, the head first. access: of the job to S3; [train] env goes over its variables. credentials:
-    what they are, in a line. mxnet: [bootstrap]'s. program: the text of the user's own program that is run, as far as
-    it is known. survey: what AWS was asked, where it was. hidden: see Order. Raises ConfigError for what makes no
-    sense.
+    nodes: the head first. access: the job's access to S3; [train] env overrides its variables. credentials: a line
+    that describes them. mxnet: [bootstrap]'s. program: the text of the user's own program, as far as it is known.
+    survey: what AWS answered, if it was asked. hidden: see Order. Raises ConfigError for an invalid job.
     """
     head = nodes[0]
     survey = survey or Survey()
@@ -77,7 +76,7 @@ def plan_job(
     library = library_of(head)
     reading = plan_reading(data, access, library=library, program=program)
     staged = reading.mode == "stage"
-    wanted = Wanted(
+    proposed = ProposedJob(
         config=config,
         placement=placement,
         library=library,
@@ -92,12 +91,12 @@ def plan_job(
     )
     warnings = (
         *([access.warning] if access.warning is not None else []),
-        *check(wanted),
+        *check(proposed),
         *reading_warnings(reading, config, access),
         *other_warnings(placement, library, library_of, staged=staged, of_nodes=access.of_nodes),
     )
     threads = choose_threads(placement)
-    gpus, shares = choose_gpus(config, wanted.gpus, most_workers=placement.most_workers)
+    gpus, shares = choose_gpus(config, proposed.gpus, most_workers=placement.most_workers)
     options = script_options(config, gpus=gpus, shipped=is_shipped)
 
     def target(node: ReadyNode) -> str | None:
@@ -107,14 +106,14 @@ def plan_job(
         there = rebase(script, head=head, node=node, project_dir=target(node) or node.project_dir)
         return tuple(command) or (node.python, there, *config.args, *options)
 
-    reads_url = data.url is not None and not (command or staged or wanted.reads_something_else)
+    reads_url = data.url is not None and not (command or staged or proposed.reads_something_else)
     order = Order(
         job=job_id,
         name=job_name(config.name, command or (_base(script),)),
         queue=config.queue,
         python=head.python,
         launcher=config.launcher,
-        workers=wanted.workers,
+        workers=proposed.workers,
         servers=sum(placement.servers.values()),
         kv_store=config.kv_store,
         start_timeout_s=config.start_timeout_s,
@@ -140,7 +139,7 @@ def plan_job(
         project=_base(head.project_dir) if head.project_dir else None,
         owner=survey.owner,
         results_url=data.results,
-        data_check=DataCheck(url=data.url, needed=wanted.reads_data_url) if reads_url and data.url else None,
+        data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
         **copy_settings(config),
     )
     staging = reading_environment(reading, data, placement, access)
@@ -167,7 +166,7 @@ def _place(config: TrainConfig, nodes: Sequence[ReadyNode]) -> Placement:
 
 
 def _environment(order: Order, data: DataConfig, config: TrainConfig, threads: Threads) -> dict[str, str]:
-    """What a job's processes get of this project's own."""
+    """The variables that this project sets for a job's processes."""
     env = {
         "PATH": f"{order.python.rpartition('/')[0]}:/usr/local/bin:/usr/bin:/bin",
         "OMP_NUM_THREADS": str(threads.count),
@@ -176,7 +175,7 @@ def _environment(order: Order, data: DataConfig, config: TrainConfig, threads: T
         "CLUSTER_JOB_NAME": order.name,
     }
     if config.p3:
-        env["MXNET_UPDATE_ON_KVSTORE"] = "0"  # P3's servers only add up; MXNet's scripts ask for more by default
+        env["MXNET_UPDATE_ON_KVSTORE"] = "0"  # P3's servers only add up gradients, and cannot update the model
     urls = {"CLUSTER_DATA_URL": data.url, "CLUSTER_RESULTS_URL": data.results, "CLUSTER_OUTPUT_URL": order.output_url}
     return env | {key: url for key, url in urls.items() if url is not None}
 

@@ -1,4 +1,4 @@
-"""What can be known of the user's own program from its text: what it imports from beside it, how it takes kv_store."""
+"""What the text of the user's own program tells: the modules that it imports, and its option for kv_store."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,10 +14,9 @@ _LONGEST_BYTES = 1_000_000
 
 
 def read_program(script: str, *, command: Sequence[str], project_dir: Path) -> str:
-    """The text of the user's own Python program that a job runs, and of the modules that it imports from its folder.
+    """The text of the user's own Python program, with the modules that it imports from its folder; "" for others.
 
-    command: what is run in place of [train] script; empty where that is run. "" where it is no Python program of the
-    user's, or not known.
+    command: what runs instead of [train] script, () for nothing.
     """
     path = project_dir / (find_program(command) or script)
     if path.suffix != ".py" or not path.is_file():
@@ -26,7 +25,7 @@ def read_program(script: str, *, command: Sequence[str], project_dir: Path) -> s
 
 
 def _read(path: Path, *, folder: Path) -> Iterator[str]:
-    """The texts of a program and of its modules, each once."""
+    """The text of a program and of each of its modules."""
     seen: set[Path] = set()
     left = [path]
     while left:
@@ -42,9 +41,9 @@ def _read(path: Path, *, folder: Path) -> Iterator[str]:
 
 
 def _find_imports(text: str, *, at: Path, folder: Path) -> Iterator[tuple[Path, str]]:
-    """(folder, dotted name) of all that may be a module: "from a import b" may name a.py and a/b.py. Pure.
+    """(folder, dotted name) of all possible modules: "from a import b" may mean a.py and a/b.py. Pure.
 
-    at: the folder of the file that the text is of; folder: the program's, where absolute names are looked for.
+    at: the folder of this file. folder: the program's, for absolute imports.
     """
     for origin, names, modules in _IMPORT.findall(text):
         for module in filter(None, (word.split()[0] for word in modules.split(",") if word.split())):
@@ -63,10 +62,10 @@ def _find_imports(text: str, *, at: Path, folder: Path) -> Iterator[tuple[Path, 
 
 
 def choose_kv_store_option(option: str, program: str) -> str:
-    """The option that a program of the user's own gets kv_store by; "" for none. Pure.
+    """The option that passes kv_store to the user's own program; "" for none. Pure.
 
-    option: [train] kv_store_option; "auto" takes the one that the program's text names. program: its text, "" where it
-    is not known: then the one of MXNet's own examples.
+    option: [train] kv_store_option; "auto" takes the one that the program's text names. program: its text; "" if
+    unknown, then "auto" takes that of MXNet's own examples.
     """
     if option != "auto" or not program:
         return KV_STORE_OPTION if option == "auto" else option

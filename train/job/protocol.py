@@ -1,10 +1,10 @@
-"""What this machine and the nodes tell each other about a job: its order, its record, its log and the answers to both.
+"""The forms of a job that this machine and the nodes exchange: order, record, log and answers.
 
-Both sides import this module: the command line here, and the programs of train/node there. Nothing that comes from a
-node or from S3 is used before it was decoded here: a value has its type and is within its limits, or there is a
-ValueError that says in a line what is wrong. Keys that a newer version writes are skipped.
+The command line imports this module here, and the programs of train/node on the nodes. Everything from a node or from
+S3 is decoded here before use: each value has its type and is within its limits, or a ValueError says in a line what
+is wrong. Keys of a newer version are skipped.
 
-On the nodes it runs on Python 3.9, so types are written as msgspec reads them there: Optional[str], not str | None.
+The nodes run it on Python 3.9, so types are written as msgspec reads them there: Optional[str], not str | None.
 Pure.
 """
 
@@ -18,14 +18,14 @@ from msgspec.json import Decoder
 from foundation.decode import decode
 
 MAX_LINE_BYTES = 8 << 20
-"""Of a line from the head; the longest is the list of all jobs."""
+"""The longest line from the head; the list of all jobs is the longest there is."""
 MAX_RECORD_BYTES = 1 << 20
-MAX_RECORD_DEPTH = 32  # of lists in lists; printed with indentation, each level makes all below it longer
+MAX_RECORD_DEPTH = 32  # nested lists; printed with indentation, each level lengthens all below it
 MAX_JOBS = 1000  # the head keeps 50 that have ended
 MAX_VALUES = 600_000  # in the list of all jobs
 LONGEST_ERROR = 500  # characters
 OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-"""As train.job.plan.new_job_id makes them."""
+"""The ids that train.job.plan.new_job_id makes."""
 
 Launcher = Literal["ssh", "local", "mpi"]
 KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device"]
@@ -34,18 +34,18 @@ JobState = Literal["queued", "starting", "running", "ending", "done", "failed", 
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
 
 ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
-"""The name of an environment variable, to be matched in full."""
+"""The whole name of an environment variable."""
 SHELL = ("bash", "-c")
-"""What runs a command that is given as one line, as launch.py has it."""
+"""Runs a command given as one line, as launch.py does."""
 
 JobId = Annotated[str, Meta(max_length=128, pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
 Name = Annotated[str, Meta(max_length=255, pattern=r"\A[^\r\n]*\Z")]
 Moment = Annotated[float, Meta(ge=0, le=32_503_680_000)]  # seconds since the epoch; to the year 3000
 ExitCode = Annotated[int, Meta(ge=-255, le=255)]
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
-ProcessNumber = Annotated[int, Meta(ge=0, lt=1 << 15)]  # each is kept as long as its log is read
+ProcessNumber = Annotated[int, Meta(ge=0, lt=1 << 15)]  # a reader of the log keeps each one in memory
 LeftOnHost = list[tuple[Count, str]]
-"""What could not be ended: (pid, command line); pid 0 stands for a host that could not be searched."""
+"""Processes that did not end: (pid, command line); pid 0: the host could not be searched."""
 Left = dict[Name, LeftOnHost]
 
 
@@ -53,9 +53,9 @@ Left = dict[Name, LeftOnHost]
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """What a host that is not a node of the cluster has of its own.
+    """How to run a job on a host that is not a node of the cluster.
 
-    code_dir: this project's files there. cwd, command, sync_dst_dir: as the order has them for the nodes.
+    code_dir: this project's files there. cwd, command, sync_dst_dir: as in the order for the nodes.
     """
 
     user: Name
@@ -68,7 +68,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class JobHost(Struct, frozen=True, kw_only=True):
-    """A host of a job: `name` for people, `ip` its private address. place: None for a node of the cluster."""
+    """A host of a job. ip: its private address. place: None for a node of the cluster."""
 
     name: Name
     ip: Name = ""
@@ -77,16 +77,16 @@ class JobHost(Struct, frozen=True, kw_only=True):
 
 
 class DataCheck(Struct, frozen=True, kw_only=True):
-    """What every host of workers tries to read. needed: the job fails where one cannot."""
+    """A URL that every host of workers tries to read. needed: the job fails if one cannot."""
 
     url: str
     needed: bool
 
 
 class RunSettings(Struct, kw_only=True):
-    """What goes from [train] to the processes on every node as it is, by the same names.
+    """Keys of [train] that the processes on every node get unchanged.
 
-    open_files: their limit of open files. p3: MXNet's P3. silence_timeout_s: how long a node may say nothing.
+    open_files: their open-file limit. p3: MXNet's P3. silence_timeout_s: how long a node may send nothing.
     """
 
     open_files: Union[int, Literal["auto"]] = "auto"
@@ -95,20 +95,20 @@ class RunSettings(Struct, kw_only=True):
 
 
 def copy_settings(given: Any) -> dict[str, Any]:
-    """Those of a [train] table, or of an order."""
+    """The RunSettings of a [train] table or an order, by name."""
     return {name: getattr(given, name) for name in RunSettings.__struct_fields__}
 
 
 class Order(RunSettings, kw_only=True):
-    """A job as the head takes it. Times in seconds.
+    """A job as the head receives it. Times in seconds.
 
-    hosts: the head first. hostfile: launch.py's, private addresses. gpus_per_worker: what a worker sees of its node's
-    GPUs, by its order there; () for all. secrets: variables of workers and servers that stand in no file.
+    hosts: the head first. hostfile: launch.py's, private addresses. gpus_per_worker: the GPUs that each worker of a
+    node sees, in their order; () for all. secrets: variables of workers and servers that are in no file.
     nodes_credentials: the secrets are those of the head's instance profile, which it reads itself. hidden: by "env",
-    "env_server" and "env_worker", the variables whose values the record does not tell.
+    "env_server" and "env_worker", the variables whose values the record masks.
     setup: the digest of [bootstrap] setup, whose exports the processes get. job_setup: [train] setup.
-    library, code, project: MXNet, and the digests of this project's files and of the user's.
-    before: the ids of the jobs whose end it waits for; jobs.py sets it.
+    library, code, project: MXNet, and the digests of this project's and the user's files.
+    before: the ids of the jobs that it waits for; jobs.py sets it.
     """
 
     job: JobId
@@ -148,7 +148,7 @@ class Order(RunSettings, kw_only=True):
 
     @property
     def output_url(self) -> Optional[str]:
-        """The folder in S3 that is this job's alone."""
+        """This job's own folder in S3."""
         return f"{self.results_url.rstrip('/')}/{self.job}/" if self.results_url else None
 
 
@@ -165,12 +165,12 @@ class JobResult(Struct, frozen=True, kw_only=True):
 
 
 class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of a job's log, `events`; the keys that are there tell its kind.
+    """A line of a job's log, `events`; its keys tell its kind.
 
-    t: seconds since the epoch. p: the number of a process; with role and host it is new, with rank or pid more of it is
-    known, with line that is its output, and with exit it has ended.
-    say: what the supervisor tells the user; stalled_since: since when the job has made no progress, 0: it does again.
-    warnings: all that hold from now on. result: the last line.
+    t: seconds since the epoch. p: the number of a process: with role and host a new one, with rank or pid more about
+    it, with line its output, with exit its end.
+    say: the supervisor's message to the user; stalled_since: when the job last made progress, 0: it does again.
+    warnings: all current ones. result: on the last line.
     """
 
     t: Moment
@@ -204,14 +204,14 @@ class RecordRole(Struct, frozen=True, kw_only=True):
 
 
 class Stall(Struct, frozen=True, kw_only=True):
-    """Why a job makes no progress, and since when, in seconds since the epoch."""
+    """Why a job makes no progress; since: seconds since the epoch."""
 
     text: str
     since: Moment = 0.0
 
 
 class Supervisor(Struct, frozen=True, kw_only=True):
-    """The process on the head that runs the job. start_time: in clock ticks since the head was started."""
+    """The process on the head that runs the job. start_time: in clock ticks since the head booted."""
 
     pid: Count
     start_time: Optional[Count]
@@ -255,7 +255,7 @@ class Record(Struct, kw_only=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it runs or will run."""
+        """Whether the job has ended."""
         return self.state in ENDED
 
     @property
@@ -272,7 +272,7 @@ class _Identified(Struct, frozen=True, kw_only=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """The job for which another one was refused."""
+    """The running job that is the reason for refusing another."""
 
     id: JobId
     name: Name
@@ -290,7 +290,7 @@ class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to `stop`. already: it had ended before."""
+    """The answer to `stop`. already: the job had ended before."""
 
     result: JobResult
     already: bool = False
@@ -309,29 +309,28 @@ class _Failure(Struct, frozen=True, kw_only=True):
 
 _FIRST_KEY = re.compile(rb'\s*\{\s*"([A-Za-z_]{1,40})"\s*:')
 _JOBS = re.compile(rb'\s*\{\s*"jobs"\s*:\s*\[')
-# In a string, and out of it.
 _SIGN = re.compile(rb'\\.|["\[\]{},]', re.DOTALL)
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _INNERMOST = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
 
 
 def find_first_key(line: bytes) -> str:
-    """The first key of a line's JSON object, by which the head's lines are told apart; "" where it begins otherwise."""
+    """The first key of a line's JSON object, which tells the head's lines apart; "" for other lines."""
     found = _FIRST_KEY.match(line)
     return found[1].decode("ascii") if found is not None else ""
 
 
 def parse_failure(line: bytes) -> str:
-    """What the head says went wrong, in a line. Raises ValueError."""
+    """The head's error message, in one line. Raises ValueError."""
     return shorten(decode(line, _Failure).error)
 
 
 def parse_record(data: bytes) -> Record:
     """A job's record. Raises ValueError."""
     if len(data) > MAX_RECORD_BYTES:
-        raise ValueError(f"it is longer than {MAX_RECORD_BYTES >> 20} MiB")
+        raise ValueError(f"longer than {MAX_RECORD_BYTES >> 20} MiB")
     if _is_deep(data):
-        raise ValueError("it is nested too deeply")
+        raise ValueError("nested too deeply")
     return decode(data, Record)
 
 
@@ -346,7 +345,7 @@ def _is_deep(data: bytes) -> bool:
 
 
 def find_record_id(data: bytes) -> Optional[str]:
-    """The id of a record that may be damaged otherwise; None where it has none."""
+    """The id in a record that may be damaged; None if it has none."""
     try:
         return decode(data, _Identified).id
     except ValueError:
@@ -354,23 +353,23 @@ def find_record_id(data: bytes) -> Optional[str]:
 
 
 def split_jobs(line: bytes) -> list[bytes]:
-    """The records in the head's list of jobs, as they are written, whatever each holds. Raises ValueError."""
+    """The records in the head's list of jobs, each as it is written. Raises ValueError."""
     opening = _JOBS.match(line)
     if opening is None:
-        raise ValueError("it is no list of jobs")
+        raise ValueError("not a list of jobs")
     if line.count(b",") > MAX_VALUES:
-        raise ValueError(f"it lists more than {MAX_VALUES} values")
+        raise ValueError(f"more than {MAX_VALUES} values in the list of jobs")
     try:
         found = [bytes(record) for record in _JOBS_DECODER.decode(line).jobs]
     except (ValueError, RecursionError):
         found = _split_damaged(line, opening.end())
     if len(found) > MAX_JOBS:
-        raise ValueError(f"it lists more than {MAX_JOBS} jobs")
+        raise ValueError(f"more than {MAX_JOBS} jobs in the list")
     return found
 
 
 def _split_damaged(line: bytes, begin: int) -> list[bytes]:
-    """The same of a list that no parser reads as a whole: one record in it would hide all others."""
+    """The records of a list that no parser reads as a whole: one damaged record must not hide the others."""
     found: list[bytes] = []
     for depth, sign, position in _walk(line, begin):
         if (sign == b"," and depth == 0) or depth < 0:
@@ -382,7 +381,7 @@ def _split_damaged(line: bytes, begin: int) -> list[bytes]:
 
 
 def _walk(data: bytes, begin: int) -> Iterator[tuple[int, bytes, int]]:
-    """Each bracket, brace and comma outside of strings: the depth after it, the sign, and where it stands."""
+    """Each bracket, brace and comma outside of strings: (depth after it, sign, position)."""
     depth, in_string = 0, False
     for match in _SIGN.finditer(data, begin):
         sign = match[0]
@@ -393,7 +392,15 @@ def _walk(data: bytes, begin: int) -> Iterator[tuple[int, bytes, int]]:
             yield depth, sign, match.start()
 
 
+def render_duration(seconds: float) -> str:
+    """A duration in the largest unit without a remainder: "2 h", "90 min", "0.5 s"."""
+    for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return f"{seconds // unit_s:.0f} {unit}"
+    return f"{seconds:g} s"
+
+
 def shorten(text: str) -> str:
-    """A text from elsewhere in one line of limited length."""
+    """A foreign text in one line of limited length."""
     line = "; ".join(part.strip() for part in text[: 4 * LONGEST_ERROR].splitlines() if part.strip())
     return line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 3]}..."

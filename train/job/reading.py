@@ -1,6 +1,6 @@
 """How a job's workers read their data from S3, and what its credentials allow there. Pure.
 
-MXNet reads s3:// itself, or local files that train/node/staging/ stages for it, and has a worker's Python read.
+MXNet reads s3:// itself, or local files that train/node/staging/ fetches.
 """
 
 import re
@@ -16,26 +16,26 @@ from train.job.placement import Placement
 from train.s3.environment import S3Access
 
 INSTANCE_CREDENTIALS_S = 6 * 3600
-"""How long those of an instance profile are valid at most; a job that starts may find them half used up."""
+"""The longest validity of an instance profile's credentials; they may be half used up when a job starts."""
 SHORT_S = 2 * 3600
-"""Credentials that end sooner are warned of in a job that has no time limit: AWS gives some for an hour alone."""
+"""A job without a time limit gets a warning if its credentials end sooner: some are valid for only an hour."""
 _STAGE = 'set [data] mode = "stage"'
 _PYTHON_READERS = re.compile(r"\b(ImageRecordDataset|RecordFileDataset|MXIndexedRecordIO|ImageIter|ImageDetIter)\b")
 _OF_NODES = f'set [provision] instance_profile = "auto", and {_STAGE.removeprefix("set ")}'
-# An s3:// URL within a word, up to what a shell, MXNet's readers or IAM do not take for a part of it. MXNet's readers
-# take several with ; between them, other programs with a comma.
+# An s3:// URL within a word, up to a character that a shell, MXNet's readers or IAM do not accept. MXNet's readers
+# separate URLs by ; and other programs by commas.
 _URL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/(?:(?!,s3://)[^\s;'\"`|<>()?#*$\\\x00-\x1f\x7f])*)?"
 _URLS = re.compile(_URL)
 _SAVED = re.compile(rf"--model[-_]prefix(?:=|\s+)['\"]?({_URL})")
-"""MXNet's own option for where a model is saved, and loaded from."""
+"""MXNet's own option for where it saves and loads a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """mode: who reads from S3, MXNet ("native") or stage.py. why: in a few words, for the reader.
+    """mode: what reads S3, MXNet ("native") or stage.py. why: the reason in a few words.
 
-    limit_s: for how many seconds MXNet can read, which cannot renew its credentials; None where nothing ends, or
-    where it is not known. unreadable: a reader that the program uses and that cannot read s3:// in this mode.
+    limit_s: after so many seconds MXNet's credentials, which it cannot renew, end; None: no or an unknown limit.
+    unreadable: a reader that the program uses and that cannot read s3:// in this mode.
     """
 
     mode: Literal["native", "stage"]
@@ -45,18 +45,18 @@ class Reading:
 
 
 def find_python_reader(program: str) -> str | None:
-    """The first reader of MXNet's that a program names and that opens files by Python, which cannot open s3://. Pure.
+    """The first of MXNet's readers in a program that opens files with Python, which cannot open s3://. Pure.
 
-    Each opens an index or a list so; MXNet's C++ code opens what other readers read.
+    Each of them opens an index or a list like this; other readers leave all files to MXNet's C++ code.
     """
     found = _PYTHON_READERS.search(program)
     return found[0] if found is not None else None
 
 
 def plan_reading(data: DataConfig, access: S3Access, *, library: str, program: str = "") -> Reading:
-    """Decide for a job; library: "mxnet==1.7.0.post2", "source@v1.7.x". program: its text, as far as it is known.
+    """Decide for a job. library: "mxnet==1.7.0.post2", "source@v1.7.x". program: its text, as far as it is known.
 
-    Raises ConfigError where MXNet is to read s3:// itself and is known not to.
+    Raises ConfigError for mode "native" with an MXNet that cannot read s3://.
     """
     wheel = find_wheel(library)
     reads = wheel.reads_s3 if wheel is not None else None  # None: not known
@@ -65,16 +65,16 @@ def plan_reading(data: DataConfig, access: S3Access, *, library: str, program: s
     reader = find_python_reader(program)
     if data.mode == "native" or (data.mode == "auto" and reads and reader is None):
         limit_s = INSTANCE_CREDENTIALS_S if access.of_nodes else access.left_s
-        why = f"{library} can" if reads else "as [data] mode says"
+        why = f"{library} can" if reads else "set by [data] mode"
         return Reading(mode="native", why=why, limit_s=limit_s, unreadable=reader)
     if data.mode == "stage":
-        return Reading(mode="stage", why="as [data] mode says")
+        return Reading(mode="stage", why="set by [data] mode")
     cannot = f"{reader} cannot" if reads else f"{library} {'cannot' if reads is False else 'may not'}"
     return Reading(mode="stage", why=f"{cannot} read s3://")
 
 
 def reading_environment(reading: Reading, data: DataConfig, placement: Placement, access: S3Access) -> dict[str, str]:
-    """What a job's processes get to read so."""
+    """The variables of a job's processes for this way of reading."""
     if reading.mode == "native":
         return {}
     env = {"CLUSTER_DATA_MODE": "stage", "CLUSTER_DATA_RANKS": " ".join(guess_ranks(placement))}
@@ -88,47 +88,47 @@ def reading_environment(reading: Reading, data: DataConfig, placement: Placement
 
 
 def guess_ranks(placement: Placement) -> list[str]:
-    """The nodes of the workers by the ranks that these will probably get.
+    """The workers' nodes in the order of the ranks that ps-lite will probably assign.
 
-    ps-lite gives them by address, as text and backwards (its src/van.cc, ProcessAddNodeCommandAtScheduler). Where it
-    is otherwise, data is fetched ahead of need for nobody.
+    It sorts addresses as text, in descending order (src/van.cc, ProcessAddNodeCommandAtScheduler). A wrong guess only
+    makes prefetching useless.
     """
     nodes = sorted(placement.of_workers, key=lambda node: node.host.private_ip, reverse=True)
     return [node.host.name for node in nodes for _ in range(placement.workers[node.host.name])]
 
 
 def reading_warnings(reading: Reading, config: TrainConfig, access: S3Access) -> list[str]:
-    """What the user should know of a job that uses what cannot read so, or that may run longer than its credentials."""
+    """Warnings about a reader that cannot read s3:// in this mode, and credentials that end before the job."""
     said = []
     if reading.unreadable is not None:
-        said.append(f'data.mode = "native": {reading.unreadable}, in the program, cannot read s3:// so: {_STAGE}')
+        said.append(f'data.mode = "native": {reading.unreadable}, which the program uses, cannot read s3://: {_STAGE}')
     wanted_s = config.max_duration_s
-    # Those of this machine are renewed by nobody. Those of an instance profile are, where data is staged.
+    # Nobody renews this machine's credentials; staging renews those of an instance profile.
     limit_s, todo = (access.left_s, _OF_NODES) if access.left_s is not None else (reading.limit_s, _STAGE)
     if limit_s is not None and wanted_s is not None and wanted_s > limit_s:
         said.append(
-            f'train.max_duration = "{config.max_duration}": the credentials that this job uses S3 with end before, '
-            f"after {render_left(limit_s)}, and cannot be renewed: {todo}"
+            f'train.max_duration = "{config.max_duration}": the job\'s S3 credentials end after '
+            f"{render_left(limit_s)} and cannot be renewed: {todo}"
         )
     elif wanted_s is None and access.left_s is not None and access.left_s < SHORT_S:
         said.append(
-            f"the credentials of this job end in {render_left(access.left_s)}, and cannot be renewed: after that "
-            f"the job can neither read nor write S3. For a longer job, {todo}"
+            f"the job's credentials end in {render_left(access.left_s)} and cannot be renewed: after that it can "
+            f"neither read nor write S3. For a longer job, {todo}"
         )
     return said
 
 
 def render_left(seconds: float) -> str:
-    """A time that is left, in hours and minutes: "11 h 59 min"."""
+    """A remaining time in hours and minutes: "11 h 59 min"."""
     minutes = int(seconds // 60)
     return f"{minutes // 60} h" if minutes % 60 == 0 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def render_reading(reading: Reading) -> str:
-    """The reading in a few words, as it stands behind where S3 is. Pure."""
+    """The reading in a few words. Pure."""
     if reading.mode == "stage":
         return f"read from files staged on the nodes ({reading.why})"
-    end = f", for {render_left(reading.limit_s)} at most" if reading.limit_s is not None else ""
+    end = f", for at most {render_left(reading.limit_s)}" if reading.limit_s is not None else ""
     return f"read by MXNet itself ({reading.why}){end}"
 
 
@@ -136,9 +136,9 @@ def render_reading(reading: Reading) -> str:
 
 
 def find_scope(config: TrainConfig, data: DataConfig, *, command: Sequence[str] = ()) -> S3Scope:
-    """What a job needs: to read and write what [data] names, to read what else is named, to write at --model-prefix.
+    """What a job needs: to read and write what [data] names, to read all other URLs, to write at --model-prefix.
 
-    command: what is run in place of [train] script.
+    command: what runs instead of [train] script.
     """
     words = "\n".join(command or config.args)
     variables = [value for env in (config.env, config.env_server, config.env_worker) for value in env.values()]
@@ -158,7 +158,7 @@ def find_scope(config: TrainConfig, data: DataConfig, *, command: Sequence[str] 
 def _without_covered(
     urls: Iterable[str], *, folders: Iterable[str], beginnings: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Those that are in no folder, and begin with none of the others. A bucket alone gets a slash behind it."""
+    """The URLs in none of the folders that begin with none of the others. A bucket's URL gets a final slash."""
     insides = tuple(f"{folder.rstrip('/')}/" for folder in folders)
     whole = {url if "/" in url.removeprefix("s3://") else f"{url}/" for url in urls}
     left = {url for url in whole if not f"{url}/".startswith(insides) and not url.startswith(beginnings)}
@@ -166,17 +166,17 @@ def _without_covered(
 
 
 def render_access(access: S3Access, scope: S3Scope) -> str:
-    """A job's credentials in a line: whose they are, what they may do, and how long."""
+    """A job's credentials in a line: whose they are, what they allow, and for how long."""
     if access.of_nodes:
         return "credentials: those of the nodes' instance profile"
     if not access.secrets:
-        return "credentials: none, since neither [data] nor the job's arguments and variables name a place in S3"
-    # Rounded up: what was made for 36 hours has some seconds less by now.
+        return "credentials: none, because neither [data] nor the job's arguments and variables name an S3 URL"
+    # Rounded up: credentials for 36 hours are some seconds old by now.
     left = f" for {render_left(access.left_s + 59)}" if access.left_s is not None else ""
     if access.warning is not None:
         return f"credentials: yours{left}, not limited"
     read = [url for url in scope.read if url not in scope.read_secretly]
     if scope.read_secretly:
-        read.append("what your variables name")
+        read.append("the URLs in your variables")
     allowed = [f"{verb} {', '.join(urls)}" for verb, urls in (("read", read), ("write", scope.written)) if urls]
     return f"credentials: temporary{left}, to {' and '.join(allowed)}"

@@ -1,4 +1,4 @@
-"""What AWS says of a job's data and its owner before the job starts."""
+"""Asks AWS about a job's data and owner before the job starts."""
 
 from collections import Counter
 from concurrent.futures import Future, wait
@@ -39,7 +39,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Data:
-    """What is below [data] url.
+    """The content of [data] url.
 
     records: the number of .rec files outside of validation folders. in_train: the number of those in train/.
     complete: everything below the URL was counted.
@@ -108,7 +108,7 @@ class Surveyor:
         self._data = run_in_thread(lambda: None if url is None else find_data(clients, url))
 
     def result(self, timeout_s: float = 10.0) -> Survey:
-        """What was found. What could not be found within `timeout_s` seconds is None. Does not raise."""
+        """The answers; None for those that took longer than `timeout_s` seconds. Does not raise."""
         pending: list[Future[Any]] = [self._owner, self._data]
         wait(pending, timeout=timeout_s)
         return Survey(

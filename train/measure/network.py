@@ -1,4 +1,4 @@
-"""Measures the network between nodes: bytes per second and round trips, one pair after another."""
+"""Measures the network between nodes, pair by pair: bytes per second and round trips."""
 
 import json
 import secrets
@@ -21,16 +21,16 @@ from train.job.protocol import Name, find_first_key, shorten
 from train.node.programs import program_words
 
 MAX_ALL_PAIRS = 8
-"""Nodes of which every ordered pair is measured; of more, a ring, and the head to all."""
+"""Up to so many nodes every ordered pair is measured; with more, a ring, and the head to all."""
 PINGS = 200
-START_S, PAIR_S = 60.0, 30.0  # at most: until all listen; what a pair takes beside the measured seconds
+START_S, PAIR_S = 60.0, 30.0  # the most time until all listen; for a pair besides the measured seconds
 PROGRAM = "bench_network"
-_BLOCKED = "cluster verify, which looks at the ports between nodes"
+_BLOCKED = "cluster verify checks the ports between nodes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """One direction between two nodes. bytes_per_s: as it arrived; round_trips_s: each of them, in seconds."""
+    """One direction between two nodes. bytes_per_s: measured at the receiver. round_trips_s: each one, in seconds."""
 
     source: str
     target: str
@@ -45,7 +45,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkResult:
-    """What was measured, and how: so many seconds over so many connections at once for each pair."""
+    """The measurement. seconds, streams: duration and number of parallel connections for each pair."""
 
     nodes: tuple[str, ...]
     pairs: tuple[Pair, ...]
@@ -54,14 +54,14 @@ class NetworkResult:
 
     @property
     def all_pairs(self) -> bool:
-        """Whether each node was measured to each other one."""
+        """Whether every ordered pair was measured."""
         return len(self.pairs) == len(self.nodes) * (len(self.nodes) - 1)
 
 
 def choose_pairs(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Which node sends to which; names: the head's first. Pure.
+    """The (source, target) pairs; names: the head's first. Pure.
 
-    Up to MAX_ALL_PAIRS of them each sends to each other one; of more the head to all, and round in a ring.
+    Up to MAX_ALL_PAIRS nodes every ordered pair; with more, the head to all others, and a ring.
     """
     if len(names) <= MAX_ALL_PAIRS:
         return tuple((source, target) for source in names for target in names if source != target)
@@ -72,7 +72,7 @@ def choose_pairs(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def measure_network(
     nodes: Sequence[ReadyNode], *, seconds: float, streams: int, on_pair: Callable[[Pair], None]
 ) -> NetworkResult:
-    """Measure pair after pair, for so many seconds each. on_pair: gets each result as it comes.
+    """Measure pair after pair, each for `seconds`. on_pair: gets each result.
 
     Raises ClusterError for nodes that cannot reach each other, ConnectError.
     """
@@ -95,12 +95,12 @@ def measure_network(
                     on_pair(pair)
                     pairs.append(pair)
                     if len(pairs) > len(planned):
-                        raise ClusterError(f"{source}: {PROGRAM} has measured more than it was asked for")
+                        raise ClusterError(f"{source}: {PROGRAM} sent more results than expected")
     return NetworkResult(nodes=tuple(by_name), pairs=tuple(pairs), seconds=seconds, streams=streams)
 
 
 def _listen(nodes: Sequence[ReadyNode], common: Mapping[str, Any], stack: ExitStack) -> dict[str, int]:
-    """Have every node receive until `stack` is left; the port of each."""
+    """Start a receiver on every node until `stack` closes; the port of each."""
     ports: dict[str, int] = {}
 
     def listen(node: ReadyNode) -> None:
@@ -123,7 +123,7 @@ def _start(node: ReadyNode, order: Mapping[str, Any]) -> Talk:
 
 
 class _Said(Struct, frozen=True, kw_only=True):
-    """A line of the program on a node: where it listens, or what it has measured to a peer, or why it could not."""
+    """A line of the program on a node: the port where it listens, or a result for a peer, or an error."""
 
     listening: Annotated[int, Meta(ge=1, le=65535)] | None = None
     to: Name | None = None
@@ -134,20 +134,20 @@ class _Said(Struct, frozen=True, kw_only=True):
 
 
 def _messages(talk: Talk, node: str, *, deadline_s: float, silence_s: float = SILENCE_S) -> Iterator[_Said]:
-    """The program's messages, without keep-alives. Raises ClusterError for a line that is none."""
+    """The program's messages, without keep-alives. Raises ClusterError for other lines."""
     for line in talk.lines(never, silence_s=silence_s, deadline=time.monotonic() + deadline_s):
         if find_first_key(line) == "alive":
             continue
         try:
             yield decode(line, _Said)
         except ValueError as error:
-            raise ClusterError(f"{node}: what {PROGRAM} says cannot be understood: {error}", hint=_BLOCKED) from None
+            raise ClusterError(f"{node}: {PROGRAM} sent an invalid line: {error}", hint=_BLOCKED) from None
 
 
 def _read_pair(source: str, said: _Said) -> Pair:
     """The result of one pair. Raises ClusterError when the node could not reach its peer."""
     if said.to is None or not (said.error or said.round_trips_s):
-        raise ClusterError(f"{source}: {PROGRAM} does not say what it has measured", hint=_BLOCKED)
+        raise ClusterError(f"{source}: {PROGRAM} sent a line without a result", hint=_BLOCKED)
     if said.error is not None:
         raise ClusterError(f"{source} to {said.to}: {shorten(said.error)}", hint=_BLOCKED)
     return Pair(

@@ -1,7 +1,7 @@
 """Measures training on the nodes: the kv-store's bandwidth, and samples/s by the number of workers.
 
-Each is a job as `cluster train` runs them: the same launch.py, supervision and choice of settings. They read no data
-and leave nothing in S3.
+Each measurement is a job like those of `cluster train`, with the same launcher, supervisor and defaults. It reads no
+data and writes nothing to S3.
 """
 
 import re
@@ -32,12 +32,12 @@ _BATCH = re.compile(r"iter (\d+), ([\d.]+) sec, .* error (\S+)")
 
 
 Runner = Callable[[Job, Callable[[Event], None]], JobResult]
-"""Runs a job to its end on the cluster, and gives each event away. Raises ClusterError for what is not its failure."""
+"""Runs a job to its end on the cluster and passes on each event. Raises ClusterError, but not for a failed job."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerBandwidth:
-    """One worker's batches of measure.py. batches_s: each one's seconds, for pushing and pulling all arrays."""
+    """One worker's batches of measure.py. batches_s: the seconds of each for pushing and pulling all arrays."""
 
     rank: int | None
     host: str
@@ -47,7 +47,7 @@ class WorkerBandwidth:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvResult:
-    """What measure.py said. size_mb: of all arrays, 10^6 bytes; each is pushed once and pulled once in a batch."""
+    """measure.py's result. size_mb: 10^6 bytes of all arrays; a batch pushes and pulls each once."""
 
     job: str
     kv_store: str
@@ -57,16 +57,16 @@ class KvResult:
     workers: tuple[WorkerBandwidth, ...]
 
     def mb_per_s(self, worker: WorkerBandwidth) -> float:
-        """Bytes sent and received by a worker together, from its median batch."""
+        """A worker's rate of sent plus received bytes, from its median batch."""
         return 2 * self.size_mb / statistics.median(worker.batches_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """What is trained for the scaling: a shipped script and its arguments, on made-up images.
+    """The training for scaling: a shipped script and its arguments, on generated images.
 
-    batch_size: of each worker. threads: OMP_NUM_THREADS, the same with any number of workers, so that nothing but their
-    number differs.
+    batch_size: of each worker. threads: OMP_NUM_THREADS, the same for any number of workers, so that only their number
+    differs.
     """
 
     script: str
@@ -77,7 +77,7 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingRun:
-    """So many workers, one on each node. worker_speeds: the median of each one's reports, in samples/s."""
+    """A run with one worker on each node. worker_speeds: each one's median report, in samples/s."""
 
     job: str
     workers: int
@@ -86,19 +86,19 @@ class ScalingRun:
 
     @property
     def speed(self) -> float:
-        """Samples/s of all of them."""
+        """Samples/s of all workers."""
         return sum(self.worker_speeds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scaling:
-    """The runs with more and more workers, beginning with one."""
+    """The runs with increasing numbers of workers, starting with one."""
 
     workload: Workload
     runs: tuple[ScalingRun, ...]
 
     def speed_up(self, run: ScalingRun) -> float:
-        """How many times as fast as one worker alone."""
+        """The speed relative to one worker."""
         return run.speed / self.runs[0].speed
 
     def efficiency(self, run: ScalingRun) -> float:
@@ -108,7 +108,7 @@ class Scaling:
 
 @dataclass(slots=True)
 class _Output:
-    """What the workers of a job print, by the number of their process."""
+    """The output of a job's workers, by the number of their process."""
 
     lines: dict[int, list[str]] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
@@ -125,13 +125,13 @@ class _Output:
                 self.lines.setdefault(event.process.number, []).append(event.text)
 
     def of_workers(self) -> list[tuple[Process, list[str]]]:
-        """Each worker and its lines, by rank."""
+        """(worker, its lines), by rank."""
         ordered = sorted(self.processes.values(), key=lambda process: (process.rank is None, process.rank or 0))
         return [(process, self.lines.get(process.number, [])) for process in ordered]
 
 
 def run_to_end(run: Runner, job: Job) -> _Output:
-    """Run a job; returns what its workers printed. Raises JobError, with the last lines, when it failed."""
+    """Run a job; returns its workers' output. Raises JobError, with the last lines, when it failed."""
     output = _Output()
     result = run(job, output.take)
     try:
@@ -150,11 +150,11 @@ def measure_kvstore(
 ) -> KvResult:
     """Run the wheel's measure.py on all nodes, one worker and one server on each.
 
-    config: [train]. batches: how many are timed, after one that is not. planned: what else plan_job takes.
+    config: [train]. batches: timed ones, after one that is not. planned: more arguments for plan_job.
     Raises JobError, ClusterError.
     """
-    # With compression the sums come out different, an asynchronous store has an optimizer, and what measure.py pulls to
-    # one processor alone lands in the very gradients that it pushes next: nothing to compare.
+    # Sums cannot be compared with compression, nor with an asynchronous store, which has an optimizer, nor on one CPU,
+    # where measure.py pulls into the same gradients that it pushes next.
     checked = config.gc_type == "none" and "async" not in kv_store and all(node.facts.gpus for node in nodes)
     words = ["--kv-store", kv_store, "--num-layers", str(KV_LAYERS), "--num-batches", str(batches)]
     words += ["--test-results", "1" if checked else "0", "--gc-type", config.gc_type]
@@ -166,7 +166,7 @@ def measure_kvstore(
 
 
 def read_bandwidth(output: Sequence[tuple[Process, Sequence[str]]], *, job: Job, checked: bool) -> KvResult:
-    """What measure.py printed in each worker. Pure. Raises ClusterError where it is not what it should be."""
+    """Parse measure.py's output in each worker. Pure. Raises ClusterError for a worker without a result."""
     workers = []
     arrays, size_mb = 0, 0.0
     for process, lines in output:
@@ -196,9 +196,9 @@ def read_bandwidth(output: Sequence[tuple[Process, Sequence[str]]], *, job: Job,
 
 
 def choose_workload(nodes: Sequence[ReadyNode], *, batches: int) -> Workload:
-    """ResNet-50 on large images where all nodes have GPUs, LeNet on small ones otherwise. Pure.
+    """ResNet-50 on large images if all nodes have GPUs, else LeNet on small ones. Pure.
 
-    batches: how many each worker trains on.
+    batches: the number for each worker.
     """
     gpus = min(len(node.facts.gpus) for node in nodes)
     if gpus:
@@ -216,7 +216,7 @@ def choose_workload(nodes: Sequence[ReadyNode], *, batches: int) -> Workload:
 
 
 def choose_counts(most: int) -> tuple[int, ...]:
-    """1, 2, 4 ... workers, and as many as there may be. Pure."""
+    """1, 2, 4 ... and `most` workers. Pure."""
     counts = [1]
     while counts[-1] * 2 < most:
         counts.append(counts[-1] * 2)
@@ -234,9 +234,9 @@ def measure_scaling(
     batches: int,
     **planned: Any,
 ) -> ScalingRun:
-    """Train with `count` workers, on the first so many nodes; one alone needs no servers and gets none.
+    """Train with `count` workers on the first `count` nodes; a single worker gets no servers.
 
-    The other arguments as of measure_kvstore. Raises JobError, ClusterError.
+    Other arguments as in measure_kvstore. Raises JobError, ClusterError.
     """
     alone: KvStore = "device" if nodes[0].facts.gpus else "local"
     examples = str(batches * count * workload.batch_size)
@@ -262,7 +262,7 @@ def measure_scaling(
 
 
 def read_speed(process: Process, lines: Sequence[str], *, job: str) -> float:
-    """The median of a worker's reports without the first, which includes warming up. Pure. Raises ClusterError."""
+    """The median of a worker's reports without the first, which includes warm-up. Pure. Raises ClusterError."""
     reports = [report for line in lines if (report := parse_report(line)) is not None]
     speeds = [report.samples_per_s for report in reports if report.samples_per_s]
     if not speeds:
@@ -273,7 +273,7 @@ def read_speed(process: Process, lines: Sequence[str], *, job: str) -> float:
 def _plan(
     config: TrainConfig, changes: dict[str, Any], nodes: Sequence[ReadyNode], *, script: str, **planned: Any
 ) -> Job:
-    """A job of ours: the user's environment and kv-store's settings, one server for each worker."""
+    """Plan a measurement's job: the user's environment and kv-store settings, one server per worker."""
     usual = {"args": (), "hosts": (), "servers": "auto", "launcher": "ssh", "gpus": "auto", "sync_dst_dir": ""}
     own = replace(config, **{**usual, "max_duration": "none", "queue": False, **changes})
     access = S3Access(env={}, secrets={})

@@ -1,4 +1,4 @@
-"""Checks whether a job could read [data] url: chooses an object, reads it on every node, explains the result."""
+"""Checks whether a job can read [data] url: chooses an object, reads it on every node, explains the result."""
 
 import asyncio
 import re
@@ -19,10 +19,10 @@ from train.s3.url import S3Url, parse_url
 TIMEOUT_S = 90.0
 MAX_LISTED = 1000
 NOTHING_THERE: Status = "warning"
-"""Nodes are verified before the data is put there as well: what is not there yet is no fault of theirs."""
+"""Nodes may be verified before the data is uploaded: missing data is not an error of theirs."""
 _NODE_MODULES = ("instance_credentials", "s3_store", "s3", "verify_s3")
 MODULES = ("train", "train.node", *(f"train.node.{name}" for name in _NODE_MODULES))
-# What dmlc-core puts into a URL as it is.
+# What dmlc-core does not encode in a URL.
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_./-]+")
 
 
@@ -36,10 +36,9 @@ class Meaning(NamedTuple):
 
 
 def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluster: str) -> Probe | Check:
-    """The probe that reads an object below `url` on every node; a Check where there is none to be read.
+    """The probe that reads an object below `url` on every node; a Check if there is nothing to read.
 
-    url: [data] url. region, instance_profile: as [provision] has them. cluster: its name. Asks S3 and STS from this
-    machine.
+    url: [data] url. region, instance_profile: [provision]'s. cluster: its name. Asks S3 and STS from this machine.
     """
     if url is None:
         return _everywhere("s3://", Meaning("unchecked", "not checked: [data] url is not set"))
@@ -50,7 +49,7 @@ def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluste
     except S3AccessDeniedError as error:
         of_nodes = instance_profile != "none"
         status: Status = "unchecked" if of_nodes else "failed"
-        said = "not checked: this machine may not look for an object" if of_nodes else "access denied"
+        said = "not checked: this machine may not list objects" if of_nodes else "access denied"
         return _everywhere(url, Meaning(status, said, error.message, error.hint))
     except NotFoundError as error:
         hint = f"cluster data put --create-bucket FOLDER {url}"
@@ -59,7 +58,7 @@ def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluste
         return _everywhere(url, Meaning("failed", error.message, hint=error.hint))
     if found is None:
         hint = f"cluster data put FOLDER {url}"
-        return _everywhere(url, Meaning(NOTHING_THERE, "not checked: it holds no object", hint=hint))
+        return _everywhere(url, Meaning(NOTHING_THERE, "not checked: the folder is empty", hint=hint))
     return s3_probe(found, access)
 
 
@@ -74,7 +73,7 @@ async def _find_object(url: S3Url, *, region: str) -> S3Url | None:
 
 
 def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
-    """The object to read: a .rec with a plain name where there is one; no empty one, which nobody can read. Pure."""
+    """The object to read: if possible a .rec with a plain name; never an empty one, which cannot be read. Pure."""
     folder = url.as_folder().key
     below = [item.url for item in listed if item.size_bytes and (item.url == url or item.url.key.startswith(folder))]
     return min(
@@ -83,7 +82,7 @@ def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
 
 
 def s3_probe(found: S3Url, access: S3Access) -> Probe:
-    """Read the object as a job would, with MXNet if that can: where S3 is and who asks are `access`."""
+    """Read the object as a job would, with MXNet if it can. access: S3's endpoint and the credentials."""
     return Probe(
         check="s3",
         modules=tuple((name, _read_source(name)) for name in MODULES),
@@ -99,13 +98,13 @@ def s3_probe(found: S3Url, access: S3Access) -> Probe:
 
 
 def _read_source(module: str) -> str:
-    """The text of a module of this project; of a package, that of its __init__.py."""
+    """The source of a module of this project; of a package, that of its __init__.py."""
     place = Path(str(files("train"))).parent.joinpath(*module.split("."))
     return (place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text(encoding="utf-8")
 
 
 def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -> tuple[Check, ...]:
-    """What a node's read of the object says. Pure."""
+    """The check that a node's read of the object makes. Pure."""
     meaning = _find_meaning(result, node=node.host.name, uri=uri, endpoint=endpoint)
     return (Check(node=node.host.name, check="s3", subject=uri, **meaning._asdict()),)
 
@@ -113,13 +112,13 @@ def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -
 def _find_meaning(result: ProbeResult, *, node: str, uri: str, endpoint: str) -> Meaning:
     said = next(iter(result.messages), None)
     if said is None and result.exit_code == 1:
-        # The compute check tells why.
+        # The compute check says why.
         return Meaning("unchecked", f"not checked: {result.last_words}")
     if said is None:
         return Meaning("failed", f"MXNet {result.ending}", f"while it read {uri}", _ask(node, endpoint))
     if "credentials" in said:
         hint = "cluster iam-policy, and [provision] instance_profile in cluster.toml"
-        return Meaning("failed", "there are no credentials", said["credentials"], hint)
+        return Meaning("failed", "no credentials", said["credentials"], hint)
     if "read" in said:
         return Meaning("ok", f"read by MXNet, a record of {said['read']} bytes")
     if "error" not in said:
@@ -129,9 +128,9 @@ def _find_meaning(result: ProbeResult, *, node: str, uri: str, endpoint: str) ->
 
 def _find_staged_meaning(said: Mapping[str, Any], *, node: str, uri: str, endpoint: str) -> Meaning:
     if "staged" in said:
-        return Meaning("ok", f"read as it is staged for this MXNet wheel, {said['staged']} bytes")
+        return Meaning("ok", f"read by staging, for this MXNet wheel, {said['staged']} bytes")
     code, words = said["code"], said["refused"]
-    if code and code != "Broken":  # s3.py's word for a connection
+    if code and code != "Broken":  # s3.py's code for a broken connection
         return _explain_refusal(code, words, uri=uri)
     return Meaning("failed", f"{endpoint} cannot be reached", words[:300], _ask(node, endpoint))
 
@@ -141,35 +140,35 @@ def _ask(node: str, endpoint: str) -> str:
 
 
 def explain_error(error: str, *, node: str, uri: str, endpoint: str) -> Meaning:
-    """What MXNet 1.7.0's reader means by what it says, as was tried out against refusing servers. Pure."""
+    """The meaning of an error from MXNet 1.7.0's reader, as observed with servers that refuse. Pure."""
     code = re.search(r"<Code>(\w+)</Code>", error)
     if code:
         words = re.search(r"<Message>([^<]*)</Message>", error)
         return _explain_refusal(code[1], words[1] if words else "", uri=uri)
     if "Invalid RecordIO" in error:
-        return Meaning("ok", "read by MXNet; it is no RecordIO file")
+        return Meaning("ok", "read by MXNet; it is not a RecordIO file")
     if "curl_easy_perform" in error:
         cause = error.strip().rpartition("CURLE_OK: ")[2][:300]
         return Meaning("failed", f"{endpoint} cannot be reached", cause, _ask(node, endpoint))
     if "fail to open" in error:
-        return Meaning("failed", "it is gone", "it was deleted meanwhile", f"cluster data ls {uri}")
+        return Meaning("failed", "not found", "it was deleted in the meantime", f"cluster data ls {uri}")
     if "IsTruncated" in error:
         cause = f"a proxy between {node} and {endpoint}, or a name that MXNet does not encode"
-        return Meaning("failed", "the answer is not S3's", cause, _ask(node, endpoint))
+        return Meaning("failed", "the answer is not from S3", cause, _ask(node, endpoint))
     return Meaning("failed", summarize_error(error), hint=f"cluster data ls {uri}")
 
 
 def _explain_refusal(code: str, words: str, *, uri: str) -> Meaning:
     bucket = parse_url(uri).bucket
     cause, hint = {
-        "AccessDenied": (words, "cluster iam-policy, which prints what the job's credentials must be allowed"),
+        "AccessDenied": (words, "cluster iam-policy prints the permissions that the job's credentials need"),
         "NoSuchBucket": (f"there is no bucket {bucket}", "cluster data ls"),
-        "RequestTimeTooSkewed": ("the node's clock is wrong", "the clock's check, above"),
-        "ExpiredToken": ("the credentials have ended", "log in anew, then the same command"),
+        "RequestTimeTooSkewed": ("the node's clock is wrong", "the clock check above"),
+        "ExpiredToken": ("the credentials have expired", "log in again, then run the command again"),
         "PermanentRedirect": (f"bucket {bucket} is in another region", "[provision] region in cluster.toml"),
         "AuthorizationHeaderMalformed": (f"bucket {bucket} is in another region", "[provision] region in cluster.toml"),
-        "SlowDown": ("S3 has too many requests at this moment", "the same command again"),
-        "InternalError": ("S3 has a fault at this moment", "the same command again"),
-        "ServiceUnavailable": ("S3 has a fault at this moment", "the same command again"),
+        "SlowDown": ("S3 limits the request rate at the moment", "run the command again"),
+        "InternalError": ("S3 has a problem at the moment", "run the command again"),
+        "ServiceUnavailable": ("S3 has a problem at the moment", "run the command again"),
     }.get(code, (words, "aws sts get-caller-identity"))
     return Meaning("failed", code, cause[:300] or None, hint)

@@ -1,7 +1,7 @@
 """Runs a program of this folder on a node: `python -Es CODE/train/node PROGRAM ARGUMENTS...`.
 
-CODE is the folder of this project's files there; they import each other as `train.node...`, as they do here. -Es
-keeps the user's PYTHON... variables and packages out.
+CODE is the folder of this project's files there, which import each other as `train.node...`. -Es ignores the user's
+PYTHON... variables and packages.
 """
 
 import importlib

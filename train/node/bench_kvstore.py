@@ -1,8 +1,8 @@
-"""MXNet's own tools/bandwidth/measure.py, out of the wheel and unchanged, with what it needs around it.
+"""Runs MXNet's own tools/bandwidth/measure.py, unchanged from the wheel.
 
-It is written for GPUs, and takes its network from a folder of MXNet's sources that no wheel has. Here it gets one of
-this project's networks, and a processor where there is no GPU. Its own arguments are this program's, but for --gpus:
-all that there are. Every process of the job runs it; servers and the scheduler go their own way at `import mxnet`.
+measure.py needs a GPU, and a network from a folder of MXNet's sources that no wheel has. Here it gets one of this
+project's networks, and a CPU if there is no GPU. This program's arguments are passed on; --gpus is added, with all
+GPUs. Every process of the job runs it; servers and the scheduler never return from `import mxnet`.
 """
 
 import os
@@ -17,7 +17,7 @@ NETWORK = "resnet"  # the name of measure.py's module for it
 
 def main() -> None:
     """Run measure.py with this process's arguments."""
-    import mxnet as mx  # noqa: PLC0415 - a server or scheduler stays in it
+    import mxnet as mx  # noqa: PLC0415 - does not return in a server or scheduler
 
     sys.path.insert(0, SCRIPTS)
     module = types.ModuleType(NETWORK)
@@ -35,8 +35,8 @@ def main() -> None:
 
 
 def get_symbol(image_shape: str, num_layers: int, num_classes: int) -> Any:
-    """What measure.py asks a module for; image_shape: "3,224,224"."""
-    from networks import build  # noqa: PLC0415 - found only now
+    """The function that measure.py expects of a module; image_shape: "3,224,224"."""
+    from networks import build  # noqa: PLC0415 - needs sys.path from main
 
     shape = tuple(int(size) for size in image_shape.split(","))
     return build(NETWORK, num_layers, num_classes, shape)

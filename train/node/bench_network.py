@@ -1,13 +1,13 @@
-"""How fast bytes go from this node to others: what `cluster bench network` runs on each of them.
+"""Measures the network from this node to others, for `cluster bench network`.
 
-One order on stdin, a line of JSON, by its "do"; after "limit_s" seconds this program ends, whatever happens:
-    {"do": "receive", "address", "secret"}     listens there, says {"listening": port}, and takes what comes for as
-                                               long as somebody reads what this prints
+One order on stdin, a line of JSON; the program ends after "limit_s" seconds in any case:
+    {"do": "receive", "address", "secret"}     listens there, prints {"listening": port}, and receives while somebody
+                                               reads its output
     {"do": "send", "secret", "seconds", "streams", "pings",
-     "peers": [{"name", "ip", "port"}]}        for one peer after another: {"to", "bytes", "seconds", "round_trips_s"},
+     "peers": [{"name", "ip", "port"}]}        for one peer after another: {"to", "bytes", "seconds", "round_trips_s"}
                                                or {"to", "error"}; between them {"alive": true}
-What arrives is counted and timed where it arrives, from its first byte to its last. A round trip is 64 bytes there and
-back on a connection of its own, over which nothing else goes.
+The receiver counts the bytes and the time from the first to the last of them. A round trip is 64 bytes back and forth
+on a connection of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 from foundation.thread_pool import Check, map_in_threads
 
-PORTS = (10000, 49999)  # ps-lite's own: open where training is
+PORTS = (10000, 49999)  # ps-lite's, which training needs to be open
 TRIES = 50
 CONNECT_TIMEOUT_S = 5.0
 TIMEOUT_S = 15.0  # without a byte
@@ -34,7 +34,7 @@ ALIVE_EVERY_S = 1.0
 SECRET_BYTES = 16
 CHUNK_BYTES = 1 << 20
 PING_BYTES = 64
-UNTIMED_PINGS = 10  # the first ones wake things up
+UNTIMED_PINGS = 10  # warm-up
 COUNT = struct.Struct("!Qd")  # bytes, seconds
 
 
@@ -54,7 +54,7 @@ _writing = threading.Lock()
 
 
 def say(message: dict[str, Any]) -> None:
-    """One message, as one line. Nobody reads any more: the end of this program."""
+    """Print a message as one line; end the program if nobody reads any more."""
     with _writing:
         try:
             sys.stdout.write(json.dumps(message) + "\n")
@@ -65,7 +65,7 @@ def say(message: dict[str, Any]) -> None:
 
 def _show_life(until: float) -> None:
     reader = select.poll()
-    reader.register(sys.stdout.fileno(), 0)  # it is told when nobody reads any more, whatever is asked for
+    reader.register(sys.stdout.fileno(), 0)  # reports a closed pipe in any case
     while time.time() < until:
         if reader.poll(ALIVE_EVERY_S * 1000):
             os._exit(0)
@@ -73,11 +73,11 @@ def _show_life(until: float) -> None:
     os._exit(1)
 
 
-# -- where it arrives --------------------------------------------------------------------------------------------------
+# -- receiver ----------------------------------------------------------------------------------------------------------
 
 
 def receive(address: str, secret: bytes) -> None:
-    """Take whatever connects, for as long as this process lives."""
+    """Serve all connections while this process lives."""
     listener = listen(address)
     say({"listening": listener.getsockname()[1]})
     while True:
@@ -86,11 +86,11 @@ def receive(address: str, secret: bytes) -> None:
 
 
 def listen(address: str) -> socket.socket:
-    """A socket that listens on a free one of PORTS. Raises OSError when TRIES of them were taken."""
+    """A socket that listens on a free one of PORTS. Raises OSError when TRIES ports are in use."""
     tries_left = TRIES
     while True:
         try:
-            port = random.randint(*PORTS)  # noqa: S311 - nothing depends on its being guessed
+            port = random.randint(*PORTS)  # noqa: S311 - need not be unpredictable
             return socket.create_server((address, port), backlog=64)
         except OSError:
             tries_left -= 1
@@ -99,7 +99,7 @@ def listen(address: str) -> socket.socket:
 
 
 def take(connection: socket.socket, secret: bytes) -> None:
-    """Serve one connection, which begins with the secret and what it is for: "s" to be counted, "p" to be answered."""
+    """Serve a connection, which starts with the secret and its purpose: "s", count the bytes; "p", send them back."""
     try:
         connection.settimeout(TIMEOUT_S)
         first = read_exactly(connection, SECRET_BYTES + 1)
@@ -112,13 +112,13 @@ def take(connection: socket.socket, secret: bytes) -> None:
         while True:
             connection.sendall(read_exactly(connection, PING_BYTES))
     except (OSError, EOFError):
-        return  # the side that connected tells what went wrong
+        return  # the sender reports the error
     finally:
         connection.close()
 
 
 def count(connection: socket.socket) -> tuple[int, float]:
-    """How many bytes came until the other side said that it was all, and in how many seconds."""
+    """(bytes, seconds) until the sender shuts down its side."""
     buffer = bytearray(CHUNK_BYTES)
     total = connection.recv_into(buffer)
     began = ended = time.perf_counter()
@@ -131,21 +131,21 @@ def count(connection: socket.socket) -> tuple[int, float]:
 
 
 def read_exactly(connection: socket.socket, size: int) -> bytes:
-    """`size` bytes. Raises EOFError when the other side hangs up, OSError."""
+    """Read `size` bytes. Raises EOFError when the other side closes the connection, OSError."""
     data = b""
     while len(data) < size:
         more = connection.recv(size - len(data))
         if not more:
-            raise EOFError("the other side hung up")
+            raise EOFError("the other side closed the connection")
         data += more
     return data
 
 
-# -- where it comes from -----------------------------------------------------------------------------------------------
+# -- sender ------------------------------------------------------------------------------------------------------------
 
 
 def measure(order: dict[str, Any], peer: dict[str, Any], secret: bytes) -> dict[str, Any]:
-    """What is to be said of one peer, but for its name."""
+    """The result for one peer, without its name."""
     try:
         trips = time_round_trips(peer, secret, order["pings"])
         total, seconds = send(peer, secret, order["seconds"], order["streams"])
@@ -157,7 +157,7 @@ def measure(order: dict[str, Any], peer: dict[str, Any], secret: bytes) -> dict[
 
 
 def connect(peer: dict[str, Any], secret: bytes, what: bytes) -> socket.socket:
-    """A connection to a peer's receiver, for this. Raises OSError."""
+    """Connect to a peer's receiver, for this purpose. Raises OSError."""
     connection = socket.create_connection((peer["ip"], peer["port"]), timeout=CONNECT_TIMEOUT_S)
     connection.settimeout(TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -166,7 +166,7 @@ def connect(peer: dict[str, Any], secret: bytes, what: bytes) -> socket.socket:
 
 
 def time_round_trips(peer: dict[str, Any], secret: bytes, pings: int) -> list[float]:
-    """Seconds of so many round trips, one after another."""
+    """The seconds of each of `pings` round trips."""
     trips = []
     with connect(peer, secret, b"p") as connection:
         for _ in range(UNTIMED_PINGS + pings):
@@ -178,7 +178,7 @@ def time_round_trips(peer: dict[str, Any], secret: bytes, pings: int) -> list[fl
 
 
 def send(peer: dict[str, Any], secret: bytes, seconds: float, streams: int) -> tuple[int, float]:
-    """Send for so long over so many connections at once; the bytes that arrived, and the seconds of the slowest."""
+    """Send for `seconds` over `streams` connections at once; the bytes received, and the seconds of the slowest."""
     connections = [connect(peer, secret, b"s") for _ in range(streams)]
 
     def work(connection: socket.socket, _: Check) -> tuple[int, float]:

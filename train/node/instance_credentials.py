@@ -1,8 +1,8 @@
 """The credentials that EC2 gives this host for the role of its instance profile.
 
-They are read from the instance metadata service, IMDSv2: a token first, by PUT, then the role's name, then its keys
-(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html). It answers one hop
-away only: the host itself, but no container on it.
+They come from the instance metadata service, IMDSv2: first a token, by PUT, then the role's name, then its keys
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html). The service answers
+only the host itself, not its containers: they are a network hop further away.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import msgspec
 ADDRESS = "169.254.169.254"
 ROLES = "/latest/meta-data/iam/security-credentials/"
 TIMEOUT_S = 2.0
-PATIENCE_S = 6.0  # for an instance that has just started; less than the user's machine waits for a word
+PATIENCE_S = 6.0  # for an instance that has just started; less than the user's machine waits for an answer
 PAUSE_S = 0.5
-TOLD_BELOW = timedelta(hours=6)  # what AWS gives at most
+WARN_BELOW = timedelta(hours=6)  # AWS's maximum
 
 
 class CredentialsError(OSError):
-    """There are no credentials here; says why, and what to do."""
+    """There are no credentials; the message says why, and what to do."""
 
 
 class Keys(msgspec.Struct, frozen=True, rename="pascal"):
-    """What the metadata service gives."""
+    """The keys in the metadata service's answer."""
 
     access_key_id: str
     secret_access_key: str
@@ -36,7 +36,7 @@ class Keys(msgspec.Struct, frozen=True, rename="pascal"):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that hand them to a program."""
+        """The environment variables that pass them to a program."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key_id,
             "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
@@ -45,7 +45,7 @@ class Keys(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def wait_for(address: str = ADDRESS) -> Keys:
-    """The credentials as IMDS has them. Raises CredentialsError when there are none after PATIENCE_S."""
+    """The credentials of this host. Raises CredentialsError if there are none after PATIENCE_S."""
     give_up_at = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -69,25 +69,22 @@ def read(address: str) -> Keys:
         raise
     except (OSError, ValueError, AttributeError, IndexError, http.client.HTTPException) as error:
         raise CredentialsError(f"the instance metadata service gives no credentials: {error}") from None
-    said = f"{found.get('Code')} {found.get('Message', '')}"
-    raise CredentialsError(f"AWS gives this instance no credentials for the role {role}: {said}")
+    reason = f"{found.get('Code')} {found.get('Message', '')}"
+    raise CredentialsError(f"AWS gives this instance no credentials for the role {role}: {reason}")
 
 
 def render_expiry(expiration: datetime, now: datetime | None = None) -> list[str]:
-    """What a user has to know of credentials that end then: a list of no line or one."""
+    """A list with a warning if the credentials expire soon, else an empty list."""
     left = expiration - (now or datetime.now(timezone.utc))
-    if left >= TOLD_BELOW:
+    if left >= WARN_BELOW:
         return []
     hours, minutes = divmod(int(left.total_seconds()) // 60, 60)
     ends_at = f"in {hours} h {minutes} min, at {expiration:%Y-%m-%dT%H:%M:%SZ}"
-    return [f"the job's AWS credentials end {ends_at}: MXNet's s3:// reader cannot renew them"]
+    return [f"the job's AWS credentials expire {ends_at}: MXNet's s3:// reader cannot renew them"]
 
 
 def _ask(address: str, method: str, path: str, headers: dict[str, str]) -> str:
-    """The text at a path of the metadata service, asked without any proxy.
-
-    Raises CredentialsError, OSError, HTTPException.
-    """
+    """The text at a path of the metadata service, without a proxy. Raises CredentialsError, OSError, HTTPException."""
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     try:
         connection.request(method, path, headers=headers)
@@ -97,10 +94,10 @@ def _ask(address: str, method: str, path: str, headers: dict[str, str]) -> str:
         connection.close()
     if answer.status == 404:
         raise CredentialsError(
-            "this instance has no credentials: it was launched without the instance profile that cluster.toml asks "
-            'for; cluster down, then cluster up; or set [provision] instance_profile = "none"'
+            "this instance has no credentials: it was launched without the instance profile of cluster.toml; "
+            'cluster down, then cluster up; or set [provision] instance_profile = "none"'
         )
     if answer.status != 200:
-        refusal = f"{answer.status} {answer.reason}"
-        raise CredentialsError(f"the instance metadata service refuses to give credentials: {refusal}")
+        reason = f"{answer.status} {answer.reason}"
+        raise CredentialsError(f"the instance metadata service refuses to give credentials: {reason}")
     return body.decode("utf-8")

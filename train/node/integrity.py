@@ -1,14 +1,14 @@
-"""What S3 says about an object, and how its bytes are verified with it.
+"""Verifies an object's bytes by the digests that S3 keeps of it.
 
-    check = find_check(headers, size_bytes)     # of a HEAD or GET that asked with x-amz-checksum-mode: ENABLED
-    check.feed(data)                            # all of it, in order; then:
+    check = find_check(headers, size_bytes)     # of a HEAD or GET request with x-amz-checksum-mode: ENABLED
+    check.feed(data)                            # the whole object, in order; then:
     check.matches()
-    check.matches_parts(digests)                # instead, where the parts' size is known: of parts hashed side by side
+    check.matches_parts(digests)                # instead, if the part size is known: of parts hashed in parallel
 
-S3 keeps an ETag, and checksums that the sender or S3 itself has made. Which of them is a digest of the content, and
-of which cut of it: https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity.html. An object that
-was sent in parts has a checksum of all its bytes (FULL_OBJECT), or a digest of its parts' digests ("VALUE-PARTS"), as
-the ETag has; the size of the parts is not told with it, but can be deduced where it is a usual one.
+S3 keeps an ETag, and checksums made by the sender or by S3 itself. What each one is a digest of:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity.html. An object sent in parts has a
+checksum of all its bytes (FULL_OBJECT), or a digest of its parts' digests ("VALUE-PARTS"), like its ETag. S3 does not
+give the part size with it, but a usual one can be deduced.
 """
 
 from __future__ import annotations
@@ -22,33 +22,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, Union
 
 MIB = 1 << 20
-# What programs cut objects into: ours, aws, boto3 8; Go 5; s5cmd 50; rclone 5 and 64; s3cmd 15; Hadoop 64, 100, 128.
+# The part sizes of programs: ours, aws, boto3 8; Go 5; s5cmd 50; rclone 5 and 64; s3cmd 15; Hadoop 64, 100, 128.
 USUAL_PARTS = tuple(mib * MIB for mib in (8, 5, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512, 1024))
 UNUSUAL_PARTS = tuple(mb * 10**6 for mb in (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100))
 MAX_PARTS = 10000
-# Cheapest first; every one of them tells a single wrong byte.
+# Cheapest first; each of them detects a single wrong byte.
 DIGEST_BYTES = {"crc32": 4, "sha256": 32, "sha1": 20, "md5": 16}
 ETAG = re.compile(r'"?([0-9a-fA-F]{32})(?:-([0-9]+))?"?')
 Data = Union[bytes, memoryview]
 
 
 class Digest(Protocol):
-    """A running digest, as hashlib has them."""
+    """A running digest, like those of hashlib."""
 
     def update(self, data: Data, /) -> None:
-        """The next bytes."""
+        """Add the next bytes."""
 
     def digest(self) -> bytes:
-        """Of all bytes up to now."""
+        """The digest of all bytes so far."""
 
 
 class Check:
-    """How an object's bytes are compared with what S3 says about them.
+    """Compares an object's bytes with a digest that S3 keeps.
 
-    part_sizes: the sizes in bytes that its parts may have (the last one is shorter), where `expected` is a digest of
-    the parts' digests; empty where it is one of all bytes. certain: a difference is damage; where the parts' size was
-    deduced, it may be the object of a program with unusual habits: ask again with the Content-Length of
-    `HEAD ?partNumber=1` as part_bytes.
+    part_sizes: the possible part sizes in bytes, if `expected` is a digest of the parts' digests; empty if it is one of
+    all bytes. certain: a difference means damage. Otherwise the part size was guessed, and the guess may be wrong: call
+    find_check again with the Content-Length of `HEAD ?partNumber=1` as part_bytes.
     """
 
     def __init__(
@@ -66,27 +65,27 @@ class Check:
 
     @property
     def part_bytes(self) -> int | None:
-        """The size of the parts whose digests matches_parts takes; None where the bytes must be fed in order."""
+        """The size of the parts whose digests matches_parts takes; None if the bytes must be fed in order."""
         return self.part_sizes[0] if len(self.part_sizes) == 1 else None
 
     def feed(self, data: Data) -> None:
-        """The next bytes of the object. data: bytes, or a memoryview of bytes."""
+        """Add the next bytes of the object."""
         for running in self._running:
             running.update(data)
         self._fed += len(data)
 
     def matches(self) -> bool:
-        """Whether all of the object was fed, and is what S3 says it is."""
+        """Whether the whole object was fed, and has S3's digest."""
         return self._fed == self.size_bytes and any(self.is_digest(item.digest()) for item in self._running)
 
     def matches_parts(self, digests: Iterable[bytes]) -> bool:
-        """The same, by the digests of all of its parts, of part_bytes each."""
+        """Whether the object whose parts, of part_bytes each, have these digests has S3's digest."""
         whole = new_digest(self.algorithm)
         whole.update(b"".join(digests))
         return self.is_digest(whole.digest())
 
     def is_digest(self, digest: bytes) -> bool:
-        """Whether the object's digest is this one."""
+        """Whether this is S3's digest of the object."""
         return digest == self._expected
 
 
@@ -130,16 +129,16 @@ class _DigestOfParts:
 
 def new_digest(algorithm: str) -> Digest:
     """A digest of no bytes yet."""
-    # usedforsecurity: for machines where FIPS forbids MD5 for anything else.
+    # usedforsecurity: FIPS allows MD5 only for other uses.
     return _Crc32() if algorithm == "crc32" else hashlib.new(algorithm, usedforsecurity=False)
 
 
 def find_check(headers: Mapping[str, str], size_bytes: int, part_bytes: int | None = None) -> Check | None:
-    """How an object of so many bytes is verified; None where S3 says nothing that this machine can calculate.
+    """How to verify an object of this size; None if S3 keeps no digest that this machine can calculate.
 
-    headers: what a HEAD or GET of the whole object answered, names in whatever case; x-amz-checksum-* are there only
-    for who asked with `x-amz-checksum-mode: ENABLED`. part_bytes: the size of the first part where it is known
-    (Content-Length of HEAD with ?partNumber=1).
+    headers: of the answer to a HEAD or GET of the whole object; x-amz-checksum-* are in it only if the request had
+    `x-amz-checksum-mode: ENABLED`. part_bytes: the size of the first part, if known (Content-Length of HEAD with
+    ?partNumber=1).
     """
     told = {name.lower(): value for name, value in headers.items()}
     found = []
@@ -164,14 +163,14 @@ def _find_checksum(told: Mapping[str, str], algorithm: str) -> tuple[bytes, int 
     if told.get("x-amz-checksum-type", "").upper() == "COMPOSITE" and not parts:
         return None
     if not parts and algorithm in ("sha1", "sha256"):
-        # S3 makes them of the parts' digests alone; not every server says so.
+        # S3 makes these only of the parts' digests; not every server says so.
         of_parts = ETAG.fullmatch(told.get("etag", "").strip())
         parts = (of_parts and of_parts[2]) or ""
     return digest, int(parts) if parts else None
 
 
 def _find_etag(told: Mapping[str, str]) -> tuple[bytes, int | None] | None:
-    """An ETag is an MD5, but for what is encrypted with the user's own keys, and in S3 Express.
+    """(digest, number of parts) as above. An ETag is an MD5, unless the user's own keys encrypt, or in S3 Express.
 
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
     """
@@ -200,10 +199,10 @@ def _make_check(
 
 
 def find_part_sizes(size_bytes: int, parts: int) -> tuple[int, ...]:
-    """The sizes of parts with which an object of so many bytes likely has so many parts, the likeliest first."""
+    """The likely part sizes of an object of this size with this many parts, the likeliest first."""
     if parts < 1 or parts > MAX_PARTS or size_bytes < parts:
         return ()
-    even = -(-size_bytes // parts)  # some cut evenly, into whole MiB or not
+    even = -(-size_bytes // parts)  # some programs cut evenly, into whole MiB or not
     for sizes in (USUAL_PARTS, UNUSUAL_PARTS, (-(-even // MIB) * MIB,), (even,)):
         found = tuple(size for size in sizes if -(-size_bytes // size) == parts)
         if found:

@@ -1,4 +1,4 @@
-"""Where a job is kept on a host: ~/.cluster/jobs/ID; on the head with its record, which says what others may know."""
+"""A job's folder on a host, ~/.cluster/jobs/ID, and on the head its record, without secrets."""
 
 import json
 import os
@@ -12,20 +12,20 @@ from foundation.decode import decode
 from train.job.protocol import MAX_RECORD_BYTES, Order, Record
 
 KEPT = 50  # ended jobs
-# Names of variables whose values are not told. Words that others have in them (KEYBOARD, COMPASS, AUTHOR) stand between
-# underscores, or alone; PWD alone is a shell's folder, and TOKENIZERS_PARALLELISM a setting.
+# Names of variables whose values are masked. Words that are part of others (KEYBOARD, COMPASS, AUTHOR) count only
+# between underscores or alone. PWD alone is a shell's folder, and TOKENIZERS_PARALLELISM a setting.
 SECRET = re.compile(
     "SECRET|TOKEN(?!IZ)|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|SSHPASS|CREDENTIAL|AUTHORIZATION|(API|ACCESS|PRIVATE)KEY"
     "|(^|_)(PASS|PW|AUTH|OAUTH2?|BEARER|CREDS?|JWT|PAT|COOKIE|WEBHOOK)(_|$)"
     "|_(PWD|KEYS?)(_|$)|^KEYS?$",
     re.IGNORECASE,
 )
-# The password of a URL, to the last @ before a blank or another URL: it may have an @ or / in it itself. A port and a
-# path are none.
+# The password in a URL, up to the last @ before a blank or another URL: it may itself contain @ or /. A port with a
+# path is not a password.
 URL_PASSWORD = re.compile(r"(://[^/\s:]*:)(?!\d+[/?#])(?:(?!://)\S)+@")
-URL_TOKEN = re.compile(r"(https?://)[^/?#\s:@]+@", re.IGNORECASE)  # in the user's place, as git hosts take it
+URL_TOKEN = re.compile(r"(https?://)[^/?#\s:@]+@", re.IGNORECASE)  # instead of a user, as git hosts accept it
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
-HIDDEN = "***"  # in place of a value
+HIDDEN = "***"  # instead of a value
 
 
 def root() -> str:
@@ -34,12 +34,12 @@ def root() -> str:
 
 
 def path(job: str, *names: str) -> str:
-    """The path of a job's folder, or of something in it."""
+    """The path of a job's folder, or of a file in it."""
     return os.path.join(root(), job, *names)
 
 
 def new_record(order: Order, submitted_at: float) -> Record:
-    """The record of a job that has not started, from its order."""
+    """The record of a new job, from its order."""
     env = {}
     groups = (("env", order.env, ""), ("env_server", order.env_server, " (servers)"))
     for key, variables, suffix in (*groups, ("env_worker", order.env_worker, " (workers)")):
@@ -53,14 +53,14 @@ def new_record(order: Order, submitted_at: float) -> Record:
 
 
 def mask(name: str, value: str) -> str:
-    """What may be told of a variable's value: not what its name calls a secret, nor a password in a URL."""
+    """A variable's value for others: masked if its name means a secret, and without passwords in URLs."""
     if SECRET.search(name):
         return HIDDEN
     return URL_TOKEN.sub(r"\1***@", URL_PASSWORD.sub(r"\1***@", value))
 
 
 def read_record(job: str) -> Optional[Record]:
-    """A job's record, or None where there is none that can be read and used."""
+    """A job's record; None if there is none, or it is damaged."""
     try:
         with open(path(job, "record.json"), "rb") as stream:
             record = decode(stream.read(MAX_RECORD_BYTES + 1), Record)
@@ -70,12 +70,12 @@ def read_record(job: str) -> Optional[Record]:
 
 
 def find_damaged() -> list[str]:
-    """The jobs whose records cannot be read or used."""
+    """The jobs with damaged records."""
     return [name for name in _names() if os.path.exists(path(name, "record.json")) and read_record(name) is None]
 
 
 def write_record(record: Record, *, lasting: bool = False) -> None:
-    """Replace a job's record at once by a new one. lasting: also through a power failure. Raises OSError."""
+    """Replace a job's record atomically. lasting: it also survives a power failure. Raises OSError."""
     place = path(record.id, "record.json")
     try:
         with open(place + ".new", "wb") as stream:
@@ -102,7 +102,7 @@ def prune(records: list[Record]) -> None:
 
 
 def make_output_dir(job: str) -> str:
-    """The folder for what the job makes on this host; of those of earlier jobs, the newest stay."""
+    """Create the folder for the job's output on this host, and remove those of all but the newest earlier jobs."""
     folder = path(job, "output")
     if not os.path.isdir(folder):
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -136,6 +136,6 @@ def remove(file: str) -> None:
 
 
 def describe(error: OSError) -> str:
-    """An OSError in words: what happened, and to which file."""
+    """An OSError as text: what happened, and to which file."""
     place = "" if error.filename is None else f" ({error.filename})"
     return (error.strerror or str(error)) + place

@@ -1,18 +1,18 @@
-"""The jobs of this cluster, asked for on its head over ssh by the user's machine.
+"""The jobs of this cluster: runs on the head for the user's machine, over ssh.
 
-    jobs submit [--follow]           the order comes as one line on stdin
+    jobs submit [--follow]           reads the order, one line, from stdin
     jobs follow ID OFFSET [--no-wait]
     jobs list
-    jobs stop ID [INSTANCE ...]      of these instances it is known that they do not run
-Answers are lines of JSON on stdout, and the exit code is 0 whenever there was one:
+    jobs stop ID [INSTANCE ...]      these instances no longer run
+Answers are lines of JSON on stdout, and then the exit code is 0:
     submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
-             why} when its command cannot run; with --follow it goes on as `follow ID 0`
-    follow   the job's log from byte OFFSET on as it comes, and {"alive": true} every 2 s, which does not count; ends
-             after its last line, the result, or with --no-wait at the present end of the log
-    list     {"jobs": [record, ...]}, the newest first; of a record that is damaged its id alone, last
-    stop     protocol.StopAnswer when all of the job has ended; "already": true where it had before: what it had left is
-             searched for and ended again then
-or {"error": text}. Whatever is asked: what a killed supervisor has left behind is ended, and its record completed.
+             why} when its command cannot run; with --follow it continues as `follow ID 0`
+    follow   the job's log from byte OFFSET on, and every 2 s {"alive": true}, which is not part of the log; ends after
+             the result, or with --no-wait at the current end of the log
+    list     {"jobs": [record, ...]}, the newest first, then the ids of damaged records
+    stop     protocol.StopAnswer when all processes have ended; "already": true if the job had ended before: then the
+             processes that it left are ended
+or {"error": text}. Every verb also ends the processes of killed supervisors, and completes their records.
 """
 
 import os
@@ -38,7 +38,7 @@ from train.node.wire import Ended, Message
 
 SUBMIT_TIMEOUT_S = 60.0  # for another order
 STOP_TIMEOUT_S = 30.0
-FILES_ARE_SENT = "[bootstrap] sync says which files are sent"
+FILES_ARE_SENT = "[bootstrap] sync sends files"
 
 
 def main() -> int:
@@ -47,19 +47,19 @@ def main() -> int:
     try:
         {"submit": submit_job, "follow": follow_job, "list": list_jobs, "stop": stop_job}[verb](words)
     except BrokenPipeError:
-        return 1  # nobody is there any more
+        return 1  # nobody reads any more
     except OSError as error:
         answer({"error": job_folder.describe(error)})
     return 0
 
 
 def answer(message: Any) -> None:
-    """Say a line."""
+    """Print a message as a line."""
     wire.write_all(1, wire.encode(message))
 
 
 def find_job(job: str) -> Optional[Record]:
-    """A job's record; None, with an answer, when there is none."""
+    """A job's record; answers with an error and returns None if there is none."""
     record = job_folder.read_record(job) if job_folder.ID.match(job) else None
     if record is None:
         answer({"error": f"there is no job {job}"})
@@ -70,14 +70,14 @@ def find_job(job: str) -> Optional[Record]:
 
 
 def submit_job(words: Sequence[str]) -> None:
-    """Make a job, when the order comes: we are started ahead of it, and it may turn out that there is none."""
+    """Make a job of the order on stdin. This program starts before the order is known; there may never be one."""
     line = sys.stdin.buffer.readline()
     if not line:
         return
     try:
         order = decode(line, Order)
     except ValueError as error:
-        answer({"error": f"the order cannot be understood: {error}"})
+        answer({"error": f"invalid order: {error}"})
         return
     said = submit(order)
     answer(said)
@@ -86,7 +86,7 @@ def submit_job(words: Sequence[str]) -> None:
 
 
 def submit(order: Order) -> Submitted:
-    """Start the job of an order, or have it wait for its turn; the answer to whoever asked for it. Raises OSError."""
+    """Start or queue the job of an order; returns the answer. Raises OSError."""
     order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
     job = order.job
     unrunnable = find_unrunnable(order)
@@ -94,9 +94,9 @@ def submit(order: Order) -> Submitted:
         return Submitted(unrunnable=unrunnable)
     with recovery.jobs_lock() as held:
         if not held.take(SUBMIT_TIMEOUT_S):
-            return Submitted(error="another job is being submitted, and does not come to an end")
+            return Submitted(error="another submission does not finish")
         known = recovery.recover(job)
-        if known is not None:  # whoever asks again has not heard our answer
+        if known is not None:  # our first answer was lost
             return Submitted(job=job, state=known.state)
         records = recovery.recover_all()
         waiting = [record for record in reversed(records) if not record.has_ended]
@@ -123,31 +123,28 @@ def submit(order: Order) -> Submitted:
 
 
 def find_unrunnable(order: Order) -> Optional[str]:
-    """Why the order's command cannot run on this node; None where it can, or where set-up commands may yet change that.
-
-    The last of these find another PATH, or make files.
-    """
+    """Why the order's command cannot run on this node; None if it can, or if set-up commands may still change that."""
     if order.setup or order.job_setup or not order.command:
         return None
     word = order.command[0]
     if "/" in word:
         path = os.path.join(order.cwd, word)
         if not os.path.exists(path):
-            return f"{word}: there is no such file on the nodes ({FILES_ARE_SENT})"
+            return f"{word}: no such file on the nodes ({FILES_ARE_SENT})"
         if not os.access(path, os.X_OK) or os.path.isdir(path):
-            return f"{word}: not an executable file (chmod +x {word})"
+            return f"{word}: not executable (chmod +x {word})"
     elif shutil.which(word, path=order.env.get("PATH")) is None:
-        return f"{word}: there is no such program on the nodes ([bootstrap] packages and setup install programs)"
+        return f"{word}: no such program on the nodes ([bootstrap] packages and setup install programs)"
     if re.fullmatch(r"python[0-9.]*", os.path.basename(word)):
         script = next((other for other in order.command[1:] if not other.startswith("-")), "")
         is_first = order.command[1:2] == (script,) or order.command[1:3] == ("-u", script)
         if is_first and script.endswith(".py") and not os.path.exists(os.path.join(order.cwd, script)):
-            return f"{script}: there is no such file on the nodes ({FILES_ARE_SENT})"
+            return f"{script}: no such file on the nodes ({FILES_ARE_SENT})"
     return None
 
 
 def start_supervisor(order: Order) -> None:
-    """Start the supervisor: with systemd in a scope of its own, which a logout leaves alone. Raises OSError."""
+    """Start the supervisor: with systemd in a scope of its own, which survives a logout. Raises OSError."""
     command = program_words("supervise", python=order.python)
     said = []
     for prefix in [*scopes(order.job), []]:
@@ -159,7 +156,7 @@ def start_supervisor(order: Order) -> None:
 
 
 def scopes(job: str) -> list[list[str]]:
-    """The words that make a scope of systemd, where there may be one: a list of none or one."""
+    """The prefix that makes a systemd scope, if there is systemd: a list of none or one."""
     if not os.path.isdir("/run/systemd/system"):
         return []
     user = pwd.getpwuid(os.getuid())
@@ -169,7 +166,7 @@ def scopes(job: str) -> list[list[str]]:
 
 
 def environment() -> dict[str, str]:
-    """What a supervisor needs of its environment, which sudo may have changed."""
+    """The environment that a supervisor needs, which sudo may have changed."""
     user = pwd.getpwuid(os.getuid())
     kept = {key: os.environ[key] for key in ("LANG", "CLUSTER_SSH") if key in os.environ}
     path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
@@ -178,7 +175,7 @@ def environment() -> dict[str, str]:
 
 
 def try_start(command: Sequence[str], order: Order) -> Optional[str]:
-    """Start a supervisor and give it the order; None when it is ready, else what it said instead."""
+    """Start a supervisor and send it the order; None when it is ready, else its error."""
     complaints = job_folder.path(order.job, "supervisor.err")
     with open(complaints, "wb") as stream:
         try:
@@ -199,7 +196,7 @@ def try_start(command: Sequence[str], order: Order) -> Optional[str]:
         process.stdin.write(wire.encode(order))
         process.stdin.close()
     except BrokenPipeError:
-        pass  # it says why
+        pass  # its output says why
     said = process.stdout.readline().decode("utf-8", "replace").strip()
     process.stdout.close()
     process.wait()
@@ -207,25 +204,25 @@ def try_start(command: Sequence[str], order: Order) -> Optional[str]:
         return None
     with open(complaints, "rb") as reading:
         complained = reading.read().decode("utf-8", "replace").strip()
-    return said or complained.rpartition("\n")[2] or f"{os.path.basename(command[0])} said nothing"
+    return said or complained.rpartition("\n")[2] or f"{os.path.basename(command[0])} printed no error"
 
 
 # -- follow, list, stop ------------------------------------------------------------------------------------------------
 
 
 def follow_job(words: Sequence[str]) -> None:
-    """Pass a job's log on."""
+    """Print a job's log."""
     if find_job(words[0]) is not None:
         follow.Follower(words[0], int(words[1]), 1).run(wait="--no-wait" not in words)
 
 
 def list_jobs(_words: Sequence[str]) -> None:
-    """All jobs."""
+    """Print all jobs."""
     answer({"jobs": [*recovery.recover_all(), *({"id": job} for job in job_folder.find_damaged())]})
 
 
 def stop_job(words: Sequence[str]) -> None:
-    """Have a job end, and wait for that."""
+    """End a job, and wait for its end."""
     if find_job(words[0]) is None:
         return
     record = recovery.recover(words[0])
@@ -242,7 +239,7 @@ def stop_job(words: Sequence[str]) -> None:
 
 
 def ask_to_stop(job: str) -> Optional[JobResult]:
-    """Have the supervisor end its job; the result, or None when it does not answer."""
+    """Ask the supervisor to end its job; the result, or None when it does not answer."""
     give_up_at = time.monotonic() + STOP_TIMEOUT_S
     plug = follow.connect(job)
     while plug is None and recovery.is_alive(job) and time.monotonic() < give_up_at:
@@ -261,13 +258,13 @@ def ask_to_stop(job: str) -> Optional[JobResult]:
                     if data == b"":
                         break
             except ConnectionError:
-                pass  # it has just ended
+                pass  # the supervisor has just ended
     record = job_folder.read_record(job)
     return record.result if record is not None and record.has_ended else None
 
 
 def kill_supervisor(record: Record) -> None:
-    """Kill a supervisor that does not answer, if it is still the one that the record names."""
+    """Kill a supervisor that does not answer, unless the pid is another process by now."""
     known = record.supervisor
     if known is not None and process_tree.start_time(known.pid) == known.start_time:
         os.kill(known.pid, signal.SIGKILL)
@@ -276,17 +273,17 @@ def kill_supervisor(record: Record) -> None:
 
 
 def end_left(record: Record, gone: Sequence[str]) -> Record:
-    """End what a job that has ended left on its hosts; its record, in which stands what is left now. Raises OSError.
+    """End the processes that an ended job left on its hosts; its record, with those that still remain. Raises OSError.
 
-    gone: the ids of instances that do not run: nothing can be left there. Two that try at the same time do it one after
-    the other, the second one only if something is left. The log stays as it is: it says how the job ended.
+    gone: the ids of instances that no longer run, where no process can remain. Of two calls at the same time, the
+    second waits, and acts only if processes remain. The log stays unchanged: it says how the job ended.
     """
     if not record.left:
         return record
     job = record.id
     with FileLock(job_folder.path(job, "recovery")) as ours:
         if not ours.take(recovery.RECOVERY_TIMEOUT_S):
-            raise OSError(f"somebody else searches for what job {job} left, and does not come to an end")
+            raise OSError(f"another `cluster stop` of job {job} does not end")
         record = job_folder.read_record(job) or record
         if record.left:
             record.left = recovery.end_job(record, [host for host in record.nodes if host.instance_id not in gone])

@@ -1,12 +1,12 @@
-"""Objects in S3, for programs on the nodes: by obstore, with every MXNet wheel, also those that cannot read s3://.
+"""Objects in S3, for programs on the nodes: by obstore, so with every MXNet wheel, even one that cannot read s3://.
 
     store = Store(os.environ)                      # a job's environment, as train/s3/environment.py makes it
     store.put_file(path, "s3://bucket/folder/key")
     for entry in store.list("s3://bucket/folder/"): store.get_file(entry.url, path)
 
-What is after the bucket is the key, whatever characters it has; keys with empty parts, "." or ".." are refused.
-S3 verifies the SHA-256 of what it is sent. No proxy is used, whatever the environment says.
-Works with obstore 0.8, the last one for Python 3.9.
+Everything after the bucket is the key, whatever its characters; keys with empty parts, "." or ".." are rejected.
+S3 verifies the SHA-256 of uploads. Ignores any proxy in the environment.
+Works with obstore 0.8, the last version for Python 3.9.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 ATTEMPTS = 6
-FIRST_PAUSE_S = 0.3  # before the second attempt, twice as long before every further one, times a random number up to 1
+FIRST_PAUSE_S = 0.3  # before the second attempt; doubled before each further one, times a random number up to 1
 MAX_PAUSE_S = 8.0
-CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 120  # a request moves RANGE_BYTES or ONE_PUT_BYTES at most
+CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 120  # a request moves at most RANGE_BYTES or ONE_PUT_BYTES
 RANGE_BYTES = 16 << 20
-# Larger files are sent in parts: what a killed program leaves of those, `cluster data put` and `cluster down` remove.
+# Larger files are sent in parts. `cluster data put` and `cluster down` remove those that a killed program leaves.
 ONE_PUT_BYTES = 64 << 20
 PART_BYTES, PARTS_AT_ONCE = 16 << 20, 4
 PIECE_BYTES = 1 << 20
-# An address that is never asked, since no host is to be asked through it: it keeps reqwest from the environment's.
+# Keeps reqwest from using the environment's proxy. This address is never contacted: all hosts are excluded.
 NO_PROXY: ClientConfig = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
 _HINTS = {
     "PermanentRedirect": ": the bucket is in another region than {region}",
-    "AccessDenied": ": cluster train says before the start what the job's credentials may do",
-    "ExpiredToken": ": the job's credentials have ended",
+    "AccessDenied": ": cluster train shows before the start what the job's credentials allow",
+    "ExpiredToken": ": the job's credentials have expired",
     "RequestTimeTooSkewed": ": the node's clock is wrong; cluster verify compares the clocks",
     "NoSuchBucket": ": cluster data ls shows your buckets",
 }
-_PASSING_CODES = ("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "OperationAborted")
+_RETRIED_CODES = ("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "OperationAborted")
 _AWS_HOST = re.compile(r"s3[a-z0-9.-]*\.amazonaws\.com(\.cn)?")
 _STATUS = re.compile(r"status code: (\d{3}) ")
 
@@ -65,7 +65,7 @@ class Entry(NamedTuple):
 
 
 class StoreError(OSError):
-    """S3 could not do it; the text says what, where and why. code: S3's own word for it, or ours.
+    """A request failed; the text says what, where and why. code: S3's own, or ours.
 
     https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
     """
@@ -76,18 +76,18 @@ class StoreError(OSError):
 
 
 class NotFound(StoreError):
-    """There is no such object, or no such bucket."""
+    """The object or the bucket does not exist."""
 
 
 class Store:
-    """S3 as a job's environment variables describe it, and who asks. For any thread.
+    """The S3 endpoint and credentials of a job's environment. Thread-safe.
 
-    Its methods repeat what may succeed another time. They raise StoreError, NotFound among its kinds, and OSError for
-    files on this machine, ValueError for what names no object.
+    Methods retry what may succeed later. They raise StoreError (also NotFound), OSError for files on this machine, and
+    ValueError for a URL that is not an object's.
     """
 
     def __init__(self, env: Mapping[str, str], find_keys: Callable[[], S3Credential] | None = None) -> None:
-        """find_keys: asked for credentials whenever the last ones are about to end, in place of the environment's."""
+        """find_keys: called for new credentials before the last ones expire, instead of using the environment's."""
         self.region = _first(env, "S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
         suffix = ".cn" if self.region.startswith("cn-") else ""
         endpoint = _first(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT")
@@ -100,7 +100,7 @@ class Store:
         self._stores: dict[str, S3Store] = {}
 
     def put_file(self, path: str, url: str) -> None:
-        """Write a file's content to an object: complete, or not at all."""
+        """Write a file's content to an object: all of it or nothing."""
         size = os.path.getsize(path)
 
         def put(store: S3Store, key: str) -> None:
@@ -117,7 +117,7 @@ class Store:
         self._try(url, lambda store, key: obstore.put(store, key, data, use_multipart=False))
 
     def get_file(self, url: str, path: str) -> int:
-        """Read an object into a file: whole under its name, or not at all; returns its size in bytes."""
+        """Read an object into a file, all of it or nothing; returns its size in bytes."""
         entry = self._find(url)
         temporary = f"{path}.{os.getpid()}-{random.getrandbits(32):08x}.part"
         try:
@@ -138,9 +138,9 @@ class Store:
         return entry.size_bytes
 
     def read_range(self, entry: Entry, begin: int, length: int, take: Callable[[int, memoryview], None]) -> None:
-        """Read some bytes of an object that is still what Entry says; take(offset, piece) gets them, perhaps twice.
+        """Read a range of an object; take(offset, piece) gets the bytes, perhaps twice.
 
-        Raises StoreError with the code PreconditionFailed where the object is another one by now.
+        Raises StoreError with the code PreconditionFailed if the object has changed since it was listed.
         """
 
         def read(store: S3Store, key: str) -> None:
@@ -150,12 +150,12 @@ class Store:
                 take(at, memoryview(piece))
                 at += len(piece)
             if at != begin + length:
-                raise _Broken(f"{length} bytes were asked for, {at - begin} came")
+                raise _Broken(f"{at - begin} of {length} bytes arrived")
 
         self._try(entry.url, read)
 
     def find(self, url: str) -> Entry | None:
-        """The object of that name; None where there is none."""
+        """The object of this name, or None."""
         try:
             return self._find(url)
         except NotFound:
@@ -165,10 +165,7 @@ class Store:
         return _entry(split_object_url(url)[0], self._try(url, obstore.head))
 
     def list(self, url: str, *, below: bool = True) -> Iterator[Entry]:
-        """The objects in a folder, in the order of their keys.
-
-        below: those in folders below it, too.
-        """
+        """The objects in a folder, sorted by key. below: also those in subfolders."""
         bucket, prefix = split_url(url)
         folder = prefix.rstrip("/") or None
 
@@ -178,16 +175,16 @@ class Store:
             return [item for page in obstore.list(store, folder) for item in page]
 
         found = (_entry(bucket, item) for item in self._try(url, pages, names_object=False))
-        # A folder's own marker, `folder/`, is called like the folder here.
+        # obstore shows a folder's own marker, `folder/`, under the folder's name.
         inside = (entry for entry in found if not folder or entry.url.startswith(f"s3://{bucket}/{folder}/"))
         return iter(sorted(inside, key=lambda entry: entry.url.encode("utf-8", "surrogateescape")))
 
     def delete(self, url: str) -> None:
-        """Delete an object; one that is not there is no error."""
+        """Delete an object, if it exists."""
         self._try(url, obstore.delete)
 
     def is_encrypted(self, url: str) -> bool:
-        """Whether an object's ETag is no digest because of its encryption, which obstore does not tell.
+        """Whether an object's encryption makes its ETag useless as a digest; obstore does not show this.
 
         https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
         """
@@ -205,7 +202,7 @@ class Store:
             raise StoreError(f"{url}: {self._host} cannot be used: {error}", code="Broken") from error
 
     def sign_head(self, url: str) -> str:
-        """An http(s) URL by which an object can be asked about with HEAD for a minute."""
+        """An http(s) URL for a HEAD request for an object, valid for a minute."""
         return self._try(url, lambda store, key: obstore.sign(store, "HEAD", key, timedelta(minutes=1)))
 
     def _open(self, bucket: str) -> S3Store:
@@ -223,12 +220,12 @@ class Store:
                     "allow_invalid_certificates": not self._verified,
                 },
                 in_host=in_host,
-                max_retries=0,  # _try repeats, also what breaks in the middle of an answer
+                max_retries=0,  # _try retries, also when the connection breaks in the middle of an answer
             )
         return self._stores[bucket]
 
     def _try(self, url: str, attempt: Callable[[S3Store, str], Result], *, names_object: bool = True) -> Result:
-        """What `attempt` returns, after as many attempts as it takes. Raises StoreError."""
+        """Call `attempt` until it succeeds, at most ATTEMPTS times. Raises StoreError."""
         bucket, key = split_object_url(url) if names_object else split_url(url)
         number = 0
         while True:
@@ -238,26 +235,26 @@ class Store:
             except (BaseError, _Broken, FileNotFoundError) as error:
                 if getattr(error, "errno", None) is not None:  # a file on this machine
                     raise
-                refusal, passing = explain(error, url, host=self._host, region=self.region)
-                if number == ATTEMPTS or not passing:
-                    raise refusal from None
+                explained, may_retry = explain(error, url, host=self._host, region=self.region)
+                if number == ATTEMPTS or not may_retry:
+                    raise explained from None
             pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 1))
-            time.sleep(pause_s * random.random())  # noqa: S311 - so that not all nodes come back at the same moment
+            time.sleep(pause_s * random.random())  # noqa: S311 - jitter: the nodes do not all retry at once
 
 
 class _Broken(Exception):
-    """There was no whole answer."""
+    """The answer was incomplete."""
 
 
 class InstanceKeys:
-    """The credentials of this host's instance profile, as obstore asks for them: anew, before they end."""
+    """The credentials of this host's instance profile; obstore calls it again before they expire."""
 
     def __init__(self, address: str = instance_credentials.ADDRESS) -> None:
         self._address = address
         self._last: S3Credential | None = None
 
     def __call__(self) -> S3Credential:
-        """Credentials that are valid now. Raises CredentialsError where there are none any more."""
+        """Credentials that are valid now. Raises CredentialsError if there are none."""
         try:
             found = instance_credentials.wait_for(self._address)
         except instance_credentials.CredentialsError:
@@ -275,7 +272,7 @@ class InstanceKeys:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """The bucket and key of s3://BUCKET/KEY; the key may be empty. Raises ValueError for another kind of URL."""
+    """The bucket and key of s3://BUCKET/KEY; the key may be empty. Raises ValueError for any other URL."""
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
     if scheme != "s3" or not bucket:
@@ -284,12 +281,12 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 def split_object_url(url: str) -> tuple[str, str]:
-    """The bucket and key of an object. Raises ValueError where one of them is missing or obstore cannot name it."""
+    """The bucket and key of an object. Raises ValueError if one is missing or obstore would change the key."""
     bucket, key = split_url(url)
     if not key:
-        raise ValueError(f"{url}: the name of an object is missing")
+        raise ValueError(f"{url}: the object's key is missing")
     if any(part in ("", ".", "..") for part in key.split("/")):
-        raise ValueError(f"{url}: a name with empty parts, '.' or '..' cannot be used on the nodes")
+        raise ValueError(f"{url}: a key with empty parts, '.' or '..' cannot be used on the nodes")
     return bucket, key
 
 
@@ -298,13 +295,13 @@ def _first(env: Mapping[str, str], *names: str) -> str | None:
 
 
 def _find_keys(env: Mapping[str, str]) -> Callable[[], S3Credential]:
-    """Who asks. Raises StoreError where the environment does not say."""
+    """The credentials of the environment. Raises StoreError if there are none."""
     if env.get("CLUSTER_DATA_CREDENTIALS") == "instance":
         return InstanceKeys()
     access_key = _first(env, "AWS_ACCESS_KEY_ID", "S3_ACCESS_KEY_ID")
     secret_key = _first(env, "AWS_SECRET_ACCESS_KEY", "S3_SECRET_ACCESS_KEY")
     if not access_key or not secret_key:
-        raise StoreError("there are no AWS credentials here: AWS_ACCESS_KEY_ID is not set", code="NoCredentials")
+        raise StoreError("no AWS credentials were found: AWS_ACCESS_KEY_ID is not set", code="NoCredentials")
     return keep_keys(access_key, secret_key, _first(env, "AWS_SESSION_TOKEN", "S3_SESSION_TOKEN"))
 
 
@@ -313,7 +310,7 @@ def _entry(bucket: str, item: ObjectMeta) -> Entry:
 
 
 def explain(error: Exception, url: str, *, host: str, region: str) -> tuple[StoreError, bool]:
-    """What an error of obstore means, and whether another attempt may succeed."""
+    """What an error of obstore means, and whether a retry may succeed."""
     words = str(error).partition("\n\nDebug source")[0]
     status = int(found[1]) if (found := _STATUS.search(words)) else 0
     code = _find("Code", words) or {403: "AccessDenied", 404: "NoSuchKey"}.get(status, str(status))
@@ -333,13 +330,13 @@ def explain(error: Exception, url: str, *, host: str, region: str) -> tuple[Stor
         return StoreError(f"{url}: {host} cannot be used: {words}", code="Broken"), not certificate
     bucket_region = _find("Region", words)
     if bucket_region and bucket_region != region:
-        text = f"the bucket is in {bucket_region}, and {region} was asked: [provision] region in cluster.toml"
+        text = f"the bucket is in {bucket_region}, not in {region}: [provision] region in cluster.toml"
         return StoreError(f"{url}: {text} (S3: {status} {code})", code=code), False
     said = (_find("Message", words) or words.rpartition(f"{status} ")[2].partition(":")[0]).strip()
     kind = NotFound if status == 404 else StoreError
     hint = _HINTS.get(code, "").format(region=region)
-    passing = status in (408, 429) or status >= 500 or code in _PASSING_CODES
-    return kind(f"{url}: S3 refuses: {status} {code}, {said}{hint}", code=code), passing
+    may_retry = status in (408, 429) or status >= 500 or code in _RETRIED_CODES
+    return kind(f"{url}: S3 refuses: {status} {code}, {said}{hint}", code=code), may_retry
 
 
 def _find(tag: str, text: str) -> str:

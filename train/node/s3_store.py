@@ -1,4 +1,4 @@
-"""obstore's way to a bucket, as this machine and the nodes open it."""
+"""Opens a bucket with obstore, on this machine and on the nodes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def open_store(
     in_host: bool = False,
     max_retries: int,
 ) -> S3Store:
-    """Obstore's way to a bucket: S3 verifies the SHA-256 of what is put, and credentials are asked for anew in time.
+    """A bucket, opened with obstore. S3 verifies the SHA-256 of uploads; obstore renews the credentials in time.
 
-    endpoint: None is AWS's own. in_host: the bucket is named in the endpoint's host, and not in the path.
+    endpoint: None is AWS's own. in_host: the endpoint's host name contains the bucket, so paths do not.
     """
     config: S3Config = {
         "region": region,
@@ -43,7 +43,7 @@ def open_store(
 
 
 def keep_keys(access_key: str, secret_key: str, token: str | None) -> Callable[[], S3Credential]:
-    """Credentials that stay, as obstore asks for them."""
+    """Fixed credentials, in the form that obstore calls for."""
     keys: S3Credential = {
         "access_key_id": access_key,
         "secret_access_key": secret_key,

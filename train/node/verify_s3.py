@@ -1,8 +1,8 @@
-"""Can a job read an object of S3 here, by MXNet itself or staged? Run by the environment's Python for `cluster verify`.
+"""Checks for `cluster verify`, in the environment's Python, whether a job on this node can read an object of S3.
 
-An order on stdin: {"uri": ..., "env": {...}, "secrets": {...}, "nodes_credentials": true for the instance's own}. One
-JSON line: {"read": bytes of its first record}, {"error": MXNet's words} or {"credentials": why there are none}; where
-MXNet was built without S3, {"staged": bytes that stage.py's way gives} or {"refused": why it gives none, "code": ...}.
+Reads an order from stdin: {"uri": ..., "env": {...}, "secrets": {...}, "nodes_credentials": true for the instance's
+own}. Prints one JSON line: {"read": bytes of the first record}, {"error": MXNet's message} or {"credentials": why there
+are none}; if MXNet was built without S3, {"staged": bytes read as stage.py does} or {"refused": why not, "code": ...}.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 
 from train.node import instance_credentials, s3
 
-NO_S3 = "DMLC_USE_S3"  # in what MXNet says where it was built without
+NO_S3 = "DMLC_USE_S3"  # is in the error message of an MXNet that was built without S3
 SOME_BYTES = 65536
 
 
 def main() -> None:
-    """Open it and read one record."""
+    """Read an order, and print the answer."""
     print(json.dumps(read(json.loads(sys.stdin.readline()))), flush=True)
 
 
 def read(order: dict[str, Any]) -> dict[str, Any]:
-    """What the one line says."""
+    """The answer to an order."""
     try:
         secrets = instance_credentials.wait_for().variables if order["nodes_credentials"] else order["secrets"]
     except instance_credentials.CredentialsError as error:
         return {"credentials": str(error)}
-    # Read by dmlc-core when it opens its first s3:// URI.
+    # dmlc-core reads it when it opens its first s3:// URI.
     os.environ.update({**order["env"], **secrets})
     import mxnet as mx  # noqa: PLC0415 - reads the environment
 
@@ -41,13 +41,13 @@ def read(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_staged(uri: str) -> dict[str, Any]:
-    """The same, as stage.py reads: listed, and then its beginning."""
+    """The answer for an object that is read as stage.py does: listed, and then its beginning."""
     store = s3.Store(os.environ)
     pieces: list[int] = []
     try:
         entry = store.find(uri)
         if entry is None:
-            return {"refused": "it is gone", "code": "NoSuchKey"}
+            return {"refused": "it no longer exists", "code": "NoSuchKey"}
         store.read_range(entry, 0, min(entry.size_bytes, SOME_BYTES), lambda _, piece: pieces.append(len(piece)))
     except OSError as error:
         return {"refused": str(error), "code": getattr(error, "code", "")}

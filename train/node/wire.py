@@ -1,4 +1,4 @@
-"""What the node programs of a job say to each other: one JSON object a line, over pipes, ssh and Unix sockets."""
+"""Messages between the node programs of a job: one JSON object per line, over pipes, ssh and Unix sockets."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from msgspec import Struct, to_builtins
 
 from train.job.protocol import JobResult, RunSettings
 
-WAITING = b"CLUSTER-ROLE "  # on mpirun's stdout, before the Message of a role that waits to be called
-FAILED = b"CLUSTER-FAILED "  # on launch.py's stdout, when a command that it ran has failed
+WAITING = b"CLUSTER-ROLE "  # on mpirun's stdout, before the Message of a role that waits for a connection
+FAILED = b"CLUSTER-FAILED "  # on launch.py's stdout, after a command that it ran has failed
 LONGEST_REST_S = 0.1
 REST_STEP_S = 0.02
 Found = tuple[int, str]
@@ -18,10 +18,10 @@ Found = tuple[int, str]
 
 
 class RoleOrder(RunSettings, kw_only=True):
-    """What role.py runs on a host: the first line that it gets.
+    """What role.py runs on a host: the first line of its input.
 
-    address: the host's; None where it has none in the job. launched: the DMLC_... variables that launch.py set.
-    commands: one after the other. data_url: what it tries to read, to see whether its host can.
+    address: the host's, or None. launched: the DMLC_... variables that launch.py set. commands: run one after another.
+    data_url: a URL to try to read.
     """
 
     job: str
@@ -37,9 +37,9 @@ class RoleOrder(RunSettings, kw_only=True):
 
 
 class Command(Struct, kw_only=True, omit_defaults=True):
-    """What the supervisor tells role.py after that.
+    """What the supervisor sends to role.py after the order.
 
-    alive: sent every few seconds; silence, or the end of the stream, means that the supervisor is gone. reach: TCP
+    alive: sent every few seconds; silence, or the end of the stream, means that the supervisor has ended. reach: TCP
     ports to try. look: report what the processes use. end: end the process.
     """
 
@@ -50,7 +50,7 @@ class Command(Struct, kw_only=True, omit_defaults=True):
 
 
 class Use(Struct, kw_only=True):
-    """What the processes of a role have used by now, and which of them are stopped."""
+    """What the processes of a role have used so far, and which of them are stopped."""
 
     cpu_s: float
     bytes: int
@@ -60,12 +60,12 @@ class Use(Struct, kw_only=True):
 class Message(Struct, kw_only=True, omit_defaults=True):
     """A line to the supervisor, over its socket.
 
-    role, host, launched: a process introduces itself; by: the process of ssh_proxy.py that leads to it; path: the
-    socket on its host at which it waits to be called.
-    exit: the process has ended, by signal `signal`, at the command with the number `at`; ended: we ended it; left: what
-    does not end; why: what we have to say of it.
-    lost: from ssh_proxy.py: ssh ended before the process did. unread: the host cannot read the job's data.
-    blocked: the ports that cannot be reached, as "10.0.0.5:34567". bound: ps-lite's address and port.
+    role, host, launched: introduce a process; by: the ssh_proxy.py process that connects it; path: the socket on its
+    host where it waits for a connection.
+    exit: the process ended, by signal `signal`, in command number `at`; ended: role.py ended it; left: processes that
+    do not end; why: role.py's own error.
+    lost: from ssh_proxy.py: ssh ended before the process. unread: why the host cannot read the job's data.
+    blocked: ports out of reach, such as "10.0.0.5:34567". bound: ps-lite's address and port.
     watch, stop: from jobs.py.
     """
 
@@ -100,19 +100,19 @@ class Ended(Struct, kw_only=True):
 
 
 def encode(message: Any) -> bytes:
-    """One message as the bytes of one line, in ASCII: what is no UTF-8 in it, as in a file's name, stays as it is."""
+    """A message as one line of ASCII, which preserves invalid UTF-8, as in file names."""
     return json.dumps(to_builtins(message)).encode("ascii") + b"\n"
 
 
 class LineBuffer:
-    """Cuts a stream of bytes into lines, however it arrives. A line over `limit` bytes is cut there."""
+    """Splits a stream of bytes into lines. A line over `limit` bytes is cut there."""
 
     def __init__(self, limit: int = 1 << 16) -> None:
         self._rest = b""
         self._limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take bytes; return the lines, without their ends, that are complete now."""
+        """Take bytes; return the lines that are now complete, without newlines."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         while len(self._rest) > self._limit:
@@ -121,13 +121,13 @@ class LineBuffer:
         return lines
 
     def flush(self) -> list[bytes]:
-        """Return what is left at the end of the stream, as a list of at most one line."""
+        """Return the rest at the end of the stream, as a list of at most one line."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
 
 class Outbox:
-    """Output to a file descriptor that is written as the other side takes it: nothing here ever blocks."""
+    """Output to a file descriptor, written as the reader accepts it: never blocks."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -144,29 +144,29 @@ class Outbox:
         self.pending += data
 
     def write(self) -> None:
-        """Write as much as is taken now."""
+        """Write as much as the reader accepts now."""
         try:
             while self.pending:
                 del self.pending[: os.write(self.descriptor, bytes(self.pending[: 1 << 16]))]
         except BlockingIOError:
             pass
-        except OSError:  # nobody is there any more
+        except OSError:  # nobody reads any more
             self.broken = True
             self.pending = bytearray()
 
 
 class Pace:
-    """For how long to let output gather before the next look at it.
+    """How long to collect output before passing it on.
 
-    A line after a silence goes on at once. Where line follows upon line, they go on together, in fewer and larger
-    pieces: every piece wakes all that carries it to the user's side, beside the processes that train.
+    A line after a pause is passed on at once. Lines in quick succession are collected into fewer, larger pieces: each
+    piece wakes every program on its way to the user, next to the processes that train.
     """
 
     def __init__(self) -> None:
         self._came_at = self._rest_s = self._until = 0.0
 
     def note(self) -> None:
-        """Some has come."""
+        """Output has arrived."""
         now = time.monotonic()
         is_stream = now < self._came_at + 2 * LONGEST_REST_S
         self._rest_s = min(self._rest_s + REST_STEP_S, LONGEST_REST_S) if is_stream else 0.0
@@ -174,12 +174,12 @@ class Pace:
 
     @property
     def rest_s(self) -> float:
-        """How much longer to wait."""
+        """The remaining time to wait."""
         return max(0.0, self._until - time.monotonic())
 
 
 def read_now(descriptor: int) -> Optional[bytes]:
-    """What can be read: bytes, none of them at the end, None when there is nothing just now."""
+    """The bytes that can be read now; b"" at the end, None when there are none yet."""
     try:
         return os.read(descriptor, 1 << 16)
     except (BlockingIOError, InterruptedError):
@@ -189,7 +189,7 @@ def read_now(descriptor: int) -> Optional[bytes]:
 
 
 def text(line: bytes) -> str:
-    """Decode a line of output. Progress bars redraw with carriage returns: what is left of the last one is shown."""
+    """Decode a line of output. Progress bars redraw with carriage returns: keep what follows the last one."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")
 
 
@@ -200,12 +200,12 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def read_line(descriptor: int) -> tuple[bytes, bytes]:
-    """The first line that comes, and what came with it. Raises ConnectionError, OSError."""
+    """The first line, and the bytes received after it. Raises ConnectionError, OSError."""
     data = b""
     while b"\n" not in data:
         piece = os.read(descriptor, 1 << 16)
         if not piece:
-            raise ConnectionError("no order came")
+            raise ConnectionError("no order")
         data += piece
     line, _, rest = data.partition(b"\n")
     return line, rest

@@ -1,10 +1,11 @@
-"""A connection to S3 through s3fs, and what S3's refusals mean in plain words.
+"""The s3fs client, and what S3's errors mean in plain words.
 
-Where S3 is and who asks is found as by every AWS tool: AWS_ENDPOINT_URL, AWS_CA_BUNDLE, AWS_PROFILE, keys in
-the environment, ~/.aws, an instance's role. s3fs and boto3 are loaded when a client is opened or an error is explained:
-they take half a second, and most transfers need neither.
+The endpoint and the credentials are those that every AWS tool finds: AWS_ENDPOINT_URL, AWS_CA_BUNDLE, AWS_PROFILE,
+keys in the environment, ~/.aws, an instance's role. s3fs and boto3 are imported only to open a client or to explain an
+error: they take half a second, and most transfers need neither.
 """
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS = 32
 _WHO_AM_I = "aws sts get-caller-identity"
-# What botocore asks by itself, before it can ask S3.
-_LOGINS = frozenset({"AssumeRole", "AssumeRoleWithSAML", "AssumeRoleWithWebIdentity", "GetRoleCredentials"})
+# The calls by which botocore gets credentials before it can call S3.
+_CREDENTIAL_CALLS = frozenset({"AssumeRole", "AssumeRoleWithSAML", "AssumeRoleWithWebIdentity", "GetRoleCredentials"})
 # The permission that each call needs.
 ACTIONS = {
     "abort_multipart_upload": "s3:AbortMultipartUpload",
@@ -47,15 +48,15 @@ _UNSET = frozenset({"NoSuchPublicAccessBlockConfiguration", "ServerSideEncryptio
 
 
 class S3AccessDeniedError(AwsError):
-    """S3 knows the caller, who lacks a permission."""
+    """The caller is known to S3 and lacks a permission."""
 
 
 class OwnBucketError(AwsError):
-    """The bucket that is to be made is this account's already."""
+    """The bucket exists and belongs to this account."""
 
 
 class DamagedBodyError(AwsError):
-    """S3 has refused a body that is not what its checksum says: it was changed on the way."""
+    """S3 rejected a body that does not match its checksum: it was damaged on the way."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +76,7 @@ class S3Client:
         self._filesystem = filesystem
 
     async def call(self, method: str, **request: Any) -> dict[str, Any]:
-        """One call, repeated by s3fs where that helps. Raises ClusterError's kinds."""
+        """One call, retried by s3fs where that helps. Raises ClusterError's kinds."""
         try:
             # s3fs's asynchronous interface is its underscored methods (fsspec's convention for
             # AsyncFileSystem).
@@ -91,7 +92,7 @@ class S3Client:
                 yield read_object(folder.bucket, item)
 
     async def list_level(self, folder: S3Url) -> AsyncIterator[S3Object | S3Url]:
-        """What stands directly in a folder: objects, and folders as URLs. Raises ClusterError's kinds."""
+        """The direct contents of a folder: objects, and subfolders as URLs. Raises ClusterError's kinds."""
         async for page in self._pages(folder, None, Delimiter="/"):
             for item in page.get("CommonPrefixes", ()):
                 yield S3Url(bucket=folder.bucket, key=item["Prefix"])
@@ -110,12 +111,10 @@ class S3Client:
 
 @asynccontextmanager
 async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
-    """A client on its own connections, which are closed in the end. Raises AwsError where there are no credentials."""
-    import logging  # noqa: PLC0415 - not for who opens none
-
+    """A client with its own connections, closed at the end. Raises AwsError if there are no credentials."""
     import s3fs  # noqa: PLC0415 - see the top
 
-    # As botocore does for itself: else a warning about credentials, which are explained, prints a traceback.
+    # As botocore does for itself: otherwise a warning about credentials prints a traceback.
     logging.getLogger("aiobotocore").addHandler(logging.NullHandler())
     filesystem = s3fs.S3FileSystem(
         asynchronous=True,
@@ -135,12 +134,12 @@ async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
 
 
 def explain(error: Exception, method: str, *, bucket: str | None, key: str | None) -> ClusterError:
-    """The error that a user reads for what botocore or s3fs raised."""
+    """The error to show for what botocore or s3fs raised."""
     # s3fs turns botocore's errors into OSError's kinds, and keeps the original as their cause.
     cause = error if isinstance(error, ClientError) else error.__cause__
     if not isinstance(cause, ClientError):
         return _explain_failure(error)
-    if cause.operation_name in _LOGINS:
+    if cause.operation_name in _CREDENTIAL_CALLS:
         from provision.aws.clients import translate_refusal  # noqa: PLC0415 - boto3: as above
 
         return translate_refusal(cause, "getting credentials")
@@ -149,7 +148,7 @@ def explain(error: Exception, method: str, *, bucket: str | None, key: str | Non
 
 
 def _explain_failure(error: Exception) -> AwsError:
-    """S3 was not reached, or not asked, for want of credentials."""
+    """The error for a call that got no answer: S3 was not reached, or there are no credentials."""
     from provision.aws.clients import translate_failure  # noqa: PLC0415 - boto3: as above
 
     match error:
@@ -160,24 +159,24 @@ def _explain_failure(error: Exception) -> AwsError:
             words = str(error).rstrip(". ")
             return type(known)(f"S3 cannot be used: {words}", hint=known.hint or _WHO_AM_I)
         case JSONDecodeError():
-            words = "what the profile's credential_process prints is not JSON"
-            return AwsError(f"S3 cannot be used: {words}", hint="run it yourself: ~/.aws/config has its name")
+            words = "the profile's credential_process does not print JSON"
+            return AwsError(f"S3 cannot be used: {words}", hint="run it yourself: the command is in ~/.aws/config")
         case EOFError():
             return AwsError(
-                "the profile asks for an MFA code, and there is no terminal to type it at",
-                hint='log in where there is one: eval "$(aws configure export-credentials --format env)"',
+                "the profile asks for an MFA code, which needs a terminal",
+                hint='log in at a terminal: eval "$(aws configure export-credentials --format env)"',
             )
     return AwsError(f"S3 cannot be used: {type(error).__name__}: {error}", hint=_WHO_AM_I)
 
 
 def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key: str | None) -> ClusterError:
     where = str(S3Url(bucket=bucket, key=key or "")) if bucket else "S3"
-    # Answers to HEAD have no body, so that botocore knows the status alone.
+    # Answers to HEAD have no body: botocore knows only the status.
     if code == "NoSuchBucket" or (code == "404" and not key):
         hint = "cluster data ls shows your buckets; put --create-bucket makes one"
         return NotFoundError(f"bucket {bucket} does not exist", hint=hint)
     if code == "NoSuchUpload":
-        return NotFoundError(f"{where}: the upload in parts is none any more", hint="run the command again")
+        return NotFoundError(f"{where}: the multipart upload no longer exists", hint="run the command again")
     if code in {"NoSuchKey", "404"}:
         return NotFoundError(f"{where}: no such object", hint=f"cluster data ls s3://{bucket}/")
     if code in _UNSET:
@@ -187,8 +186,8 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
         return S3AccessDeniedError(f"{where}: access denied, {action} is needed ({words or code})", hint=_WHO_AM_I)
     advice = {
         "BadDigest": "run the command again",
-        "BucketAlreadyExists": "the name is somebody else's: choose another, or use theirs without --create-bucket",
-        "BucketNotEmpty": "old versions are left in it, or something came meanwhile",
+        "BucketAlreadyExists": "another account has this name: choose another, or use theirs without --create-bucket",
+        "BucketNotEmpty": "it still has old versions, or objects were added meanwhile",
         "PreconditionFailed": "it was changed while it was read: run the command again",
     }.get(code)
     if code in CREDENTIAL_CODES:
@@ -198,7 +197,7 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
 
 
 def read_object(bucket: str, item: dict[str, Any]) -> S3Object:
-    """An object as ListObjectsV2 describes it. Pure."""
+    """An object of a ListObjectsV2 answer. Pure."""
     return S3Object(
         url=S3Url(bucket=bucket, key=item["Key"]),
         size_bytes=item["Size"],

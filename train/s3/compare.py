@@ -1,12 +1,12 @@
-"""Whether a folder in S3 holds what it should: what a local folder does, or what its manifest says.
+"""Compares a folder in S3 with a local folder, or with its manifest.
 
-A manifest is a list of the folder's objects, beside it, so that nobody reads it as data:
+A manifest lists the folder's objects. It is next to the folder, not in it, so that nothing reads it as data:
 
     s3://bucket/mnist/               the folder
     s3://bucket/mnist.manifest.json  its manifest
 
-An object stands in it with its name below the folder, its size and its ETag: S3's own mark of what was verified when it
-arrived, so that one listing tells whether anything was changed, lost or added.
+It has each object's name below the folder, its size and its ETag, which S3 made of the verified upload. So one listing
+shows whether anything was changed, lost or added.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ Kind = Literal["missing", "surplus", "size", "content"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """kind: `missing` in S3; `surplus`, only in S3; another `size`; the same size and another `content`."""
+    """kind: `missing` in S3; `surplus`, only in S3; `size` differs; the size is the same and `content` differs."""
 
     name: str
     kind: Kind
@@ -42,17 +42,17 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """compared: how many names there are on either side."""
+    """compared: the number of different names on both sides."""
 
     compared: int
     differences: tuple[Difference, ...]
 
 
 def verify(url: str, local: str | None, *, region: str, exclude: Sequence[str] = ()) -> Verdict:
-    """Compare what is in S3 with a local file or folder, or, where none is given, with the manifest beside it.
+    """Compare what is in S3 with a local file or folder or, if `local` is None, with the manifest.
 
-    Nothing of an object is read where S3 keeps a digest of its content that can be calculated here. Raises UsageError,
-    NotFoundError for what is not there at all, AwsError, OSError.
+    Reads an object only if S3 keeps no digest of it that this machine can calculate. Raises UsageError, NotFoundError
+    if one side does not exist at all, AwsError, OSError.
     """
     where = parse_url(url)
     connection = Connection(region=region)
@@ -70,7 +70,7 @@ def verify(url: str, local: str | None, *, region: str, exclude: Sequence[str] =
     files = {file.name: file for file in find_files([local]) if not is_excluded(file.name)}
     objects = {item.name: item for item in _find(listing, where) if not is_excluded(item.name)}
     if len(files) == len(objects) == 1 and next(iter(files.values())).alone and next(iter(objects.values())).alone:
-        # A file and an object that were named themselves may have different names.
+        # One file and one object, each named by the user, may have different names.
         files = dict(zip(objects, files.values(), strict=True))
     return _compare(
         {name: file.size_bytes for name, file in files.items()},
@@ -116,7 +116,7 @@ def _same_content(
     item, path = objects[name], files[name].path
     ask = partial(connection.find_headers, item.url)
     same = is_same(path, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask, go_on=go_on)
-    # S3 says nothing that can be calculated here: the bytes themselves are compared.
+    # S3 keeps no digest that this machine can calculate: compare the bytes.
     return _same_bytes(connection, item, path, go_on) if same is None else same
 
 
@@ -141,21 +141,21 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in the document."""
+    """The JSON document."""
 
     format: int
     objects: tuple[Item, ...] = ()
 
 
 def manifest_url(folder: S3Url) -> S3Url:
-    """Where a folder's manifest is. Raises UsageError for a whole bucket, which has no beside. Pure."""
+    """Where a folder's manifest is. Raises UsageError for a whole bucket, which has no place next to it. Pure."""
     if not folder.key.strip("/"):
         raise UsageError(f"{folder}: a whole bucket can have no manifest", hint="use a folder in it")
     return S3Url(bucket=folder.bucket, key=folder.key.rstrip("/") + _SUFFIX)
 
 
 def make_items(folder: S3Url, objects: Sequence[S3Object]) -> tuple[Item, ...]:
-    """A folder's objects, without markers of folders. Pure."""
+    """A folder's objects, without folder markers. Pure."""
     return tuple(
         Item(name=item.url.key.removeprefix(folder.key), size_bytes=item.size_bytes, etag=item.etag.strip('"'))
         for item in objects
@@ -164,7 +164,7 @@ def make_items(folder: S3Url, objects: Sequence[S3Object]) -> tuple[Item, ...]:
 
 
 def parse_manifest(text: bytes, where: S3Url) -> tuple[Item, ...]:
-    """A document's objects. Raises ClusterError for what is none."""
+    """The objects in a manifest. Raises ClusterError if it is not one."""
     try:
         manifest = msgspec.json.decode(text, type=Manifest)
     except ValueError as error:
@@ -175,7 +175,7 @@ def parse_manifest(text: bytes, where: S3Url) -> tuple[Item, ...]:
 
 
 def write_manifest(connection: Connection, folder: S3Url, objects: Sequence[S3Object]) -> S3Url:
-    """Put the folder's manifest beside it. Raises UsageError, AwsError."""
+    """Put the folder's manifest next to it. Raises UsageError, AwsError."""
     where = manifest_url(folder)
     body = msgspec.json.format(
         msgspec.json.encode(Manifest(format=_FORMAT, objects=make_items(folder, objects))), indent=1
@@ -185,7 +185,7 @@ def write_manifest(connection: Connection, folder: S3Url, objects: Sequence[S3Ob
 
 
 def read_manifest(connection: Connection, folder: S3Url) -> tuple[Item, ...]:
-    """Raises UsageError, NotFoundError where there is none, AwsError, ClusterError where it is none."""
+    """The objects in a folder's manifest. Raises UsageError, NotFoundError, AwsError, ClusterError if it is broken."""
     where = manifest_url(folder)
     try:
         body = connection.call("get_object", Bucket=where.bucket, Key=where.key)["Body"]

@@ -1,9 +1,9 @@
-"""A connection to S3: where it is and who asks, obstore for content, and botocore for what obstore cannot do.
+"""A connection to S3: endpoint and credentials, obstore for content, and botocore for what obstore cannot do.
 
-Where S3 is and who asks is found as by every AWS tool: the environment, AWS_PROFILE, ~/.aws, SSO, an instance's role.
-obstore (Rust, outside of Python's lock) lists, gets and puts. botocore follows S3 to another region, explains what S3
-refuses, and names objects whose keys obstore would change. botocore's session is imported where it is needed: it takes
-a quarter of a second, as long as putting a thousand small files.
+The endpoint and the credentials are those that every AWS tool finds: the environment, AWS_PROFILE, ~/.aws, SSO, an
+instance's role. obstore (Rust, outside of Python's lock) lists, gets and puts. botocore follows S3 to another region,
+explains S3's errors, and handles keys that obstore would change. Its session is imported only where it is needed: that
+takes a quarter of a second, as long as putting a thousand small files.
 """
 
 import os
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 CONNECTIONS = 8
-# What obstore's paths and S3's keys surely mean the same by.
+# Keys that are the same as a path of obstore's.
 _PLAIN_KEY = re.compile(r"(?!.*//)(?!.*(?:^|/)\.{1,2}(?:/|$))[\w !'()+,./:;=@&$-]*[\w]", re.ASCII)
 _BLOCK_BYTES = 2**18
 _TIMEOUT_S = 300
 
 
 def is_plain(key: str) -> bool:
-    """Whether obstore names an object as S3 does. Pure."""
+    """Whether obstore leaves a key as it is. Pure."""
     return _PLAIN_KEY.fullmatch(key) is not None
 
 
 # https://docs.aws.amazon.com/general/latest/gr/s3.html
 _OF_A_REGION = re.compile(r"(https://s3(?:-fips)?(?:\.dualstack)?\.)[a-z0-9-]+(\.amazonaws\.com(?:\.cn)?/?)")
 _FRESH_FOR = timedelta(minutes=2)
-"""For how long obstore keeps what it was given; botocore renews in time what ends."""
+"""How long obstore keeps credentials before it asks again; botocore renews them in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class S3Endpoint:
-    """How obstore reaches S3. authorities: PEM, beside those of the system. credentials: asked again now and then.
+    """How obstore reaches S3. authorities: PEM, in addition to the system's. credentials: called again now and then.
 
-    session: botocore's, where it was asked: with it nobody is asked a second time for a code.
+    session: botocore's, if it was used: using it again does not ask for an MFA code again.
     """
 
     url: str | None
@@ -64,26 +64,23 @@ class S3Endpoint:
     session: Any = field(default=None, repr=False)
 
     def in_region(self, region: str) -> "S3Endpoint":
-        """The same in a region: AWS's addresses are named after theirs. Pure."""
+        """The endpoint in another region, whose name is part of AWS's addresses. Pure."""
         found = _OF_A_REGION.fullmatch(self.url or "")
         return replace(self, url=f"{found[1]}{region}{found[2]}") if found else self
 
 
 def find_endpoint(*, region: str) -> S3Endpoint:
-    """As botocore would find it. Raises AwsError where there are no credentials, ConfigError for AWS_CA_BUNDLE."""
+    """The endpoint as botocore finds it. Raises AwsError if there are no credentials, ConfigError for AWS_CA_BUNDLE."""
     env = os.environ
     url = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
-    if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY") and (url or not _says_more(env)):
+    if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY") and (url or not _may_set_endpoint(env)):
         keys = keep_keys(env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], env.get("AWS_SESSION_TOKEN") or None)
         return S3Endpoint(url=url, authorities=_read_authorities(env.get("AWS_CA_BUNDLE")), credentials=keys)
     return _ask_botocore(region)
 
 
-def _says_more(env: Mapping[str, str]) -> bool:
-    """Whether something but a URL in the environment may say where S3 is.
-
-    A profile may name an endpoint or one of AWS's other kinds, in either of the two files, and a bundle.
-    """
+def _may_set_endpoint(env: Mapping[str, str]) -> bool:
+    """Whether another variable, or a profile in one of the two files, may set the endpoint, its kind or a CA bundle."""
     if env.get("AWS_USE_FIPS_ENDPOINT") or env.get("AWS_USE_DUALSTACK_ENDPOINT"):
         return True
     files = (
@@ -98,14 +95,14 @@ def _ask_botocore(region: str) -> S3Endpoint:
 
     with _explained():
         session = get_session()
-        # First: in its region STS is asked, too, for the keys of an assumed role. Its endpoint is that of
-        # AWS_ENDPOINT_URL, of a profile's endpoint_url, or AWS's own for the region.
+        # First, because STS is then asked in this region for the keys of an assumed role. The endpoint comes from
+        # AWS_ENDPOINT_URL, from a profile's endpoint_url, or is AWS's own for the region.
         url = session.create_client("s3", region_name=region).meta.endpoint_url
         credentials: Any = session.get_credentials()
         bundle = session.get_config_variable("ca_bundle")
         if credentials is None:
             raise AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
-        credentials.get_frozen_credentials()  # here, and once: a code may be asked for, or all of it may be in vain
+        credentials.get_frozen_credentials()  # here, once: this may ask for an MFA code, or fail
 
     def fresh() -> "S3Credential":
         with _explained():
@@ -123,7 +120,7 @@ def _ask_botocore(region: str) -> S3Endpoint:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raises AwsError for what it may come to when keys are asked for: programs, files, services and people are."""
+    """Raises AwsError for whatever fails while botocore asks programs, files, services and the user for keys."""
     try:
         yield
     except (BotoCoreError, ClientError, EOFError, JSONDecodeError, OSError) as error:
@@ -140,7 +137,7 @@ def _read_authorities(path: str | None) -> str | None:
 
 
 class UnsureError(Exception):
-    """obstore cannot do it, or S3 has refused: botocore does it, or says why not."""
+    """obstore cannot do it, or S3 refused: botocore does it, or explains why not."""
 
 
 class Connection:
@@ -149,7 +146,7 @@ class Connection:
     def __init__(self, *, region: str) -> None:
         self.region = region
         self._stores: dict[str, S3Store] = {}
-        self._regions: dict[str, str] = {}  # of buckets that are elsewhere
+        self._regions: dict[str, str] = {}  # of buckets in other regions
         self._lock = threading.RLock()
 
     @cached_property
@@ -158,14 +155,14 @@ class Connection:
 
     @property
     def endpoint(self) -> str:
-        """Which S3 it is."""
+        """The S3 that this is: its URL, or AWS."""
         return self._endpoint.url or "AWS"
 
     def list_folder(self, folder: S3Url) -> Iterator[S3Object]:
-        """The objects below a folder or in a bucket, in no order. Raises UnsureError.
+        """The objects below a folder or in a bucket, unsorted. Raises UnsureError.
 
-        obstore does not tell the marker of a folder, `a/`, from an empty object `a`: unsure where one is empty, and
-        where it can be the listed folder's own alone.
+        obstore shows a folder's marker `a/` as an empty object `a`: unsure if an object is empty, or can only be the
+        marker of the listed folder.
         """
         for item in self._list(folder):
             if not item["size"] or not item["e_tag"] or not item["path"].startswith(folder.key):
@@ -194,9 +191,9 @@ class Connection:
         return _object(url.bucket, item) if item["e_tag"] else None
 
     def put(self, url: S3Url, content: bytes | RawIOBase, *, part_bytes: int, parts_at_once: int) -> None:
-        """Put an object; S3 verifies its SHA-256, that of each part where it is sent in parts.
+        """Put an object; S3 verifies its SHA-256, or that of each part.
 
-        content: all of it, or a file that is read to its end, in parts. Raises UnsureError, and what reading raises.
+        content: bytes, sent at once, or a file, sent in parts. Raises UnsureError, and what reading the file raises.
         """
         if not is_plain(url.key):
             raise UnsureError
@@ -214,7 +211,7 @@ class Connection:
             raise UnsureError from error
 
     def get_range(self, url: S3Url, begin: int, length: int, *, etag: str) -> Iterator[memoryview]:
-        """The bytes of a range, in blocks, of the object of this ETag. Raises UnsureError, also in the middle."""
+        """The bytes of a range, in blocks, if the object has this ETag. Raises UnsureError, also in the middle."""
         if not is_plain(url.key):
             raise UnsureError
         options: GetOptions = {"range": (begin, begin + length), "if_match": etag}
@@ -225,7 +222,7 @@ class Connection:
             raise UnsureError from error
 
     def call(self, method: str, **request: Any) -> dict[str, Any]:
-        """One call by botocore, repeated where that helps. Raises ClusterError's kinds."""
+        """One call by botocore, retried where that helps. Raises ClusterError's kinds."""
         try:
             response: dict[str, Any] = getattr(self._client, method)(**request)
         except (ClientError, BotoCoreError, OSError) as error:
@@ -235,9 +232,9 @@ class Connection:
         return response
 
     def put_by_botocore(self, url: S3Url, file: RawIOBase, *, part_bytes: int) -> None:
-        """Put what obstore cannot, or what S3 has refused once: slower, and with S3's words where it is refused again.
+        """Put what obstore cannot, or what S3 refused once: slower, but an error has S3's own message.
 
-        Raises ClusterError's kinds, and what reading raises.
+        Raises ClusterError's kinds, and what reading the file raises.
         """
         from s3transfer.exceptions import S3UploadFailedError  # noqa: PLC0415 - see the top
         from s3transfer.manager import TransferConfig, TransferManager  # noqa: PLC0415 - see the top
@@ -254,26 +251,26 @@ class Connection:
             raise explain(error, "put_object", bucket=url.bucket, key=url.key) from error
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
-        """Delete an unfinished upload's parts, unless they are gone. Raises AwsError."""
+        """Delete an unfinished upload's parts; does nothing if there are none. Raises AwsError."""
         try:
             self.call("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)
         except NotFoundError:
             return
 
     def _note_region(self, bucket: str, told: str) -> None:
-        """That obstore asks there, which does not follow S3 to another region, as botocore does."""
+        """Have obstore use the bucket's region: unlike botocore, it does not follow S3 to another one."""
         with self._lock:
             if told != self._find_region(bucket):
                 self._regions[bucket] = told
                 self._stores.pop(bucket, None)
 
     def _find_region(self, bucket: str) -> str:
-        """A bucket's region, as far as it is known."""
+        """A bucket's region, as far as known."""
         with self._lock:
             return self._regions.get(bucket, self.region)
 
     def find_headers(self, url: S3Url, *, etag: str | None = None, part: int | None = None) -> Mapping[str, str]:
-        """What S3 says about an object, of this ETag, or about a part of it; checksums included.
+        """The headers of an object of this ETag, or of a part of it, with checksums.
 
         Raises NotFoundError, AwsError.
         """

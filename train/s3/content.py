@@ -1,4 +1,4 @@
-"""Whether a local file and an object in S3 have the same content: by what S3 keeps about it, without reading it."""
+"""Whether a local file and an object in S3 have the same content, by the digests that S3 keeps."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,19 +17,19 @@ from train.s3.plan import Download, Upload
 Headers = Mapping[str, str]
 Transfer = TypeVar("Transfer", Upload, Download)
 COMPARED_AT_ONCE = 8
-"""Files at a time: some wait for S3, some for a disk."""
+"""Files compared at once: some wait for S3, some for a disk."""
 _MIB = 2**20
 _HASHED_AT_ONCE = min(4, os.cpu_count() or 1)
-"""Parts of a large file at a time, as many as there are processors to hash them."""
+"""Parts of a large file hashed at once: one for each processor."""
 
 
 def is_same(
     path: Path, *, size_bytes: int, etag: str, find_headers: Callable[..., Headers], go_on: Check
 ) -> bool | None:
-    """Whether they are the same; None where S3 says nothing that can be compared.
+    """Whether file and object are the same; None if S3 keeps nothing to compare with.
 
-    size_bytes, etag: the object's, as a listing has them. find_headers: asks S3 for all that it says about it. go_on:
-    called now and then, to be stopped by. Raises OSError, and as find_headers and go_on do.
+    size_bytes, etag: of the object, from a listing. find_headers: asks S3 for the object's headers. go_on: called now
+    and then; raises to stop. Raises OSError, and what find_headers and go_on raise.
     """
     with path.open("rb") as file:
         descriptor = file.fileno()
@@ -45,18 +45,18 @@ def verify_open(
     etag: str,
     find_headers: Callable[..., Headers],
     go_on: Check,
-    told: Headers | None = None,
+    headers: Headers | None = None,
 ) -> bool | None:
-    """The same of the first bytes of an open file, as many as the object has.
+    """The same for an open file: its first bytes, as many as the object has.
 
-    told: what S3 has said about the object already.
+    headers: the object's, if S3 was asked for them already.
     """
-    if told is None:  # most ETags are MD5s, which the listing has already
+    if headers is None:  # most ETags are MD5s, and the listing has them
         check = integrity.find_check({"ETag": etag}, size_bytes)
         if check is not None and _matches(check, descriptor, go_on):
             return True
-        told = find_headers()
-    check = integrity.find_check(told, size_bytes)
+        headers = find_headers()
+    check = integrity.find_check(headers, size_bytes)
     if check is None:
         return None
     if not check.certain:
@@ -68,7 +68,7 @@ def verify_open(
 
 
 def _matches(check: integrity.Check, descriptor: int, go_on: Check) -> bool:
-    """Whether the file's content is what the check wants. Raises OSError, and as go_on does."""
+    """Whether the file's content passes the check. Raises OSError, and what go_on raises."""
     part_bytes = check.part_bytes
     if part_bytes is None:
         for block in _read(descriptor, 0, check.size_bytes, go_on):
@@ -86,7 +86,7 @@ def _matches(check: integrity.Check, descriptor: int, go_on: Check) -> bool:
 
 
 def _read(descriptor: int, begin: int, length: int, go_on: Check) -> Iterator[memoryview]:
-    """The blocks of a part of a file, or of less where it ends; each is good until the next one is asked for."""
+    """The blocks of a part of a file; each is valid until the next one. Raises OSError if the file ends too early."""
     block = memoryview(bytearray(min(_MIB, max(length, 1))))
     while length:
         wanted = block[: min(length, len(block))]
@@ -99,18 +99,18 @@ def _read(descriptor: int, begin: int, length: int, go_on: Check) -> Iterator[me
 
 
 class RangeDigests:
-    """The digests of an object's ranges, made while they arrive, with which the whole object is compared."""
+    """Compares a whole object by the digests of its ranges, which are made while they arrive."""
 
     def __init__(self, check: integrity.Check, range_bytes: int) -> None:
         self._check = check
         self._range_bytes = range_bytes
 
     def begin(self) -> integrity.Digest:
-        """For one range."""
+        """A new digest for one range."""
         return _Crc32() if self._check.algorithm == "crc32" else integrity.new_digest(self._check.algorithm)
 
     def match(self, digests: Sequence[bytes]) -> bool:
-        """Whether the object of these ranges, in order, is what S3 keeps."""
+        """Whether the object whose ranges have these digests, in order, is what S3 keeps."""
         if self._check.part_sizes:
             return self._check.matches_parts(digests)
         crc, left = 0, self._check.size_bytes
@@ -121,7 +121,7 @@ class RangeDigests:
 
 
 class _Crc32:
-    """By instructions that zlib does not use: it takes a tenth of the time."""
+    """CRC-32 by processor instructions that zlib does not use: takes a tenth of the time."""
 
     def __init__(self) -> None:
         self._crc = 0
@@ -134,9 +134,9 @@ class _Crc32:
 
 
 def find_digests(headers: Headers, size_bytes: int, range_bytes: int) -> RangeDigests | None:
-    """How to compare an object by digests of its ranges of so many bytes; None where that is not possible. Pure.
+    """How to compare an object by the digests of ranges of this size; None if that is impossible. Pure.
 
-    It is with a CRC-32 of all bytes, as those of ranges can be combined, and where the sender's parts were as large.
+    Possible with a CRC-32 of all bytes, because those of ranges can be combined, and if it was sent in such parts.
     """
     check = integrity.find_check(headers, size_bytes)
     if check is None:
@@ -148,7 +148,7 @@ def find_digests(headers: Headers, size_bytes: int, range_bytes: int) -> RangeDi
 def choose_uploads(
     connection: Connection, planned: Sequence[Upload], there: Sequence[S3Object]
 ) -> tuple[tuple[Upload, ...], tuple[Upload, ...]]:
-    """(to copy, unchanged): by content. Raises OSError for a file that cannot be read, ClusterError's kinds."""
+    """(to copy, unchanged), by content. Raises OSError for a file that cannot be read, ClusterError's kinds."""
     if not there:
         return tuple(planned), ()
     objects = {item.url: item for item in there}
@@ -166,7 +166,7 @@ def choose_uploads(
 def choose_downloads(
     connection: Connection, planned: Sequence[Download]
 ) -> tuple[tuple[Download, ...], tuple[Download, ...]]:
-    """(to copy, unchanged): by content. Raises as choose_uploads does."""
+    """(to copy, unchanged), by content. Raises as choose_uploads does."""
     if not any(download.destination.is_file() for download in planned):
         return tuple(planned), ()
 

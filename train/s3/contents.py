@@ -1,4 +1,4 @@
-"""What is in S3, and its deletion: what `cluster data ls, du` and `rm` do. Names and refusals are s3fs's."""
+"""Lists and deletes what is in S3: `cluster data ls`, `du` and `rm`."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from train.s3.url import S3Url, has_glob, is_marker, parse_url
 
 _DELETE_AT_ONCE = 1000  # S3's limit for one DeleteObjects
 Result = TypeVar("Result")
-# What a listing shows: an object, or a bucket or folder as its URL.
+# A line of a listing: an object, or the URL of a bucket or folder.
 Entry = S3Object | S3Url
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """How much is below a folder, or in an object that stands by itself."""
+    """How much is below a folder, or in a single object."""
 
     url: S3Url
     objects: int
@@ -26,11 +26,11 @@ class Usage:
 
 
 def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry, ...]:
-    """The account's buckets (no URL), or what stands in a folder, sorted: objects, and folders as URLs.
+    """The account's buckets (no URL), or the contents of a folder, sorted: objects, and folders as URLs.
 
-    recursive: all objects below the folder instead, without folders. A URL without a trailing slash is an
-    object or a folder. A glob shows what matches, or, with a trailing slash, what stands in the folders that match;
-    what is called so itself comes first. Raises UsageError, NotFoundError where there is nothing, AwsError.
+    recursive: all objects below the folder instead, without folders. A URL without a trailing slash names an object or
+    a folder. A glob lists its matches; with a trailing slash, the contents of the folders that match. If an object or
+    folder has the glob as its name, lists only that. Raises UsageError, NotFoundError if there is nothing, AwsError.
     """
     where = parse_url(url) if url else None
 
@@ -49,9 +49,9 @@ def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry,
 
 
 def du(url: str, *, region: str) -> tuple[Usage, ...]:
-    """What each folder and object in a folder amounts to, sorted, and last the folder itself.
+    """The usage of each folder and object in a folder, sorted; the folder itself comes last.
 
-    Raises UsageError, NotFoundError where there is nothing, AwsError.
+    Raises UsageError, NotFoundError if there is nothing, AwsError.
     """
     where = parse_url(url)
     listing = Listing(Connection(region=region))
@@ -69,7 +69,7 @@ def du(url: str, *, region: str) -> tuple[Usage, ...]:
 
 
 def find_whole_buckets(urls: Sequence[str], *, recursive: bool) -> tuple[str, ...]:
-    """The names of the buckets that `rm` would delete as a whole. Raises UsageError, also where not `recursive`."""
+    """The buckets that `rm` would delete as a whole. Raises UsageError for a bad URL, or a bucket if not recursive."""
     targets = [parse_url(url) for url in urls]
     buckets = tuple(dict.fromkeys(target.bucket for target in targets if not target.key))
     if buckets and not recursive:
@@ -80,10 +80,10 @@ def find_whole_buckets(urls: Sequence[str], *, recursive: bool) -> tuple[str, ..
 
 
 def rm(urls: Sequence[str], *, region: str, recursive: bool = False) -> int:
-    """Delete objects, and with `recursive` folders and buckets with all they hold; returns how many objects.
+    """Delete objects, with `recursive` also folders and buckets and all that is in them; returns the number of objects.
 
-    Raises UsageError for a folder or bucket without `recursive`, NotFoundError where there is nothing,
-    AwsError, and ClusterError that names each object that could not be deleted.
+    Raises UsageError for a folder or bucket without `recursive`, NotFoundError if there is nothing, AwsError, and
+    ClusterError that names each object that could not be deleted.
     """
     targets = [parse_url(url) for url in urls]
     buckets = find_whole_buckets(urls, recursive=recursive)
@@ -157,7 +157,7 @@ def _list_matches(listing: Listing, where: S3Url, *, recursive: bool) -> tuple[E
 
 
 def _keys_to_delete(listing: Listing, targets: Sequence[S3Url], *, recursive: bool) -> dict[str, tuple[str, ...]]:
-    """The keys by bucket, each once."""
+    """The keys by bucket, each key once."""
     keys: dict[str, dict[str, None]] = {}
     for target in targets:
         names = keys.setdefault(target.bucket, {})
@@ -168,7 +168,7 @@ def _keys_to_delete(listing: Listing, targets: Sequence[S3Url], *, recursive: bo
             if not recursive and not item.alone and (not has_glob(target.key) or "/" in item.name):
                 raise UsageError(
                     f"{target}: {item.url} is in a folder, nothing was deleted",
-                    hint="add --recursive if you mean the folder with all that is in it",
+                    hint="add --recursive to delete the folder and everything in it",
                 )
             names[item.url.key] = None
     return {bucket: tuple(names) for bucket, names in keys.items()}

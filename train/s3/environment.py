@@ -1,6 +1,6 @@
-"""How MXNet's own S3 reader (dmlc-core, src/io/s3_filesys.cc) is told where S3 is and who asks.
+"""The environment of a job for MXNet's own S3 reader (dmlc-core, src/io/s3_filesys.cc): endpoint and credentials.
 
-It reads the environment once, knows no instance profile and no configuration file, and always speaks https.
+The reader reads the environment once, knows neither instance profiles nor configuration files, and always uses https.
 """
 
 import os
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class S3Access:
-    """Environment variables for a job. `secrets` never stand on a command line, in a file or in a log.
+    """Environment variables for a job. `secrets` never appear on a command line, in a file or in a log.
 
-    of_nodes: there are no secrets here, since the job is to use what the nodes' instance profile gives them.
-    left_s: for how many seconds the secrets are valid, where that is known. warning: what the user has to know of
-    secrets that may do more than the job needs.
+    of_nodes: no secrets: the job uses the credentials of the nodes' instance profile. left_s: how long the secrets are
+    valid, if known. warning: for the user, if the secrets allow more than the job needs.
     """
 
     env: Mapping[str, str]
@@ -34,15 +33,15 @@ class S3Access:
 
 
 def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -> dict[str, str]:
-    """The variables that tell MXNet's reader where S3 is. Pure.
+    """The variables that give MXNet's reader the endpoint. Pure.
 
-    endpoint_url: as in AWS_ENDPOINT_URL; None is AWS itself. private_ca: its certificate is signed by a CA of
-    its own, which the reader cannot be told about. Raises ConfigError for an endpoint that it cannot use.
+    endpoint_url: as in AWS_ENDPOINT_URL; None is AWS itself. private_ca: its certificate is signed by a private CA,
+    which the reader cannot be given. Raises ConfigError for an endpoint that the reader cannot use.
     """
     env = {"AWS_REGION": region, "AWS_DEFAULT_REGION": region, "S3_REGION": region}
     if endpoint_url is None:
         if region != "us-east-1":
-            # Otherwise the reader asks us-east-1 and cannot follow the redirect to the bucket's region.
+            # Otherwise the reader asks us-east-1, and cannot follow the redirect to the bucket's region.
             env |= {"S3_IS_AWS": "0", "S3_ENDPOINT": f"s3.{region}.amazonaws.com"}
         return env
     parts = urlsplit(endpoint_url)
@@ -65,13 +64,13 @@ def find_s3_access(
     max_duration_s: int | None = None,
     clients: "Clients | None" = None,
 ) -> S3Access:
-    """A job's access to S3. instance_profile: as [provision] of cluster.toml has it.
+    """A job's access to S3. instance_profile: [provision] instance_profile of cluster.toml.
 
-    policy: what it needs, as JSON (provision/aws/iam_policy.py); None: nothing. max_duration_s: the job's; None: none.
-    clients: of the region, where there are some already.
+    policy: what the job needs, as JSON (provision/aws/iam_policy.py); None: nothing. max_duration_s: the job's, or
+    None. clients: of the region, if they exist already.
 
-    "none": temporary credentials for the length of the job, which allow what the policy does and the caller may
-    (job_keys.py). Otherwise they are the nodes' own, and the caller's are not even looked at.
+    With the profile "none", the job gets temporary credentials for its duration, which allow what both the policy and
+    the caller's own permissions allow (job_keys.py). Otherwise it uses the nodes' own, and the caller's are not read.
     Raises AwsError, and ConfigError for an endpoint that MXNet cannot read from.
     """
     env = s3_environment(
@@ -83,7 +82,7 @@ def find_s3_access(
         return S3Access(env=env, secrets={}, of_nodes=True)
     if policy is None:
         return S3Access(env=env, secrets={})
-    import boto3  # noqa: PLC0415 - slow to import: not for who only takes an S3Access
+    import boto3  # noqa: PLC0415 - slow to import, and only needed here
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
     from train.s3.job_keys import make_job_keys  # noqa: PLC0415 - as above

@@ -1,8 +1,8 @@
-"""Temporary AWS credentials for a job, limited to what it needs of S3, whoever asks.
+"""Temporary AWS credentials for a job, limited to what it needs of S3.
 
 A user's long-lived key: STS GetFederationToken with a policy. A role: STS AssumeRole of the same role with a policy, as
-the profile assumes it, or by the role itself where it trusts itself. Where AWS allows neither, the job gets what there
-is, and the user is warned. Comparison of what STS offers:
+the profile assumes it, or by the role itself if it trusts itself. If AWS allows neither, the job gets the caller's own
+credentials, and the user is warned. Comparison of what STS offers:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_sts-comparison.html
 """
 
@@ -28,24 +28,24 @@ MIN_S = 900
 MAX_FEDERATION_S = 36 * 3600
 MAX_ROLE_S = 12 * 3600
 CHAINED_S = 3600
-"""How long AWS lets the keys of a role be valid that were got with the keys of a role."""
+"""AWS's limit for role chaining: keys of a role that are requested with the keys of a role."""
 SESSION_S = 12 * 3600
 START_S = 3600
-"""What a job may take beside its max_duration: to wait for its turn, to set up, to copy its log."""
+"""What a job may take in addition to its max_duration: to wait for its turn, to set up, to copy its log."""
 
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException"})
 _ASSUMED = re.compile(r"arn:([^:]+):sts::(\d+):assumed-role/([^/]+)/(.+)")
 _OF_SSO = "AWSReservedSSO_"
 _OPERATIONS = {"assume-role": "AssumeRole", "assume-role-with-web-identity": "AssumeRoleWithWebIdentity"}
-"""How botocore gets the keys of a profile's role, by the method that it tells of."""
+"""The STS operation that gets the keys of a profile's role, by botocore's name for the method."""
 _PROFILE = 'set [provision] instance_profile = "auto"'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobKeys:
-    """secrets: environment variables. ends_at: None where that is not known.
+    """secrets: environment variables. ends_at: None if unknown.
 
-    warning: why they are not limited, and what to do; None: they are.
+    warning: why the keys are not limited, and what to do; None: they are.
     """
 
     secrets: Mapping[str, str] = field(repr=False)
@@ -56,10 +56,10 @@ class JobKeys:
 def make_job_keys(
     session: boto3.Session, sts: "STSClient", *, policy: str, name: str, max_duration_s: int | None
 ) -> JobKeys:
-    """Credentials for a job, made from those of this machine.
+    """Credentials for a job, made with those of this machine.
 
-    policy: what they may do, as JSON. name: of the federated user. max_duration_s: the job's; None: for as long as AWS
-    gives them. Raises AwsError where there are no credentials, and botocore's errors.
+    policy: what they allow, as JSON. name: of the federated user. max_duration_s: the job's; None: as long as AWS
+    allows. Raises AwsError if there are no credentials, and botocore's errors.
     """
     credentials: Any = session.get_credentials()
     if credentials is None:
@@ -98,11 +98,11 @@ def _federate(sts: "STSClient", *, policy: str, name: str, wanted_s: int) -> Job
 
 
 def _assume_by_profile(method: str, *, policy: str, wanted_s: int) -> JobKeys | None:
-    """The profile's role once more, as botocore assumes it, with a policy; None where that cannot be done."""
+    """Assume the profile's role again, as botocore does, with a policy; None if that is impossible."""
     for duration_s in (wanted_s, None):
         session = get_session()
         if _asks_for_code(session):
-            return None  # the same code is good only once
+            return None  # the same MFA code works only once
         _add_policy(session, method, policy=policy, duration_s=duration_s)
         credentials: Any = session.get_credentials()
         try:
@@ -112,13 +112,13 @@ def _assume_by_profile(method: str, *, policy: str, wanted_s: int) -> JobKeys | 
                 return None
             if duration_s is None or "DurationSeconds" not in str(error):
                 raise
-            continue  # longer than the role's MaxSessionDuration: as long as the role gives without being asked
+            continue  # longer than the role's MaxSessionDuration: ask for its default
         return _keys_in_use(credentials, frozen)
     return None
 
 
 def _add_policy(session: BotocoreSession, method: str, *, policy: str, duration_s: int | None) -> None:
-    """Have botocore limit the role that the profile names; not those by which it gets there."""
+    """Have botocore limit the role that the profile names, but not the roles on the way to it."""
     role = session.get_scoped_config().get("role_arn")
 
     def add(**event: Any) -> None:
@@ -133,7 +133,7 @@ def _add_policy(session: BotocoreSession, method: str, *, policy: str, duration_
 
 
 def _asks_for_code(session: BotocoreSession) -> bool:
-    """Whether a profile on the way to the role asks its user for the code of an MFA device."""
+    """Whether a profile on the way to the role asks for an MFA code."""
     profiles: dict[str, dict[str, str]] = session.full_config["profiles"]
     name, seen = session.profile or "default", set[str]()
     while name in profiles and name not in seen:
@@ -145,9 +145,9 @@ def _asks_for_code(session: BotocoreSession) -> bool:
 
 
 def _assume_itself(sts: "STSClient", arn: str, *, policy: str, wanted_s: int) -> JobKeys | None:
-    """The same role with a policy, by the role itself; None where it may not, or the caller is no role."""
+    """The same role with a policy, assumed by itself; None if it may not, or the caller is no role."""
     found = _ASSUMED.fullmatch(arn)
-    if found is None or found[3].startswith(_OF_SSO):  # whose trust policies nobody can change
+    if found is None or found[3].startswith(_OF_SSO):  # nobody can change the trust policy of an SSO role
         return None
     try:
         made = sts.assume_role(
@@ -171,7 +171,7 @@ def _keys_of(made: "CredentialsTypeDef", *, warning: str | None = None) -> JobKe
 
 
 def _keys_in_use(credentials: Any, frozen: Any, *, warning: str | None = None) -> JobKeys:
-    """Botocore's own, which it renews for this process alone."""
+    """The keys that botocore uses; it renews them only for this process."""
     secrets = _secrets(frozen.access_key, frozen.secret_key, frozen.token)
     return JobKeys(secrets=secrets, ends_at=getattr(credentials, "_expiry_time", None), warning=warning)
 
@@ -181,13 +181,13 @@ def _secrets(access_key: str, secret_key: str, token: str) -> dict[str, str]:
 
 
 def _render_warning(arn: str) -> str:
-    """What to tell whoever asks with temporary credentials that could not be limited. Pure."""
+    """The warning for a caller whose temporary credentials could not be limited. Pure."""
     found = _ASSUMED.fullmatch(arn)
     if found is None:
-        why = "they are temporary keys of a user, and AWS does not limit those further"
+        why = "they are temporary keys of a user, which AWS cannot limit further"
         return _warn(arn, why=why, todo=f"use the user's own access key, without AWS_SESSION_TOKEN, or {_PROFILE}")
     if found[3].startswith(_OF_SSO):
-        return _warn(arn, why="AWS does not limit the role of a single sign-on further", todo=_PROFILE)
+        return _warn(arn, why="AWS cannot limit the role of a single sign-on further", todo=_PROFILE)
     role = _role_arn(found)
     statement = f'{{"Effect": "Allow", "Principal": {{"AWS": "{role}"}}, "Action": "sts:AssumeRole"}}'
     return _warn(
@@ -199,6 +199,6 @@ def _render_warning(arn: str) -> str:
 
 def _warn(arn: str, *, why: str, todo: str) -> str:
     return (
-        f"this job's credentials are not limited: whatever runs in it may do all that {arn} may, such as delete data "
-        f"and end instances; {why}. To limit them: {todo}"
+        f"this job's credentials are not limited: any code in it may do all that {arn} may, such as delete data "
+        f"and terminate instances; {why}. To limit them: {todo}"
     )

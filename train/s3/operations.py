@@ -1,6 +1,6 @@
-"""Datasets to S3 and from S3: what `cluster data put` and `get` do, and by contents.py `ls`, `du` and `rm`.
+"""Copies datasets to S3 and back: `cluster data put` and `get`; also exports `ls`, `du` and `rm` of contents.py.
 
-Each function opens its own connections and is done when it returns. plan.py has the rules for names.
+Each function opens its own connections and closes them. plan.py has the rules for names.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,24 +18,24 @@ from train.s3.contents import delete_objects, du, find_whole_buckets, ls, rm
 from train.s3.destination import look, prepare_bucket
 from train.s3.partial_file import LocalFolder, PartialFiles, find_surplus_files, refuse_links
 from train.s3.plan import Download, Plan, Upload, find_surplus_objects, plan_get, plan_put
-from train.s3.run_journal import Run, abort_unfinished, new_token, noted, now, remove_unfinished
+from train.s3.run_journal import Run, abort_unfinished, noted, remove_unfinished
 from train.s3.sources import Listing, find_files, find_objects
 from train.s3.transfer import Progress, is_in_parts
 from train.s3.url import compile_excludes, has_glob, parse_url
 
 __all__ = ["Done", "du", "find_whole_buckets", "get", "ls", "put", "rm", "unwatched", "yes"]
 
-# Given what is about to be copied, makes what is told of its progress.
+# Takes the transfers that are about to start; returns their Progress.
 Watch = Callable[[Sequence[Upload | Download]], Progress]
-# Given the plan before it is carried out, says whether to.
+# Takes the plan; returns whether to carry it out.
 Decide = Callable[[Plan], bool]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Done:
-    """What was done; `carried_out` is False where it was decided against.
+    """What was done; `carried_out` is False if `decide` declined.
 
-    unverified: what was fetched although S3 keeps no checksum of it that can be compared, so that its length alone was.
+    unverified: downloads of which only the length was verified, because S3 keeps no checksum of them to compare with.
     """
 
     plan: Plan
@@ -44,12 +44,12 @@ class Done:
 
 
 def unwatched(_transfers: Sequence[Upload | Download]) -> Progress:
-    """A Watch for callers that do not look."""
+    """A Watch that shows nothing."""
     return Progress()
 
 
 def yes(_plan: Plan) -> bool:
-    """A Decide for callers that mean it."""
+    """A Decide that always agrees."""
     return True
 
 
@@ -66,12 +66,12 @@ def put(
     watch: Watch = unwatched,
     decide: Decide = yes,
 ) -> Done:
-    """Copy local files, folders and globs to S3, but for what is there already with the same content.
+    """Copy local files, folders and globs to S3, except what is there already with the same content.
 
-    create_bucket: make the bucket, private, where there is none; see prepare_bucket. manifest: write the folder's, in
-    the end. delete: what is at the destination and not at the sources. exclude: patterns of names. Raises UsageError
-    for names that cannot be, NotFoundError for a source or bucket that does not exist, AwsError where S3 refuses, and,
-    when all the others are copied, ClusterError that names each file that failed.
+    create_bucket: create a missing bucket, private; see prepare_bucket. manifest: write the folder's manifest at the
+    end. delete: delete what is at the destination and not at the sources. exclude: patterns of names. Raises UsageError
+    for impossible names, NotFoundError for a source or bucket that does not exist, AwsError if S3 refuses, and, after
+    the others are copied, ClusterError that names each file that failed.
     """
     target = parse_url(destination)
     if manifest:
@@ -97,7 +97,7 @@ def put(
         prepare_bucket(connection, listing, found, target.bucket, report)
     abort_unfinished(connection, report)
     keys = tuple(upload.destination.key for upload in to_copy if is_in_parts(upload))
-    run = Run(token=new_token(), began=now(), endpoint=connection.endpoint, bucket=target.bucket, keys=keys)
+    run = Run(endpoint=connection.endpoint, bucket=target.bucket, keys=keys)
     with noted(run) if keys else nullcontext():
         transfer.apply(connection, to_copy, watch(to_copy))
     delete_objects(surplus, region=region)
@@ -117,10 +117,10 @@ def get(
     watch: Watch = unwatched,
     decide: Decide = yes,
 ) -> Done:
-    """Copy objects, folders and globs from S3 to this machine, but for what is there already with the same content.
+    """Copy objects, folders and globs from S3 to this machine, except what is there already with the same content.
 
-    Nothing is ever written, or deleted, outside of the destination, whatever an object's key is, nor through a symbolic
-    link below it. Raises as `put` does.
+    Never writes or deletes outside of the destination, whatever an object's key is, nor through a symbolic link below
+    it. Raises as `put` does.
     """
     urls = [parse_url(source) for source in sources]
     is_excluded = compile_excludes(exclude)
@@ -133,7 +133,7 @@ def get(
     wanted = [item for item in found if not is_excluded(item.name)]
     planned = plan_get(wanted, destination, folder_exists=folder.is_dir())
     if any(download.destination == folder for download in planned):
-        folder = folder.parent  # it is the one file's own name
+        folder = folder.parent  # the destination is a file name
     refuse_links(folder, (download.destination for download in planned))
     to_copy, unchanged = choose_downloads(connection, planned)
     surplus = find_surplus_files(folder, planned, is_excluded) if delete else ()
@@ -145,7 +145,7 @@ def get(
     local = LocalFolder(folder)
     remove_unfinished(planned)
     folders = {local.find_real_folder(download.destination.parent) for download in to_copy}
-    run = Run(token=new_token(), began=now(), folders=tuple(sorted(map(str, folders))))
+    run = Run(folders=tuple(sorted(map(str, folders))))
     with noted(run):
         files = PartialFiles(local, run.token)
         unverified = transfer.apply(connection, to_copy, watch(to_copy), files=files)
@@ -156,16 +156,16 @@ def get(
 
 
 def _refuse_partial_delete(sources: Iterable[tuple[str, bool]]) -> None:
-    """--delete is for whole folders. sources: what was named, and whether it is a folder. Raises UsageError."""
+    """Raise UsageError if --delete comes with a source that is no folder. sources: (name, whether it is a folder)."""
     for source, is_folder in sources:
         if has_glob(source) or not is_folder:
             raise UsageError(
                 f"{source}: not a folder, and --delete would delete everything else in the destination",
-                hint="name folders alone, or leave --delete out",
+                hint="name only folders, or leave out --delete",
             )
 
 
 def _refuse_missing_bucket(bucket: str) -> None:
     raise NotFoundError(
-        f"bucket {bucket} does not exist", hint="add --create-bucket to make it, private to this account"
+        f"bucket {bucket} does not exist", hint="add --create-bucket to create it, private to this account"
     )

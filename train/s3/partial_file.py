@@ -1,8 +1,9 @@
 """The folder that `data get` writes to, and the temporary file that a download is written to before it gets its name.
 
-The folder is held open: no symbolic link below it is followed, whenever it was made. A temporary file's name begins
-with a random token of its run, and it is made anew, for its owner alone: in a folder that others may write to, too,
-nobody can prepare it. run_journal.py knows the token, so that the next run deletes what a killed one has left.
+The folder stays open: a symbolic link below it is never followed, even if it is created meanwhile. The name of a
+temporary file begins with a random token of its run. The file must not exist, and only its owner may read it: nobody
+can prepare one, even in a folder that others may write to. run_journal.py keeps the token, so that the next run deletes
+what a killed one left.
 """
 
 import errno
@@ -18,20 +19,20 @@ from foundation.errors import ClusterError
 from train.s3.plan import Download
 from train.s3.run_journal import PARTIAL_PREFIX
 
-# O_PATH: a folder that may be written to and not listed is good enough. Only Linux has it.
+# O_PATH (Linux only) also opens a folder that may be written to but not listed.
 _FLAGS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-_HINT = "remove the link, or copy that folder by itself, with the link's target as the destination"
+_HINT = "remove the link, or copy that folder separately, with the link's target as the destination"
 
 
 class LocalFolder:
-    """A folder that the user named. It may be a link itself, and so may the folders above it.
+    """A folder that the user named. It may be a link, and so may the folders above it.
 
-    Everything below is opened step by step, relative to the folder's descriptor: somebody who replaces a folder by a
-    link while files arrive does not change where they are written.
+    Everything below is opened step by step, relative to the folder's descriptor: replacing a folder by a link while
+    files arrive does not change where they are written.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open it, and make it where it is missing. Raises ClusterError, OSError."""
+        """Open the folder; create it if it is missing. Raises ClusterError, OSError."""
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -41,13 +42,13 @@ class LocalFolder:
         self._descriptor = os.open(path, _FLAGS)
 
     def close(self) -> None:
-        """Nobody uses it any more."""
+        """Close the folder."""
         os.close(self._descriptor)
 
     def open_parent(self, file: Path, *, create: bool = False) -> int:
-        """A descriptor of the folder that a file below is in; the caller closes it.
+        """A descriptor of the folder of a file below; the caller closes it.
 
-        create: make it where it is missing. Raises ClusterError for a link, OSError.
+        create: create missing folders. Raises ClusterError for a link, OSError.
         """
         at = os.dup(self._descriptor)
         path = self.path
@@ -65,11 +66,11 @@ class LocalFolder:
         return at
 
     def find_real_folder(self, folder: Path) -> Path:
-        """A folder's path without links: there are none below this one. Pure."""
+        """The path of a folder below, without links. Pure."""
         return self.real_path / folder.relative_to(self.path)
 
     def remove(self, file: Path) -> None:
-        """Delete a file below, if it is there. Raises ClusterError for a link to its folder, OSError."""
+        """Delete a file below if it exists. Raises ClusterError if its folder is a link, OSError."""
         parent = self.open_parent(file)
         try:
             with suppress(FileNotFoundError):
@@ -79,7 +80,7 @@ class LocalFolder:
 
 
 def refuse_links(folder: Path, files: Iterable[Path]) -> None:
-    """Raise ClusterError where a folder between `folder` and one of the files is a symbolic link."""
+    """Raise ClusterError if a folder between `folder` and one of the files is a symbolic link."""
     between = {parent for file in files for parent in _folders_between(folder, file)}
     links = sorted(path for path in between if path.is_symlink())
     if links:
@@ -116,16 +117,16 @@ _PARTIAL = re.compile(re.escape(PARTIAL_PREFIX) + r"[0-9a-f]{32}-[0-9]+")
 
 
 def is_partial(name: str) -> bool:
-    """Whether a file is called as temporary files are: another run may be at work. Pure."""
+    """Whether this is the name of a temporary file: another run may be writing it. Pure."""
     return _PARTIAL.fullmatch(name) is not None
 
 
 def find_surplus_files(
     folder: Path, planned: Sequence[Download], is_excluded: Callable[[str], bool]
 ) -> tuple[Path, ...]:
-    """The files below the folder that are no download's. Links are not followed; what is excluded stays.
+    """The files below the folder that no download writes, except excluded ones and temporary files of other runs.
 
-    Temporary files of downloads are left to the runs that made them.
+    Does not follow links.
     """
     kept = {download.destination for download in planned}
     surplus = []
@@ -137,7 +138,7 @@ def find_surplus_files(
 
 
 class PartialFiles:
-    """Makes the temporary files of a run. For any thread."""
+    """Creates the temporary files of a run. Thread-safe."""
 
     def __init__(self, folder: LocalFolder, token: str) -> None:
         self.folder = folder
@@ -146,7 +147,7 @@ class PartialFiles:
         self._numbers = itertools.count()
 
     def open(self, download: Download) -> "PartialFile":
-        """The download's, with the folder that it is in. Raises ClusterError, OSError."""
+        """Create the download's temporary file, and its folder. Raises ClusterError, OSError."""
         parent = self.folder.open_parent(download.destination, create=True)
         try:
             _refuse_folder(download.destination.name, parent)
@@ -159,10 +160,10 @@ class PartialFiles:
 
 
 class PartialFile:
-    """A download's bytes."""
+    """The temporary file of a download."""
 
     def __init__(self, files: PartialFiles, download: Download, name: str, parent: int, descriptor: int) -> None:
-        """parent: a descriptor of the folder that it is in."""
+        """parent: a descriptor of its folder."""
         self.descriptor = descriptor
         self._mode = files.mode
         self._destination = download.destination.name
@@ -170,23 +171,23 @@ class PartialFile:
         self._parent = parent
 
     def write(self, data: bytes | memoryview, begin: int) -> None:
-        """Bytes of the object."""
+        """Write bytes of the object."""
         view = memoryview(data)
         while view:
             written = os.pwrite(self.descriptor, view, begin)
             view, begin = view[written:], begin + written
 
     def publish(self) -> None:
-        """It is right: give it its name. Raises ClusterError where somebody has replaced it, OSError."""
+        """Give the complete file its name. Raises ClusterError if another process replaced it, OSError."""
         mine, found = os.fstat(self.descriptor), _find(self._name, self._parent)
         if found is None or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino):
-            raise ClusterError("somebody has moved or replaced its temporary file while it was written")
+            raise ClusterError("another process moved or replaced its temporary file")
         os.fchmod(self.descriptor, self._mode)
         os.rename(self._name, self._destination, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         self._close()
 
     def remove(self) -> None:
-        """Nobody wants it. What somebody has put in its place stays, unless it is a file as well."""
+        """Delete the file. If another process put something else in its place, that stays, unless it is a file too."""
         found = _find(self._name, self._parent)
         if found is not None and stat.S_ISREG(found.st_mode):
             os.unlink(self._name, dir_fd=self._parent)
@@ -198,7 +199,7 @@ class PartialFile:
 
 
 def _find(name: str, parent: int) -> os.stat_result | None:
-    """What is called so, links not followed."""
+    """The status of what has this name, without following links; None if there is nothing."""
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -206,7 +207,7 @@ def _find(name: str, parent: int) -> os.stat_result | None:
 
 
 def _refuse_folder(name: str, parent: int) -> None:
-    """Raises ClusterError where a folder, or a link to one, is called so."""
+    """Raises ClusterError if a folder, or a link to one, has this name."""
     try:
         status = os.stat(name, dir_fd=parent)
     except OSError:
@@ -216,7 +217,7 @@ def _refuse_folder(name: str, parent: int) -> None:
 
 
 def _find_umask() -> int:
-    """The process's umask, which can only be read by setting it, so not while threads make files."""
+    """The process's umask. It can only be read by setting it, so not while threads create files."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask

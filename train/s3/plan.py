@@ -1,16 +1,16 @@
-"""Which file goes where: from what was found at the sources, and the destination, to a list of transfers. Pure.
+"""Which file goes where: the transfers for the files at the sources and a destination. Pure.
 
 The rules, in both directions, are those of `cp -r`, with rsync's trailing slash:
 
-    source                                   lands as
+    source                                   becomes
     file              DST                    DST, or DST/file where DST is a folder
     folder, alone     DST                    DST/...: the folder's content
     folder/           DST                    DST/...: the folder's content
     a b folder        DST                    DST/a, DST/b, DST/folder/...
     'glob*'           DST                    DST/name for each match, a folder under its own name
 
-In S3 a destination is a folder where it ends with a slash or is a bare bucket; on this machine also where the
-folder exists already. With several sources it is one in any case.
+In S3 a destination is a folder if it ends with a slash or is a bare bucket; on this machine also if the folder exists.
+With several sources it is always a folder.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,10 +24,9 @@ from train.s3.url import MAX_KEY_BYTES, S3Url, is_marker, is_safe_path
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundFile:
-    """A local file at a source. `name` is what of its path is kept below the destination, with slashes.
+    """A local file at a source. name: the part of its path that is kept below the destination, with slashes.
 
-    alone: it was named itself, by a source that is the only one, so that the destination may give it a new
-    name.
+    alone: it is the only source, so the destination may be its new name.
     """
 
     path: Path
@@ -38,7 +37,7 @@ class FoundFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundObject:
-    """An object at a source. `name` and `alone` are as for a local file; `etag` is its content's version."""
+    """An object at a source. name, alone: as for a local file; etag: the version of its content."""
 
     url: S3Url
     name: str
@@ -68,7 +67,7 @@ class Download:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a put or get is about to do. deletions: in the destination, what the source does not have."""
+    """What a put or get is about to do. deletions: what is in the destination and not at the sources."""
 
     transfers: tuple[Upload | Download, ...]
     unchanged: tuple[Upload | Download, ...]
@@ -78,8 +77,7 @@ class Plan:
 def plan_put(found: Sequence[FoundFile], destination: S3Url) -> tuple[Upload, ...]:
     """The uploads for these files.
 
-    Raises UsageError where two files would become the same object, ClusterError where a file's name cannot be
-    a key.
+    Raises UsageError if two files would become the same object, ClusterError if a file's name cannot be a key.
     """
     folder = destination.key
     if folder and not folder.endswith("/"):
@@ -98,16 +96,16 @@ def plan_put(found: Sequence[FoundFile], destination: S3Url) -> tuple[Upload, ..
 
 
 def plan_get(found: Sequence[FoundObject], destination: str, *, folder_exists: bool) -> tuple[Download, ...]:
-    """The downloads of these objects. `folder_exists` says whether the destination is a folder already.
+    """The downloads of these objects. folder_exists: the destination is a folder already.
 
-    Raises ClusterError, before anything is written, for an object whose name would lead out of the
-    destination, and UsageError where two would become the same file or one both a file and a folder.
+    Raises ClusterError for an object whose name would lead out of the destination, and UsageError if two would become
+    the same file, or a name both a file and a folder.
     """
     unsafe = [str(item.url) for item in found if not is_safe_path(item.name)]
     if unsafe:
         raise ClusterError(
             "these names cannot be files below the destination, nothing was written:\n  " + "\n  ".join(unsafe),
-            hint="get the others by a glob, or rename these",
+            hint="get the others with a glob, or rename these",
         )
     if len(found) == 1 and found[0].alone and not destination.endswith("/") and not folder_exists:
         return (_download(found[0], Path(destination)),)
@@ -145,7 +143,7 @@ def _refuse_collisions(pairs: Iterable[tuple[str, str]]) -> None:
 def find_surplus_objects(
     folder: S3Url, there: Iterable[S3Object], kept: Iterable[S3Url], is_excluded: Callable[[str], bool]
 ) -> tuple[S3Url, ...]:
-    """The objects below the folder that are none of those kept. What is excluded stays, and so do folders' markers."""
+    """The objects below the folder that are not in `kept`, except excluded ones and folder markers."""
     names = set(kept)
     return tuple(
         item.url

@@ -1,9 +1,8 @@
-"""What a put or get of this machine has begun and may leave behind when it is killed, so that a later run removes it.
+"""A journal of the puts and gets of this machine, so that a later run removes what a killed one left.
 
-A file for each run, in the user's state folder. The run that wrote it holds a lock on it, and deletes it at its end: a
-file that can be locked is that of a run that was killed. What those have left is removed: parts of uploads in S3, which
-it bills for, and temporary files. An upload in S3 is taken for a run's when it is of an object that the run sent in
-parts, and was begun after the run: S3 does not tell more.
+Each run has a file in the user's state folder, holds a lock on it, and deletes it at its end: a file that can be locked
+belongs to a killed run. The next run removes what such a run left: parts of uploads, for which S3 bills, and temporary
+files. An upload is a killed run's if the run sent this object in parts and started before it: S3 does not tell more.
 """
 
 import os
@@ -27,19 +26,19 @@ from train.s3.plan import Download
 
 PARTIAL_PREFIX = ".cluster-get-"
 CLOCKS_APART = timedelta(minutes=15)
-"""S3 refuses requests of machines whose clock is further from its own."""
+"""S3 rejects requests from a machine whose clock differs more than this from its own."""
 NEW_S = 60.0
-"""For so long a file may be one that is just being made."""
+"""A file younger than this may still be in the making."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run. endpoint: which S3; bucket, keys: objects that it sends in parts; folders: real paths that it writes to.
 
-    token: what the names of its temporary files begin with, behind PARTIAL_PREFIX.
+    token: follows PARTIAL_PREFIX in the names of its temporary files.
     """
 
-    token: str
-    began: datetime
+    token: str = msgspec.field(default_factory=lambda: uuid4().hex)
+    began: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
     endpoint: str = ""
     bucket: str = ""
     keys: tuple[str, ...] = ()
@@ -48,19 +47,19 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KilledRun:
-    """A run that was killed; this process holds its file's lock."""
+    """A run that was killed; this process holds the lock on its file."""
 
     run: Run
     path: Path
 
     def forget(self) -> None:
-        """Nothing of it is left."""
+        """Delete the run's file: nothing of the run is left."""
         self.path.unlink(missing_ok=True)
 
 
 @contextmanager
 def noted(run: Run) -> Iterator[None]:
-    """The run is known to later ones as long as the block lasts. Raises ClusterError where it cannot be noted."""
+    """Keep the run's file, locked, while the block runs. Raises ClusterError if it cannot be written."""
     folder = _folder()
     path = folder / f"{run.token}.json"
     new = folder / f".{run.token}.new"
@@ -69,32 +68,22 @@ def noted(run: Run) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             descriptor = stack.enter_context(locked(new))
             os.write(descriptor, msgspec.json.encode(run))
-            new.rename(path)  # nobody finds it unlocked, or half written
+            new.rename(path)  # so that no other run finds it unlocked or half written
         except OSError as error:
             raise ClusterError(
-                f"{folder}: transfers cannot be noted here: {error.strerror}",
+                f"{folder}: the journal of transfers cannot be written: {error.strerror}",
                 hint="set XDG_STATE_HOME to a folder that can be written to",
             ) from error
-        yield  # after an error the file stays: the next run removes what this one has left
+        yield  # after an error the file stays: the next run removes what this one left
         path.unlink(missing_ok=True)
-
-
-def new_token() -> str:
-    """A random name of a run."""
-    return uuid4().hex
-
-
-def now() -> datetime:
-    """With its zone."""
-    return datetime.now(UTC)
 
 
 @contextmanager
 def killed_runs(report: Report | None = None) -> Iterator[Sequence[KilledRun]]:
-    """The runs that were killed. Files that cannot be read are warned of, and left."""
+    """The runs that were killed. Warns of files that cannot be read, and leaves them."""
     found: list[KilledRun] = []
     with ExitStack() as stack:
-        for path in _folder().glob(".*.new"):  # of runs that were killed before they had begun anything
+        for path in _folder().glob(".*.new"):  # of runs that were killed before they started anything
             if time.time() - path.stat().st_mtime > NEW_S:
                 path.unlink(missing_ok=True)
         for path in sorted(_folder().glob("*.json")):
@@ -103,7 +92,7 @@ def killed_runs(report: Report | None = None) -> Iterator[Sequence[KilledRun]]:
                 if os.fstat(descriptor).st_nlink:
                     found.append(KilledRun(run=msgspec.json.decode(path.read_bytes(), type=Run), path=path))
             except (FileNotFoundError, BlockingIOError):
-                continue  # the run has just ended, or is at work
+                continue  # the run has just ended, or is still running
             except (OSError, msgspec.DecodeError) as error:
                 if report is not None:
                     report(Event(kind="warn", what=f"cannot read what a killed run left: {error}", where=str(path)))
@@ -111,15 +100,12 @@ def killed_runs(report: Report | None = None) -> Iterator[Sequence[KilledRun]]:
 
 
 def remove_partials(run: Run, kept: Collection[str]) -> None:
-    """Delete the temporary files of a get that was killed, in folders that still exist. Raises OSError.
-
-    kept: names that stay.
-    """
+    """Delete the temporary files of a killed get, except those named in `kept`. Raises OSError."""
     for folder in run.folders:
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
-            continue  # it is gone
+            continue  # the folder no longer exists
         try:
             for name in os.listdir(descriptor):  # noqa: PTH208 - of the folder that is open
                 if name.startswith(f"{PARTIAL_PREFIX}{run.token}-") and name not in kept:
@@ -139,7 +125,7 @@ def _folder() -> Path:
 
 
 def abort_unfinished(connection: Connection, report: Report) -> None:
-    """Abort the multipart uploads of killed runs in this S3. Warns of those that cannot be aborted."""
+    """Abort the multipart uploads of killed runs in this S3; warns if that fails."""
     with killed_runs(report) as found:
         for killed in found:
             if not killed.run.keys or killed.run.endpoint != connection.endpoint:
@@ -148,7 +134,7 @@ def abort_unfinished(connection: Connection, report: Report) -> None:
                 _abort(connection, killed.run)
             except ClusterError as error:
                 where = f"s3://{killed.run.bucket}/"
-                what = f"an interrupted upload is still there: {error.message}"
+                what = f"cannot abort an interrupted upload: {error.message}"
                 report(Event(kind="warn", what=what, where=where))
             else:
                 killed.forget()
@@ -169,7 +155,7 @@ def _abort(connection: Connection, run: Run) -> None:
 
 
 def remove_unfinished(planned: Sequence[Download]) -> None:
-    """Delete the temporary files of killed runs, but for one that has become a download's own name. Raises OSError."""
+    """Delete the temporary files of killed runs, except a name that is now a download's destination. Raises OSError."""
     kept = {download.destination.name for download in planned}
     with killed_runs() as found:
         for killed in found:

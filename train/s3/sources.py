@@ -1,4 +1,4 @@
-"""What sources hold, as they are named on the command line: files, folders and globs, on this machine and in S3."""
+"""The files and objects at the sources of a command: files, folders and globs, on this machine and in S3."""
 
 import glob
 import os
@@ -17,10 +17,10 @@ from train.s3.url import S3Url, compile_glob, has_glob, is_marker, literal_prefi
 
 
 def find_files(sources: Sequence[str]) -> tuple[FoundFile, ...]:
-    """Every file at the sources, links followed, in the sources' order and sorted within each.
+    """Every file at the sources, following links, in the sources' order and sorted within each.
 
-    Raises NotFoundError for a source that does not exist or a glob that matches nothing, ClusterError for
-    what is no regular file, for a folder without files, and for what cannot be read.
+    Raises NotFoundError for a source that does not exist, a glob without a match or a folder without files,
+    ClusterError for what is not a regular file or cannot be read.
     """
     found: list[FoundFile] = []
     for source in sources:
@@ -34,9 +34,9 @@ def find_files(sources: Sequence[str]) -> tuple[FoundFile, ...]:
 
 
 def _find_local_matches(pattern: str) -> list[str]:
-    """What matches, without what is in a folder that matches itself. Raises NotFoundError where nothing does."""
+    """The outermost paths that match. Raises NotFoundError if there are none."""
     outermost: list[str] = []
-    # Sorted, a folder comes before what is in it. glob and not Path.glob: the pattern may be absolute, or end with /.
+    # Sorted, a folder comes before its contents. glob and not Path.glob: the pattern may be absolute, or end with /.
     for match in sorted(glob.glob(pattern, recursive=True, include_hidden=True)):  # noqa: PTH207 - see above
         if not any(match.startswith(other.rstrip("/") + "/") for other in outermost):
             outermost.append(match)
@@ -51,16 +51,16 @@ def _find_local(source: str, *, keep_name: bool, alone: bool) -> list[FoundFile]
         if source.endswith("/") and path.exists():
             raise ClusterError(f"{source}: not a folder, but its name ends with a slash")
         return [_found_file(path, path.name, alone=alone)]
-    # resolve(): the name of "." and of "..", too.
+    # resolve(), because "." and ".." have no name.
     prefix = path.resolve().name + "/" if keep_name else ""
     files = [_found_file(file, prefix + name, alone=False) for file, name in walk_files(path)]
     if not files and not keep_name:
-        raise NotFoundError(f"{source}: the folder holds no files")
+        raise NotFoundError(f"{source}: the folder has no files")
     return files
 
 
 def walk_files(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Every file below the folder with its name from there, sorted; links to folders are followed, not in circles.
+    """Every file below the folder and its name from there, sorted; follows links to folders, but not in circles.
 
     Raises ClusterError for a folder that cannot be read.
     """
@@ -96,10 +96,10 @@ def _found_file(path: Path, name: str, *, alone: bool) -> FoundFile:
 
 
 class Listing:
-    """Asks S3 what there is.
+    """Finds and lists objects in S3.
 
-    obstore shows an object `a/` that has content as `a`. That is noticed where it is the listed folder's own, or where
-    something is below it, and else by whoever asks for `a`. exact: ask botocore, as before something is deleted.
+    obstore shows an object `a/` with content as `a`. list_objects notices this if it is the marker of the listed folder
+    or something is below it; otherwise a later request for `a` fails. exact: use botocore, as before a deletion.
     """
 
     def __init__(self, connection: Connection, *, exact: bool = False) -> None:
@@ -107,7 +107,7 @@ class Listing:
         self._exact = exact
 
     def find_object(self, url: S3Url) -> S3Object | None:
-        """The object of exactly this name. Raises ClusterError's kinds."""
+        """The object of exactly this name, or None. Raises ClusterError's kinds."""
         try:
             return self._connection.find_object(url)
         except UnsureError:
@@ -116,9 +116,9 @@ class Listing:
         return found[0] if found and found[0].url == url else None
 
     def list_objects(self, folder: S3Url, *, only: Collection[S3Url] | None = None) -> Sequence[S3Object]:
-        """The objects whose keys begin with the URL's, sorted, with markers of folders. Raises ClusterError's kinds.
+        """The objects whose keys begin with the URL's, sorted, with folder markers. Raises ClusterError's kinds.
 
-        only: those of these names, so that the others take no memory.
+        only: just these, so that the others take no memory.
         """
         if self._exact:
             return self._ask_botocore(folder, only=only)
@@ -131,7 +131,7 @@ class Listing:
         return sorted(found, key=lambda item: item.url)
 
     def list_some(self, folder: S3Url) -> Sequence[S3Object]:
-        """A few of them: for who wants to know whether it is allowed, and whether there is such a bucket."""
+        """One object, if there is any: shows whether the bucket exists and may be listed."""
         try:
             return list(islice(self._connection.list_folder(folder), 1))
         except UnsureError:
@@ -163,11 +163,9 @@ def _has_files_that_are_folders(found: Iterable[S3Object]) -> bool:
 
 
 def find_objects(listing: Listing, sources: Sequence[S3Url], *, with_markers: bool = False) -> tuple[FoundObject, ...]:
-    """Every object at the sources, in their order.
+    """Every object at the sources, in their order. with_markers: also folder markers; see url.is_marker.
 
-    with_markers: also those that only stand for a folder; see url.is_marker.
-
-    Raises NotFoundError for a source at which there is nothing, AwsError where S3 refuses.
+    Raises NotFoundError for a source without objects, AwsError if S3 refuses.
     """
     found: list[FoundObject] = []
     for source in sources:
@@ -196,9 +194,9 @@ def _find_one(listing: Listing, source: S3Url, *, several: bool) -> list[FoundOb
 
 
 def find_matches(listing: Listing, source: S3Url) -> list[tuple[S3Object, str]]:
-    """Every object that matches a glob or is in a folder that does, and what of its key is kept; with markers.
+    """Every object that matches a glob or is in a folder that does, and the part of its key to keep; with markers.
 
-    Raises UsageError for what is no glob, AwsError where S3 refuses.
+    Raises UsageError for an invalid glob, AwsError if S3 refuses.
     """
     pattern = compile_glob(source.key.rstrip("/"))
     folder = S3Url(bucket=source.bucket, key=literal_prefix(source.key))
@@ -211,12 +209,12 @@ def find_matches(listing: Listing, source: S3Url) -> list[tuple[S3Object, str]]:
 
 
 def matched_name(key: str, pattern: re.Pattern[str], *, only_folders: bool) -> str | None:
-    """What of a key is kept where it, or the outermost folder that it is in, matches; None if neither does.
+    """The part of a key to keep if it, or a folder that it is in, matches; None if none does.
 
-    The match's own name is kept; with `only_folders` (a pattern that ends with a slash) only what is inside.
+    The part begins with the outermost match's name; with `only_folders` (a pattern with a trailing slash), after it.
     """
     ends = [at for at, char in enumerate(key) if char == "/"]
-    # Of `name/` nothing is behind the last slash, and a * stands for no empty name.
+    # In `name/` nothing follows the last slash, and a * does not match an empty name.
     for end in ends if only_folders or key.endswith("/") else [*ends, len(key)]:
         if pattern.fullmatch(key, 0, end):
             return key[end + 1 :] if only_folders else key[key.rfind("/", 0, end) + 1 :]

@@ -1,8 +1,8 @@
-"""Carries out uploads and downloads: many files, and many parts of large ones, side by side; whole files or none.
+"""Carries out uploads and downloads: many files, and many parts of large ones, in parallel; whole files or none.
 
-An object appears in S3 when all of it is there, and S3 verifies its SHA-256. A local file is written under another
-name, compared with a checksum that S3 keeps, and renamed. A run after an interrupted one begins with the next whole
-file; run_journal.py removes what the interrupted one has left.
+An object appears in S3 when it is complete and S3 has verified its SHA-256. A local file is written under a temporary
+name, compared with a checksum that S3 keeps, and renamed. After an interrupt, the next run copies the files that are
+missing; run_journal.py removes what the interrupted one left.
 """
 
 import io
@@ -35,7 +35,7 @@ _TRIES = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tier:
-    """Files of at most so many bytes: how many are transferred at once, and how many parts of each.
+    """How many files of at most `most_bytes` are transferred at once, and how many parts of each.
 
     Small files wait for S3's answers, large ones for the network; no tier keeps more than 64 MiB of files in memory.
     """
@@ -63,22 +63,22 @@ class ChangedError(ClusterError):
 
 
 class Progress:
-    """Told what moved, by one thread at a time; does nothing by itself."""
+    """Called with what moved, by one thread at a time; this base class does nothing."""
 
     def moved(self, size_bytes: int) -> None:
-        """So many more bytes arrived."""
+        """This many more bytes arrived."""
 
     def finished(self, _transfer: Upload | Download, /) -> None:
-        """All of a file arrived."""
+        """A whole file arrived."""
 
 
 def is_in_parts(transfer: Upload | Download) -> bool:
-    """Whether it is sent in parts, of which S3 keeps those of an upload that was killed. Pure."""
+    """Whether it is sent in parts, which S3 keeps if the upload is killed. Pure."""
     return transfer.size_bytes > PART_BYTES
 
 
 def part_size(size_bytes: int) -> int:
-    """The size of a part for a file: PART_BYTES, or the whole MiB more that MAX_PARTS need."""
+    """The part size for a file: PART_BYTES, or as many whole MiB as MAX_PARTS requires."""
     least = -(-size_bytes // MAX_PARTS)
     return max(PART_BYTES, -(-least // MIB) * MIB)
 
@@ -90,10 +90,10 @@ def apply(
     *,
     files: PartialFiles | None = None,
 ) -> Sequence[Download]:
-    """Carry out all transfers; a failed one does not keep the others from being finished.
+    """Carry out all transfers, also after one has failed.
 
-    files: where downloads are written to. Returns the downloads of which S3 keeps no checksum that can be compared:
-    their lengths alone were. Raises ClusterError that names each file that failed, and why, when the others are done.
+    files: makes the temporary files of downloads. Returns the downloads of which S3 keeps no checksum to compare with:
+    only their lengths were verified. When all are done, raises ClusterError that names each file that failed, and why.
     """
     job = _Job(connection, progress, files)
     for tier in TIERS:
@@ -124,11 +124,11 @@ class _Job:
             else:
                 self._get(transfer, tier, check)
         except (ClusterError, OSError) as error:
-            told = error
+            shown = error
             if isinstance(error, NotFoundError) and isinstance(transfer, Download):
-                told = explain_missing(self._connection, transfer, error)
+                shown = explain_missing(self._connection, transfer, error)
             with self._lock:
-                self.failed.append(_tell(transfer, told))
+                self.failed.append(_render_failure(transfer, shown))
         else:
             with self._lock:
                 self._progress.finished(transfer)
@@ -156,7 +156,7 @@ class _Job:
                 raise
 
     def _put_by_botocore(self, upload: Upload, source: "Source", part_bytes: int) -> None:
-        """Again where it arrives damaged, which S3 refuses."""
+        """Put again what S3 rejects as damaged."""
         for tries_left in reversed(range(_TRIES)):
             source.seek(0)
             try:
@@ -176,7 +176,7 @@ class _Job:
         file = self._files.open(download)
         try:
             verified = self._fetch_verified(download, file, tier, check)
-            check()  # what an interrupt has stopped gets no name
+            check()  # after an interrupt no file is published
             file.publish()
         except BaseException:
             file.remove()
@@ -186,27 +186,27 @@ class _Job:
                 self.unverified.append(download)
 
     def _fetch_verified(self, download: Download, file: PartialFile, tier: Tier, check: Check) -> bool | None:
-        """Fetch it, again where it arrives damaged; None where S3 keeps nothing that it can be compared with."""
+        """Fetch it, again if it arrives damaged; None if S3 keeps nothing to compare with."""
         ask = partial(self._find_headers, download)
-        # The ETag of what was sent in parts says little, and a small file is not worth a request of its own.
-        told = ask() if is_in_parts(download) else None
-        compared = find_digests(told or {}, download.size_bytes, PART_BYTES)
+        # The ETag of an object sent in parts says little; for a small file, a HEAD request is not worth it.
+        headers = ask() if is_in_parts(download) else None
+        compared = find_digests(headers or {}, download.size_bytes, PART_BYTES)
         for _ in range(_TRIES):
             digests = self._fetch(download, file, tier, check, compared)
             verified = compared and compared.match(digests)
-            if not verified:  # with what is told otherwise, and of parts of another size
+            if not verified:  # by other digests, and those of parts of another size
                 verified = verify_open(
                     file.descriptor,
                     size_bytes=download.size_bytes,
                     etag=download.etag,
                     find_headers=ask,
                     go_on=check,
-                    told=told,
+                    headers=headers,
                 )
             if verified is not False:
                 return verified
         raise AwsError(
-            "what came from S3 is not what S3 says that it keeps: nothing was written", hint="run the command again"
+            "the bytes from S3 do not match S3's own checksum: nothing was written", hint="run the command again"
         )
 
     def _find_headers(self, download: Download, part: int | None = None) -> Any:
@@ -215,7 +215,7 @@ class _Job:
     def _fetch(
         self, download: Download, file: PartialFile, tier: Tier, check: Check, compared: RangeDigests | None
     ) -> Sequence[bytes]:
-        """The digests of its ranges, if they are compared."""
+        """Fetch all of it; returns the digests of its ranges, if they are compared."""
 
         def fetch(begin: int, stop: Check) -> bytes:
             def both() -> None:
@@ -251,10 +251,10 @@ class _Job:
             if at == begin + length:
                 self._moved(length)
                 return digest.digest() if digest else b""
-        raise AwsError(f"S3 sent {at - begin} bytes where {length} were asked for", hint="run the command again")
+        raise AwsError(f"S3 sent {at - begin} bytes instead of {length}", hint="run the command again")
 
     def _read_range(self, download: Download, begin: int, length: int, *, surely: bool) -> Iterator[memoryview]:
-        """Its blocks; surely: by botocore, which says what is wrong. Raises BrokenReadError, ClusterError's kinds."""
+        """Its blocks; surely: by botocore, which explains errors. Raises BrokenReadError, ClusterError's kinds."""
         if not surely:
             try:
                 yield from self._connection.get_range(download.source, begin, length, etag=download.etag)
@@ -274,13 +274,13 @@ class _Job:
 
 
 class Source(io.RawIOBase):
-    """A local file that is sent. Its reads fail when it was changed since it was opened, so that no mixture is stored.
+    """A local file to send. A read fails if the file changed since it was opened, so that no mixture is stored.
 
-    obstore and botocore say of a failed read what they like: `raise_error` raises what was wrong.
+    obstore and botocore hide the error of a failed read: `raise_error` raises it.
     """
 
     def __init__(self, file: io.FileIO, check: Check, moved: Callable[[int], None]) -> None:
-        """moved: told how many more bytes were read, those that are read again not."""
+        """moved: called with the number of bytes that were read for the first time."""
         super().__init__()
         self._file = file
         self._check = check
@@ -291,13 +291,13 @@ class Source(io.RawIOBase):
         self.size_bytes = self._before.st_size
 
     def read_all(self) -> bytes:
-        """All of it."""
+        """The whole content."""
         content = b"".join(iter(lambda: self.read(self.size_bytes + 1), b""))
         self.seek(0)
         return content
 
     def read(self, size: int = -1, /) -> bytes:
-        """As files have it. Raises ChangedError, StoppedError, OSError."""
+        """As in io.RawIOBase. Raises ChangedError, StoppedError, OSError."""
         try:
             self._check()
             data = self._file.read(size) or b""
@@ -313,35 +313,35 @@ class Source(io.RawIOBase):
 
     def _check_unchanged(self) -> None:
         has_more = bool(os.pread(self._file.fileno(), 1, self.size_bytes))
-        after = os.fstat(self._file.fileno())  # comes second: of a file that grows, it says so
+        after = os.fstat(self._file.fileno())  # last, so that a file that grows meanwhile counts as changed
         if (self._before.st_size, self._before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise ChangedError("it was changed while it was read")
         if self._file.tell() != self.size_bytes or has_more:
             than = "fewer" if self._file.tell() < self.size_bytes else "more"
             raise ChangedError(
-                f"it has {than} than the {self.size_bytes} bytes that its size says, like files in /proc and /sys: "
-                "copy it to a plain file first"
+                f"it has {than} bytes than its size of {self.size_bytes}, like files in /proc and /sys: "
+                "copy it to a regular file first"
             )
 
     def raise_error(self) -> None:
-        """Raise what has ended a read, if one has failed."""
+        """Raise the error of a failed read, if there was one."""
         if self._error is not None:
             raise self._error
 
     def readable(self) -> bool:
-        """It is."""
+        """Yes."""
         return True
 
     def seekable(self) -> bool:
-        """It is: a request that is repeated begins anew."""
+        """Yes: a request that is retried starts from the beginning."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """As files have it."""
+        """As in io.RawIOBase."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """As files have it."""
+        """As in io.RawIOBase."""
         return self._file.tell()
 
 
@@ -350,22 +350,22 @@ class BrokenReadError(Exception):
 
 
 def explain_broken(error: BrokenReadError, download: Download) -> ClusterError:
-    """What to tell about it."""
+    """The error to show for it."""
     cause = error.__cause__
     reason = cause if isinstance(cause, Exception) else error
     return explain(reason, "get_object", bucket=download.source.bucket, key=download.source.key)
 
 
 def explain_missing(connection: Connection, download: Download, error: NotFoundError) -> ClusterError:
-    """What to tell about an object that was listed and is not there: perhaps its name ends with a slash."""
+    """The error to show for an object that was listed and not found: its name may end with a slash."""
     folder = download.source.as_folder()
     try:
         connection.find_headers(folder)
     except ClusterError:
         return error
-    return ClusterError(f"the object is {folder}: its name ends with a slash, and that of a file cannot")
+    return ClusterError(f"the object is {folder}: a file's name cannot end with a slash")
 
 
-def _tell(transfer: Upload | Download, error: ClusterError | OSError) -> str:
+def _render_failure(transfer: Upload | Download, error: ClusterError | OSError) -> str:
     reason = error.strerror or str(error) if isinstance(error, OSError) else error.message
     return f"{transfer.source} -> {transfer.destination}: {reason}"

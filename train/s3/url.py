@@ -1,4 +1,4 @@
-"""Names in S3: s3://bucket/key, globs over keys, and what of a key may become a local path."""
+"""Names in S3: s3://bucket/key, globs over keys, and which keys may become local paths."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,14 +10,14 @@ from foundation.errors import UsageError
 SCHEME = "s3://"
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-BUCKET_NAMES = '"{bucket}" is not a bucket\'s name: 3 to 63 lower-case letters, digits, dots and hyphens'
+BUCKET_NAMES = '"{bucket}" is not a bucket name: 3 to 63 lower-case letters, digits, dots and hyphens'
 MAX_KEY_BYTES = 1024
 _GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class S3Url:
-    """A bucket (key is empty), an object, or, where the key ends with a slash, a folder: all keys that begin so."""
+    """A bucket (empty key), an object, or, if the key ends with a slash, a folder: all keys that begin with it."""
 
     bucket: str
     key: str = ""
@@ -26,7 +26,7 @@ class S3Url:
         return f"{SCHEME}{self.bucket}/{self.key}"
 
     def as_folder(self) -> "S3Url":
-        """The folder of this name. Pure."""
+        """The URL as a folder's, with a trailing slash. Pure."""
         return self if not self.key or self.key.endswith("/") else S3Url(bucket=self.bucket, key=self.key + "/")
 
 
@@ -35,7 +35,7 @@ _HTTPS = re.compile(r"https?://([a-z0-9.-]+)\.s3[a-z0-9.-]*\.amazonaws\.com/?")
 
 
 def check_spelling(text: str) -> str:
-    """The text as it is; pure. Raises ValueError for a misspelt URL of S3, such as s3:/bucket/key."""
+    """Return the text unchanged; pure. Raises ValueError for a misspelt S3 URL, such as s3:/bucket/key."""
     found = _MISSPELT.match(text)
     right = f"{SCHEME}{text[found.end() :]}" if found is not None else text
     of_web = _HTTPS.match(text)
@@ -47,7 +47,7 @@ def check_spelling(text: str) -> str:
 
 
 def check_folder(text: str) -> str:
-    """A URL of S3 as a setting has it; pure. Raises ValueError that says what is wrong with it."""
+    """Return the S3 URL of a setting unchanged; pure. Raises ValueError that says what is wrong with it."""
     check_spelling(text)
     if not is_s3(text):
         raise ValueError("not an S3 URL: write it as s3://BUCKET/FOLDER/")
@@ -57,15 +57,15 @@ def check_folder(text: str) -> str:
 
 
 def is_s3(text: str) -> bool:
-    """Whether it names something in S3."""
+    """Whether this is an S3 URL."""
     return text.startswith(SCHEME)
 
 
 def parse_url(text: str) -> S3Url:
     """The bucket and key of an s3:// URL.
 
-    Raises UsageError where it is none, the bucket's name is not allowed, or the key has a part that is empty,
-    "." or "..": S3 would take those as plain names, other tools as paths.
+    Raises UsageError if it is not one, the bucket's name is not allowed, or a part of the key is empty, "." or "..":
+    S3 takes those as plain names, other tools as paths.
     """
     if not is_s3(text):
         raise UsageError(f"{text}: not an S3 URL", hint="write it as s3://BUCKET/FOLDER/")
@@ -84,17 +84,17 @@ def parse_url(text: str) -> S3Url:
 
 
 def is_marker(key: str, size_bytes: int) -> bool:
-    """Whether an object only stands for a folder, as S3's console makes them: `name/`, without content."""
+    """Whether an object is only a folder marker, as S3's console creates them: `name/`, without content."""
     return key.endswith("/") and not size_bytes
 
 
 def has_glob(text: str) -> bool:
-    """Whether it has one of *, ? and [."""
+    """Whether it contains *, ? or [."""
     return _GLOB.search(text) is not None
 
 
 def literal_prefix(pattern: str) -> str:
-    """The folder part before the first glob character: every key that can match begins so."""
+    """The folder part before the first glob character: every key that can match begins with it."""
     head = _GLOB.split(pattern, maxsplit=1)[0]
     return head[: head.rfind("/") + 1]
 
@@ -102,7 +102,7 @@ def literal_prefix(pattern: str) -> str:
 def compile_glob(pattern: str) -> re.Pattern[str]:
     """A pattern for whole keys: * and ? stay in a folder, ** crosses folders, [abc] and [!abc] are one character.
 
-    Raises UsageError for a range of characters that ends before it begins.
+    Raises UsageError for a reversed range of characters, as in [z-a].
     """
     regex = ""
     at = 0
@@ -122,14 +122,14 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
             regex, at = regex + {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char)), at + 1
     try:
         return re.compile(regex, re.DOTALL)
-    except re.error as error:  # a range that ends before it begins, as in [z-a]
+    except re.error as error:
         raise UsageError(f"{pattern}: not a glob: {error}") from error
 
 
 def compile_excludes(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a name, as it is kept below the destination, is excluded: itself, or a folder that it is in.
+    """A function that tells whether a name below the destination, or a folder that it is in, is excluded.
 
-    A pattern with a slash is for whole names, one without for the last part, at whatever depth. Raises UsageError.
+    A pattern with a slash matches whole names, one without the last part, at any depth. Raises UsageError.
     """
     compiled = [
         compile_glob(pattern.strip("/") if "/" in pattern.strip("/") else f"**/{pattern.strip('/')}")
@@ -144,13 +144,13 @@ def compile_excludes(patterns: Sequence[str]) -> Callable[[str], bool]:
 
 
 def is_safe_path(relative: str) -> bool:
-    """Whether a relative name, as it came from S3, stays inside the folder that it is written to."""
+    """Whether a relative name from S3 stays inside the folder that it is written to."""
     parts = relative.split("/")
     return {"", ".", ".."}.isdisjoint(parts) and "\0" not in relative and not PurePosixPath(relative).is_absolute()
 
 
 def _escape_members(members: str) -> str:
-    """Ranges stay ranges; all else is escaped, also what a later Python might read as an operation on sets."""
+    """Ranges stay ranges; the rest is escaped, also what a later Python might read as a set operation."""
     return re.sub(
         r"(.)-(.)|(.)",
         lambda found: f"{re.escape(found[1])}-{re.escape(found[2])}" if found[1] else re.escape(found[3]),

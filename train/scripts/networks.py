@@ -1,6 +1,6 @@
-"""From a network's name to the symbol that MXNet trains: input, network, softmax. Runs on the nodes.
+"""Builds the symbol that MXNet trains from a network's name: input, network, softmax. Runs on the nodes.
 
-`common.network_names` knows the networks without MXNet.
+`common.network_names` lists the networks without MXNet.
 """
 
 from typing import Any, Callable, List, Optional, Tuple
@@ -30,20 +30,20 @@ def build(
 ) -> mx.sym.Symbol:
     """The symbol for images of (channels, rows, columns), ending in a softmax over `num_classes`.
 
-    dtype: float16 computes in half precision between input and output; the softmax is float32 always.
-    prepare: what is done to the pixels first, so that a saved model has it too. What `common.network_names` finds a
-    problem with cannot be built.
+    dtype: float16 computes in half precision between input and output; the softmax is always float32. prepare: applied
+    to the pixels first, as part of the network, so that a saved model includes it. The arguments must pass
+    `common.network_names.find_problem`.
     """
     data = mx.sym.Variable("data")
     if prepare is not None:
         data = prepare(data)
     size = min(image_shape[1:])
-    # Names are counted from zero here, so that a network's parameters are called the same in every process.
+    # Numbers in names start from zero here, so that a network's parameters have the same names in every process.
     with mx.name.NameManager():
         block = _block(network, pick_depth(network, num_layers, size), num_classes, small=size <= SMALL)
         for name, parameter in block.collect_params().items():
             if name.endswith("weight"):
-                parameter.init = None  # --initializer decides, also where the zoo has a choice of its own
+                parameter.init = None  # --initializer decides, even if the zoo has its own choice
         if dtype == "float16":
             block.cast("float16")
             data = block(mx.sym.Cast(data, dtype="float16", name="half"))
@@ -83,7 +83,7 @@ def _residual(network: str, depth: int, classes: int, *, small: bool) -> HybridB
 
 
 def _inception_v3(classes: int) -> HybridBlock:
-    """The zoo's, whose last pooling is made for images of 299 pixels, with one that takes any."""
+    """The zoo's network, but with a last pooling layer for any size, not only for images of 299 pixels."""
     net = vision.inception_v3(classes=classes)
     net.features = net.features[:-2]
     net.features.add(nn.GlobalAvgPool2D(), nn.Dropout(0.5))
@@ -92,9 +92,9 @@ def _inception_v3(classes: int) -> HybridBlock:
 
 # -- blocks and networks that MXNet's model zoo lacks ----------------------------------------------------------------
 
-# Inception-BN's blocks: channels of the 1 by 1 branch (None: the block halves the image and has no such branch), of the
-# 3 by 3 branch and of the branch with two of them as (before, in) the convolutions, and of the projection after pooling
-# (None: max pooling, not projected).
+# Inception-BN's blocks: the channels of the 1 by 1 branch (None: the block halves the image and has no such branch), of
+# the 3 by 3 branch and of the double 3 by 3 branch as (before, in) the convolutions, and of the projection after
+# pooling (None: max pooling without a projection).
 _Block = Tuple[Optional[int], Tuple[int, int], Tuple[int, int], Optional[int]]
 _INCEPTION_BN: Tuple[_Block, ...] = (
     (64, (64, 64), (64, 96), 32),
@@ -106,19 +106,19 @@ _INCEPTION_BN: Tuple[_Block, ...] = (
     (96, (128, 192), (160, 192), 128),
     (None, (128, 192), (192, 256), None),
     (352, (192, 320), (160, 224), 128),
-    (352, (192, 320), (192, 224), 128),  # the last one pools by the maximum
+    (352, (192, 320), (192, 224), 128),  # the last one uses max pooling
 )
-# Of its small relative: channels of the 1 by 1 branch (None: as above) and of the 3 by 3 branch.
+# The blocks of its small variant: channels of the 1 by 1 branch (None: as above) and of the 3 by 3 branch.
 _INCEPTION_BN_SMALL: Tuple[Tuple[Optional[int], int], ...] = (
     (32, 32), (32, 48), (None, 80), (112, 48), (96, 64), (80, 80), (48, 96), (None, 96), (176, 160), (176, 160),
 )  # fmt: skip
 
 
 class Bottleneck(HybridBlock):
-    """Convolutions of 1, 3 and 1 pixels beside a shortcut, made and called like the zoo's BottleneckV1.
+    """Convolutions of 1, 3 and 1 pixels parallel to a shortcut, with the interface of the zoo's BottleneckV1.
 
-    The zoo's halves an image in its first convolution, which drops three of four pixels; this one does in its second,
-    as everybody has done since ("ResNet v1.5"). width: channels of the second one per channel that comes out.
+    The zoo's halves an image in its first convolution, which drops three of four pixels; this one in its second, as is
+    usual since then ("ResNet v1.5"). width: channels of the second convolution per output channel.
     """
 
     width, groups = 0.25, 1
@@ -142,12 +142,12 @@ class Bottleneck(HybridBlock):
         self.shortcut = _sequence(*shortcut)
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: N803 - MXNet's name
-        """The sum of both ways, rectified."""
+        """The rectified sum of body and shortcut."""
         return F.Activation(self.body(x) + self.shortcut(x), act_type="relu")
 
 
 class ResNeXtBottleneck(Bottleneck):
-    """A bottleneck with 32 groups (Xie et al., 2016): of 4, 8, 16 and 32 channels in the four stages."""
+    """A bottleneck with 32 groups (Xie et al., 2016), of 4, 8, 16 and 32 channels in the four stages."""
 
     width, groups = 0.5, 32
 
@@ -158,7 +158,7 @@ def mlp(classes: int) -> HybridBlock:
 
 
 def lenet(classes: int) -> HybridBlock:
-    """LeNet-5's shape (LeCun et al., 1998) with rectified units and max pooling."""
+    """LeNet-5 (LeCun et al., 1998) with rectified units and max pooling."""
     layers: List[HybridBlock] = []
     for channels in (20, 50):
         layers += [nn.Conv2D(channels, 5, activation="relu"), nn.MaxPool2D(2, 2)]
@@ -166,7 +166,7 @@ def lenet(classes: int) -> HybridBlock:
 
 
 def inception_bn(classes: int, *, small: bool) -> HybridBlock:
-    """Inception with batch normalization (Ioffe and Szegedy, 2015); small: its relative for images like CIFAR's."""
+    """Inception with batch normalization (Ioffe and Szegedy, 2015); small: its variant for images like CIFAR's."""
     if small:
         stem = _conv_bn(96, 3, padding=1)
         blocks = [_small_inception(*channels) for channels in _INCEPTION_BN_SMALL]
@@ -211,7 +211,7 @@ def _small_inception(one: Optional[int], three: int) -> HybridBlock:
 
 
 def _side_by_side(branches: Any) -> HybridBlock:
-    """A block whose branches' channels are put one after the other."""
+    """A block that concatenates the channels of its branches."""
     joined = HybridConcurrent(axis=1)
     joined.add(*[_sequence(*layers) for layers in branches])
     return joined

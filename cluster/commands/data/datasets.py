@@ -8,7 +8,7 @@ from rich.filesize import decimal
 
 from cluster.app import App, pass_app
 from cluster.completion import FILE_OR_URL
-from cluster.views.data import BYTES, counting_bar, describe_others, describe_transfers, transfer_progress
+from cluster.views.data import counting_bar, describe_others, describe_transfers, transfer_progress
 from foundation.errors import NotFoundError, UsageError
 from foundation.user_folders import cache_folder
 from train.data import fetch as fetching
@@ -94,7 +94,7 @@ def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shar
 def _fetch(app: App, dataset: Dataset, work: Path, *, shards: int | None) -> Written:
     if dataset.sources:
         app.say(f"{dataset.name}: {dataset.title}; a download of {decimal(dataset.size_bytes)}")
-    with counting_bar(app, dataset.name, dataset.size_bytes, *BYTES) as bar:
+    with counting_bar(app, dataset.name, dataset.size_bytes, "bytes") as bar:
         return fetching.fetch(dataset, work, shards=shards, cache=cache_folder(), report=app.report, advance=bar)
 
 

@@ -11,7 +11,7 @@ from rich.filesize import decimal
 
 from cluster.app import App, pass_app
 from cluster.completion import FILE_OR_URL
-from cluster.views.data import BYTES, IMAGES, counting_bar
+from cluster.views.data import counting_bar
 from foundation.errors import NotFoundError, UsageError
 from provision.model import count
 from train.data import image_list
@@ -96,7 +96,7 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
     images = sum(len(part.images) for part in plan.parts)
     folders = [part.folder for part in plan.parts]
     with (
-        counting_bar(app, "images", images, *IMAGES) as watch,
+        counting_bar(app, "images", images, "images") as watch,
         open_destination(
             destination,
             folders=folders,
@@ -195,7 +195,7 @@ def split(
     found = sources.find(names)
     check_apart(found, destination)
     with (
-        counting_bar(app, "bytes", sum(shard.size_bytes for shard in found), *BYTES) as watch,
+        counting_bar(app, "bytes", sum(shard.size_bytes for shard in found), "bytes") as watch,
         open_destination(
             destination,
             folders=[""],
@@ -225,7 +225,7 @@ def info(app: App, *, words: tuple[str, ...], workers: int | None, full: bool, a
     """
     sources = Sources(region=_enter(app, words, start=False) or None)
     found = sources.find(words)
-    with counting_bar(app, "bytes", sum(shard.size_bytes for shard in found), *BYTES) as watch:
+    with counting_bar(app, "bytes", sum(shard.size_bytes for shard in found), "bytes") as watch:
         shards = describe_shards(sources, found, full=full, watch=watch)
     document = as_document(shards, workers)
     app.show("\n".join(as_lines(document, words)), document, as_json=as_json)

@@ -1,4 +1,4 @@
-"""What nodes are made of: set-up commands, Pythons and CUDA libraries, on real hosts by the real commands."""
+"""Set-up commands, Pythons and CUDA libraries, on real hosts with the real commands."""
 
 import json
 import re
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.sandbox
 
 
 def configure(project: Project, *, nodes: int = 1, instance_type: str = "c5.xlarge", **bootstrap: object) -> None:
-    """The shipped cluster.toml with other nodes, and with these keys of [bootstrap]."""
+    """Write the shipped cluster.toml with other nodes, and with these keys of [bootstrap]."""
     text = (REPOSITORY / "cluster.toml").read_text()
     text = text.replace("nodes = 2", f"nodes = {nodes}").replace('"c5.xlarge"', f'"{instance_type}"')
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in bootstrap.items())
@@ -23,7 +23,7 @@ def configure(project: Project, *, nodes: int = 1, instance_type: str = "c5.xlar
 
 
 def ask(project: Project, command: str) -> str:
-    """What a shell on the head prints."""
+    """The output of a shell command on the head."""
     return project.run("exec", "--node", "node-0", "--", "sh", "-c", command).stdout.removeprefix("[node-0] ")
 
 
@@ -47,7 +47,7 @@ def test_set_up_commands_run_once_and_again_when_they_change(node: Project) -> N
     assert ask(node, "cat ~/it*odd* | wc -l").strip() == "2"
 
 
-def test_a_set_up_command_that_fails_is_named_with_what_it_said_and_the_next_run_repairs_it(node: Project) -> None:
+def test_a_failing_set_up_command_is_reported_and_repaired(node: Project) -> None:
     configure(node, setup=["echo the first", "echo what it said; sh -c 'exit 7'", "touch ~/never"])
     said = node.run("up", code=1).stderr
     assert re.search(r"node-0: exit code 7 from: ", said)
@@ -58,7 +58,7 @@ def test_a_set_up_command_that_fails_is_named_with_what_it_said_and_the_next_run
     assert "nothing to do" in node.run("up").stderr
 
 
-def test_mxnet_is_imported_by_hand_as_in_a_job(node: Project) -> None:
+def test_mxnet_can_be_imported_by_hand(node: Project) -> None:
     configure(node)
     node.run("up", "--yes")
     code = "import mxnet as mx; print((mx.nd.ones((2, 3)) * 2 + 1).sum().asscalar())"
@@ -67,8 +67,8 @@ def test_mxnet_is_imported_by_hand_as_in_a_job(node: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_wheel_that_was_damaged_on_this_machine_is_fetched_anew(node: Project, tmp_path: Path) -> None:
-    """At unchanged size and time nothing shows it here: the node refuses it."""
+def test_a_wheel_damaged_on_this_machine_is_fetched_again(node: Project, tmp_path: Path) -> None:
+    """Size and time are unchanged: only the node notices it."""
     configure(node)
     node.run("up", "--yes")
     damaged = copy_cache(tmp_path / "cluster", damage="graphviz-")
@@ -76,13 +76,13 @@ def test_a_wheel_that_was_damaged_on_this_machine_is_fetched_anew(node: Project,
     node.env = {"XDG_CACHE_HOME": str(tmp_path)}
     try:
         said = node.run("up").stderr  # which ends well
-        assert any(f"{path} was damaged; it is removed, and fetched anew" in said for path in damaged), said
+        assert any(f"{path} was damaged and has been removed: fetching it again" in said for path in damaged), said
     finally:
         node.env = {}
 
 
 def copy_cache(copy: Path, *, damage: str) -> list[Path]:
-    """The wheels of the usual cache, linked to; those of that name have one other bit, and are returned."""
+    """Link to the wheels of the usual cache; flip a bit in copies of those whose name begins so, and return these."""
     damaged = []
     for path in [path for folder in ("bundles", "resolved", "wheels") for path in (cache_folder() / folder).rglob("*")]:
         place = copy / path.relative_to(cache_folder())
@@ -101,16 +101,16 @@ def copy_cache(copy: Path, *, damage: str) -> list[Path]:
     return damaged
 
 
-def test_a_python_that_no_node_has_is_refused_with_its_name(node: Project) -> None:
+def test_a_missing_python_is_refused(node: Project) -> None:
     configure(node, python="/opt/no/python")
     said = node.run("up", code=1).stderr
-    assert 'node-0: [bootstrap] python = "/opt/no/python": no Python works there' in said
+    assert 'node-0: [bootstrap] python = "/opt/no/python": no working Python there' in said
     assert '"3.11"' in said
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_cuda_11_2_comes_from_pypi_but_for_the_driver(project: Project) -> None:
+def test_cuda_11_2_comes_from_pypi_without_the_driver(project: Project) -> None:
     """The real wheel and its nvidia-* wheels, 2.4 GB in all."""
     configure(project, instance_type="g5.xlarge", mxnet="mxnet-cu112==1.9.1")
     project.run("up", "--yes", timeout_s=1200)

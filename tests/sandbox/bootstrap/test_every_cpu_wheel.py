@@ -1,6 +1,6 @@
-"""Every CPU wheel of MXNet that the oracle knows, on real hosts: what is read in its output, and what follows from it.
+"""Every CPU wheel of MXNet in the oracle's table, on real hosts: its output, and how it is interpreted.
 
-What its versions print differs: the paths in ps-lite's lines, and the words of its errors.
+The versions print different paths in ps-lite's lines, and different error messages.
 """
 
 import re
@@ -10,15 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from job_steps import (
-    JOINS,
-    borrowed,
-    ec2_of,
-    fail,
-    only_these_ports_between_members,
-    records,
-    running,
-)
+from job_steps import JOINS, borrowed, ec2_of, fail, only_these_ports_between_members, records, running
 from project import REPOSITORY, Project
 from provision.oracle.tables import WHEELS
 
@@ -26,11 +18,11 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 CPU_WHEELS = [wheel.requirement for wheel in WHEELS if wheel.cuda is None]
 RANKS = "import mxnet as mx; kv = mx.kv.create('dist_sync'); print('I am', kv.rank, flush=True); mx.nd.waitall()"
-# What each prints is a Python program's traceback of this wheel, by a worker.
+# Each fails in a worker with a traceback of this wheel.
 MISTAKES = {
     "mx.io.ImageRecordIter(path_imgrec='/no/a.rec', data_shape=(3, 8, 8), batch_size=1)": "MXNet does not find this",
     "mx.nd.zeros((2, 2), ctx=mx.gpu()).wait_to_read()": "this MXNet has no GPU support",
-    "mx.gluon.utils.download('http://host.invalid/x.zip')": "the node cannot resolve the names",
+    "mx.gluon.utils.download('http://host.invalid/x.zip')": "the node cannot resolve",
 }
 
 
@@ -64,7 +56,7 @@ def ranks_are_known(project: Project) -> None:
     done = project.run("train", "--name", "ranks", "--", "python", "-c", RANKS)
     shown = [line for line in done.stdout.splitlines() if " I am " in line]
     assert len(shown) == 2
-    # Every line of a job that has ended stands under its rank, and no line of ps-lite's stands there at all.
+    # Every line of an ended job has its rank, and no line of ps-lite is shown.
     logs = project.run("logs", "ranks").stdout
     assert sorted(re.findall(r"^\[worker (\d) node-\d\] I am \1$", logs, re.MULTILINE)) == ["0", "1"]
     assert "van.cc" not in logs
@@ -78,12 +70,12 @@ def ranks_are_known(project: Project) -> None:
 
 
 def closed_ports_are_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scheduler can be reached, but the servers and workers cannot reach each other: ps-lite waits for ever."""
+    """Servers and workers reach the scheduler but not each other: ps-lite waits for ever."""
     with only_these_ports_between_members(ec2_of(project, monkeypatch), (22, 22), (9000, 9999)):
         failed = fail(project, "--", "python", "-c", RANKS)
     assert "the job's processes cannot find each other: " in failed.stderr
     assert re.search(r"node-\d cannot reach port \d+ of the (worker|server) on node-\d", failed.stderr)
-    assert "does the security group allow everything between its members?" in failed.stderr
+    assert "does the security group allow all traffic between its members?" in failed.stderr
 
 
 def a_killed_worker_ends_the_job(project: Project) -> None:

@@ -1,4 +1,4 @@
-"""`cluster exec` on real hosts: what it prints, what it returns, and that nothing goes on."""
+"""`cluster exec` on real hosts: its output, its exit code, and that it leaves no process."""
 
 import json
 import os
@@ -21,8 +21,8 @@ from waits import until
 pytestmark = pytest.mark.sandbox
 
 ON_NODE_1 = "[ $(cat /proc/sys/kernel/hostname | tail -c 2) = 5 ]"
-"""A node is told by its address, by which EC2 names hosts: the first two of a subnet are .4 and .5."""
-# Everything that a child can do to get away: another session, a parent that ends, no ears, root's, standing still.
+"""EC2 names hosts by their address: the first two of a subnet are .4 and .5."""
+# Children that are hard to end: another session, a dead parent, ignored signals, root's, stopped, no environment.
 STUBBORN = """
 setsid sleep TOKEN &
 (setsid sh -c 'trap "" TERM HUP INT; sleep TOKEN; sleep TOKEN' </dev/null >/dev/null 2>&1 &)
@@ -36,21 +36,21 @@ wait
 
 @pytest.fixture
 def token() -> Iterator[str]:
-    """The seconds that a test's processes sleep, by which they are known."""
+    """The seconds that a test's processes sleep, which identify them."""
     token = f"98765.{uuid.uuid4().int % 10**9}"
     yield token
     for pid in find_sleepers(token):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_every_line_says_where_it_comes_from_and_every_failure_is_told(two_nodes: Project, token: str) -> None:
+def test_lines_and_failures_name_their_node(two_nodes: Project, token: str) -> None:
     wait = f"until [ -e /tmp/{token} ]; do sleep 0.1; done"
     script = f"echo out; echo err >&2; printf 'no newline'; if {ON_NODE_1}; then exit 7; fi; {wait}; exit 3"
     may_end = hosts_of(two_nodes)["node-0"].root / "tmp" / token
     shown: list[bytes] = []
     with begun(two_nodes, script) as process:
         assert process.stdout is not None
-        # The rest of a line is shown once it is known that nothing follows: node-1 has ended by then.
+        # An incomplete line is printed when its node has ended: so node-1 has.
         while b"[node-1] no newline\n" not in shown:
             shown.append(process.stdout.readline())
             assert shown[-1], shown
@@ -64,14 +64,10 @@ def test_every_line_says_where_it_comes_from_and_every_failure_is_told(two_nodes
     assert sorted(out.splitlines()) == sorted(f"[node-{n}] {t}" for n in (0, 1) for t in ("out", "no newline"))
     lines = said.splitlines()
     assert sorted(lines[:2]) == ["[node-0] err", "[node-1] err"]
-    assert lines[2:] == [
-        "error: the command failed on 2 of 2 nodes:",
-        "  node-0: exit code 3",
-        "  node-1: exit code 7",
-    ]
+    assert lines[2:] == ["error: the command failed on 2 of 2 nodes:", "  node-0: exit code 3", "  node-1: exit code 7"]
 
 
-def test_words_arrive_as_they_are(two_nodes: Project) -> None:
+def test_words_arrive_unchanged(two_nodes: Project) -> None:
     words = ["a b", "$(id)", "it's", "", "--json", "\N{SNOWMAN}", "*", 'new\nline "']
     program = "import sys, json; print(json.dumps(sys.argv[1:]))"
     done = two_nodes.run("exec", "--node", "node-1", "--", "python3", "-c", program, *words)
@@ -88,7 +84,7 @@ def test_json_is_one_array(two_nodes: Project) -> None:
     assert "error: the command failed on 1 of 2 nodes:\n  node-1: ended by SIGKILL (exit code 137)\n" in done.stderr
 
 
-def test_a_cluster_that_is_set_up_has_its_python_first(two_nodes: Project) -> None:
+def test_the_environments_python_comes_first(two_nodes: Project) -> None:
     done = two_nodes.run("exec", "--", "sh", "-c", "command -v python; pwd; cat; umask")
     assert done.stdout.count("/.cluster/env/") == 2
     assert "[node-0] /home/ubuntu\n" in done.stdout
@@ -104,7 +100,7 @@ def test_a_cluster_that_is_set_up_has_its_python_first(two_nodes: Project) -> No
         (["ssh", "node-7"], 1, "has no node node-7"),
     ],
 )
-def test_what_cannot_be_run_is_said(two_nodes: Project, words: list[str], code: int, said: str) -> None:
+def test_commands_that_cannot_start(two_nodes: Project, words: list[str], code: int, said: str) -> None:
     assert said in two_nodes.run(*words, code=code).stderr
 
 
@@ -119,7 +115,7 @@ def run_bytes(project: Project, *words: str) -> subprocess.CompletedProcess[byte
     )
 
 
-def test_long_lines_and_bytes_that_are_no_text_arrive_whole(two_nodes: Project) -> None:
+def test_long_lines_and_binary_output_arrive_whole(two_nodes: Project) -> None:
     program = "import os; d = bytes(range(256)) * 5000; os.write(1, b'x' * 3000000 + b'\\n' + d); os.write(2, d)"
     done = run_bytes(two_nodes, "python3", "-c", program)
     junk = bytes(range(256)) * 5000
@@ -127,10 +123,10 @@ def test_long_lines_and_bytes_that_are_no_text_arrive_whole(two_nodes: Project) 
     assert done.stderr == b"".join(b"[node-0] %s\n" % line for line in junk.split(b"\n"))
 
 
-def test_what_goes_on_in_the_background_does_not_keep_the_command(two_nodes: Project, token: str) -> None:
+def test_background_processes_do_not_delay_the_command(two_nodes: Project, token: str) -> None:
     two_nodes.run("exec", "--", "sh", "-c", f"setsid sleep {token} & yes & echo done", timeout_s=60)
-    # As with ssh. Until a child has become another program, it has the words of the one that started it.
-    until(lambda: len(find_sleepers(token)) == 2, "what goes on is not one process on each node")
+    # As with ssh. Before exec, a child has the command line of its parent.
+    until(lambda: len(find_sleepers(token)) == 2, "not one process on each node is left")
 
 
 @contextmanager
@@ -154,9 +150,7 @@ def begun(two_nodes: Project, script: str) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP, signal.SIGKILL]
 )
-def test_whatever_ends_the_command_here_ends_it_on_all_nodes(
-    two_nodes: Project, token: str, number: signal.Signals
-) -> None:
+def test_every_signal_ends_the_command_on_all_nodes(two_nodes: Project, token: str, number: signal.Signals) -> None:
     with begun(two_nodes, STUBBORN.replace("TOKEN", token)) as process:
         until(lambda: len(find_sleepers(token)) >= 2 * 7, "not all of it starts")
         process.send_signal(number)
@@ -164,11 +158,11 @@ def test_whatever_ends_the_command_here_ends_it_on_all_nodes(
     if number in {signal.SIGINT, signal.SIGTERM}:
         assert (process.returncode, said) == (130, "\nerror: interrupted\n")
         assert not find_sleepers(token)
-    until(lambda: not find_sleepers(token), "it goes on")
+    until(lambda: not find_sleepers(token), "it still runs")
 
 
-def test_a_flood_is_ended_at_once_and_takes_no_memory(two_nodes: Project, token: str) -> None:
-    """Nobody reads what it prints, as with a terminal that was stopped."""
+def test_a_flood_of_output_ends_at_once_and_takes_little_memory(two_nodes: Project, token: str) -> None:
+    """Nobody reads its output, as on a stopped terminal."""
     with begun(two_nodes, f"sleep {token} & exec yes $(seq 1 1000)") as process:
         until(lambda: len(find_sleepers(token)) >= 2, "it does not start")
         time.sleep(2)
@@ -180,7 +174,7 @@ def test_a_flood_is_ended_at_once_and_takes_no_memory(two_nodes: Project, token:
     assert process.returncode == 130
 
 
-def test_a_reader_that_goes_away_ends_it(two_nodes: Project, token: str) -> None:
+def test_a_closed_stdout_ends_the_command(two_nodes: Project, token: str) -> None:
     with begun(two_nodes, f"sleep {token} & exec yes") as process:
         assert process.stdout is not None
         assert process.stdout.read(9) in {b"[node-0] ", b"[node-1] "}
@@ -192,8 +186,8 @@ def test_a_reader_that_goes_away_ends_it(two_nodes: Project, token: str) -> None
     assert process.returncode == 1
 
 
-def test_a_node_that_is_not_to_be_reached_is_named_and_the_others_are_shown(two_nodes: Project) -> None:
-    """A changed host key, since that is told at once."""
+def test_an_unreachable_node_is_named_and_the_others_shown(two_nodes: Project) -> None:
+    """With a changed host key, which is an immediate error."""
     (pins,) = (two_nodes.directory / "state").rglob("known_hosts")
     before = pins.read_text()
     lines = before.splitlines()
@@ -212,19 +206,19 @@ def test_a_node_that_is_not_to_be_reached_is_named_and_the_others_are_shown(two_
     assert "its host key has changed" in shell.stderr
 
 
-def test_a_node_that_is_lost_on_the_way_is_named(two_nodes: Project, token: str) -> None:
-    """Its sshd's sessions end, as by a reboot: the connection breaks in the middle."""
+def test_a_lost_node_is_named(two_nodes: Project, token: str) -> None:
+    """Its ssh sessions end, as by a reboot."""
     script = f"if {ON_NODE_1}; then pkill -u ubuntu -x sshd; exec sleep {token}; fi; sleep 1; echo done"
     with begun(two_nodes, script) as process:
         out, said = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, b"[node-0] done\n"), said
-    until(lambda: not find_sleepers(token), "it goes on")
+    until(lambda: not find_sleepers(token), "it still runs")
     assert b"error: the command failed on 1 of 2 nodes:\n  node-1 (" in said
     assert b"the command was lost: " in said
 
 
 @pytest.mark.slow
-def test_a_node_that_falls_silent_is_named(two_nodes: Project, token: str) -> None:
+def test_a_silent_node_is_named(two_nodes: Project, token: str) -> None:
     instance = json.loads(two_nodes.run("status", "--json").stdout)["nodes"][1]["instance_id"]
     with begun(two_nodes, f"if {ON_NODE_1}; then exec sleep {token}; fi; echo done") as process:
         until(lambda: find_sleepers(token), "it does not start")
@@ -235,4 +229,4 @@ def test_a_node_that_falls_silent_is_named(two_nodes: Project, token: str) -> No
             two_nodes.run("sandbox", "fault", "thaw", f"instance={instance}")
     assert (process.returncode, out) == (1, b"[node-0] done\n"), said
     assert b"  node-1 (" in said
-    until(lambda: not find_sleepers(token), "it goes on")
+    until(lambda: not find_sleepers(token), "it still runs")

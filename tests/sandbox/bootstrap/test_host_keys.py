@@ -1,4 +1,4 @@
-"""No blind trust: on real hosts, by the real command, host keys are what the console says, or nothing is sent."""
+"""On real hosts with the real commands, host keys are those on the console, or nothing is sent."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from sandbox_steps import Ssh
 
 pytestmark = pytest.mark.sandbox
 
-READ_KEYS_ANEW = "sudo pkill -HUP -o -x sshd"
+RELOAD_KEYS = "sudo pkill -HUP -o -x sshd"
 
 
 def pins_of(project: Project) -> Path:
@@ -38,7 +38,7 @@ def nodes_of(project: Project) -> list[dict[str, Any]]:
 
 
 def console_of(project: Project, instance_id: str) -> Path:
-    """What the host writes its console to, and GetConsoleOutput reads."""
+    """The file of the host's console, which GetConsoleOutput reads."""
     return Folder(place_of(project.directory), instance_id).console
 
 
@@ -48,7 +48,7 @@ def looks_at_consoles(project: Project) -> int:
 
 
 def fingerprint(pin: str) -> str:
-    """Of `instance-id type base64`, as OpenSSH computes it."""
+    """The fingerprint in `instance-id type base64`, by OpenSSH."""
     public = pin.partition(" ")[2]
     done = subprocess.run(("ssh-keygen", "-lf", "-"), input=public, capture_output=True, text=True, check=True)
     return done.stdout.split()[1]
@@ -56,7 +56,7 @@ def fingerprint(pin: str) -> str:
 
 @contextmanager
 def without_pins(project: Project) -> Iterator[Path]:
-    """The file of pins is lost, as on another machine; it is afterwards as it was."""
+    """Remove the file of pins, as on another machine, and restore it."""
     pins = pins_of(project)
     before = pins.read_text()
     pins.unlink()
@@ -68,7 +68,7 @@ def without_pins(project: Project) -> Iterator[Path]:
 
 @contextmanager
 def silent_console(project: Project, instance_id: str) -> Iterator[Path]:
-    """As with an image that prints no host keys, or before it has; afterwards the console is as it was."""
+    """A console without host keys, as before the image prints them; restores the console."""
     console = console_of(project, instance_id)
     before = console.read_bytes()
     console.write_bytes(b"[    0.000000] Linux version 6.8.0-1021-aws\r\n\x1b[1mstill booting\x1b[0m\r\n")
@@ -80,14 +80,14 @@ def silent_console(project: Project, instance_id: str) -> Iterator[Path]:
 
 @contextmanager
 def other_host_key(project: Project, address: str, own: str) -> Iterator[str]:
-    """Another machine answers in the node's place: its sshd has another host key, whose fingerprint this gives."""
+    """Give the node's sshd another host key, as if another machine answered; yields its fingerprint."""
     ssh = ssh_to(project)
-    # In one command each, since an sshd whose keys are gone lets nobody in any more.
+    # In one command each, since an sshd without keys accepts no connection.
     told = ssh.read(
         address,
         "sudo mkdir /etc/ssh/own && sudo mv /etc/ssh/ssh_host_* /etc/ssh/own/ && "
         "sudo ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/ssh_host_ed25519_key && "
-        f"ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub && {READ_KEYS_ANEW}",
+        f"ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub && {RELOAD_KEYS}",
     )
     other = told.split()[1]
     wait_until_presented(address, other)
@@ -97,13 +97,13 @@ def other_host_key(project: Project, address: str, own: str) -> Iterator[str]:
         ssh.run(
             address,
             "sudo rm /etc/ssh/ssh_host_* && sudo mv /etc/ssh/own/* /etc/ssh && sudo rmdir /etc/ssh/own && "
-            f"{READ_KEYS_ANEW}",
+            f"{RELOAD_KEYS}",
         )
         wait_until_presented(address, own)
 
 
 def wait_until_presented(address: str, wanted: str) -> None:
-    """Waits until sshd presents the host key with that fingerprint."""
+    """Wait until sshd presents the host key with that fingerprint."""
     deadline = time.monotonic() + 20
     while True:
         scan = subprocess.run(("ssh-keyscan", "-t", "ed25519", address), capture_output=True, text=True, check=False)
@@ -113,7 +113,7 @@ def wait_until_presented(address: str, wanted: str) -> None:
         time.sleep(0.05)
 
 
-def test_pins_are_what_the_consoles_show_and_pinned_nodes_need_no_console(two_nodes: Project) -> None:
+def test_pins_match_the_consoles_and_replace_them(two_nodes: Project) -> None:
     two_nodes.run("verify")
     pins = dict.fromkeys(pins_of(two_nodes).read_text().splitlines())
     assert sorted(pin.split()[0] for pin in pins) == sorted(node["instance_id"] for node in nodes_of(two_nodes))
@@ -126,7 +126,7 @@ def test_pins_are_what_the_consoles_show_and_pinned_nodes_need_no_console(two_no
     assert looks_at_consoles(two_nodes) == looks
 
 
-def test_lost_pins_are_verified_anew(two_nodes: Project) -> None:
+def test_lost_pins_are_verified_again(two_nodes: Project) -> None:
     before = pins_of(two_nodes).read_text()
     looks = looks_at_consoles(two_nodes)
     with without_pins(two_nodes) as pins:
@@ -135,14 +135,11 @@ def test_lost_pins_are_verified_anew(two_nodes: Project) -> None:
     assert looks_at_consoles(two_nodes) == looks + 2
 
 
-def test_another_host_key_than_the_consoles_is_refused_and_nothing_is_sent(two_nodes: Project) -> None:
+def test_another_host_key_is_refused_and_nothing_is_sent(two_nodes: Project) -> None:
     node = nodes_of(two_nodes)[1]
     own = next(pin for pin in pins_of(two_nodes).read_text().splitlines() if pin.startswith(node["instance_id"]))
     ssh = ssh_to(two_nodes)
-    with (
-        other_host_key(two_nodes, node["public_ip"], fingerprint(own)) as presented,
-        without_pins(two_nodes) as pins,
-    ):
+    with other_host_key(two_nodes, node["public_ip"], fingerprint(own)) as presented, without_pins(two_nodes) as pins:
         log_size = int(ssh.read(node["public_ip"], "sudo stat -c %s /var/log/auth.log"))
         done = two_nodes.run("verify", code=1)
         said = ssh.read(node["public_ip"], f"sudo tail -c +{log_size + 1} /var/log/auth.log")
@@ -150,7 +147,7 @@ def test_another_host_key_than_the_consoles_is_refused_and_nothing_is_sent(two_n
     assert f"presented: ssh-ed25519 {presented}\n" in done.stderr
     assert f" {fingerprint(own)}\n" in done.stderr.partition("\n  console: ")[2]
     assert "Nothing was sent to it" in done.stderr
-    # sshd names the user as soon as one is said; the last lines are those of this test's own look at the log.
+    # sshd logs the user as soon as it knows one; the last lines are this test's own login.
     refused = [line for line in said.splitlines() if "Connection closed by" in line]
     assert refused  # a busy machine leaves time for one attempt, a fast one for several
     assert not [line for line in refused if "user" in line]
@@ -158,13 +155,13 @@ def test_another_host_key_than_the_consoles_is_refused_and_nothing_is_sent(two_n
 
 
 @pytest.mark.slow
-def test_a_console_without_host_keys_ends_in_a_line_to_pin_by_hand(two_nodes: Project) -> None:
+def test_without_keys_on_the_console_the_user_can_pin_one(two_nodes: Project) -> None:
     node = nodes_of(two_nodes)[1]
     with silent_console(two_nodes, node["instance_id"]), without_pins(two_nodes) as pins:
         done = two_nodes.run("verify", code=1)
         assert "the instance's console shows no host keys' fingerprints" in done.stderr
         assert "  | [    0.000000] Linux version 6.8.0-1021-aws\n  | still booting\n" in done.stderr
-        assert f"ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), and if it is the same add its line to {pins}" in (
+        assert f"ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), and if they match, add its line to {pins}" in (
             done.stderr.replace("\n", " ")
         )
         [line] = re.findall(r"its line: +(.*)", done.stderr)
@@ -177,7 +174,7 @@ def test_a_console_without_host_keys_ends_in_a_line_to_pin_by_hand(two_nodes: Pr
         assert looks_at_consoles(two_nodes) == looks
 
 
-def test_host_keys_that_the_console_shows_late_are_waited_for(two_nodes: Project) -> None:
+def test_late_host_keys_on_the_console_are_awaited(two_nodes: Project) -> None:
     node = nodes_of(two_nodes)[0]
     looks = looks_at_consoles(two_nodes)
     with without_pins(two_nodes) as pins:
@@ -193,13 +190,9 @@ def test_host_keys_that_the_console_shows_late_are_waited_for(two_nodes: Project
 
 
 def console_text(address: str, ssh: Ssh) -> str:
-    """cloud-init's block, with the kernel's and syslog's words around it."""
+    """cloud-init's block, with the prefixes of the kernel and syslog."""
     keys = ssh.read(address, "for key in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $key; done").splitlines()
-    lines = (
-        "-----BEGIN SSH HOST KEY FINGERPRINTS-----",
-        *keys,
-        "-----END SSH HOST KEY FINGERPRINTS-----",
-    )
+    lines = ("-----BEGIN SSH HOST KEY FINGERPRINTS-----", *keys, "-----END SSH HOST KEY FINGERPRINTS-----")
     return "".join(f"[   21.3] cloud-init[1186]: <14>Nov 20 13:00:01 ec2: {line}\r\n" for line in lines)
 
 

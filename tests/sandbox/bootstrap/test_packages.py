@@ -1,16 +1,13 @@
-"""`[bootstrap] packages` from an index of our own: a requirements file, a range, and a package that has no wheel."""
+"""`[bootstrap] packages` from our own index: a requirements file, a range, and a package without a wheel."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
-from foundation.user_folders import cache_folder
-from index_server import Index, make_source, make_wheel, serve_index, sha256_of
+from index_server import Index, link_cached_wheels, make_source, make_wheel, pip_environment, serve_index, sha256_of
 from project import REPOSITORY, Project
 
 pytestmark = pytest.mark.sandbox
@@ -43,25 +40,14 @@ PYPROJECT = b"[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-
 
 @pytest.fixture
 def index(two_nodes: Project, tmp_path: Path) -> Iterator[Index]:
-    """The wheels of the user's usual cache, and some of ours."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    for wheel in cache_folder().glob("wheels/*/*.whl"):
-        if not (folder / wheel.name).exists():
-            (folder / wheel.name).symlink_to(wheel)
+    """An index with the wheels of the user's usual cache and our own."""
+    folder = link_cached_wheels(tmp_path / "wheels")
     make_source(folder, "sourced-1.5.tar.gz", {"backend.py": BACKEND, "pyproject.toml": PYPROJECT})
     for version in ("1.0", "2.0", "2.1", "3.0"):
         make_wheel(folder, f"part-{version}-py3-none-any.whl", {"part.py": f"version = '{version}'\n".encode()})
         make_wheel(folder, f"ranged-{version}-py3-none-any.whl", {"ranged.py": f"version = '{version}'\n".encode()})
     with serve_index(folder) as served:
-        two_nodes.env = {
-            "PIP_CONFIG_FILE": os.devnull,
-            "PIP_INDEX_URL": f"{served.url}/simple/",
-            "PIP_TRUSTED_HOST": str(urlsplit(served.url).hostname),
-            "PIP_EXTRA_INDEX_URL": "",
-            "PIP_FIND_LINKS": "",
-            "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        }
+        two_nodes.env = pip_environment(served, tmp_path / "cache")
         try:
             yield served
         finally:
@@ -71,12 +57,12 @@ def index(two_nodes: Project, tmp_path: Path) -> Iterator[Index]:
 
 
 def ask(project: Project, code: str) -> list[str]:
-    """What Python prints on each node."""
+    """The output of a Python program on each node."""
     done = project.run("exec", "--", "python", "-c", code)
     return sorted(line.partition("] ")[2] for line in done.stdout.splitlines())
 
 
-def test_every_node_gets_the_same_of_a_requirements_file_a_range_and_a_source(two_nodes: Project, index: Index) -> None:
+def test_every_node_gets_the_same_packages(two_nodes: Project, index: Index) -> None:
     part = sha256_of((index.folder / "part-2.0-py3-none-any.whl").read_bytes())
     folder = two_nodes.directory / "needs"  # not the shared folder itself: hints name a requirements.txt there
     folder.mkdir()

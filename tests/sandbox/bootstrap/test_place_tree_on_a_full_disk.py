@@ -1,4 +1,4 @@
-"""A node's disk that is full while a tree is put in place. A real one, and small: a tmpfs."""
+"""Placing a tree on a real full disk: a small tmpfs."""
 
 import errno
 import subprocess
@@ -24,7 +24,7 @@ def node(tmp_path: Path) -> Iterator[NodeDir]:
         subprocess.run(("umount", str(home)), check=True)
 
 
-def test_nothing_half_made_is_left_and_with_room_it_goes_on(node: NodeDir) -> None:
+def test_nothing_partial_is_left_and_the_next_run_succeeds(node: NodeDir) -> None:
     first = tree_of({"a": b"0"})
     assert node.send(first) == {}
     second = tree_of({"b": b"1" * 5_000_000})  # its archive is small: the disk is full when it is unpacked

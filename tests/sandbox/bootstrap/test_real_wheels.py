@@ -1,4 +1,4 @@
-"""The real GPU wheels of MXNet, hundreds of megabytes, on real hosts. They have no GPU: what that means is said."""
+"""The real GPU wheels of MXNet, hundreds of megabytes, on real hosts without a GPU."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ def old_gpus(tmp_path: Path) -> Iterator[Project]:
         project.run("sandbox", "reset")
 
 
-def test_mxnet_cu90_is_installed_on_two_nodes_and_verify_names_the_library_that_it_lacks(old_gpus: Project) -> None:
+def test_verify_names_the_library_that_mxnet_cu90_lacks(old_gpus: Project) -> None:
     old_gpus.run("up", timeout_s=1200)
     listed = old_gpus.run("exec", "--", "sh", "-c", "ls ~/.cluster/env/*/lib/python3*/site-packages/mxnet/").stdout
     assert listed.count("libmxnet.so") == 2

@@ -1,4 +1,4 @@
-"""MXNet from source, on real hosts: its mechanics, with a small repository of the same shape."""
+"""MXNet from source, on real hosts, with a small repository of the same layout."""
 
 import json
 import os
@@ -24,20 +24,20 @@ LAUNCH = "ls ~/.cluster/env/*/lib/python3*/site-packages/mxnet/tools/launch.py"
 
 @pytest.fixture(scope="module")
 def repository() -> Iterator[Path]:
-    """A repository where hosts see it, whole before they begin: they have the system folders of this machine."""
+    """A repository in a system folder of this machine, which hosts see; complete before they start."""
     folder = Path(tempfile.mkdtemp(dir="/usr/share", prefix="cluster-test-"))
     try:
         write_repository(folder)
         source = folder / "src" / "answer.c"
         whole = source.read_text()
         git(folder, "checkout", "--quiet", "-b", "broken")
-        source.write_text(whole + "this is no C\n")
+        source.write_text(whole + "this is not C\n")
         commit(folder)
         source.write_text(whole.replace("40", "50"))
         commit(folder)
         git(folder, "checkout", "--quiet", "--detach")
         git(folder, "branch", "--quiet", "--force", "broken", "HEAD~1")
-        git(folder, "tag", "mended")
+        git(folder, "tag", "repaired")
         makefile = folder / "Makefile"
         makefile.write_text(f"{makefile.read_text()}\t{' '.join(PAUSE)}\n")
         commit(folder)
@@ -50,7 +50,7 @@ def repository() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def nodes(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """Two nodes to be; what is built is kept in a cache of their own, wheels in the user's usual one."""
+    """A cluster of two nodes, not yet up, with its own cache of builds and the user's usual wheels."""
     folder = tmp_path_factory.mktemp("source")
     cache = folder / "cache" / "cluster"
     cache.mkdir(parents=True)
@@ -70,7 +70,7 @@ def configure(project: Project, repository: Path, *, ref: str) -> None:
         "mxnet": f"source@{ref}",
         "source_url": f"file://{repository}",
         "build_options": ["USE_S3=0", "USE_OPENCV=0", "USE_BLAS=none"],
-        # Git takes nothing from folders of other users' unless it is told to.
+        # Otherwise git refuses folders of other users.
         "setup": ["git config --global --add safe.directory '*'", "export BUILDER=module"],
     }
     text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
@@ -79,7 +79,7 @@ def configure(project: Project, repository: Path, *, ref: str) -> None:
 
 
 def ask(project: Project, command: str) -> list[str]:
-    """What a shell prints on each node."""
+    """The output of a shell command on each node."""
     return sorted(project.run("exec", "--", "sh", "-c", command).stdout.splitlines())
 
 
@@ -101,7 +101,7 @@ def test_the_head_builds_and_every_node_has_the_library(nodes: Project, reposito
 
 
 @pytest.mark.slow
-def test_what_this_machine_or_the_head_has_kept_is_not_built_again(nodes: Project) -> None:
+def test_a_kept_wheel_is_not_built_again(nodes: Project) -> None:
     nodes.run("up")
     [kept] = (nodes.directory / "cache").rglob("mxnet-1.7.0-1_cpu_*.whl")
     before = kept.read_bytes()
@@ -117,21 +117,21 @@ def test_what_this_machine_or_the_head_has_kept_is_not_built_again(nodes: Projec
 
 
 @pytest.mark.slow
-def test_a_build_that_fails_is_shown_and_the_next_one_repairs_it(nodes: Project, repository: Path) -> None:
+def test_a_failed_build_is_reported_and_repaired(nodes: Project, repository: Path) -> None:
     configure(nodes, repository, ref="broken")
     said = nodes.run("up", "--yes", code=1).stderr
     assert "node-0: exit code " in said
     assert "from: the build of MXNet broken" in said
-    assert "this is no C" in said
+    assert "this is not C" in said
     assert said.count("from: the build") == 1
-    configure(nodes, repository, ref=git(repository, "rev-parse", "mended"))
+    configure(nodes, repository, ref=git(repository, "rev-parse", "repaired"))
     nodes.run("up")
     with_tools = f'for python in ~/.cluster/env/*/bin/python; do $python -c "{LOOK}" 2>/dev/null; done'
     assert "[node-1] 51 9091" in ask(nodes, with_tools)
 
 
 @pytest.mark.slow
-def test_a_ref_that_there_is_not_is_named(nodes: Project, repository: Path) -> None:
+def test_a_missing_ref_is_an_error(nodes: Project, repository: Path) -> None:
     configure(nodes, repository, ref="v0.0.0")
     said = nodes.run("up", "--yes", code=1).stderr
     assert "node-0: exit code 128 from: the build of MXNet v0.0.0 from file://" in said
@@ -141,7 +141,7 @@ def test_a_ref_that_there_is_not_is_named(nodes: Project, repository: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_build_goes_on_when_the_command_is_interrupted(nodes: Project, repository: Path) -> None:
+def test_a_build_survives_an_interrupted_command(nodes: Project, repository: Path) -> None:
     configure(nodes, repository, ref="lasting")
     nodes.run("up", "--yes")
     shutil.rmtree(nodes.directory / "cache" / "cluster" / "built")

@@ -1,14 +1,12 @@
-"""`cluster up` with wheels from everywhere: real hosts, which reach an index, and nothing else."""
+"""`cluster up` with wheels from each source, on real hosts that reach only a package index."""
 
 import json
-import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from foundation.user_folders import cache_folder
-from index_server import Index, serve_index
+from index_server import Index, link_cached_wheels, pip_environment, serve_index
 from project import REPOSITORY, Project
 
 pytestmark = pytest.mark.sandbox
@@ -18,17 +16,12 @@ MXNET = "mxnet-1.7.0.post2-py2.py3-none-manylinux2014_x86_64.whl"
 
 @pytest.fixture
 def wheels(two_nodes: Project, tmp_path: Path) -> Path:
-    """The wheels of the user's usual cache: `two_nodes` has fetched all that are needed."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    for wheel in cache_folder().glob("wheels/*/*.whl"):
-        if not (folder / wheel.name).exists():
-            (folder / wheel.name).symlink_to(wheel)
-    return folder
+    """The wheels of the user's usual cache, to which `two_nodes` has fetched all that it needs."""
+    return link_cached_wheels(tmp_path / "wheels")
 
 
 def find_gateway(project: Project) -> str:
-    """The address of this machine that hosts reach."""
+    """The address of this machine for the hosts."""
     endpoint = json.loads(project.run("sandbox", "status", "--json").stdout)["endpoint_url"]
     return str(urlsplit(endpoint).hostname)
 
@@ -39,51 +32,31 @@ def read_environments(project: Project) -> list[str]:
 
 @pytest.mark.parametrize(
     "way",
-    [
-        "pypi",
-        pytest.param("head", marks=pytest.mark.slow),
-        pytest.param("auto, no way out", marks=pytest.mark.slow),
-    ],
+    ["pypi", pytest.param("head", marks=pytest.mark.slow), pytest.param("auto, no way out", marks=pytest.mark.slow)],
 )
-def test_the_environment_is_the_same_wherever_wheels_come_from(
+def test_the_environment_does_not_depend_on_the_source_of_wheels(
     two_nodes: Project, wheels: Path, tmp_path: Path, way: str
 ) -> None:
     nodes = two_nodes
     before = read_environments(nodes)
     nodes.run("exec", "--", "sh", "-c", "rm -rf ~/.cluster/env ~/.cluster/files")
-    keys = {
-        "pypi": 'distribute = "pypi"',
-        "head": 'fetch = "head"',
-        "auto, no way out": "",
-    }[way]
+    keys = {"pypi": 'distribute = "pypi"', "head": 'fetch = "head"', "auto, no way out": ""}[way]
     text = (REPOSITORY / "cluster.toml").read_text()
     nodes.write(text.replace("[bootstrap]\n", f"[bootstrap]\n{keys}\n"))
     with serve_index(wheels, address="127.0.0.1" if "no way" in way else find_gateway(nodes)) as index:
-        nodes.env = use_index(index, tmp_path)
+        nodes.env = pip_environment(index, tmp_path / "cache")
         try:
             said = nodes.run("up").stderr
             assert "there was nothing to do" in nodes.run("up").stderr
             assert read_environments(nodes) == before
             here = [path.name for path in (tmp_path / "cache" / "cluster" / "wheels").rglob("*.whl")]
             assert (MXNET in here) is (way not in {"head", "pypi"})
-            assert ("come through this machine" in said) is ("no way" in way)
+            assert ("this machine sends the wheels" in said) is ("no way" in way)
             sizes = sum((wheels / MXNET).stat().st_size for _ in range({"pypi": 2, "head": 1}.get(way, 0)))
             assert asked_bytes(index, MXNET) == sizes
         finally:
             nodes.env = {}
             nodes.write(text)
-
-
-def use_index(index: Index, tmp_path: Path) -> dict[str, str]:
-    """An environment whose pip asks that index alone, and a cache that is empty."""
-    return {
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_INDEX_URL": f"{index.url}/simple/",
-        "PIP_TRUSTED_HOST": str(urlsplit(index.url).hostname),
-        "PIP_EXTRA_INDEX_URL": "",
-        "PIP_FIND_LINKS": "",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
 
 
 def asked_bytes(index: Index, name: str) -> int:

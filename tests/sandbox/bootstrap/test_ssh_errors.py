@@ -1,4 +1,4 @@
-"""ssh that explains itself: every way for a real host to be out of reach, and what is said of it."""
+"""Errors of ssh to a real host, for each reason that makes it unreachable."""
 
 import shlex
 import subprocess
@@ -28,7 +28,7 @@ KEYS = "/home/ubuntu/.ssh/authorized_keys"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A host that the key of `ssh` opens, and its pins; `held` is a connection that was made before anything broke."""
+    """A host for the key of `ssh`, and its pins; `held` is a connection opened before the faults."""
 
     host: Host
     pins: HostKeyPins
@@ -54,7 +54,7 @@ class Node:
 
     @contextmanager
     def sshd_configured(self, edit: str, *ports: int) -> Iterator[None]:
-        """Its sshd has read a configuration that a sed script makes of its own, and listens at these ports."""
+        """Make sshd load a configuration that a sed script has edited, and listen on these ports."""
         config = "/etc/ssh/sshd_config"
         self.as_root(f"sed -i.away {shlex.quote(edit)} {config}\n{reread_configuration(*ports)}")
         try:
@@ -88,13 +88,13 @@ def made(shared_sandbox: RunningSandbox, ssh: Ssh, tmp_path_factory: pytest.Temp
 
 @pytest.fixture
 def node(made: Node, sandbox: RunningSandbox) -> Node:
-    """The one node; what a test does to it, it undoes."""
+    """The shared node; each test restores it."""
     return made
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence is waited for, and nothing else: elsewhere the node may need its time."""
+    """A short timeout, only for tests of a silent node: others may need the time."""
     monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 2)
 
 
@@ -108,7 +108,7 @@ def until_reached(node: Node) -> None:
         assert connection.run("id -un").stdout == "ubuntu\n"
 
 
-def test_a_connection_that_has_brought_a_file_is_closed_without_a_word(node: Node, tmp_path: Path) -> None:
+def test_files_are_copied_and_connections_closed_cleanly(node: Node, tmp_path: Path) -> None:
     for _ in range(10):  # what the closing runs into depends on who is faster
         with closing(node.reach(timeout_s=20)) as connection:
             connection.get(".ssh/authorized_keys", tmp_path / "keys")
@@ -118,20 +118,20 @@ def test_a_connection_that_has_brought_a_file_is_closed_without_a_word(node: Nod
         connection.get("none", tmp_path / "none")
 
 
-def test_the_wrong_user_is_told_the_right_one(node: Node) -> None:
+def test_the_error_for_a_wrong_user_names_the_right_one(node: Node) -> None:
     node.do("sudo useradd --create-home --password x1 --shell /bin/sh rocky")
     for user in ("rocky", "nobody-at-all"):
         error = node.refused(user=user)
         where = f"node-0 ({node.host.instance_id}, {node.host.address})"
         assert error.message == (
-            f"{where}: ssh answers, but does not accept the cluster's key for user {user}, while it does for ubuntu: "
-            "that is the image's user"
+            f"{where}: ssh answers, but does not accept the cluster's key for user {user}; it does for ubuntu, "
+            "the image's user"
         )
         assert error.hint == 'set [provision] user = "ubuntu" in cluster.toml'
 
 
 def test_an_image_whose_root_names_another_user(node: Node) -> None:
-    """As cloud-init has it on every image: root's key runs a sentence instead of a shell."""
+    """As cloud-init sets it up on every image: root's key prints a sentence instead of starting a shell."""
     forced = 'command="echo \'Please login as the user \\"svc-7\\" rather than the user \\"root\\".\';exit 142"'
     line = shlex.quote(f"{forced} {node.ssh.key.with_suffix('.pub').read_text()}")
     node.do(f"sudo mkdir -p -m 700 /root/.ssh; echo {line} | sudo tee /root/.ssh/authorized_keys; mv {KEYS} {AWAY}")
@@ -156,8 +156,8 @@ def test_a_key_that_the_node_no_longer_has(node: Node) -> None:
     fingerprint = subprocess.run(
         ("ssh-keygen", "-lf", str(node.ssh.key)), capture_output=True, text=True, check=True
     ).stdout.split()[1]
-    assert "user ubuntu, nor for any user that images usually have" in error.message
-    assert "~ubuntu/.ssh/authorized_keys on the node does not have it" in error.message
+    assert "user ubuntu, or any other user that images usually have" in error.message
+    assert "~ubuntu/.ssh/authorized_keys on the node does not contain it" in error.message
     assert f"  the key:   ssh-ed25519 {fingerprint} in {node.ssh.key}\n" in error.message
     assert f"  its line:  {' '.join(public.split()[:2])}\n" in error.message
     assert "  its console's last lines:\n  | " in error.message
@@ -181,14 +181,14 @@ def test_an_sshd_that_accepts_no_keys(node: Node) -> None:
 
 
 def test_an_sshd_that_does_not_run(node: Node) -> None:
-    """Its port is closed, on a host that has booted."""
+    """A closed port on a host that has booted."""
     with node.sshd_configured("s/^Port 22$/Port 2200/", 2200):
         error = node.refused()
-    assert "connection refused on port 22: the host is there, but its sshd is not" in error.message
+    assert "connection refused on port 22: the host runs, but its sshd does not" in error.message
     assert "still booting" not in error.message
     assert "login: sshd starts" in error.message
     assert error.hint == (
-        f"cluster status; a reboot starts sshd anew: aws ec2 reboot-instances --instance-ids {node.host.instance_id}"
+        f"cluster status; a reboot restarts sshd: aws ec2 reboot-instances --instance-ids {node.host.instance_id}"
     )
     until_reached(node)
 
@@ -205,7 +205,7 @@ def test_an_sshd_that_hangs(node: Node) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_host_that_stands_still(node: Node, fault: Callable[[str], object]) -> None:
+def test_a_frozen_host(node: Node, fault: Callable[[str], object]) -> None:
     fault(f"freeze instance={node.host.instance_id}")
     try:
         error = node.refused()
@@ -225,8 +225,8 @@ def test_a_security_group_that_lets_nobody_in(node: Node) -> None:
     finally:
         open_ssh(ec2)
     assert "no answer on port 22" in error.message
-    assert "does the security group let you in?" in error.message
-    assert error.hint == "cluster allow, if your address is another one than at `cluster up`; else cluster status"
+    assert "does the security group allow your address?" in error.message
+    assert error.hint == "cluster allow, if your address has changed since `cluster up`; else cluster status"
     until_reached(node)
 
 

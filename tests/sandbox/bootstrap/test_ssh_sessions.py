@@ -1,4 +1,4 @@
-"""What becomes of an ssh session on a node whose client has gone without a word."""
+"""An ssh session on a node whose client has died."""
 
 import json
 import os
@@ -26,8 +26,8 @@ def read_until(terminal: int, word: bytes) -> None:
         shown += os.read(terminal, 4096)
 
 
-def test_a_session_ends_whose_client_went_while_the_node_was_frozen(two_nodes: Project) -> None:
-    """The node does not learn of it: a client that is killed with bytes to read sends a reset, and only once."""
+def test_a_session_ends_after_its_client_died_during_a_freeze(two_nodes: Project) -> None:
+    """The node does not notice it: a client killed with unread bytes sends a reset, and only once."""
     node = json.loads(two_nodes.run("status", "--json").stdout)["nodes"][1]
     token = f"98765.{uuid.uuid4().int % 10**9}"
     master, slave = pty.openpty()
@@ -44,11 +44,11 @@ def test_a_session_ends_whose_client_went_while_the_node_was_frozen(two_nodes: P
             os.write(master, f"echo be''gun; sleep 2; echo unread; exec sleep {token}\n".encode())
             read_until(master, b"begun")
             os.killpg(client.pid, signal.SIGSTOP)
-            until(lambda: find_sleepers(token), "it does not come to its last command")
+            until(lambda: find_sleepers(token), "it does not reach its last command")
             two_nodes.run("sandbox", "fault", "freeze", f"instance={node['instance_id']}")
         finally:
             os.killpg(client.pid, signal.SIGKILL)
             os.close(slave)
             os.close(master)
     two_nodes.run("sandbox", "fault", "thaw", f"instance={node['instance_id']}")
-    until(lambda: not find_sleepers(token), "its session goes on")
+    until(lambda: not find_sleepers(token), "its session still runs")

@@ -1,4 +1,4 @@
-"""`cluster verify` by the real command: what is well, and each fault with its cause and the next command."""
+"""The real `cluster verify`: healthy nodes, and each fault with its cause and the next command."""
 
 import json
 import os
@@ -27,7 +27,7 @@ RECORD = struct.pack("<II", 0xCED7230A, 5) + b"hello\0\0\0"
 
 @pytest.fixture(autouse=True)
 def own_folder(two_nodes: Project) -> Iterator[None]:
-    """[data] url names a folder that the other users of these nodes leave alone."""
+    """Set [data] url to a folder that other tests do not use."""
     path = two_nodes.directory / "cluster.toml"
     text = path.read_text()
     path.write_text(text.replace(f"s3://{BUCKET}/digits/", f"s3://{BUCKET}/{FOLDER}/"))
@@ -37,7 +37,7 @@ def own_folder(two_nodes: Project) -> Iterator[None]:
 
 @pytest.fixture
 def cloud(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> control.SandboxInfo:
-    """The sandbox of the two nodes, to which this process's AWS clients are led."""
+    """The sandbox of the two nodes, with this process's AWS clients pointed at it."""
     info = control.find_running(two_nodes.directory)
     assert info is not None
     found = RunningSandbox(project_dir=two_nodes.directory, info=info, environment=control.environment(info))
@@ -62,7 +62,7 @@ def record(cloud: control.SandboxInfo) -> Iterator[S3Client]:
 
 
 def verified(project: Project, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-    """All checks, and what was said on stderr."""
+    """All checks, and stderr."""
     done = project.run("verify", "--json", code=code)
     return json.loads(done.stdout), done.stderr
 
@@ -72,7 +72,7 @@ def failures(checks: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.usefixtures("record")
-def test_two_nodes_that_are_well(two_nodes: Project) -> None:
+def test_healthy_nodes_pass_every_check(two_nodes: Project) -> None:
     checks, _ = verified(two_nodes)
     kinds = ("compute", "s3", "ports", "clock", "disk")
     assert [(check["node"], check["check"], check["status"]) for check in checks] == [
@@ -83,7 +83,7 @@ def test_two_nodes_that_are_well(two_nodes: Project) -> None:
     assert {check["said"] for check in read} == {"read by MXNet, a record of 5 bytes"}
 
 
-def test_data_that_is_not_there_yet_is_said_with_the_command_that_puts_it(two_nodes: Project, record: S3Client) -> None:
+def test_missing_data_is_a_warning_with_the_put_command(two_nodes: Project, record: S3Client) -> None:
     record.delete_object(Bucket=BUCKET, Key=KEY)
     others = [item["Key"] for item in record.list_objects_v2(Bucket=BUCKET, Prefix=f"{FOLDER}/").get("Contents", [])]
     assert not others
@@ -95,7 +95,7 @@ def test_data_that_is_not_there_yet_is_said_with_the_command_that_puts_it(two_no
 
 @contextmanager
 def denied(action: str) -> Iterator[None]:
-    """The operator, whose session the job uses, may not do it."""
+    """Deny an action to the operator, whose session the job uses."""
     iam = boto3.client("iam")
     user = boto3.client("sts").get_caller_identity()["Arn"].rpartition("/")[2]
     policy = document({"Effect": "Deny", "Action": action, "Resource": "*"})
@@ -107,7 +107,7 @@ def denied(action: str) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("record")
-def test_what_mxnet_may_not_read_is_told_in_s3s_words(two_nodes: Project) -> None:
+def test_a_denied_read_quotes_s3(two_nodes: Project) -> None:
     with denied("s3:GetObject"):
         checks, said = verified(two_nodes, code=1)
     assert failures(checks) == [("node-0", "s3"), ("node-1", "s3")]
@@ -117,7 +117,7 @@ def test_what_mxnet_may_not_read_is_told_in_s3s_words(two_nodes: Project) -> Non
 
 
 @pytest.mark.usefixtures("record")
-def test_what_may_not_be_listed_is_told_before_the_nodes_are_asked(two_nodes: Project) -> None:
+def test_a_denied_listing_is_one_check(two_nodes: Project) -> None:
     with denied("s3:ListBucket"):
         checks, said = verified(two_nodes, code=1)
     assert failures(checks) == [("all nodes", "s3")]
@@ -131,9 +131,7 @@ def ec2(cloud: control.SandboxInfo) -> EC2Client:
 
 
 @pytest.mark.slow
-def test_nodes_that_the_security_group_keeps_apart_and_the_command_that_mends_it(
-    two_nodes: Project, ec2: EC2Client
-) -> None:
+def test_a_blocking_security_group_is_reported_and_repaired(two_nodes: Project, ec2: EC2Client) -> None:
     named = [{"Name": "tag:cluster:name", "Values": ["*"]}]
     [group] = ec2.describe_security_groups(Filters=named)["SecurityGroups"]
     rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]

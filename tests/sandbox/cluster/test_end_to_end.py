@@ -55,7 +55,7 @@ def test_a_cluster_is_created_and_deleted_without_leftovers(project: Project) ->
     assert "2 x instance" in receipt
     assert re.search(r"left +nothing", receipt)
     second = project.run("down")
-    assert second.stdout == "cluster demo: nothing is there\n"
+    assert second.stdout == "cluster demo: nothing to delete\n"
     assert "no nodes" in project.run("status").stdout
     assert "no nodes" in project.run("train", code=1).stderr
     project.run("sandbox", "stop")
@@ -197,7 +197,7 @@ def test_damage_on_a_node_is_repaired(two_nodes: Project) -> None:
         (["up", "--nodes", "0"], 2, "at least 1"),
         (["up", "--nodes", "two"], 2, "two"),
         (["train", "--kv-store", "dist"], 2, "dist"),
-        (["train", "--kv-store", "local"], 2, "know nothing of each other"),
+        (["train", "--kv-store", "local"], 2, "separate models"),
         (["train", "-n", "0"], 2, "train.workers = 0"),
         (["train", "--env", "1=2"], 2, "NAME=VALUE"),
         (["nonsense"], 2, "No such command"),

@@ -58,8 +58,8 @@ def test_a_limit_of_the_account(phantoms: Project) -> None:
     assert said.endswith(" (VcpuLimitExceeded, while launching nodes)")
     assert quota == f"  {QUOTA}: 8 vCPUs needed, 0 in use, limit 100000"
     assert advice == (
-        "  try: ask for less ([provision] nodes, instance_type, market), or for a higher limit: aws service-quotas "
-        "request-service-quota-increase --service-code ec2 --quota-code L-1216C47A --desired-value 8"
+        "  try: reduce or change [provision] nodes, instance_type or market, or request a higher limit: "
+        "aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-1216C47A --desired-value 8"
     )
     assert "left     nothing" in phantoms.run("down", "--yes").stdout
 
@@ -74,19 +74,19 @@ def test_no_capacity_anywhere(phantoms: Project) -> None:
         for zone in "abcdf"  # and not e, where AWS has no c5
     ]
     assert advice == (
-        "  try: wait, or give AWS more to choose from: [provision] instance_types, market, min_nodes, capacity_wait_s"
+        "  try: wait, or allow more choices: [provision] instance_types, market, min_nodes, capacity_wait_s"
     )
 
 
-def test_missing_permissions_are_reported_before_anything_is_created(phantoms: Project) -> None:
+def test_missing_permissions_are_reported_before_anything_is_made(phantoms: Project) -> None:
     for action in ("CreatePlacementGroup", "TerminateInstances"):
         phantoms.run("sandbox", "fault", "unauthorized", f"action={action}")
     assert refusal(phantoms, "up", "--yes") == [
         (
-            "error: these credentials lack permissions that `cluster up` and `cluster down` need, and nothing was "
-            "made: ec2:CreatePlacementGroup, ec2:TerminateInstances"
+            "error: nothing was made: these credentials lack permissions that `cluster up` and `cluster down` need: "
+            "ec2:CreatePlacementGroup, ec2:TerminateInstances"
         ),
-        "  try: show whoever runs the account what is needed: cluster iam-policy",
+        "  try: ask the account's administrator; cluster iam-policy prints all that are needed",
     ]
     creations = [line for line in phantoms.run("sandbox", "log").stdout.splitlines() if " ec2 Create" in line]
     assert creations

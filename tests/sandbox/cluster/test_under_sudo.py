@@ -252,10 +252,10 @@ def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
     finally:
         terminal.close()
     assert shell.returncode == 0, screen
-    assert "running this command with sudo; only the sandbox is root's, your files stay yours" in before
+    assert "running this command with sudo; only the sandbox runs as root, your files stay yours" in before
     assert "to run the sandbox without root: sudo " in before
     assert screen.count("password for") == 1, screen
-    assert "the sandbox is gone" in screen
+    assert "removed the sandbox" in screen
     assert user.root_owned() == []
 
 

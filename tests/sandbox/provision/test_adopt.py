@@ -108,7 +108,7 @@ def nodes_of(project: Project) -> list[str]:
     return [node["name"] for node in json.loads(project.run("status", "--json").stdout)["nodes"]]
 
 
-def test_ec2_says_how_an_instance_was_launched(ec2: Any) -> None:
+def test_describe_instances_has_launch_parameters(ec2: Any) -> None:
     nodes = find_nodes(ec2)
     [group] = ec2.describe_security_groups(Filters=TAGGED)["SecurityGroups"]
     tokens = {instance["ClientToken"] for instance in nodes}
@@ -120,7 +120,7 @@ def test_ec2_says_how_an_instance_was_launched(ec2: Any) -> None:
     ] * 2
 
 
-def test_what_others_launched_receives_nothing_until_it_is_adopted(two_nodes: Project, intruders: Intruders) -> None:
+def test_sends_nothing_to_untrusted_instances_until_adopted(two_nodes: Project, intruders: Intruders) -> None:
     before = intruders.connections()
 
     done = two_nodes.run("exec", "--", "true")
@@ -137,7 +137,7 @@ def test_what_others_launched_receives_nothing_until_it_is_adopted(two_nodes: Pr
     assert intruders.connections() == before
 
 
-def test_adopt_takes_what_could_be_a_node_and_resize_leaves_the_others_alone(
+def test_adopt_adds_possible_nodes_and_resize_ignores_the_others(
     two_nodes: Project, intruders: Intruders, ec2: Any
 ) -> None:
     other_group, other_key, alike = (each.instance_id for each in intruders.all)
@@ -170,7 +170,7 @@ def test_adopt_takes_what_could_be_a_node_and_resize_leaves_the_others_alone(
 
 
 def test_a_second_laptop_adopts_the_cluster(two_nodes: Project, tmp_path: Path) -> None:
-    """It has the project and, of the first laptop's files, the private key alone."""
+    """It has the project and only the private key of the first laptop's files."""
     [key] = (two_nodes.directory / "state").rglob("id_ed25519")
     place = tmp_path / "state" / key.relative_to(two_nodes.directory / "state")
     place.parent.mkdir(parents=True, mode=0o700)

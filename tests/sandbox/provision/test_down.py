@@ -78,7 +78,7 @@ def live() -> list[str]:
     ]
 
 
-def test_a_cluster_ends_from_a_machine_that_has_none_of_its_files(account: Project, tmp_path: Path) -> None:
+def test_down_from_a_machine_without_the_clusters_files(account: Project, tmp_path: Path) -> None:
     launch(account, nodes=3, instance_type="c5.xlarge")
     account.env = {"XDG_STATE_HOME": str(tmp_path / "another machine")}
 
@@ -97,10 +97,10 @@ def test_a_cluster_ends_from_a_machine_that_has_none_of_its_files(account: Proje
     assert not ec2.describe_volumes(Filters=TAGGED)["Volumes"]
     account.env = {}
     assert kinds(down(account)["deleted"]) == {"local files"}  # of the machine that made it
-    assert account.run("down").stdout == f"cluster {NAME}: nothing is there\n"
+    assert account.run("down").stdout == f"cluster {NAME}: nothing to delete\n"
 
 
-def test_spot_requests_disks_and_interfaces_that_are_left_behind(account: Project) -> None:
+def test_deletes_orphaned_spot_requests_disks_and_interfaces(account: Project) -> None:
     launch(account, nodes=2, market="spot")
     ec2 = boto3.client("ec2")
     [subnet, *_] = ec2.describe_subnets()["Subnets"]
@@ -117,17 +117,17 @@ def test_spot_requests_disks_and_interfaces_that_are_left_behind(account: Projec
 
     done = account.run("down")
 
-    assert done.stdout.startswith(f"cluster {NAME} is gone\n  deleted  2 x instance: i-")
+    assert done.stdout.startswith(f"cluster {NAME} is deleted\n  deleted  2 x instance: i-")
     assert "  deleted  1 x volume: vol-" in done.stdout
     assert "  deleted  1 x network interface: eni-" in done.stdout
     assert "  left     nothing; looked for spot requests, instances," in done.stdout
-    assert ", spot at its present price" in done.stdout
+    assert ", at the current spot price" in done.stdout
     states = [request["State"] for request in ec2.describe_spot_instance_requests()["SpotInstanceRequests"]]
     assert states == ["closed"] * 2
     assert others in [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]]
 
 
-def test_uploads_of_the_nodes_are_aborted_and_those_under_way_are_spared(account: Project) -> None:
+def test_aborts_uploads_of_the_nodes_and_keeps_running_ones(account: Project) -> None:
     s3 = client("s3", s3={"addressing_style": "path"})
     s3.create_bucket(Bucket="records")
     launch(account, nodes=1, instance_profile="auto")
@@ -148,7 +148,7 @@ def test_uploads_of_the_nodes_are_aborted_and_those_under_way_are_spared(account
     assert not client("iam").list_roles()["Roles"]
 
 
-def test_another_groups_rule_is_named_and_nothing_costs_money_meanwhile(account: Project) -> None:
+def test_names_another_groups_rule_after_the_instances_end(account: Project) -> None:
     launch(account, nodes=1)
     ec2 = boto3.client("ec2")
     [group] = ec2.describe_security_groups(Filters=TAGGED)["SecurityGroups"]
@@ -167,7 +167,7 @@ def test_another_groups_rule_is_named_and_nothing_costs_money_meanwhile(account:
     assert down(account)["gone"]
 
 
-def test_what_may_not_be_looked_at_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = Project(directory=tmp_path)
     (tmp_path / "operator.json").write_text(document(allow(["ec2:*", "ssm:*", "s3:CreateBucket"])))
     monkeypatch.setenv("XDG_STATE_HOME", project.environment()["XDG_STATE_HOME"])
@@ -193,9 +193,9 @@ def test_what_may_not_be_looked_at_is_said(tmp_path: Path, monkeypatch: pytest.M
         control.reset(tmp_path, report=silent)
 
 
-def test_without_a_sandbox_there_is_nothing(tmp_path: Path) -> None:
+def test_without_a_sandbox(tmp_path: Path) -> None:
     project = Project(directory=tmp_path)
     write(project)
 
     assert down(project)["deleted"] == []
-    assert project.run("down").stdout == f"cluster {NAME}: nothing is there\n"
+    assert project.run("down").stdout == f"cluster {NAME}: nothing to delete\n"

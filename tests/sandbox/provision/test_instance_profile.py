@@ -67,7 +67,7 @@ def calls(project: Project) -> list[dict[str, Any]]:
 
 
 def refusals(project: Project) -> set[str]:
-    """The permissions that somebody was refused, dry runs left out."""
+    """Refused permissions, without dry runs."""
     refused = [call for call in calls(project) if call["refused"] and not call["dry_run"]]
     return {call["refused"].partition(" ")[0] for call in refused}
 
@@ -85,7 +85,7 @@ def probe(project: Project, *accesses: tuple[str, str]) -> dict[tuple[str, str],
     return {(what, url): how for what, url, how in re.findall(r"tried (\w+) (\S+) (.*)", out)}
 
 
-def test_jobs_use_the_nodes_role_which_may_do_what_it_has_to_and_no_more(project: Project) -> None:
+def test_jobs_use_the_nodes_role_with_least_permissions(project: Project) -> None:
     write_toml(project, script='"probe.py"')
     (project.directory / "probe.py").write_text(PROBE)
     project.run("sandbox", "start")
@@ -132,7 +132,7 @@ def test_jobs_use_the_nodes_role_which_may_do_what_it_has_to_and_no_more(project
 
 
 @pytest.mark.slow
-def test_every_command_runs_under_the_policy_that_iam_policy_prints(project: Project) -> None:
+def test_every_command_works_with_the_printed_policy(project: Project) -> None:
     write_toml(project)
     write_policy(project)
     put_digits(project)
@@ -141,7 +141,7 @@ def test_every_command_runs_under_the_policy_that_iam_policy_prints(project: Pro
     project.run("verify")
     done = project.run("train")
     assert set(re.findall(r"\[worker \d (node-\d)\].*Train-accuracy", done.stdout)) == {"node-0", "node-1"}
-    assert re.search(r"\[supervisor node-0\] the job's AWS credentials end in [0-6] h \d+ min", done.stdout)
+    assert re.search(r"\[supervisor node-0\] the job's AWS credentials expire in [0-6] h \d+ min", done.stdout)
     project.run("resize", "3")
     project.run("resize", "1")
     project.run("stop", "--nodes", "--yes")
@@ -159,14 +159,14 @@ def test_every_command_runs_under_the_policy_that_iam_policy_prints(project: Pro
     assert not refused_rehearsals(project) & MAKING
     made = {call["action"] for call in calls(project)}
     assert {"PutRolePolicy", "DeleteRole", "CreateTags", "StopInstances", "StartInstances"} <= made
-    # And it is enforced: what is beside it is refused.
+    # The policy is enforced: other paths are refused.
     assert "s3:PutObject" in project.run("data", "put", "digits/", "s3://other/", code=1).stderr
     project.run("sandbox", "stop")
     assert not find_leftovers(place_of(project.directory))
 
 
 @pytest.mark.slow
-def test_spot_nodes_come_and_go_under_the_policy(project: Project) -> None:
+def test_spot_works_with_the_printed_policy(project: Project) -> None:
     write_toml(project, instance_profile='"none"', nodes="1", kv_store='"local"')
     text = (project.directory / "cluster.toml").read_text()
     project.write(text.replace("[provision]\n", '[provision]\nmarket = "spot"\n'))

@@ -204,7 +204,7 @@ def test_killed_at_every_point(
     assert not wrong, "\n".join(wrong)
 
 
-def test_terminated_instances_do_not_come_back(
+def test_tokens_do_not_return_terminated_instances(
     empty_account: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EC2 answers a repeated ClientToken with the instances of the first call, also when these have ended."""

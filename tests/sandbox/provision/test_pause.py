@@ -25,7 +25,7 @@ def set_provision(project: Project, line: str, *, replaces: str = r"# ssh_from =
     project.write(changed)
 
 
-def test_a_cluster_rests_and_trains_again(two_nodes: Project) -> None:
+def test_a_stopped_cluster_starts_and_trains_again(two_nodes: Project) -> None:
     project = two_nodes
     (pins,) = (project.directory / "state").rglob("known_hosts")
     pinned = pins.read_text()
@@ -65,7 +65,7 @@ def test_a_cluster_rests_and_trains_again(two_nodes: Project) -> None:
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_with_a_node_is_shown(project: Project) -> None:
+def test_status_shows_failed_nodes(project: Project) -> None:
     project.run("up")
     lost = status_of(project)["nodes"][1]["instance_id"]
 
@@ -95,7 +95,7 @@ def wait_until_stopped(project: Project, instance_id: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_address_that_is_let_in_can_be_changed(two_nodes: Project) -> None:
+def test_allow_changes_the_address(two_nodes: Project) -> None:
     before = (two_nodes.directory / "cluster.toml").read_text()
     same = two_nodes.run("allow").stdout
     (own,) = re.fullmatch(r"ssh is allowed from (\S+), as it was\n", same).groups()  # type: ignore[union-attr]  # or it fails
@@ -109,7 +109,7 @@ def test_the_address_that_is_let_in_can_be_changed(two_nodes: Project) -> None:
     two_nodes.run("verify")
 
 
-def test_the_clusters_of_the_region_are_listed(two_nodes: Project) -> None:
+def test_lists_the_clusters_of_the_region(two_nodes: Project) -> None:
     [demo] = json.loads(two_nodes.run("list", "--json").stdout)
     assert (demo["name"], demo["node_counts"], demo["key_here"]) == ("demo", {"running": 2}, True)
     assert demo["usd_per_hour"] > 0
@@ -118,7 +118,7 @@ def test_the_clusters_of_the_region_are_listed(two_nodes: Project) -> None:
     try:
         heading, line = two_nodes.run("list").stdout.splitlines()
         assert status_of(two_nodes)["state"] == "none"
-        assert "there is no such cluster" in two_nodes.run("allow", code=1).stderr
+        assert "no such cluster" in two_nodes.run("allow", code=1).stderr
         assert "no nodes to start" in two_nodes.run("start", code=1).stderr
     finally:
         two_nodes.write(before)
@@ -127,7 +127,7 @@ def test_the_clusters_of_the_region_are_listed(two_nodes: Project) -> None:
 
 
 @pytest.mark.slow
-def test_spot_instances_are_released_and_not_stopped(project: Project) -> None:
+def test_spot_instances_cannot_be_stopped(project: Project) -> None:
     set_provision(project, 'nodes = 1\nmarket = "spot"', replaces="nodes = 2")
     project.run("up")
     [node] = status_of(project)["nodes"]
@@ -138,7 +138,7 @@ def test_spot_instances_are_released_and_not_stopped(project: Project) -> None:
     assert (status["state"], status["nodes"], status["errors"]) == ("none", [], [])
 
 
-def test_where_there_is_no_sandbox_there_is_no_cluster(project: Project) -> None:
+def test_without_a_sandbox(project: Project) -> None:
     assert status_of(project)["state"] == "none"
     assert json.loads(project.run("list", "--json").stdout) == []
     for words in (("stop", "--nodes"), ("start",), ("allow",)):

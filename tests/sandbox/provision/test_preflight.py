@@ -53,7 +53,7 @@ def operator_statements(config: ProvisionConfig = CONFIG) -> list[dict[str, Any]
     return statements
 
 
-def test_everything_can_be_found_out_by_who_may_do_all(phantom: RunningSandbox) -> None:
+def test_an_administrator(phantom: RunningSandbox) -> None:
     found = preflight()
     assert len(found.options) == 10
     assert all(option.usd_per_hour for option in found.options)
@@ -68,7 +68,7 @@ def test_everything_can_be_found_out_by_who_may_do_all(phantom: RunningSandbox) 
     assert "cluster-demo" not in {group["GroupName"] for group in ec2.describe_security_groups()["SecurityGroups"]}
 
 
-def test_the_operators_least_policy_is_enough(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operators_policy_suffices(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes by tags: of what is not there a dry run cannot tell, and nothing that is allowed is called missing."""
     limit(own_project, monkeypatch, document(*operator_statements()))
     found = preflight()
@@ -87,7 +87,7 @@ def test_a_policy_without_conditions_that_lacks_something(own_project: Path, mon
         preflight()
 
 
-def test_all_that_is_missing_is_named_at_once(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_all_missing_permissions(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CreateTags is asked for behind the calls that make what is tagged."""
     limit(own_project, monkeypatch, document(allow([*LOOKS, "ec2:RunInstances", "ec2:Create*Group", "ec2:Delete*"])))
     words = "ec2:AuthorizeSecurityGroupIngress, ec2:CancelSpotInstanceRequests, ec2:CreateTags, ec2:GetConsoleOutput"

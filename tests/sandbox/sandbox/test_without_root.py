@@ -1,4 +1,4 @@
-"""The sandbox of an ordinary user, from the demo to what is left after a kill. As that user, without sudo."""
+"""The sandbox of an ordinary user, as that user, without sudo."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from project import REPOSITORY
 from sandbox.place import find_processes
 from waits import until
 
-UID = 4321  # none that this machine's own users have
+UID = 4321  # of no user of this machine
 pytestmark = [
     pytest.mark.sandbox,
     pytest.mark.slow,
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 NAME = "ordinary"
 UV = Path(sys.executable).with_name("uv")
-# What a desktop or a server has set up for its users, in a mount namespace of the test's own.
+# The usual setup of a desktop or server, in a mount namespace of the test's own.
 SETUP = f"""
 mount -t tmpfs tmpfs /mnt
 for device in tun:200 fuse:229; do
@@ -61,7 +61,7 @@ class User:
         return self.home / "project"
 
     def run(self, *words: str, extra: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Runs a command in the project. extra: done before as root, to take something away."""
+        """Runs a command in the project. extra: commands to run before, as root."""
         setup = SETUP.replace("{extra}", extra)
         environment = {"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
         done = subprocess.run(
@@ -75,13 +75,13 @@ class User:
         return self.run(".venv/bin/cluster", *words, extra=extra, check=check)
 
     def processes(self) -> list[int]:
-        """What runs of the user's sandboxes; every sandbox of theirs has the holder's processes above it."""
+        """The processes that hold the user's namespaces, as long as one of their sandboxes runs."""
         return [*find_processes(f"cluster-sandbox-user:{UID}")]
 
 
 @pytest.fixture(scope="module")
 def user() -> Iterator[User]:
-    home = Path(tempfile.mkdtemp(prefix="cluster-user-", dir="/tmp"))  # no folder above it is closed
+    home = Path(tempfile.mkdtemp(prefix="cluster-user-", dir="/tmp"))  # whose parent folders are open to all
     user = User(home=home)
     listed = subprocess.run(("git", "ls-files", "-z"), cwd=REPOSITORY, capture_output=True, check=True).stdout
     for name in listed.split(b"\0")[:-1]:
@@ -119,7 +119,7 @@ def test_the_demo(user: User) -> None:
     assert not (user.home / ".local/state/cluster/sandbox").exists()
 
 
-def test_after_a_kill_of_everything_nothing_is_left(user: User) -> None:
+def test_nothing_is_left_after_everything_was_killed(user: User) -> None:
     user.cluster("up")
     assert '"running"' in user.cluster("status", "--json").stdout
     before = user.processes()
@@ -127,7 +127,7 @@ def test_after_a_kill_of_everything_nothing_is_left(user: User) -> None:
     for pid in before:
         try:
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:  # another one has taken it along
+        except ProcessLookupError:  # another one's end has ended it
             continue
     until(lambda: not user.processes(), "a process outlived the kill")
     until(lambda: not _owned_processes(), "a process of a host outlived the kill")
@@ -155,7 +155,7 @@ def test_the_users_own_tools(user: User) -> None:
         ("for i in newuidmap; do mount --bind /dev/null /usr/bin/$i; done", "sudo apt-get install uidmap slirp4netns"),
     ],
 )
-def test_what_is_missing_is_named_with_the_command_that_helps(extra: str, hint: str, user: User) -> None:
+def test_missing_requirements_are_named_with_a_command(extra: str, hint: str, user: User) -> None:
     failed = user.cluster("sandbox", "start", extra=extra, check=False)
     assert (failed.returncode, f"try: {hint}" in failed.stderr) == (1, True), failed.stderr
     assert not user.processes()

@@ -204,7 +204,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(small_disk: Path, monkeypatch: p
         server.put("data", {"small": b"1" * 1000, "large": random.Random(1).randbytes(5 << 20)})
         with staging(server.url, small_disk, CLUSTER_DATA_CACHE_GIB="1") as stage:
             error = stage.ask("s3://data/large")["error"]
-            assert error == f"the disk of {small_disk} is full: a larger volume, or a smaller [data] cache_gib"
+            assert error == f"the disk of {small_disk} is full: use a larger volume, or a smaller [data] cache_gib"
             assert stage.read("s3://data/small") == [b"1" * 1000]
             assert list((small_disk / "incoming").iterdir()) == []
         assert find_held(small_disk) == 1000

@@ -166,7 +166,7 @@ def test_a_training_goes_on_from_its_newest_checkpoint(nodes: Project) -> None:
     output = train_with(nodes, [*options, "4"], script="train_cifar10.py")
     for rank in (0, 1):
         assert f"Node[{rank}] Loaded {prefix}-0002.params" in output
-        assert f"Node[{rank}] Epoch[2] is next, of 4; the optimizer goes on where it was" in output
+        assert f"Node[{rank}] Epoch[2] is next, of 4; the optimizer continues from its saved state" in output
     assert re.findall(r"Epoch\[(\d)\] Time cost", output).count("2") == 2
     assert "Epoch[1] Time cost" not in output
     listed = json.loads(nodes.run("data", "ls", "--json", f"{prefix.rpartition('/')[0]}/").stdout)
@@ -300,14 +300,14 @@ def test_it_is_said_whose_script_runs(nodes: Project) -> None:
     """A file of the user's goes before one of the same name that ships with the project."""
     shipped = train_with(nodes, ["--num-epochs", "1"])
     assert "script: train_mnist.py (ships with cluster)" in shipped
-    assert "is run, and not" not in shipped
+    assert "not the script of that name" not in shipped
     own = nodes.directory / "train_mnist.py"
     own.write_text("print('MINE')\n")
-    said = f'train.script = "train_mnist.py": your own {own} is run, and not the script of that name'
+    said = f'train.script = "train_mnist.py" is your own {own}, not the script of that name'
     try:
         output = train_with(nodes, [])
         assert len(re.findall(r"\[worker [^]]*\] MINE", output)) == 2
-        assert "script: train_mnist.py (your own)" in output
+        assert "script: train_mnist.py (yours)" in output
         assert said in output
         assert said in nodes.run("up", "--dry-run").stderr
         assert said not in nodes.run("train", "-n", "1", "--kv-store", "local", "--", "true").stderr

@@ -74,7 +74,7 @@ def test_the_command_lines_environment_goes_over_the_files(two_nodes: Project) -
 def test_what_cannot_run_begins_no_job(two_nodes: Project) -> None:
     before = json.loads(two_nodes.run("jobs", "--json").stdout)
     done = two_nodes.run("train", "--", "no-such-program", code=2)
-    assert "no-such-program: there is no such program on the nodes" in done.stderr
+    assert "no-such-program: no such program on the nodes" in done.stderr
     done = two_nodes.run("train", "no-such-script.py", code=2)
     assert "no-such-script.py: there is no such script in " in done.stderr
     assert json.loads(two_nodes.run("jobs", "--json").stdout) == before
@@ -202,7 +202,7 @@ model.fit(data, num_epoch=args.epochs, kvstore=kv, batch_end_callback=mx.callbac
 print("trained", flush=True)
 """
 WARNING = "2 workers trained 2 separate models: the script did not use a dist kv-store. Pass --kv-store dist_sync"
-ALONE = "no worker connected to the servers, so each of the 2 workers was on its own"
+ALONE = "no worker connected to the servers, so the 2 workers were independent"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""botocore's own client of the sandbox, and short words for what tests ask of it."""
+"""botocore clients for the sandbox, and shortcuts for tests."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ Client = Any
 
 
 def client(service: str, **config: Any) -> Client:
-    """botocore's own client; one attempt for each call, so that a test sees every answer."""
+    """A botocore client with one attempt per call, so that a test sees every response."""
     if config:
         return _make_client(service, **config)
     return _kept_client(service, os.environ["AWS_ENDPOINT_URL"], os.environ["AWS_ACCESS_KEY_ID"])
@@ -31,7 +31,7 @@ def _make_client(service: str, **config: Any) -> Client:
 
 @functools.cache
 def _kept_client(service: str, _endpoint: str, _key: str) -> Client:
-    """One for all tests with this environment: a client takes longer to make than to use."""
+    """Cached for all tests with this environment, since making a client is slow."""
     return _make_client(service)
 
 
@@ -58,17 +58,17 @@ def code_of(caught: pytest.ExceptionInfo[ClientError]) -> str:
 
 @contextmanager
 def refused_as(code: str, *, match: str | None = None) -> Iterator[pytest.ExceptionInfo[ClientError]]:
-    """The block's call is refused with this code, in words that match."""
+    """Expect a ClientError with this code; match: for its text."""
     with pytest.raises(ClientError, match=match) as caught:
         yield caught
     assert code_of(caught) == code
 
 
-LONG_S = 3600.0  # a delay that no test outlasts
+LONG_S = 3600.0  # longer than any test
 
 
 def until_found(call: Callable[[], object], code: str) -> None:
-    """Repeats a call that fails with this code until it does not; any other error is raised."""
+    """Repeat a call while it fails with this code. Raises other errors."""
     deadline = time.monotonic() + UP_TIMEOUT_S
     while True:
         try:

@@ -1,7 +1,7 @@
-"""`up`, `resize` and `down` in processes of their own, which end themselves by SIGKILL at a chosen point.
+"""`up`, `resize` and `down` in processes that kill themselves at a chosen point.
 
-A point is an API call or an fsync. The processes are forked: starting Python and reading botocore's data anew would
-take a second each, and there are hundreds.
+A point is an API call or an fsync. The processes are forked: there are hundreds, and starting Python and loading
+botocore's data would take a second each.
 """
 
 import os
@@ -28,10 +28,10 @@ from provision.up import Wishes, prepare_resize, prepare_up, up
 from sandbox_steps import LOADER, REGION
 
 SETTLE_S = 0.3
-"""The sandbox's lists do not lag here, so that an interrupted launch shows at once or never."""
+"""The sandbox's lists do not lag here: an interrupted launch is listed at once or never."""
 PAUSE_S = 0.02
 READS = ("Describe", "Get", "List")
-"""How the calls begin that change nothing. How many there are depends on how busy the machine is: some wait."""
+"""Prefixes of calls that change nothing. Their number varies: some poll."""
 
 
 def find_changes(points: Sequence[str]) -> tuple[str, ...]:
@@ -41,10 +41,7 @@ def find_changes(points: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kill:
-    """Where a process is to end: just before, or just after, its point number `point`.
-
-    changes: only the points that change something are counted.
-    """
+    """Kill just before, or just after, the point number `point`. changes: count only points that change something."""
 
     point: int
     before: bool
@@ -53,7 +50,7 @@ class Kill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """How a process ended. points: the names of those that it came through, in their order."""
+    """How a process ended. points: names of the points that it passed."""
 
     killed: bool
     points: tuple[str, ...]
@@ -61,7 +58,7 @@ class Ending:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Act:
-    """What a process does: `up`, `resize` or `down`, with a cluster of so many nodes, on a machine with these files."""
+    """`up`, `resize` or `down` of a cluster with `nodes` nodes. files: the folder of its local files."""
 
     verb: str
     name: str
@@ -74,7 +71,7 @@ class Act:
 
 
 def read_descriptions() -> None:
-    """Have this process read what botocore needs to make the clients, so that those that it forks need not."""
+    """Load botocore's data for the clients now, so that forked processes have it."""
     made = Clients(_session(), region=REGION)
     for client in (made.ec2, made.ssm, made.sts, made.iam, made.s3, made.service_quotas, made.pricing):
         LOADER.load_service_model(client.meta.service_model.service_name, "paginators-1")
@@ -87,7 +84,7 @@ def _session() -> boto3.session.Session:
 
 
 def run(act: Act, kill: Kill | None = None) -> Ending:
-    """Carries an act out in a process of its own. Raises AssertionError, with its traceback, when it fails."""
+    """Run an act in a process of its own. Raises AssertionError with its traceback when it fails."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -96,7 +93,7 @@ def run(act: Act, kill: Kill | None = None) -> Ending:
         try:
             _carry_out(act, kill, writing)
             code = 0
-        except BaseException:  # noqa: BLE001 - the process ends here, whatever it is; the parent shows it
+        except BaseException:  # noqa: BLE001 - the parent shows it
             os.write(writing, f"failed: {traceback.format_exc()}".encode())
         finally:
             os._exit(code)
@@ -134,7 +131,7 @@ def _carry_out(act: Act, kill: Kill | None, writing: int) -> None:
 
 
 class _Counter:
-    """Writes the points' names to the parent, counts those that the kill counts, and ends the process there."""
+    """Writes the points' names to the parent, and kills the process at the right one."""
 
     def __init__(self, kill: Kill | None, writing: int) -> None:
         self._kill = kill
@@ -162,7 +159,7 @@ class _Counter:
         return self._kill is None or not self._kill.changes or bool(find_changes([name]))
 
     def around(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
-        """A function whose calls are points."""
+        """Wraps a function: its calls are points."""
 
         def counted(argument: Any) -> None:
             self.before("fsync")

@@ -36,7 +36,7 @@ def allow(action: Any, resource: Any = "*", **more: Any) -> dict[str, Any]:
 
 
 def client_of(service: str, keys: Mapping[str, Any], **config: Any) -> Client:
-    """botocore's client with somebody's keys; one attempt for each call."""
+    """A botocore client with these keys; one attempt per call."""
     return botocore.session.get_session().create_client(
         service,
         aws_access_key_id=keys["AccessKeyId"],
@@ -47,7 +47,7 @@ def client_of(service: str, keys: Mapping[str, Any], **config: Any) -> Client:
 
 
 def user(service: str, *statements: Mapping[str, Any]) -> Client:
-    """A client of a new user who has one policy with the statements that are given."""
+    """A client of a new user with these statements as its policy."""
     iam, name = client("iam"), f"user-{uuid.uuid4().hex[:8]}"
     iam.create_user(UserName=name)
     if statements:
@@ -56,7 +56,7 @@ def user(service: str, *statements: Mapping[str, Any]) -> Client:
 
 
 def role_keys(*statements: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The credentials of a new role that has one policy with the statements that are given."""
+    """The credentials of a new role with these statements as its policy."""
     iam, name = client("iam"), f"role-{uuid.uuid4().hex[:8]}"
     arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
     if statements:
@@ -66,12 +66,12 @@ def role_keys(*statements: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def role(service: str, *statements: Mapping[str, Any]) -> Client:
-    """A client with such credentials."""
+    """A client of a new role with these statements as its policy."""
     return client_of(service, role_keys(*statements))
 
 
 def make_profile(name: str, *statements: Mapping[str, Any]) -> dict[str, Any]:
-    """A launch's options for a new instance profile with a role of the same name, which has these statements."""
+    """Launch options for a new instance profile, with a role of the same name and these statements as its policy."""
     iam = client("iam")
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
     if statements:
@@ -83,7 +83,7 @@ def make_profile(name: str, *statements: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def instance_profile(name: str, *statements: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """As `make_profile`; deletes it all at the end."""
+    """Like `make_profile`; deletes everything at the end."""
     iam = client("iam")
     yield make_profile(name, *statements)
     iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
@@ -93,7 +93,7 @@ def instance_profile(name: str, *statements: Mapping[str, Any]) -> Iterator[dict
 
 
 def trainer(bucket: str) -> tuple[dict[str, Any], ...]:
-    """What the role of a node needs that reads below digits/ and writes below results/."""
+    """The statements of a node's role that reads below digits/ and writes below results/."""
     arn = f"arn:aws:s3:::{bucket}"
     return (
         allow("s3:GetObject", f"{arn}/digits/*"),
@@ -122,12 +122,12 @@ def refused(call: Callable[..., Any], **asked: Any) -> str:
 
 @contextmanager
 def limited_operator(policy: str) -> Iterator[None]:
-    """The operator may do what this policy says, and nothing else."""
+    """The operator has only this policy."""
     iam = client("iam")
     iam.create_user(UserName="administrator")
     iam.put_user_policy(UserName="administrator", PolicyName="all", PolicyDocument=document(allow("*")))
     key = iam.create_access_key(UserName="administrator")["AccessKey"]
-    administrator = client_of("iam", key)  # who can give the operator their rights back
+    administrator = client_of("iam", key)  # can restore the operator's policy
     kept = iam.get_user_policy(UserName=OPERATOR, PolicyName=OPERATOR_POLICY)["PolicyDocument"]
     administrator.put_user_policy(UserName=OPERATOR, PolicyName=OPERATOR_POLICY, PolicyDocument=policy)
     try:

@@ -1,6 +1,6 @@
-"""What the provision tests share: values to plan with, and an EC2 (the sandbox's, in this process) to apply to.
+"""Shared by the provision tests: values for plans, and an EC2 (the sandbox's, in this process) for applying them.
 
-Its fixtures reach the tests by conftest.py beside it.
+conftest.py exports its fixtures.
 """
 
 import gc
@@ -18,21 +18,23 @@ from typing import Any, TypeVar
 
 import botocore.endpoint
 import pytest
+from botocore.exceptions import ClientError
 
 import foundation.waiting
 import provision.apply
 import provision.pause
 import provision.resources.launch
 import provision.resources.launch_recovery
+import provision.resources.run_instances
 import sandbox.api.instances
 from foundation.progress import Event, Report, silent
 from foundation.settings import check
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_cluster
-from provision.down import Receipt, down, prepare_down
+from provision.down import Ending, Receipt, down, prepare_down
 from provision.files import ClusterFiles
-from provision.model import Caller, ClusterState, LaunchOption, Node, Preflight
+from provision.model import Caller, ClusterState, KeyPair, LaunchOption, Node, Preflight, SecurityGroup
 from provision.plan import Plan, Wanted
 from provision.up import Wishes, prepare_resize, prepare_up, up
 from sandbox_in_process import Clock, InProcessSandbox
@@ -41,6 +43,7 @@ T = TypeVar("T")
 DONE = "done"
 NAME = "demo"
 CALLER_NETWORK = "203.0.113.7/32"
+PUBLIC_KEY = "ssh-ed25519 AAAAours"
 LAUNCHED_AT = datetime(2030, 1, 1, tzinfo=UTC)
 READS = ("Describe", "Get", "List", "DryRun")
 
@@ -79,7 +82,7 @@ def make_option(**values: Any) -> LaunchOption:
 
 
 def make_wanted(*, config: ProvisionConfig | None = None, found: Any = None, **values: Any) -> Wanted:
-    """What a plan is made from. found: of the state, by kind; values: of Wanted."""
+    """The input of a plan. found: the state's, by kind; values: Wanted's."""
     defaults: dict[str, Any] = {
         "name": NAME,
         "config": config or make_config(),
@@ -111,13 +114,51 @@ def make_node(index: int, **values: Any) -> Node:
     return Node(**{**defaults, **values})
 
 
+def make_key(public_key: str | None = PUBLIC_KEY, *, ours: bool = True) -> KeyPair:
+    return KeyPair(key_name=f"cluster-{NAME}", public_key=public_key, ours=ours)
+
+
+def make_group(**values: Any) -> SecurityGroup:
+    defaults: dict[str, Any] = {
+        "group_id": "sg-1",
+        "vpc_id": "vpc-1",
+        "ours": True,
+        "ssh_from": (CALLER_NETWORK,),
+        "ssh_open_to": (CALLER_NETWORK,),
+        "open_to_members": True,
+    }
+    return SecurityGroup(**{**defaults, **values})
+
+
+def make_state(*nodes: Node, **values: Any) -> ClusterState:
+    """A complete cluster of these nodes."""
+    defaults: dict[str, Any] = {"nodes": nodes, "key_pair": make_key(), "security_groups": (make_group(),)}
+    return ClusterState(name=NAME, **{**defaults, **values})
+
+
+def aws_error(code: str, operation: str = "RunInstances", words: str = "no way") -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": words}}, operation)
+
+
+@contextmanager
+def listening(client: Any, event: str, listener: Callable[..., Any]) -> Iterator[None]:
+    """botocore calls the listener at each such event, for example "after-call.ec2.RunInstances"."""
+    events = client.meta.events
+    register = events.register_first if event.startswith("before-send") else events.register
+    register(event, listener)
+    try:
+        yield
+    finally:
+        events.unregister(event, listener)
+
+
 class Killed(BaseException):
-    """Stands for SIGKILL and Ctrl-C: nothing in the program may catch it."""
+    """Like SIGKILL or Ctrl-C: the program must not catch it."""
 
 
 @dataclass
 class Calls:
-    """Every API call: counted, and a place to be killed just before or just after its effect."""
+    """Counts all API calls, and raises Killed just before or just after one."""
 
     made: list[str] = field(default_factory=list)
     kill_before: int | None = None
@@ -127,7 +168,7 @@ class Calls:
 
     def before(self, name: str) -> None:
         with self.lock:
-            # At least: reads run side by side, and one of them may have been counted meanwhile.
+            # >=: parallel reads may have been counted in between.
             if self.kill_before is not None and self.points >= self.kill_before:
                 raise Killed(f"before {name}")
             self.made.append(name)
@@ -153,7 +194,7 @@ class Calls:
 
 @dataclass
 class World:
-    """One account, one user's machine."""
+    """One AWS account and one user's machine."""
 
     sandbox: InProcessSandbox
     clients: Clients
@@ -176,7 +217,7 @@ class World:
         )
 
     def failing_launch(self, then: Callable[[], object] = lambda: None, *, which: int = 0) -> Report:
-        """A report that, once nodes are launched, has one of their hosts not come up. then: what happens besides."""
+        """A report that makes one host fail to boot after the launch. then: what else happens."""
 
         def fail(event: Event) -> None:
             if event.kind == "done" and event.what.startswith("launch"):
@@ -193,33 +234,36 @@ class World:
 
         return up(prepare(), clients=self.clients, files=self.files, report=report, replan=prepare)
 
-    def down(self) -> Receipt:
-        plan = prepare_down(self.clients, name=NAME, files=self.files, report=silent)
-        return down(plan, clients=self.clients, files=self.files, report=silent)
+    def prepare_down(self, *urls: str) -> Ending:
+        return prepare_down(self.clients, name=NAME, files=self.files, report=silent, urls=urls)
+
+    def down(self, ending: Ending | None = None, *, report: Report = silent) -> Receipt:
+        ending = self.prepare_down() if ending is None else ending
+        return down(ending, clients=self.clients, files=self.files, report=report)
 
     def describe(self) -> ClusterState:
         return describe_cluster(self.clients.ec2, name=NAME, known=self.files.known_instances())
 
     def settled(self) -> ClusterState:
-        """The cluster when every list has caught up."""
+        """The cluster after all lists have caught up."""
         self.time.sleep(60)
         return self.describe()
 
     def move_files(self, root: Path) -> None:
-        """To another folder, so that a process that was forked has its own."""
+        """Copy them to another folder, for a forked process."""
         if self.files.root.exists():
             shutil.copytree(self.files.root, root)
         self.files = ClusterFiles(root)
 
     def reset(self, root: Path, **config: Any) -> None:
-        """An empty account, and a machine that has nothing of the cluster. config: the sandbox's."""
+        """An empty account, and a machine without files of the cluster. config: the sandbox's."""
         self.sandbox.reset(**config)
         self.files = ClusterFiles(root)
         self.calls.made.clear()
 
     @contextmanager
     def killed_at(self, point: int, *, before: bool) -> Iterator[None]:
-        """Killed just before, or just after, the API call or fsync number `point`."""
+        """Raise Killed just before, or just after, the API call or fsync number `point`."""
         self.calls.points = 0
         self.calls.kill_before, self.calls.kill_after = (point, None) if before else (None, point)
         try:
@@ -228,7 +272,7 @@ class World:
             self.calls.kill_before = self.calls.kill_after = None
 
     def resources(self) -> Counter[str]:
-        """All that the account has of any cluster, asked of the backend: without the code under test."""
+        """The account's resources, from the backend, without the code under test."""
         backend = self.sandbox.backend
         return +Counter(
             {
@@ -248,26 +292,17 @@ class World:
 
 
 def complete(nodes: int) -> Counter[str]:
-    """What a cluster of on-demand nodes consists of."""
-    placements = 1 if nodes > 1 else 0
-    return +Counter(
-        {
-            "instances": nodes,
-            "volumes": nodes,
-            "interfaces": nodes,
-            "groups": 1,
-            "placements": placements,
-            "keys": 1,
-        }
-    )
+    """The resources of a cluster of on-demand nodes."""
+    of_nodes = dict.fromkeys(("instances", "volumes", "interfaces"), nodes)
+    return +Counter({**of_nodes, "groups": 1, "placements": int(nodes > 1), "keys": 1})
 
 
 def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:
-    """Does something for each case, each in a process of its own that is forked with the account as it is.
+    """Runs `act` for each case in a process of its own, forked with the account's current state.
 
-    Raises AssertionError with the traceback of each case that failed.
+    Raises AssertionError with the traceback of each failed case.
     """
-    gc.freeze()  # what is there by now is not copied for being looked at
+    gc.freeze()  # the collector would copy shared pages
     running: deque[tuple[int, int]] = deque()
     said: list[str] = []
 
@@ -300,10 +335,10 @@ def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:
 
 
 def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int], None]:
-    """os.fsync as one more point to be killed at."""
+    """os.fsync as a further point for kills."""
 
     def fsync(handle: int) -> None:
-        calls.before("ListFsync")  # named so that it counts as no mutating call
+        calls.before("ListFsync")  # by its name not a mutating call
         real(handle)
         calls.after("ListFsync")
 
@@ -312,12 +347,13 @@ def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int],
 
 @pytest.fixture(scope="module")
 def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Clients take a second to make: one set for a module, and an empty account for each."""
+    """One set of clients per module: making them takes a second."""
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
         for module in (
             provision.apply,
             provision.resources.launch,
+            provision.resources.run_instances,
             provision.pause,
             provision.resources.launch_recovery,
             foundation.waiting,
@@ -342,6 +378,6 @@ def world(ec2: World, tmp_path: Path) -> World:
 
 @pytest.fixture
 def late_world(world: World) -> World:
-    """An account whose lists and ids lag behind its deeds by some seconds, as on AWS."""
+    """An account whose lists and ids lag by some seconds, as on AWS."""
     world.sandbox.reset(consistency_delay_s=3)
     return world

@@ -1,4 +1,4 @@
-"""EC2's error answers on the wire, for codes that no fault of the sandbox gives: botocore's retries see them too."""
+"""EC2's error responses on the wire, so that botocore's retries take part."""
 
 import io
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from sandbox.api.refusals import Refusal, refuse
 
 @dataclass
 class Wire:
-    """Between botocore and the sandbox: remembers every call that is no dry run, and answers some of them itself."""
+    """Between botocore and the sandbox: records every call except dry runs, and refuses some."""
 
     app: WSGIApplication
     asked: list[dict[str, str]] = field(default_factory=list)
@@ -22,7 +22,7 @@ class Wire:
     left: int = 0
 
     def refuse(self, action: str, code: str, *, times: int = 1, status: int = 400, after: bool = False) -> None:
-        """The next calls of an action are answered with an error: before they take effect, or after."""
+        """Refuse the next calls of an action, before they take effect or after."""
         self.refusing, self.left = [(action, code, status, after)], times
 
     def calls(self, action: str) -> list[dict[str, str]]:
@@ -37,7 +37,7 @@ class Wire:
         if asked.get("DryRun") != "true":
             self.asked.append(asked)
         for action, code, status, after in self.refusing:
-            # An account's state shows in dry runs as well; all else only where something is to be done.
+            # Dry runs only show the account's state.
             dry = asked.get("DryRun") == "true" and code not in {"OptInRequired", "PendingVerification"}
             if action == asked["Action"] and self.left > 0 and not dry:
                 self.left -= 1

@@ -1,7 +1,7 @@
-"""The sandbox's AWS in the test's own process: every layer of it but the network and the hosts.
+"""The sandbox's AWS in the test's process: all layers except network and hosts.
 
-Botocore's requests go straight into the sandbox's WSGI application, by its `before-send` event. So faults, quotas,
-tokens, placement groups and eventual consistency are those of the sandbox, at a millisecond a call.
+botocore's event `before-send` passes requests directly to the sandbox's WSGI application. So faults, quotas, tokens,
+placement groups and eventual consistency are the sandbox's, and a call takes a millisecond.
 """
 
 import io
@@ -29,7 +29,7 @@ from sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
 from sandbox.api.faults import ApiFaults, CutError
 from sandbox.api.log import ApiLog
 from sandbox.api.prices import answer_pricing
-from sandbox.api.server import catch_errors, take_bodies_as_they_are
+from sandbox.api.server import catch_errors, hide_content_types
 from sandbox.config import SandboxConfig
 from sandbox.faults import FaultBook
 from sandbox.hosts.fleet import PhantomFleet
@@ -39,7 +39,7 @@ CALLER = "arn:aws:iam::123456789012:user/ada"
 
 
 class Clock:
-    """Time that passes only when somebody sleeps; stands for the module `time`."""
+    """Replaces the module `time`: time passes only by sleep()."""
 
     def __init__(self) -> None:
         self.now_s = 1_800_000_000.0
@@ -57,7 +57,7 @@ class Clock:
 
 
 class InProcessSandbox:
-    """One EC2, S3, IAM ... without hosts. consistency_delay_s is counted by `clock`."""
+    """EC2, S3, IAM ... without hosts. `clock` measures consistency_delay_s."""
 
     def __init__(self, log: Path, clock: Clock) -> None:
         self.clock = clock
@@ -66,7 +66,7 @@ class InProcessSandbox:
         self.fleet = PhantomFleet()
         self.config = SandboxConfig(hosts="none")
         self.backend = self._install()
-        moto = answer_pricing(take_bodies_as_they_are(DomainDispatcherApplication(create_backend_app)), REGION)
+        moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_backend_app)), REGION)
         self.app: WSGIApplication = ApiLog(ApiFaults(catch_errors(moto), self.book, lambda _: CALLER), log)
 
     def _install(self) -> SandboxEC2Backend:
@@ -96,7 +96,7 @@ class InProcessSandbox:
         self.backend.unsettled = Unsettled(self.config.consistency_delay_s, self.clock.monotonic)
 
     def make_clients(self, watch: Callable[[boto3.session.Session], None]) -> Clients:
-        """Clients whose requests go here and nowhere else. watch: may register for botocore's events."""
+        """Clients whose requests all go here. watch: may register for botocore's events."""
         session = boto3.session.Session(
             region_name=REGION, aws_access_key_id="testing", aws_secret_access_key="testing"
         )
@@ -125,7 +125,7 @@ class InProcessSandbox:
 
 
 class _Raw(io.BytesIO):
-    """What botocore reads an answer from."""
+    """The body of a response, for botocore."""
 
     def stream(self, **_: Any) -> Iterator[bytes]:
         yield self.read()

@@ -1,17 +1,19 @@
-"""Real agents (bootstrap/node/agent.py) on loopback addresses, each with its own home; pipes in the place of ssh."""
+"""Real agents (bootstrap/node/agent.py) on loopback addresses, each with its own home, without ssh."""
 
 import hashlib
 import json
 import os
-import queue
+import shlex
 import signal
 import socket
-import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
+
+import pytest
 
 from bootstrap.environment.file_cache import BundleFile, describe_file
 from bootstrap.ssh.connection import NodeConnection
@@ -19,6 +21,7 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import LOADER
 from bootstrap.transfer.distribute import MODULES, Distribution, SetUp
 from foundation.progress import silent
+from local_nodes import LocalChannel
 from waits import until
 
 PROGRAMS = Path(__file__).parents[3] / "bootstrap" / "node"
@@ -32,7 +35,7 @@ def digest_of(data: bytes) -> str:
 
 
 def entry(data: bytes, name: str = "some.whl") -> dict[str, Any]:
-    """A file, as the order has it."""
+    """A file in an agent's order."""
     return {"sha256": digest_of(data), "name": name, "size": len(data)}
 
 
@@ -41,14 +44,14 @@ def script(text: str, what: str = "a script", **more: Any) -> dict[str, Any]:
 
 
 def hold(home: Path, data: bytes, name: str = "some.whl") -> None:
-    """Have a file in a node's store."""
+    """Put a file into a node's store."""
     folder = home / ".cluster" / "files" / digest_of(data)
     folder.mkdir(parents=True)
     (folder / name).write_bytes(data)
 
 
-class RawAgent:
-    """An agent whose every message the test says itself."""
+class RawAgent(LocalChannel):
+    """An agent to which the test sends each message."""
 
     def __init__(
         self,
@@ -64,53 +67,40 @@ class RawAgent:
         self.home = home
         self.address = address
         self.port = 0
-        self.process = subprocess.Popen(
-            ["/bin/sh", "-c", f'{limit}; exec "$@"', "sh", sys.executable, "-c", LOADER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={"HOME": str(home), "PATH": os.environ["PATH"]},
-        )
-        self._said: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        self.write(SOURCES)
+        words = shlex.join([sys.executable, "-c", LOADER])
+        super().__init__(f"{limit}; exec {words}", {"HOME": str(home), "PATH": os.environ["PATH"]})
+        self.settimeout(PATIENCE_S)
+        self._lines = self._ours.makefile("rb")
+        self.sendall(SOURCES)
         order = {"address": address, "secret": secret, "lock_timeout_s": lock_timeout_s, "files": files}
         self.tell({**order, "tasks": list(tasks)})
 
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._said.put(json.loads(line))
-        self._said.put(None)
-
-    def write(self, data: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
-
     def tell(self, message: Mapping[str, Any]) -> None:
-        self.write(json.dumps(message).encode() + b"\n")
+        self.sendall(json.dumps(message).encode() + b"\n")
+
+    def read_message(self) -> dict[str, Any]:
+        """The next message, which may be a sign of life."""
+        line = self._lines.readline()
+        assert line, f"it ended: {self.errors()}"
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def hear(self, *kinds: str) -> Any:
-        """What it says next, without its signs of life: messages of these kinds. The value of the last one."""
+        """Wait for messages of these kinds, ignoring signs of life; returns the value of the last one."""
         for kind in kinds:
             said = self._next()
             assert kind in said, said
         return said[kinds[-1]]
 
     def hear_arrival(self, *peers: tuple[str, int]) -> None:
-        """As hear("arrived"); when a peer began anew just when it was asked, these are asked once more."""
+        """As hear("arrived"); sends the peers again if one had just restarted its file."""
         while "stuck" in (said := self._next()):
             self.take_from(*peers)
         assert "arrived" in said, said
 
     def _next(self) -> dict[str, Any]:
-        while True:
-            said = self._said.get(timeout=PATIENCE_S)
-            if said is None or "alive" not in said:
-                break
-        assert said is not None, f"it ended: {self.errors()}"
+        while "alive" in (said := self.read_message()):
+            pass
         return said
 
     def listen(self) -> "RawAgent":
@@ -125,15 +115,15 @@ class RawAgent:
         return self.address, self.port
 
     def upload(self, data: bytes, *, offset: int = 0, until: int | None = None) -> None:
-        """Give it the bytes from an offset on; those after `until` are announced, and not sent."""
+        """Send the bytes from an offset on; those after `until` are announced but not sent."""
         self.tell({"upload": digest_of(data), "offset": offset, "size": len(data) - offset})
-        self.write(data[offset:until])
+        self.sendall(data[offset:until])
 
     def path(self, data: bytes, name: str = "some.whl") -> Path:
         return self.home / ".cluster" / "files" / digest_of(data) / name
 
     def arrived_bytes(self, data: bytes) -> int:
-        """How many are on its disk."""
+        """The number of bytes on its disk."""
         for path in (self.path(data), self.home / ".cluster" / "incoming" / digest_of(data)):
             try:
                 return path.stat().st_size
@@ -145,30 +135,38 @@ class RawAgent:
         self.process.send_signal(number)
 
     def errors(self) -> str:
-        assert self.process.stderr is not None
-        return self.process.stderr.read().decode()
+        return self._stderr.read().decode()
 
     def hang_up(self) -> int:
         """Close its stdin; the exit code."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.close()
-        except BrokenPipeError:
-            pass
+        with suppress(OSError):  # it has ended
+            self.shutdown_write()
         return self.process.wait(PATIENCE_S)
 
     def end(self) -> None:
-        self.process.kill()
-        self.hang_up()
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self._listener.join()
-        self.process.stdout.close()
-        self.process.stderr.close()
+        super().end()
+        self._lines.close()
+
+
+StartAgent = Callable[..., RawAgent]
+
+
+@pytest.fixture
+def start_agent() -> Iterator[StartAgent]:
+    """Starts agents, with RawAgent's arguments, and ends them after the test."""
+    agents: list[RawAgent] = []
+
+    def start(*arguments: Any, **options: Any) -> RawAgent:
+        agents.append(RawAgent(*arguments, **options))
+        return agents[-1]
+
+    yield start
+    for agent in agents:
+        agent.end()
 
 
 class Proxy:
-    """Stands between two nodes and passes on what they say, but for one byte of what comes back."""
+    """Passes bytes between two nodes, and flips a bit in one byte of the answer."""
 
     def __init__(self, upstream: tuple[str, int], *, address: str, flip_at: int, times: int) -> None:
         self._upstream = upstream
@@ -209,83 +207,23 @@ class Proxy:
                 end.close()
 
 
-class PipeChannel:
-    """The methods of paramiko.Channel that Agent calls, over a process's pipes."""
+class GatedChannel(LocalChannel):
+    """Counts the bytes of files that are sent to the command, and lets a Gate hold them back."""
 
-    def __init__(self, words: Sequence[str], env: Mapping[str, str], gate: "Gate") -> None:
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env)
-        )
-        self.closed = False
+    def __init__(self, command: str, env: Mapping[str, str], gate: "Gate") -> None:
+        super().__init__(command, env)
         self.sent_bytes = 0
         self._gate = gate
-        self._data: queue.Queue[bytes] = queue.Queue()
-        self._ended = threading.Event()
-        self.listener = threading.Thread(target=self._listen, daemon=True)
-        self.listener.start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        while data := os.read(self.process.stdout.fileno(), 1 << 16):
-            self._data.put(data)
-        self.process.wait()
-        self._ended.set()
-        self._data.put(b"")
-
-    def settimeout(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
 
     def sendall(self, data: bytes) -> None:
         if not data.endswith((b"}\n", b"]\n")):  # it is no message
             self._gate.pass_(len(data))
-        assert self.process.stdin is not None
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
+        super().sendall(data)
         self.sent_bytes += len(data)
-
-    def recv_ready(self) -> bool:
-        return not self._data.empty()
-
-    def recv(self, _count: int) -> bytes:
-        try:
-            data = self._data.get(timeout=self._timeout_s)
-        except queue.Empty:
-            raise TimeoutError from None
-        if not data:
-            self._data.put(b"")  # an end is read again and again, as paramiko's is
-        return data
-
-    @property
-    def status_event(self) -> threading.Event:
-        return self._ended
-
-    def exit_status_ready(self) -> bool:
-        return self._ended.is_set()
-
-    def recv_exit_status(self) -> int:
-        self._ended.wait()
-        code = self.process.returncode
-        return -1 if code < 0 else code
-
-    def recv_stderr_ready(self) -> bool:
-        return self.process.stderr is not None and not self.process.stderr.closed
-
-    def recv_stderr(self, _count: int) -> bytes:
-        assert self.process.stderr is not None
-        with self.process.stderr:
-            return self.process.stderr.read()
-
-    def close(self) -> None:
-        self.closed = True
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.close()
-        except BrokenPipeError:
-            pass
 
 
 class Gate:
-    """Lets so many bytes be uploaded, and the rest once it is opened: so that something can be done at half time."""
+    """Blocks uploads after so many bytes until it is opened, so that a test can act in between."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self._opened = threading.Event()
@@ -319,7 +257,7 @@ class LocalNode(NodeConnection):
             name=f"node-{number}", instance_id=f"i-{number}", address=address, private_ip=address, user="x",
             is_head=not number,
         )  # fmt: skip
-        self.channels: list[PipeChannel] = []
+        self.channels: list[GatedChannel] = []
         self.limit = ":"
         self.profile = ":"
         self._gate = gate
@@ -327,11 +265,11 @@ class LocalNode(NodeConnection):
     def open_channel(self, command: str) -> Any:
         text = f"{self.limit}; {self.profile}; exec {command}"
         env = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
-        self.channels.append(PipeChannel(["/bin/sh", "-c", text], env, self._gate))
+        self.channels.append(GatedChannel(text, env, self._gate))
         return self.channels[-1]
 
     @property
-    def agent(self) -> PipeChannel:
+    def agent(self) -> GatedChannel:
         return self.channels[-1]
 
     def path(self, file: BundleFile) -> Path:
@@ -348,7 +286,7 @@ class LocalNode(NodeConnection):
 
 
 class Nodes:
-    """Some nodes that are given files by the real Distribution."""
+    """Nodes that get files from the real Distribution."""
 
     def __init__(self, root: Path, count: int, *, gate_bytes: int | None = None) -> None:
         self.gate = Gate(gate_bytes)
@@ -358,7 +296,7 @@ class Nodes:
         self._threads: dict[str, threading.Thread] = {}
 
     def start(self, *nodes: LocalNode, **wanted: Any) -> None:
-        """Begin with some nodes, one after the other, so that they stand in this order in the chain."""
+        """Start some nodes one after the other, so that they join the chain in this order."""
         for node in nodes:
             thread = threading.Thread(target=self._set_up, args=(node, SetUp(python=sys.executable, **wanted)))
             thread.start()
@@ -393,9 +331,4 @@ class Nodes:
         self.distribution.__exit__(None, None, None)
         for node in self.all:
             for channel in node.channels:
-                channel.process.kill()
-                channel.process.wait()
-                channel.listener.join()
-                for pipe in (channel.process.stdout, channel.process.stderr):
-                    assert pipe is not None
-                    pipe.close()
+                channel.end()

@@ -1,4 +1,4 @@
-"""A node whose first contact a test steers."""
+"""A node for tests of the first contact."""
 
 import socket
 import threading
@@ -26,8 +26,8 @@ HOST = Host(name="node-1", instance_id="i-1", address="192.0.2.7", private_ip="1
 class Node:
     """An ssh server with the key `key`, and its instance's console.
 
-    `shown` has what each look at the console finds, the last of them for ever; `happened` each look and each attempt
-    to authenticate, in their order.
+    `shown`: the keys that each look at the console finds; the last entry repeats. `happened`: each look and each
+    attempt to authenticate, in order.
     """
 
     key: paramiko.PKey
@@ -52,11 +52,7 @@ class Node:
     @contextmanager
     def reached(self, *, timeout_s: float = 20, console: Console | None = None) -> Iterator[NodeConnection]:
         connection = wait_for_connection(
-            HOST,
-            private_key=self.private_key,
-            pins=self.pins,
-            console=console or self.console(),
-            timeout_s=timeout_s,
+            HOST, private_key=self.private_key, pins=self.pins, console=console or self.console(), timeout_s=timeout_s
         )
         try:
             yield connection
@@ -77,11 +73,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         key=paramiko.ECDSAKey.generate(), pins=HostKeyPins(tmp_path / "it's" / "known_hosts"), private_key=private_key
     )
     listener = socket.create_server(("127.0.0.1", 0))
-    # Nobody but root may listen on port 22: so the way there leads to another one.
+    # Only root may listen on port 22: so connections go to another port.
     monkeypatch.setattr(
-        paramiko.SSHClient,
-        "_families_and_addresses",
-        lambda *_: [(socket.AF_INET, listener.getsockname())],
+        paramiko.SSHClient, "_families_and_addresses", lambda *_: [(socket.AF_INET, listener.getsockname())]
     )
     monkeypatch.setattr(bootstrap.ssh.keys, "FIRST_PAUSE_S", 0.02)
     monkeypatch.setattr(bootstrap.ssh.keys, "RECHECK_S", 0.2)
@@ -94,7 +88,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 
 class Account(paramiko.ServerInterface):
-    """Lets everybody in, and tells that somebody asked."""
+    """Accepts everybody, and records each request."""
 
     def __init__(self, happened: list[str]) -> None:
         self.happened = happened
@@ -109,7 +103,7 @@ class Account(paramiko.ServerInterface):
 
 
 def serve(listener: socket.socket, node: Node) -> None:
-    """Takes connections until the listener is closed."""
+    """Accept connections until the listener is closed."""
     while True:
         try:
             client, _ = listener.accept()

@@ -1,8 +1,9 @@
-"""A package index over real HTTP, which can misbehave, and wheels for it."""
+"""A package index over real HTTP, with faults, and wheels for it."""
 
 import hashlib
 import http.server
 import io
+import os
 import re
 import tarfile
 import threading
@@ -13,7 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+
+from foundation.user_folders import cache_folder
 
 CUT_BYTES = 1000
 
@@ -50,10 +53,10 @@ def make_source(folder: Path, name: str, content: Mapping[str, bytes]) -> Path:
 
 @dataclass
 class Index:
-    """Serves a folder of wheels and source distributions by PEP 503 and PEP 658; and says what it was asked for.
+    """Serves a folder of wheels and source distributions by PEP 503 and PEP 658, and records the requests.
 
-    asked: each request's path and Range. The rest is how it misbehaves: how many of the next answers are 503,
-    how many are cut off, whether it knows ranges, what a wheel's bytes are changed to, a status for all wheels.
+    asked: each request's path and Range. The rest are faults: how many of the next answers are 503, how many are cut
+    off, whether it supports ranges, whether wheels are damaged, an answer for all wheels.
     """
 
     folder: Path
@@ -69,11 +72,11 @@ class Index:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def asked_for(self, ending: str) -> list[str]:
-        """The ranges that were asked for of paths that end so."""
+        """The requested ranges of paths with this ending."""
         return [wanted for path, wanted in self.asked if path.endswith(ending)]
 
     def take_one(self, what: str) -> bool:
-        """Whether one more answer is to be spoiled."""
+        """Whether to spoil one more answer."""
         with self.lock:
             left = getattr(self, what)
             setattr(self, what, max(0, left - 1))
@@ -118,7 +121,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.index = index
 
     def handle_error(self, *_words: object) -> None:
-        """Clients go when they please."""
+        """Clients may disconnect."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -190,3 +193,24 @@ def serve_index(folder: Path, *, address: str = "127.0.0.1") -> Iterator[Index]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def link_cached_wheels(folder: Path) -> Path:
+    """A folder with links to the wheels in the user's usual cache."""
+    folder.mkdir()
+    for wheel in cache_folder().glob("wheels/*/*.whl"):
+        if not (folder / wheel.name).exists():
+            (folder / wheel.name).symlink_to(wheel)
+    return folder
+
+
+def pip_environment(index: Index, cache: Path) -> dict[str, str]:
+    """An environment for pip with only that index, and for `cluster` with another cache."""
+    return {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": f"{index.url}/simple/",
+        "PIP_TRUSTED_HOST": str(urlsplit(index.url).hostname),
+        "PIP_EXTRA_INDEX_URL": "",
+        "PIP_FIND_LINKS": "",
+        "XDG_CACHE_HOME": str(cache),
+    }

@@ -1,6 +1,6 @@
-"""A host of the user's own beside a cluster, and the cluster: an instance made by hand, which no tag says is ours.
+"""A cluster and one of the user's own hosts: an instance launched by hand, without the cluster's tags.
 
-Its user is neither the nodes' nor root, has no sudo, and its sshd listens at a port of its own, behind a jump host.
+Its user is neither the nodes' nor root and has no sudo, and its sshd listens on another port, behind a jump host.
 """
 
 import os
@@ -25,11 +25,10 @@ PORT = 2222
 
 
 def reread_configuration(*ports: int) -> str:
-    """Shell commands for root, by which a host's sshd reads its configuration anew, and which wait until it has.
+    """Shell commands for root that make a host's sshd reload its configuration, and wait until it has.
 
-    ports: those that it then listens at, in ascending order, out of 22, 2200 and 2222. The configuration must change
-    them, as there is nothing else to be waited for. The next SIGHUP finds it listening for that, too: sshd sets its
-    handler after its ports, and ignores a SIGHUP until then.
+    ports: its new ports, in ascending order, out of 22, 2200 and 2222. The configuration must change them, since the
+    commands wait for them, and then for sshd's SIGHUP handler, which it sets later: it ignores a SIGHUP until then.
     """
     at_ports = "".join(f":{port} " for port in ports)
     return f"""\
@@ -58,7 +57,7 @@ time.sleep(float(sys.argv[1]))
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A cluster of one node in `project`, and beside it `lab`; `home` is the user's, with his ssh set-up."""
+    """A cluster of one node in `project`, and the host `lab`; `home` is the user's, with their ssh set-up."""
 
     project: Project
     home: Path
@@ -84,22 +83,22 @@ class World:
         return next(host.instance_id for host in hosts if host.instance_id != self.instance_id)
 
     def as_root(self, script: str) -> str:
-        """Run something on lab as its administrator, who gets there as the image's user."""
+        """Run a script on lab as root, by the image's user."""
         ssh = self.home / ".ssh"
         options = ("BatchMode=yes", "ConnectTimeout=5", f"UserKnownHostsFile={self.known_hosts}")
         words = [word for option in options for word in ("-o", option)]
-        # OpenSSH takes ~ from the account, and not from HOME: so it is told where the files are.
+        # OpenSSH takes ~ from the account instead of HOME: so the files are named.
         words += ["-F", str(ssh / "conf.d" / "lab"), "-i", str(ssh / "id_ed25519"), "jump", "sudo sh -eu"]
         done = subprocess.run(["ssh", *words], input=script, check=True, capture_output=True, text=True, timeout=60)
         return done.stdout
 
     def trust(self) -> None:
-        """Have the user accept both host keys, as `ssh` would ask him to."""
+        """Accept both host keys, as the user would when `ssh` asks."""
         key = " ".join((self.root / "etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[:2])
         self.known_hosts.write_text(f"{self.address} {key}\n[{self.address}]:{PORT} {key}\n")
 
     def processes(self) -> list[int]:
-        """What runs on lab for alice, the sessions of ssh aside."""
+        """Alice's processes on lab, except ssh sessions."""
         return [
             int(entry.name)
             for entry in Path("/proc").iterdir()
@@ -122,7 +121,7 @@ class World:
 
     @contextmanager
     def training(self, *words: str, seconds: float = 600) -> Iterator[subprocess.Popen[str]]:
-        """`cluster train` with both hosts; both of its workers have joined."""
+        """`cluster train` on both hosts, after both workers have joined."""
         command = ("--", "python", "-c", WAITS, str(seconds))
         with self.project.running("train", "-H", "hosts", *words, *command) as process:
             assert process.stdout is not None
@@ -139,9 +138,9 @@ class World:
 
 
 def make_world(directory: Path, monkeypatch: pytest.MonkeyPatch, *, opens: bool = True) -> World:
-    """Bring up the cluster, launch the instance beside it, and give it its users.
+    """Bring up the cluster, launch the other instance, and prepare its user.
 
-    opens: whether the cluster's security group is opened for it, as its user would have to.
+    opens: whether to open the cluster's security group for it, as its user would have to.
     """
     home = directory / "home"
     (home / ".ssh").mkdir(parents=True)
@@ -181,7 +180,7 @@ def answers(world: World) -> bool:
 
 
 def launch_by_hand(key: Path, *, opens: bool) -> tuple[str, str]:
-    """An instance with a key and a security group of its own: its id, and its private address."""
+    """Launch an instance with its own key and security group; returns its id and its private address."""
     ec2 = boto3.client("ec2")
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
     ec2.import_key_pair(KeyName="mine", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())

@@ -1,4 +1,4 @@
-"""A folder in the place of a node's ~/.cluster, and the real place_tree.py in a process of its own."""
+"""A folder that acts as a node's ~/.cluster, and the real place_tree.py in its own process."""
 
 import json
 import os
@@ -32,7 +32,7 @@ for line in sys.stdin:
 
 @dataclass(frozen=True, kw_only=True)
 class Placer:
-    """One process that places trees wherever it is told to."""
+    """A process that places trees."""
 
     process: "subprocess.Popen[str]"
 
@@ -69,15 +69,15 @@ class NodeDir:
     placer: Placer
 
     def trees(self) -> set[str]:
-        """What facts.sh would say."""
+        """The trees that facts.sh would list."""
         return {path.parent.name for path in self.home.glob("tree/*/.complete")}
 
     def send(self, tree: Tree, *, keep: Iterable[str] = ()) -> dict[str, Any]:
-        """Place a tree; the answer is {} where that went well."""
+        """Place a tree; the answer is {} on success."""
         return self.placer.place(self.home, self.accept(tree, keep=keep))
 
     def accept(self, tree: Tree, *, keep: Iterable[str] = ()) -> dict[str, Any]:
-        """Have a tree's archive in files/, as the chain leaves it there; the task that places it."""
+        """Put a tree's archive into files/, as the chain does; returns the task that places it."""
         with TreeArchives([tree], cache=self.cache) as archives:
             file, task = archives.write(tree)
             folder = self.home / "files" / file.sha256
@@ -117,7 +117,7 @@ def content_of(root: Path) -> dict[bytes, tuple[int, bytes] | None]:
 
 
 def wanted_content(tree: Tree) -> dict[bytes, tuple[int, bytes] | None]:
-    """What content_of says of a tree when it is in place."""
+    """The result of content_of for a placed tree."""
     wanted: dict[bytes, tuple[int, bytes] | None] = {b".complete": (0o600, b"")}
     for path in [*(file.path for file in tree.files), *(f"{folder}/." for folder in tree.folders)]:
         parts = path.split("/")

@@ -1,4 +1,4 @@
-"""A node as facts describe it, an environment's files and a tree: what tests of decisions begin with."""
+"""A node's facts, an environment's files and a tree, for tests of plans."""
 
 import hashlib
 import subprocess
@@ -8,6 +8,7 @@ from bootstrap.environment.bundle import COMPAT_FILE, Bundle
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.target import ChosenPython, WheelTarget
+from bootstrap.ssh.host import Host
 from bootstrap.transfer.tree import file_of_bytes, make_tree
 from provision.oracle.tables import CPU_WHEEL
 
@@ -32,6 +33,18 @@ FACTS = NodeFacts(
     authorized=(),
     pythons=(FoundPython(path="/usr/bin/python3", version=(3, 11)),),
 )
+HOST = Host(name="node-1", instance_id="i-1", address="198.18.0.2", private_ip="10.0.0.5", user="ubuntu", is_head=False)
+LAB = Host(
+    name="lab",
+    instance_id="lab",
+    address="lab.example.org",
+    private_ip="10.9.0.1",
+    user="alice",
+    is_head=False,
+    port=2222,
+    spec="lab",
+)
+"""One of the user's own hosts."""
 PYTHON = ChosenPython(version=(3, 11), path="/usr/bin/python3")
 TARGET = WheelTarget(python_version=(3, 11), machine="x86_64", glibc=(2, 36), requirements=(CPU_WHEEL.requirement,))
 BUNDLE = Bundle(
@@ -45,6 +58,16 @@ TREE = make_tree([file_of_bytes("node/role.py", b"print()\n")])
 
 
 def run_shell(text: str, home: Path, *, path: str = SYSTEM_PATH) -> subprocess.CompletedProcess[str]:
-    """Run a script as a node does, with `home` for the home folder."""
+    """Run a script as a node does, with this home folder."""
     env = {"HOME": str(home), "PATH": path}
     return subprocess.run(["/bin/sh", "-c", text], env=env, capture_output=True, text=True, check=False)
+
+
+def make_programs(folder: Path, **bodies: str) -> Path:
+    """Shell programs in a folder for PATH; `_` in a name stands for `-`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, body in bodies.items():
+        path = folder / name.replace("_", "-")
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+    return folder

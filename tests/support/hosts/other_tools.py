@@ -1,4 +1,4 @@
-"""Programs that nobody here wrote, installed from PyPI as they are, and led to a sandbox as docs/sandbox.md says."""
+"""Programs as installed from PyPI, in the environment that docs/sandbox.md describes."""
 
 import os
 import ssl
@@ -13,13 +13,13 @@ import pytest
 
 from project import CLUSTER
 
-# What pip says when it is the index that it cannot reach, and not the package that is at fault.
+# pip's messages when it cannot reach the index.
 NO_INDEX = ("No matching distribution found", "Could not find a version", "ConnectTimeoutError", "NewConnectionError")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tool:
-    """A program, with the words that it always gets first. env: all of its environment; directory: where it runs."""
+    """A program. words: its first arguments. env: its whole environment. directory: where it runs."""
 
     program: str
     env: dict[str, str]
@@ -27,7 +27,7 @@ class Tool:
     words: tuple[str, ...] = ()
 
     def run(self, *words: str, stdin: str = "", code: int = 0, timeout_s: float = 120) -> str:
-        """Runs it with further words and checks its exit code; what it printed, on both of its streams."""
+        """Runs it with further arguments and checks its exit code; returns stdout and stderr."""
         done = subprocess.run(
             (self.program, *self.words, *words),
             cwd=self.directory,
@@ -44,9 +44,9 @@ class Tool:
 
 
 def install(directory: Path, *requirements: str, python: str = sys.executable) -> Path:
-    """Makes a virtual environment with the requirements in it, of which its folder of programs is returned.
+    """Makes a virtual environment with the requirements; returns its folder of programs.
 
-    Skips the test where pip has no index with such packages.
+    Skips the test if pip has no index with these packages.
     """
     subprocess.run((python, "-m", "venv", str(directory)), check=True, timeout=120)
     words = (str(directory / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
@@ -58,9 +58,9 @@ def install(directory: Path, *requirements: str, python: str = sys.executable) -
 
 
 def environment_of(project_dir: Path, *, home: Path, programs: Path | None = None) -> dict[str, str]:
-    """The environment of a shell in which `eval "$(cluster sandbox env)"` was typed, and nothing else about AWS.
+    """The environment of a shell after `eval "$(cluster sandbox env)"`, with nothing else about AWS.
 
-    home: the user's home, so that no settings of the real one play a part. programs: a folder to put first on PATH.
+    home: replaces the user's home and its settings. programs: a folder to put first on PATH.
     """
     kept = {
         key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CLUSTER_", "PYTHON", "XDG_"))
@@ -80,7 +80,7 @@ def environment_of(project_dir: Path, *, home: Path, programs: Path | None = Non
 
 
 def own_address(env: Mapping[str, str]) -> str:
-    """The address from which this machine reaches the hosts, as the sandbox's stand-in for checkip tells it."""
+    """The address from which this machine reaches the hosts, from the sandbox's checkip page."""
     trusted = ssl.create_default_context(cafile=env["AWS_CA_BUNDLE"])
     with urllib.request.urlopen(env["CLUSTER_CHECKIP_URL"], context=trusted, timeout=10) as answer:
         address: str = answer.read().decode().strip()

@@ -1,4 +1,4 @@
-"""The Pythons of this machine, and one of them with the real MXNet, made once and kept."""
+"""The Pythons of this machine, and an environment with the real MXNet, made once."""
 
 import fcntl
 import functools
@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-VERSIONS = tuple(f"3.{minor}" for minor in range(6, 14))
-# Where pyenv and uv keep them, and where a distribution or an administrator does.
+# Where pyenv and uv install Pythons.
 PLACES = (".pyenv/versions/{0}.*/bin", ".local/share/uv/python/cpython-{0}*/bin")
 
 
 @functools.cache
 def find_python(version: str) -> str | None:
-    """The path of a Python such as "3.6" itself; None where this machine has none that works."""
+    """The path of a Python such as "3.6"; None if this machine has none that works."""
     for candidate in _candidates(version):
         told = subprocess.run(
             [candidate, "-c", "import sys; print(sys.executable, *sys.version_info[:2])"],
@@ -46,11 +45,11 @@ def _candidates(version: str) -> Iterator[str]:
 UV = str(Path(sys.executable).parent / "uv")
 VERSION = "1.7.0.post2"
 PACKAGES = ("numpy==1.23.5", "opencv-python-headless==4.11.0.86")
-VERSIONS = ("3.11", "3.10", "3.9", "3.8")  # that NumPy has no wheels for later ones
+VERSIONS = ("3.11", "3.10", "3.9", "3.8")  # NumPy 1.23 has no wheels for later ones
 
 
 def real_mxnet(version: str = VERSION) -> str:
-    """The path of a Python that can import this mxnet, and cv2. The test is skipped where no Python can."""
+    """The path of a Python that can import this mxnet, and cv2. Skips the test if there is none."""
     python = next(filter(None, map(find_python, VERSIONS)), None)
     if python is None:
         pytest.skip(f"MXNet needs one of Python {', '.join(VERSIONS)}")
@@ -70,7 +69,7 @@ def real_mxnet(version: str = VERSION) -> str:
 
 
 def run_mxnet(program: str, *words: str | Path, env: dict[str, str] | None = None) -> list[str]:
-    """What a program prints that runs with MXNet; `mx` is imported. Lines."""
+    """The lines that a program prints; it runs with MXNet, imported as `mx`."""
     done = subprocess.run(
         [real_mxnet(), "-W", "ignore", "-c", "import sys\nimport mxnet as mx\n" + textwrap.dedent(program), *words],
         env=os.environ | (env or {}),
@@ -100,6 +99,6 @@ for count in map(int, sys.argv[2].split(",")):
 
 
 def labels_by_part(path: str, counts: Sequence[int], env: dict[str, str] | None = None) -> list[list[int]]:
-    """For each of these numbers of parts, each part's labels."""
+    """The labels of each part, for each number of parts."""
     lines = run_mxnet(LABELS_BY_PART, path, ",".join(map(str, counts)), env=env)
     return [[int(word) for word in line.split()] for line in lines]

@@ -28,7 +28,7 @@ LOADER = botocore.loaders.create_loader()  # reads each service's description on
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunningSandbox:
-    """A sandbox that runs; `environment` is what leads AWS clients to it, in this process and in child processes."""
+    """A running sandbox; `environment` points AWS clients at it, in this process and in child processes."""
 
     project_dir: Path
     info: control.SandboxInfo
@@ -41,7 +41,7 @@ def start_sandbox(project_dir: Path, **config: Any) -> RunningSandbox:
 
 
 def enter(sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leads AWS clients to a sandbox; boto3.client's too, which would keep the credentials of an earlier one."""
+    """Point AWS clients at a sandbox; also boto3.client, which would keep the credentials of an earlier one."""
     for name in control.unset_environment(os.environ):
         monkeypatch.delenv(name)
     for name, value in sandbox.environment.items():
@@ -57,7 +57,7 @@ def find_leftovers(project_dir: Path) -> place.Leftovers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ssh:
-    """The ssh client with one key, for hosts whose keys change all the time."""
+    """The ssh client with one key, without checking host keys."""
 
     key: Path
 
@@ -83,7 +83,7 @@ class Ssh:
 
 
 def launch(ssh: Ssh, count: int, key_name: str = "test", **options: Any) -> list[InstanceTypeDef]:
-    """Launches instances that `ssh` can log in to, and waits until they run. options: of RunInstances."""
+    """Launch instances for `ssh` to log in to, and wait until they run. options: of RunInstances."""
     ec2 = boto3.client("ec2")
     if key_name not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
         ec2.import_key_pair(KeyName=key_name, PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
@@ -96,7 +96,7 @@ def launch(ssh: Ssh, count: int, key_name: str = "test", **options: Any) -> list
 
 
 def open_ssh(ec2: EC2Client) -> str:
-    """Lets everybody reach port 22 of what is in the default group, whose id it returns."""
+    """Open port 22 of the default group for everybody; returns the group's id."""
     [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
     if not any(rule.get("FromPort") == 22 for rule in group["IpPermissions"]):
         ec2.authorize_security_group_ingress(
@@ -143,7 +143,7 @@ def answers(address: str, *, timeout_s: float = 1.0) -> bool:
 
 
 def terminate_all(ec2: EC2Client) -> None:
-    """Ends every instance, and waits until none of them counts any more."""
+    """Terminate all instances, and wait until they are."""
     if ids := [*find_live(ec2)]:
         ec2.terminate_instances(InstanceIds=ids)
         wait_for(ec2, "instance_terminated", ids)
@@ -160,7 +160,7 @@ def find_live(ec2: EC2Client) -> set[str]:
 
 
 def find_sleepers(token: str) -> dict[int, str]:
-    """Processes on any host with that word on their command line; the command here has it as well, behind `exec`."""
+    """Processes on all hosts with that word on their command line, except `cluster exec` here."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

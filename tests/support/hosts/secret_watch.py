@@ -1,4 +1,4 @@
-"""Looks for secrets where they should not be: in command lines, environments and files of hosts and of this machine."""
+"""Searches command lines, environments and files of hosts and of this machine for secrets."""
 
 import mmap
 import os
@@ -12,12 +12,12 @@ from pathlib import Path
 
 LOOK_EVERY_S = 0.02
 PLACES = ("home", "root", "tmp", "run", "etc", "var/log", "var/tmp", "dev/shm")
-"""Where programs of a node may write."""
+"""The folders to which a node's programs may write."""
 
 
 @dataclass
 class Watch:
-    """The command lines and environments of every process on this machine and its hosts, while it watched."""
+    """The command lines and environments of all processes on this machine and its hosts during the watch."""
 
     command_lines: set[str] = field(default_factory=set)
     holders: dict[bytes, set[str]] = field(default_factory=dict)  # the command lines that had an environment
@@ -35,11 +35,11 @@ class Watch:
     def _look_at(self, entry: str) -> None:
         try:
             words = Path(f"/proc/{entry}/cmdline").read_bytes()
-            if self._known.get(entry) == words:  # its environment was looked at
+            if self._known.get(entry) == words:  # its environment is known
                 return
             env = Path(f"/proc/{entry}/environ").read_bytes()
             namespace = os.readlink(f"/proc/{entry}/ns/pid")
-            if Path(f"/proc/{entry}/cmdline").read_bytes() != words:  # another program's by now: the next look takes it
+            if Path(f"/proc/{entry}/cmdline").read_bytes() != words:  # the process has changed: the next look reads it
                 return
         except OSError:  # it has ended meanwhile
             return

@@ -1,4 +1,4 @@
-"""An ssh server here whose logins go wrong: it never says yes or no to a key, hangs up, or refuses it."""
+"""A local ssh server whose logins fail: it never answers for a key, closes the connection, or refuses the key."""
 
 import socket
 import threading
@@ -59,5 +59,5 @@ def silent_sshd(login: Login) -> Iterator[int]:
 
 
 def be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have logins not wait long for an answer that does not come; everything else keeps its time."""
+    """Shorten the wait for the answer to a login; other timeouts stay."""
     monkeypatch.setattr(paramiko.Transport, "auth_timeout", property(lambda _: 0.3, lambda *_: None), raising=False)

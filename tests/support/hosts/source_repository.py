@@ -1,4 +1,4 @@
-"""A git repository that is built as MXNet's is: a Makefile, submodules' folders, tools, and python/setup.py."""
+"""A git repository with the layout of MXNet's: a Makefile, submodules' folders, tools, and python/setup.py."""
 
 import subprocess
 from pathlib import Path
@@ -55,7 +55,7 @@ def git(repository: Path, *words: str) -> str:
 
 
 def write_repository(repository: Path) -> None:
-    """Make it, with one commit on the branch v1.7.x, readable by everybody."""
+    """Make the repository, with one commit on the branch v1.7.x."""
     for name, text in FILES.items():
         path = repository / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,6 +65,6 @@ def write_repository(repository: Path) -> None:
 
 
 def commit(repository: Path) -> None:
-    """Commit everything as it is."""
+    """Commit all changes."""
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "--message", "a state of it")

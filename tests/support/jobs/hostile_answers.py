@@ -61,7 +61,7 @@ ANSWERS = {
                            rows=True),
     "not a number": Answer(program="records(record(started_at=float('nan')), record(ended_at=float('inf')))",
                            says="damaged", rows=True),
-    "no UTF-8": Answer(program="os.write(1, b'{\"jobs\": [{\"id\": \"\\xff\\xfe\"}, ' + GOOD.encode() + b']}\\n')",
+    "invalid UTF-8": Answer(program="os.write(1, b'{\"jobs\": [{\"id\": \"\\xff\\xfe\"}, ' + GOOD.encode() + b']}\\n')",
                        says="damaged", rows=True),
     "escapes in a name": Answer(program=r"records(record(name='\x1b]0;owned\x07\x1b[2J\u202e'))",
                                 says=r"\x1b]0;owned\x07\x1b[2J\u202e", rows=True),
@@ -73,28 +73,28 @@ ANSWERS = {
 say('{"jobs": [', end="")
 while True:
     say("[" * 65536, end="")
-""", says="error: node-0 has sent a line of more than 8 MiB", code=1),
+""", says="error: node-0 sent a line of more than 8 MiB", code=1),
     "lines without end": Answer(program="""
 while True:
     say("no answer")
-""", says="error: node-0 has printed more than 64 KiB that are no answer", code=1),
+""", says="error: node-0 printed more than 64 KiB of other output", code=1),
     "a dense line": Answer(program='say(\'{"jobs": [\' + "[]," * 2_700_000 + "[]]}")',
-                           says="it lists more than 600000 values", code=1),
+                           says="more than 600000 values in the list of jobs", code=1),
     "dense records": Answer(program="""
 dense = ', "x": [' + "[]," * 80_000 + "1]}"
 records(*[record(workers=number)[:-1].replace("000001", "%06d" % (number + 1)) + dense for number in range(7)])
 """, says='"name": "good"', command=("jobs", "--json"), rows=True, slow=True),
-    "signs of life without end": Answer(program="""
+    "keep-alives without end": Answer(program="""
 while True:
     say('{"alive": true}')
     time.sleep(0.2)
-""", says="alive, and no answer has come", code=1, slow=True),
+""", says="sent only keep-alives for 10 s, and no answer", code=1, slow=True),
     "a slow line": Answer(program="""
 say('{"jobs": [', end="")
 while True:
     say(" ", end="")
     time.sleep(0.2)
-""", says="error: node-0 has not ended a line for 15 s", code=1, slow=True),
+""", says="error: node-0 did not end a line for 15 s", code=1, slow=True),
     "closed output": Answer(program="os.close(1)\nos.close(2)\ntime.sleep(600)",
                             says="error: the connection to node-0 was lost",
                             code=1, slow=True),
@@ -110,24 +110,24 @@ say('{"t": 1.0, "p": 0, "kind of a later version": {}}')
 say('{"t": 1.0, "p": 0, "line": "\\u001b]0;owned\\u0007\\u001b[2J over\\rwritten"}')
 say('{"t": 1.0, "say": "\\u001b[1;1H\\u009d0;x\\u009c [red]:warning:"}')
 """ + END, says=r"[supervisor node-0] \x1b[1;1H\x9d0;x\x9c [red]:warning:", command=LOGS, rows=True),
-    "a log of signs of life": Answer(program=LOG + """
+    "a log of keep-alives": Answer(program=LOG + """
 while True:
     say('{"alive": true}')
     time.sleep(0.2)
-""", says="error: node-0 was asked for the log of job", command=LOGS, code=1, slow=True),
+""", says="error: node-0 does not send the log of job", command=LOGS, code=1, slow=True),
     "processes without end": Answer(program=LOG + r"""
 for number in range(60_000):
     say('{"t": 1.0, "p": %d, "role": "worker", "host": "%s"}' % (number, "h" * 250))
 """ + END, says="32767", command=LOGS, rows=True, slow=True),
-    "an answer to stop that is none": Answer(program="""
+    "an invalid answer to stop": Answer(program="""
 if sys.argv[1] == "list":
     records(record(state="running", ended_at=None, exit_code=None))
 else:
     say('{"result": {"state": "stopped", "exit_code": "x", "left": 5}}')
-""", says="its answer cannot be understood", command=("stop",)),
-    "an answer to an order that is none": Answer(
+""", says="sent an invalid answer", command=("stop",)),
+    "an invalid answer to an order": Answer(
         program=r"""say('{"refused": {"id": "\\u001b[2J"}}')""",
-        says="its answer cannot be understood",
+        says="sent an invalid answer",
         command=("train", "--kv-store", "local", "-n", "1", "--", "true"), code=1),
     "a status of damaged records": Answer(program='records("5", record(state="running", workers=[]))',
                                           says="job    none", command=("status",)),

@@ -1,7 +1,7 @@
-"""The node-side programs of a job on this machine: a home of its own, an `ssh` that runs here, another launch.py.
+"""The node-side programs of a job on this machine: with its own home, an `ssh` that runs here, and another launch.py.
 
-launch.py itself is in MXNet's wheel, which no unit test installs. What stands here for it starts a scheduler, and the
-servers and workers by `ssh HOST`, in the same words.
+MXNet's launch.py is in its wheel, which no unit test installs. The one here also starts a scheduler, and servers and
+workers by `ssh HOST`, with the same words.
 """
 
 import json
@@ -119,7 +119,7 @@ class JobHost:
         return {**fields, **more}
 
     def ask(self, *words: str, order: dict[str, Any] | None = None, code: int = 0) -> list[dict[str, Any]]:
-        """Run jobs.py to its end; its answers without the signs of life."""
+        """Run jobs.py to its end; its answers without keep-alives."""
         done = subprocess.run(
             program_words("jobs", *words, python=sys.executable),
             env=self.env(),
@@ -142,7 +142,6 @@ class JobHost:
             stdout=subprocess.PIPE,
             text=True,
         ) as process:
-            assert process.stdin is not None
             process.stdin.write("" if order is None else json.dumps(order) + "\n")
             process.stdin.close()
             yield process
@@ -155,6 +154,11 @@ class JobHost:
         assert not self.processes(order["job"])
         result: dict[str, Any] = log[-1]["result"]
         return result, log
+
+    def result(self, job: str = job_id(1)) -> dict[str, Any]:
+        """Follow a job to its end; its result."""
+        result: dict[str, Any] = self.ask("follow", job, "0")[-1]["result"]
+        return result
 
     def record(self, job: str = job_id(1)) -> dict[str, Any]:
         record: dict[str, Any] = json.loads((self.folder(job) / "record.json").read_text())

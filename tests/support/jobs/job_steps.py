@@ -280,7 +280,6 @@ def running(
     hosts = hosts_of(project)
     wanted = waiting or (2 if command == JOINS else 5)
     with project.running("train", *words, *command) as process:
-        assert process.stdout is not None
         shown: list[str] = []
         while sum(1 for line in shown if re.match(r"\[.* node-\d\] waits", line)) < wanted:
             line = process.stdout.readline()

@@ -229,11 +229,7 @@ SAMPLES = [
         "ModuleNotFoundError: No module named 'distutil'",
     ),
     # Python 3.11
-    (
-        "No module named",
-        "ModuleNotFoundError: No module named 'gluoncv.utils'",
-        "skipping: No module named 'horovod'",
-    ),
+    ("No module named", "ModuleNotFoundError: No module named 'gluoncv.utils'", "skipping: No module named 'horovod'"),
     # Python 3.11; the launcher of dmlc-core has the same, dmlc/dmlc-core#665
     (
         "has no attribute 'isAlive'",
@@ -259,17 +255,9 @@ SAMPLES = [
         "CUDA: memory 16 GB",
     ),
     # C++'s own words
-    (
-        "std::bad_alloc",
-        "terminate called after throwing an instance of 'std::bad_alloc'",
-        "std::bad_cast",
-    ),
+    ("std::bad_alloc", "terminate called after throwing an instance of 'std::bad_alloc'", "std::bad_cast"),
     # 1.7, under ulimit -v
-    (
-        "Failed to allocate CPU Memory",
-        "MXNetError: Failed to allocate CPU Memory",
-        "allocated CPU Memory",
-    ),
+    ("Failed to allocate CPU Memory", "MXNetError: Failed to allocate CPU Memory", "allocated CPU Memory"),
     # numpy 1.23
     (
         "MemoryError",
@@ -283,11 +271,7 @@ SAMPLES = [
         "the dashboard's bind failed",
     ),
     # Python 3.11
-    (
-        "Address already in use",
-        "OSError: [Errno 98] Address already in use",
-        "Address in use",
-    ),
+    ("Address already in use", "OSError: [Errno 98] Address already in use", "Address in use"),
     # 1.7, and apache/mxnet#9695
     (
         "failed to get ip",
@@ -363,11 +347,7 @@ SAMPLES = [
         "LocalFileSystem is used",
     ),
     # zhreshold/mxnet-ssd#136, apache/mxnet#5528
-    (
-        "nan",
-        "Epoch[4] Batch [2140]\tSpeed: 6.44 samples/sec\tTrain-CrossEntropy=nan",
-        "Epoch[7] Train-accuracy=nan",
-    ),
+    ("nan", "Epoch[4] Batch [2140]\tSpeed: 6.44 samples/sec\tTrain-CrossEntropy=nan", "Epoch[7] Train-accuracy=nan"),
     # 1.7
     (
         'find("DMLC_',

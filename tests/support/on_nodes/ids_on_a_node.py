@@ -1,7 +1,7 @@
-"""What MXNet's readers give each of N workers, by the records' ids: run as a job. Its argument is the folder in S3.
+"""Prints the ids of the records that MXNet's readers give each of N workers: run as a job on a folder in S3.
 
-A line from each worker, "IDS {...}": the ids of its own part, by epoch; from worker 0 also those of all parts, one
-after the other, by how many workers there might be.
+Each worker prints a line "IDS {...}" with the ids of its own part, by epoch; worker 0 also with those of all parts, for
+several numbers of workers.
 """
 
 import json
@@ -25,14 +25,14 @@ def read_ids(part: int, count: int, **settings: Any) -> list[list[int]]:
 
 
 store = mx.kv.create(os.environ["CLUSTER_KV_STORE"])
-told = {"own": read_ids(store.rank, store.num_workers)}
+printed = {"own": read_ids(store.rank, store.num_workers)}
 if store.rank == 0:
     for workers in (1, 2, 3, 5):
-        told[str(workers)] = [read_ids(part, workers) for part in range(workers)]
-    told["shuffled"] = [read_ids(part, 3, shuffle=True, shuffle_chunk_size=1) for part in range(3)]
+        printed[str(workers)] = [read_ids(part, workers) for part in range(workers)]
+    printed["shuffled"] = [read_ids(part, 3, shuffle=True, shuffle_chunk_size=1) for part in range(3)]
     records = mx.recordio.MXRecordIO(sys.argv[1] + "s-1.rec", "r")
-    told["by name"] = [mx.recordio.unpack(record)[0].id for record in iter(records.read, None)]
+    printed["by name"] = [mx.recordio.unpack(record)[0].id for record in iter(records.read, None)]
     if os.environ.get("CLUSTER_DATA_MODE") == "stage":  # MXNet itself reads no index from S3
         dataset = mx.gluon.data.RecordFileDataset(sys.argv[1].replace("/ids/", "/indexed/") + "one.rec")
-        told["indexed"] = [mx.recordio.unpack(dataset[at])[0].id for at in range(len(dataset))]
-sys.stdout.write("IDS " + json.dumps(told) + "\n")
+        printed["indexed"] = [mx.recordio.unpack(dataset[at])[0].id for at in range(len(dataset))]
+sys.stdout.write("IDS " + json.dumps(printed) + "\n")

@@ -1,5 +1,5 @@
-# ruff: noqa: ANN001, ANN201, E402, T201 - a program for a node, whose imports lie in a folder of it
-"""Runs on a node as somebody's script: kills a training that saves all the time, and looks whether it can go on.
+# ruff: noqa: ANN001, ANN201, E402, T201 - a program for a node, which has what it imports
+"""Runs on a node as a user's script: kills a training that saves all the time, and checks that it can continue.
 
 kills_on_a_node.py PREFIX ROUNDS
 """
@@ -19,7 +19,7 @@ sys.path.insert(0, SCRIPTS)
 from common import checkpoints
 
 PREFIX, ROUNDS = sys.argv[1], int(sys.argv[2])
-# Two batches an epoch: nearly all of the time goes into saving.
+# Two batches per epoch: it spends nearly all of its time saving.
 TRAIN = [
     sys.executable, os.path.join(SCRIPTS, "train_mnist.py"), "--benchmark", "1", "--num-examples", "64",
     "--kv-store", "local", "--num-epochs", "100000", "--model-prefix", PREFIX, "--resume", "--keep-checkpoints", "3",
@@ -27,7 +27,7 @@ TRAIN = [
 
 
 def train_and_kill(delay_s):
-    """The epoch that it began with, and the last one that it said to have saved; killed so long after the first."""
+    """(first epoch, last epoch that it reported as saved) of a training killed delay_s after its first save."""
     process = subprocess.Popen(TRAIN, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
     begun, saved = 0, 0
     for line in process.stdout:
@@ -36,7 +36,7 @@ def train_and_kill(delay_s):
         if found and not saved:
             threading.Timer(delay_s, process.kill).start()
         saved = int((found or [saved])[0])
-    assert process.wait() == -9, "it ended by itself"
+    assert process.wait() == -9, "it ended without a kill"
     return begun, saved
 
 
@@ -46,7 +46,7 @@ for number in range(ROUNDS):
     assert begun == last, (begun, last)
     newest = checkpoints.find_newest(checkpoints.open_place(PREFIX, to_write=False))
     assert newest is not None
-    # What it said is there; at most, one more that it could not speak of any more.
+    # The last reported checkpoint, or one more that it could not report.
     assert newest.epoch in {saved, saved + 1}, (newest.epoch, saved)
     last = newest.epoch
     print(f"{time.strftime('%H:%M:%S')} round {number}: began with {begun}, killed when {saved} was saved, has {last}")

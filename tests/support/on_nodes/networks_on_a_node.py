@@ -16,8 +16,7 @@ from networks import build
 
 LARGE = (3, 224, 224)
 SMALL = (3, 28, 28)
-# Of the papers, or of who is quoted for them, to the last digit where that is known: weights and biases, and what
-# batch normalization learns.
+# From the papers or from those who quote them, exact if known: weights, biases and batch normalization's parameters.
 PUBLISHED = (
     ("resnet", 18, LARGE, 11_689_512),
     ("resnet", 34, LARGE, 21_797_672),
@@ -64,7 +63,7 @@ def check_count(network, depth, shape, published):
 
 
 def check_half_precision(network, depth, size):
-    """As far as it goes on a CPU: every weight is half as long, and the softmax is not."""
+    """As far as possible on a CPU: every weight has half precision, and the softmax does not."""
     symbol = build(network, depth, 10, (3, size, size), dtype="float16")
     types, outputs, _ = symbol.infer_type(data="float32")
     halves = [name for name, kind in zip(symbol.list_arguments(), types, strict=True) if kind is np.float16]
@@ -73,7 +72,7 @@ def check_half_precision(network, depth, size):
 
 
 def check_half_precision_updates():
-    """Weights are made and updated in half precision, with a copy in single precision in the optimizer's state."""
+    """Weights are created and updated in half precision, with a single-precision copy in the optimizer's state."""
     module = mx.mod.Module(build("resnet", 8, 10, (3, 28, 28), dtype="float16"), context=mx.cpu())
     module.bind([("data", (2, 3, 28, 28))], [("softmax_label", (2,))])
     module.init_params(mx.init.Xavier())
@@ -85,7 +84,7 @@ def check_half_precision_updates():
 
 
 def check_training(network, depth, size):
-    """Forward, backward and an update change every weight to another number."""
+    """Forward, backward and an update change the weights."""
     module = mx.mod.Module(build(network, depth, 10, (3, size, size)), context=mx.cpu())
     module.bind([("data", (2, 3, size, size))], [("softmax_label", (2,))])
     module.init_params(mx.init.Xavier(magnitude=3))
@@ -116,14 +115,14 @@ def trained(batch_size, steps, store):
 
 
 def check_adding_up(store):
-    """Four steps of 16 examples that make one update are one step of 64."""
+    """Four steps of 16 examples for one update equal one step of 64."""
     whole, parts = trained(64, 1, store), trained(16, 4, store)
     assert all(np.allclose(whole[name], parts[name], atol=1e-6) for name in whole)
     assert any(not np.allclose(whole[name], value, atol=1e-3) for name, value in trained(16, 1, store).items())
 
 
 def check_names():
-    """A network's parameters are called the same however many were built before in the process."""
+    """A network's parameters have the same names however many were built before in the process."""
     for network, depth, size in TRAINED:
         first, second = (build(network, depth, 10, (3, size, size)).list_arguments() for _ in range(2))
         assert first == second, network

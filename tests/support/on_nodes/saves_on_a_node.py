@@ -1,6 +1,6 @@
-"""Saves and loads everything that MXNet's Python interface keeps in a file. Its argument is a folder, with its slash.
+"""Saves and loads every kind of file of MXNet's Python interface. Its argument is a folder, with a trailing slash.
 
-Prints "KIND ok" for each kind of file whose content came back as it was written.
+Prints "KIND ok" for each kind of file whose content is the same after loading.
 """
 
 import sys
@@ -11,12 +11,12 @@ folder = sys.argv[1]
 
 
 def report(kind: str, *, is_right: bool = True) -> None:
-    """is_right: where it is not enough that nothing was raised."""
+    """is_right: if the absence of an error is not enough."""
     sys.stdout.write(f"SAVED {kind} {'ok' if is_right else 'WRONG'}\n")
 
 
 def make_module(weight: float) -> mx.mod.Module:
-    """A network whose weights all have this value."""
+    """A network with all weights at this value."""
     net = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name="fc")
     module = mx.mod.Module(mx.sym.SoftmaxOutput(net, name="softmax"))
     module.bind([("data", (2, 4))], [("softmax_label", (2,))])
@@ -49,7 +49,7 @@ def save_modules() -> None:
 
 def save_arrays() -> None:
     """By mx.nd."""
-    for value in (1, 2):  # the second time in place of what was read before
+    for value in (1, 2):  # the second one overwrites a file that was read
         mx.nd.save(folder + "arrays", {"a": mx.nd.full((2, 2), value)})
         report(f"nd.save {value}", is_right=(mx.nd.load(folder + "arrays")["a"].asnumpy() == value).all())
     mx.nd.save(folder + "a b#1;2", [mx.nd.ones(1)])

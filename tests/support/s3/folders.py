@@ -1,4 +1,4 @@
-"""Folders of files as dicts: from each name below the folder to the file's content."""
+"""Folders of files as dicts: each file's content by its name below the folder."""
 
 from pathlib import Path
 
@@ -11,5 +11,5 @@ def write_files(folder: Path, contents: dict[str, bytes]) -> None:
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Every file, hidden ones too."""
+    """Every file, including hidden ones."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,6 +1,6 @@
-"""A small HTTP server in this process, and a proxy that looks at each request to an S3 server.
+"""A small HTTP server in this process, and a proxy that records each request to an S3 server.
 
-The proxy sees who has signed it, for where, how much it carries. What its judge refuses does not get to the server.
+It records the key and the region of the signature and the size. What its judge refuses does not reach the server.
 """
 
 import http.client
@@ -8,15 +8,17 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from urllib.parse import SplitResult, urlsplit
 
+import pytest
+
 
 @contextmanager
 def serve_http(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The URL of a server whose requests this handles, each in a thread, until the block ends."""
+    """The URL of a server with this handler, which runs each request in a thread, until the block ends."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
@@ -34,7 +36,7 @@ _DROPPED = ("connection", "content-length", "date", "server", "transfer-encoding
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A request. key_id, region: of its signature; size_bytes: of its body."""
+    """A request. key_id, region: of its signature; size_bytes: of its body; of_range: it asks for a range."""
 
     method: str
     path: str
@@ -42,12 +44,13 @@ class Asked:
     key_id: str
     region: str
     size_bytes: int
+    of_range: bool = False
     refused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """An answer in the server's place. To HEAD it has no body, as S3's have none."""
+    """An answer instead of the server's. Like S3's, it has no body for HEAD."""
 
     status: int
     code: str
@@ -58,70 +61,68 @@ class Refusal:
 
     @property
     def body(self) -> bytes:
-        """As S3 words it, or as AWS's older services do."""
+        """In S3's format, or in that of AWS's older services."""
         words = f"<Error><Code>{self.code}</Code><Message>{self.message}</Message>{self.more}</Error>"
         return (words if self.of_s3 else f"<ErrorResponse>{words}</ErrorResponse>").encode()
 
 
 Judge = Callable[[Asked], Refusal | None]
+# Returns the body to send instead of the server's; if it is shorter, the connection is cut after it.
+Change = Callable[[Asked, bytes], bytes]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proxy:
-    """asked: what was asked so far, refused or not."""
+    """asked: all requests so far, including refused ones."""
 
     url: str
     asked: list[Asked]
 
     def refused(self) -> list[Asked]:
-        """What was not let through."""
+        """The refused requests."""
         return [asked for asked in self.asked if asked.refused]
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     target: SplitResult
-    judge: tuple[Judge]  # in a tuple: a function in a class would be its method
+    judge: tuple[Judge, Change]  # in a tuple: a function in a class would be its method
     asked: list[Asked]
     of_listings: Mapping[str, str]
 
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        refusal = self._judge(len(body))
+        asked = self._describe(len(body))
+        refusal = self.judge[0](asked)
+        self.asked.append(replace(asked, refused=refusal is not None))
         if refusal is None:
-            self._pass_on(body)
+            self._pass_on(asked, body)
         else:
             self._answer(refusal.status, {"Content-Type": "application/xml", **refusal.headers}, refusal.body)
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - http.server calls them so
 
-    def _judge(self, size_bytes: int) -> Refusal | None:
+    def _describe(self, size_bytes: int) -> Asked:
         url = urlsplit(self.path)
         found = _CREDENTIAL.search(self.headers["Authorization"] or "")
         key_id, region = found.groups() if found else ("", "")
+        return Asked(method=self.command, path=url.path, query=url.query, key_id=key_id, region=region,
+                     size_bytes=size_bytes, of_range="Range" in self.headers)  # fmt: skip
 
-        def render(*, refused: bool) -> Asked:
-            return Asked(method=self.command, path=url.path, query=url.query, key_id=key_id, region=region,
-                         size_bytes=size_bytes, refused=refused)  # fmt: skip
-
-        refusal = self.judge[0](render(refused=False))
-        self.asked.append(render(refused=refusal is not None))
-        return refusal
-
-    def _pass_on(self, body: bytes) -> None:
+    def _pass_on(self, asked: Asked, body: bytes) -> None:
         upstream = http.client.HTTPConnection(str(self.target.hostname), self.target.port)
         upstream.request(self.command, self.path, body=body, headers=dict(self.headers.items()))
         answer = upstream.getresponse()
         content, length = answer.read(), answer.getheader("Content-Length")
         upstream.close()
-        told = {name: value for name, value in answer.getheaders() if name.lower() not in _DROPPED}
+        headers = {name: value for name, value in answer.getheaders() if name.lower() not in _DROPPED}
         if "list-type=2" in self.path and answer.status == 200:
-            told |= self.of_listings
-        self._answer(answer.status, told, content, length=length)
+            headers |= self.of_listings
+        self._answer(answer.status, headers, self.judge[1](asked, content), length=length)
 
     def _answer(self, status: int, headers: Mapping[str, str], body: bytes, *, length: str | None = None) -> None:
         self.send_response(status)
-        # Closed: nobody has to wait for a client that keeps its connections.
+        # Closed, so that no test waits for a client that keeps its connections.
         for name, value in {**headers, "Content-Length": length or str(len(body)), "Connection": "close"}.items():
             self.send_header(name, value)
         self.end_headers()
@@ -133,19 +134,29 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def let_through(_: Asked) -> None:
-    """A Judge who refuses nothing."""
+    """A Judge that refuses nothing."""
+
+
+def unchanged(_: Asked, body: bytes) -> bytes:
+    """A Change that changes nothing."""
+    return body
 
 
 @contextmanager
 def judging_proxy(
-    target_url: str, judge: Judge = let_through, *, of_listings: Mapping[str, str] | None = None
+    target_url: str,
+    judge: Judge = let_through,
+    change: Change = unchanged,
+    *,
+    of_listings: Mapping[str, str] | None = None,
 ) -> Iterator[Proxy]:
-    """A proxy to a server until the block ends.
+    """A proxy to a server, which AWS_ENDPOINT_URL names until the block ends.
 
-    judge: called by several threads at once. of_listings: headers that the answers to ListObjectsV2 get.
+    judge, change: called by several threads at once. of_listings: additional headers for answers to ListObjectsV2.
     """
     asked: list[Asked] = []
-    known = {"target": urlsplit(target_url), "judge": (judge,), "asked": asked, "of_listings": of_listings or {}}
+    known = {"target": urlsplit(target_url), "judge": (judge, change), "asked": asked, "of_listings": of_listings or {}}
     handler = type("Handler", (_Handler,), known)
-    with serve_http(handler) as url:
+    with serve_http(handler) as url, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", url)
         yield Proxy(url=url, asked=asked)

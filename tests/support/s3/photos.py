@@ -15,7 +15,7 @@ Run = Callable[..., str]
 
 
 def photo(width: int, height: int, number: int = 0) -> Image.Image:
-    """Smooth colours, with edges and some noise, as a photograph has them."""
+    """Smooth colours with edges and some noise, like a photograph."""
     y, x = np.mgrid[0:height, 0:width]
     wave = np.sin(x / 17 + number) * 60 + np.cos(y / 23) * 60 + 128
     picture = np.stack([wave, wave[::-1], 255 - wave], axis=2) + np.random.default_rng(number).normal(0, 6, (1, 1, 3))
@@ -25,7 +25,7 @@ def photo(width: int, height: int, number: int = 0) -> Image.Image:
 
 @pytest.fixture
 def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `cluster data WORDS...` in this process, in the test's folder; what it prints."""
+    """Runs `cluster data WORDS...` in this process, in the test's folder; returns what it prints."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""Files of records for tests: small images, with payloads that are hard to read where it is asked for."""
+"""Files of records for tests: small images, some with payloads that are hard to read."""
 
 import io
 import random
@@ -18,7 +18,7 @@ def small_jpeg(number: int = 0) -> bytes:
 
 
 def image_record(number: int, *, extra: bytes = b"") -> bytes:
-    """A record with that id and label; `extra` follows the image, where decoders do not look."""
+    """A record with this id and label; `extra` follows the image, where decoders ignore it."""
     image = small_jpeg(number) + extra
     return encode_record(encode_image(ImageRecord(labels=(float(number),), record_id=number, image=image)))
 
@@ -29,7 +29,7 @@ def read_records(content: bytes, *, name: str = "x.rec") -> Iterator[bytes]:
 
 
 def write_uneven(folder: Path, counts: tuple[int, ...] = (23, 1, 9), *, seed: int = 7) -> list[Path]:
-    """Shards of very different sizes, records of all lengths, magic numbers in every third; ids count through."""
+    """Shards of very different sizes, with records of all lengths, every third with magic numbers; consecutive ids."""
     source = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
     number = 0

@@ -1,4 +1,4 @@
-"""Proxies before a test's S3 that break what goes through them."""
+"""Proxies for a test's S3 that damage the traffic."""
 
 import re
 import socket
@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-# Given a chunk and where in its stream it begins, what is passed on; None: the connection is cut.
+import pytest
+
+# Takes a chunk and its position in the stream; returns what to pass on, or None to cut the connection.
 Change = Callable[[bytes, int], bytes | None]
 
 
 @dataclass(slots=True)
 class Cuts:
-    """How many more responses are cut off, and after how many bytes."""
+    """How many more responses to cut off, and after how many bytes."""
 
     left: int
     after_bytes: int
@@ -38,10 +40,10 @@ def cutting_proxy(target_url: str, cuts: Cuts) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Faults:
-    """What a proxy still does to connections: so many of each kind.
+    """How many faults of each kind a proxy still has.
 
-    busy: the next connections are answered with 503 SlowDown and closed. sent, received: one bit of what the client
-    sends or receives is turned, `at_byte` bytes after the beginning of a connection's stream.
+    busy: answers connections with 503 SlowDown and closes them. sent, received: flips one bit of what the client sends
+    or receives, `at_byte` bytes after the beginning of a connection's stream.
     """
 
     busy: int = 0
@@ -53,7 +55,7 @@ class Faults:
 
 @contextmanager
 def faulty_proxy(target_url: str, faults: Faults) -> Iterator[str]:
-    """The URL of a proxy that does these things."""
+    """The URL of a proxy with these faults."""
     lock = threading.Lock()
 
     def take(kind: str) -> bool:
@@ -63,26 +65,23 @@ def faulty_proxy(target_url: str, faults: Faults) -> Iterator[str]:
             faults.done += left > 0
             return left > 0
 
-    def turning(kind: str) -> Change:
-        def turn(chunk: bytes, begin: int) -> bytes:
+    def flipping(kind: str) -> Change:
+        def flip(chunk: bytes, begin: int) -> bytes:
             if not (begin <= faults.at_byte < begin + len(chunk) and take(kind)):
                 return chunk
-            turned = bytearray(chunk)
-            turned[faults.at_byte - begin] ^= 0x10
-            return bytes(turned)
+            flipped = bytearray(chunk)
+            flipped[faults.at_byte - begin] ^= 0x10
+            return bytes(flipped)
 
-        return turn
+        return flip
 
-    with _serve(target_url, sent=turning("sent"), received=turning("received"), busy=lambda: take("busy")) as url:
+    with _serve(target_url, sent=flipping("sent"), received=flipping("received"), busy=lambda: take("busy")) as url:
         yield url
 
 
 @contextmanager
 def holding_proxy(target_url: str, first: int) -> Iterator[tuple[str, threading.Event]]:
-    """(the URL of a proxy that holds requests for ranges from this byte on, what lets them go when it is set).
-
-    Of an object that is got in ranges, those before it arrive.
-    """
+    """(the URL of a proxy that holds requests for ranges from this byte on, an event that releases them)."""
     release = threading.Event()
 
     def hold(chunk: bytes, _begin: int) -> bytes:
@@ -102,7 +101,7 @@ def holding_proxy(target_url: str, first: int) -> Iterator[tuple[str, threading.
 def _serve(
     target_url: str, *, sent: Change, received: Change, busy: Callable[[], bool] = lambda: False
 ) -> Iterator[str]:
-    """The URL of a proxy. busy: whether the connection that has just come is refused."""
+    """The URL of a proxy, also in AWS_ENDPOINT_URL. busy: whether to refuse the connection that has just come."""
     target = urlsplit(target_url)
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -120,8 +119,11 @@ def _serve(
             threading.Thread(target=_pump, args=(upstream, client, received), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", url)
+            yield url
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
@@ -142,9 +144,9 @@ def _refuse(client: socket.socket) -> None:
             client.sendall(head % len(body) + body)
             client.shutdown(socket.SHUT_WR)
             while client.recv(65536):
-                pass  # the rest of what it sends: closing before would reset the connection, answer and all
+                pass  # read the rest: closing earlier would reset the connection and lose the answer
         except OSError:
-            pass  # it left
+            pass  # the client closed the connection
 
 
 def _pump(source: socket.socket, sink: socket.socket, change: Change) -> None:
@@ -157,7 +159,7 @@ def _pump(source: socket.socket, sink: socket.socket, change: Change) -> None:
             begin += len(chunk)
             sink.sendall(passed_on)
     except OSError:
-        pass  # the other side is gone: so is this one
+        pass  # the other side is closed: close this one too
     for end in (source, sink):
         try:
             end.shutdown(socket.SHUT_RDWR)

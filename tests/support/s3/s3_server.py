@@ -32,19 +32,19 @@ REGION = "eu-west-1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class S3Server:
-    """A server of its own, with a plain client to look at what is in it."""
+    """A server, and a plain client to inspect its content."""
 
     url: str
     client: Any
 
     def put(self, bucket: str, objects: dict[str, bytes]) -> None:
-        """Make a bucket with objects, whatever their keys are: HTTP clients would clean up `..` in them."""
+        """Create a bucket with objects of any keys: HTTP clients would resolve `..` in them."""
         self.client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
         for key, content in objects.items():
             get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].put_object(bucket, key, content)
 
     def put_without_checksum(self, bucket: str, key: str, content: bytes) -> None:
-        """An object as of a customer's KMS key, whose ETag is no MD5, sent by who sends no checksum."""
+        """Put an object without a checksum, encrypted with a KMS key, so that its ETag is not an MD5."""
         backend = get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"]
         backend.put_object(bucket, key, content, etag="0" * 32, encryption="aws:kms")
 
@@ -54,7 +54,7 @@ class S3Server:
         return {item["Key"]: self.client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read() for item in listed}
 
     def reset(self) -> None:
-        """Forget everything, once what an interrupted client has left behind is answered."""
+        """Delete everything, after the last requests of interrupted clients."""
         for thread in threading.enumerate():
             if "process_request_thread" in thread.name:
                 thread.join(timeout=10)
@@ -62,7 +62,7 @@ class S3Server:
 
     @contextmanager
     def caller_who_may(self, *actions: str) -> Iterator[tuple[str, str]]:
-        """The access key of a user with these permissions and no others; until the block ends, S3 looks at them."""
+        """The access key of a user with only these permissions, which S3 checks until the block ends."""
         iam = boto3.client("iam", endpoint_url=self.url, region_name=REGION)
         iam.create_user(UserName="user")
         statement = {"Effect": "Allow", "Action": actions, "Resource": "*"}
@@ -79,7 +79,7 @@ class S3Server:
             iam.delete_user(UserName="user")
 
     def _check_after_calls(self, count: float) -> float:
-        """Let moto check permissions after so many more calls; returns what was set before."""
+        """Have moto check permissions after this many more calls; returns the previous setting."""
         request = urllib.request.Request(
             f"{self.url}/moto-api/reset-auth", str(count).encode(), {"Content-Type": "text/plain"}
         )
@@ -97,21 +97,31 @@ class S3Server:
 
 @contextmanager
 def serve_s3() -> Iterator[S3Server]:
-    """A server until the block ends."""
-    application = _verify_checksums(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, application, threaded=True)
+    """A server until the block ends; it is empty afterwards."""
+    with _serve(_verify_checksums(DomainDispatcherApplication(create_backend_app))) as port:
+        url = f"http://127.0.0.1:{port}"
+        server = S3Server(url=url, client=boto3.client("s3", endpoint_url=url, region_name=REGION))
+        try:
+            yield server
+        finally:
+            server.reset()
+
+
+@contextmanager
+def _serve(application: "WSGIApplication", context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """The port of a server until the block ends."""
+    server = make_server("127.0.0.1", 0, application, threaded=True, ssl_context=context)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        url = f"http://127.0.0.1:{server.server_port}"
-        yield S3Server(url=url, client=boto3.client("s3", endpoint_url=url, region_name=REGION))
+        yield server.server_port
     finally:
         server.shutdown()
         thread.join()
 
 
 def _verify_checksums(application: "WSGIApplication") -> "WSGIApplication":
-    """Refuse a body that is not what its SHA-256 says, as S3 does and moto does not."""
+    """Reject a body that does not match its SHA-256, as S3 does and moto does not."""
 
     def verify(environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
         told = environ.get("HTTP_X_AMZ_CHECKSUM_SHA256")
@@ -128,7 +138,7 @@ def _verify_checksums(application: "WSGIApplication") -> "WSGIApplication":
 
 @contextmanager
 def serve_s3_alone(**env: str) -> Iterator[S3Server]:
-    """A server until the block ends, and an environment in which AWS is this server; `env`: more variables."""
+    """A server until the block ends, and an environment in which AWS is this server. env: more variables."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
@@ -141,26 +151,18 @@ def serve_s3_alone(**env: str) -> Iterator[S3Server]:
 
 @contextmanager
 def serve_s3_over_tls(folder: Path) -> Iterator[int]:
-    """The port of moto's S3 behind TLS, without which MXNet does not read; with the same objects."""
+    """The port of moto's S3 behind TLS, which MXNet requires; with the same objects."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(folder / "ca.pem")
-    server = make_server(
-        "127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True, ssl_context=context
-    )
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        thread.join()
+    with _serve(DomainDispatcherApplication(create_backend_app), context) as port:
+        yield port
 
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One for all tests of a file: import it, and reset it after each."""
+    """One server for all tests of a file; reset it after each."""
     with serve_s3_alone(XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""stage.py at work, as a worker's Python starts and asks it."""
+"""Starts stage.py and gives it orders, as a worker's Python does."""
 
 import json
 import subprocess
@@ -18,11 +18,11 @@ class Stage:
     process: subprocess.Popen[str]
 
     def begin(self, uri: str, part: tuple[int, int] | None = None) -> None:
-        """Ask, and do not wait for the answer."""
+        """Ask for data, without waiting for the answer."""
         self.send(uri=uri, part=part, shuffle_mib=0)
 
     def send(self, **order: Any) -> None:
-        """Give an order, and do not wait for the answer."""
+        """Give an order, without waiting for the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"number": 7, **order}) + "\n")
         self.process.stdin.flush()
@@ -32,14 +32,14 @@ class Stage:
         return self.answer()
 
     def answer(self) -> dict[str, Any]:
-        """The answer to the order that was given first of those without an answer."""
+        """The answer to the oldest order without one."""
         assert self.process.stdout is not None
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         assert answer.pop("number") == 7
         return answer
 
     def save(self, url: str, content: bytes) -> dict[str, Any]:
-        """Write an object as MXNet's files are written; the last answer."""
+        """Write an object as MXNet's files are written; returns the last answer."""
         self.send(draft=url)
         draft = Path(self.answer()["path"])
         draft.write_bytes(content)
@@ -49,7 +49,7 @@ class Stage:
         return answer
 
     def read(self, uri: str) -> list[bytes]:
-        """The content of the files that stand for a URI."""
+        """The contents of the files for a URI."""
         answer = self.ask(uri)
         assert "path" in answer, answer
         return [Path(path).read_bytes() for path in answer["path"].split(";")]
@@ -77,10 +77,10 @@ def staging(url: str, cache: Path, **env: str) -> Iterator[Stage]:
 
 
 def find_left(cache: Path) -> list[str]:
-    """What is in a cache's folder beside its objects and its lock."""
+    """What is in a cache's folder besides its objects and its lock."""
     return [path.name for name in ("incoming", "users") for path in (cache / name).iterdir()]
 
 
 def find_held(cache: Path) -> int:
-    """The bytes in it."""
+    """The size of its objects in bytes."""
     return sum(path.stat().st_size for path in (cache / "objects").rglob("*") if path.is_file() and path.name != "meta")

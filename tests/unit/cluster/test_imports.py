@@ -29,3 +29,13 @@ def test_help_and_completion_import_only_what_they_need(words: list[str], enviro
     )
     assert "status" in done.stdout
     assert done.stderr.split() == []
+
+
+def test_without_a_terminal_copies_are_without_rich() -> None:
+    program = (
+        "import sys, cluster.commands.data.transfer; from cluster.app import App, Path\n"
+        "App(config_path=Path('cluster.toml')).say('a message')\n"
+        "print(*{'rich.console', 'rich.progress', 'botocore.session', 'boto3'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("\n", "a message\n")

@@ -53,7 +53,7 @@ def test_a_job_is_found_by_its_id_its_name_or_the_start_of_its_id(words: str | N
     [
         ([1, 2], "x", NotFoundError, 'no job "x"'),
         ([1, 2], "", NotFoundError, 'no job ""'),
-        ([1, 2], "202611", UsageError, "2 jobs begin so: 20261121-000000-abc, 20261122-000000-abc"),
+        ([1, 2], "202611", UsageError, "matches 2 jobs: 20261121-000000-abc, 20261122-000000-abc"),
         ([], None, NotFoundError, "no job has run"),
     ],
 )

@@ -38,20 +38,20 @@ def test_steps_run_from_their_beginning_to_their_end(events: list[Event], left: 
     assert running == left
 
 
-def shown(events: list[Event], *, terminal: bool) -> str:
-    stream = io.StringIO()
-    display = StepDisplay(Console(file=stream, force_terminal=terminal, width=100))
+def show(events: list[Event], console: Console | None) -> None:
+    display = StepDisplay(console)
     for event in events:
         display.show(event)
     display.close()
-    return stream.getvalue()
 
 
-def test_without_a_terminal_finished_steps_are_plain_lines() -> None:
-    events = [begin("launch"), done("launch"), Event(kind="warn", what="[bold]not markup[/]", where="node-0")]
-    assert shown(events, terminal=False) == "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
+def test_without_a_terminal_finished_steps_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    show([begin("launch"), done("launch"), Event(kind="warn", what="[bold]not markup[/]", where="node-0")], None)
+    assert capsys.readouterr().err == "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
 
 
 def test_the_cursor_is_restored() -> None:
-    text = shown([begin("launch")], terminal=True)
+    stream = io.StringIO()
+    show([begin("launch")], Console(file=stream, force_terminal=True, width=100))
+    text = stream.getvalue()
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0

@@ -26,7 +26,7 @@ from cluster.views.status import (
 from provision.describe import ClusterSummary, describe_clusters
 from provision.files import ClusterFiles
 from provision.model import ClusterState, Node, SecurityGroup
-from provision.status import add_up, find_allocation, find_errors, reckon_cost
+from provision.status import add_up, compute_cost, find_allocation, find_errors
 from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node
 
 NOW = LAUNCHED_AT + timedelta(hours=10)
@@ -62,8 +62,8 @@ STARTED_AGAIN = {"started_at": LAUNCHED_AT + timedelta(hours=9), "ran": "0,18934
         (make_state(make_node(0), make_node(1), make_node(2)), None, "ready", None),
         (make_state(make_node(0), make_node(1), ended={"i-9": SPOT}), None, "ready", None),  # replaced since
         (make_state(make_node(0)), None, "degraded", "1 of the 2 nodes that cluster.toml asks for"),
-        (make_state(make_node(0), make_node(1)), 77, "resizing", "a command is at work (process 77)"),
-        (make_state(), 77, "resizing", "a command is at work (process 77)"),
+        (make_state(make_node(0), make_node(1)), 77, "resizing", "a command is changing the cluster (process 77)"),
+        (make_state(), 77, "resizing", "a command is changing the cluster (process 77)"),
         (make_state(make_node(0), make_node(1, state="pending")), None, "resizing", "node 1 is pending"),
         (make_state(make_node(0), ending=("i-9",)), None, "resizing", "1 instance is shutting down"),
         (
@@ -122,14 +122,14 @@ def test_nodes_that_a_command_ended_are_not_errors(reason: str | None) -> None:
 
 
 def test_what_a_node_costs() -> None:
-    runs = reckon_cost(make_node(0), prices=PRICES, now=NOW)
+    runs = compute_cost(make_node(0), prices=PRICES, now=NOW)
     assert (runs.age_s, runs.running_s, runs.usd_per_hour) == (36000, 36000, 0.17)
     assert runs.usd_so_far == pytest.approx(1.7)
     start = int(LAUNCHED_AT.timestamp())
-    rests = reckon_cost(stopped(0, market="spot", ran=f"0,{start},{start + 7200}"), prices=PRICES, now=NOW)
+    rests = compute_cost(stopped(0, market="spot", ran=f"0,{start},{start + 7200}"), prices=PRICES, now=NOW)
     assert (rests.age_s, rests.running_s, rests.usd_per_hour) == (36000, 7200, 0)
     assert rests.usd_so_far == pytest.approx(0.1)
-    unknown = reckon_cost(make_node(0, zone="us-east-1f"), prices=PRICES, now=NOW)
+    unknown = compute_cost(make_node(0, zone="us-east-1f"), prices=PRICES, now=NOW)
     assert (unknown.usd_per_hour, unknown.usd_so_far) == (None, None)
 
 

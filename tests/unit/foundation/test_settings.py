@@ -1,4 +1,4 @@
-"""Tables of settings: what of a TOML table is taken, and that all of its mistakes are told at once, in plain words."""
+"""Tables of settings: accepted values, and one error that lists all mistakes in plain words."""
 
 import tomllib
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def read(text: str) -> Table:
         ("below = {}", "below", Below()),
     ],
 )
-def test_taken(text: str, key: str, value: Any) -> None:
+def test_accepts(text: str, key: str, value: Any) -> None:
     found = getattr(read(text), key)
     assert (found, type(found)) == (value, type(value))
 
@@ -122,18 +122,18 @@ def test_taken(text: str, key: str, value: Any) -> None:
         ("numbers = '3'", 'numbers = "3": must be a list such as ["3"] (some numbers)'),
     ],
 )
-def test_refused_in_plain_words(text: str, said: str) -> None:
+def test_rejects(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         read(text)
     assert raised.value.message == f"a.toml: {said}"
 
 
-def test_a_key_of_another_table_is_said_to_be_of_that() -> None:
+def test_a_key_in_the_wrong_table_is_pointed_to_the_right_one() -> None:
     with pytest.raises(ConfigError, match=r"^a\.toml: depth: unknown key; did you mean \[below\] depth\?"):
         read("depth = 1")
 
 
-def test_all_mistakes_are_told_in_the_order_of_the_keys() -> None:
+def test_lists_all_mistakes_in_the_order_of_the_keys() -> None:
     text = "[below]\ndepth = -1\nx = 1\n[counts]\nA = 1\nb = 'b'"
     with pytest.raises(ConfigError) as raised:
         check(Table, tomllib.loads(f"other = 1\nnumbers = [-1, 0, -2]\n{text}"), source="a.toml", given=("numbers",))
@@ -149,13 +149,13 @@ def test_all_mistakes_are_told_in_the_order_of_the_keys() -> None:
     ]
 
 
-def test_conflicts_are_looked_for_in_what_is_allowed_and_all_told() -> None:
+def test_lists_all_conflicts() -> None:
     with pytest.raises(ConfigError) as raised:
         read("whole = 9\nswitch = true\nzone = 'z2'\ncode = '1'")
     assert len(raised.value.message.splitlines()) == 2
 
 
-def test_what_a_table_says_can_be_looked_up() -> None:
+def test_describes_the_keys_of_a_table() -> None:
     settings = describe_settings(Table)
     assert [name for name, setting in settings.items() if setting.required] == ["must"]
     assert settings["part"].description == "a share"

@@ -1,4 +1,4 @@
-"""Who called sudo, as the environment says; tests/sandbox/cluster/test_under_sudo.py runs commands under sudo."""
+"""The user who called sudo, by the environment; tests/sandbox/cluster/test_under_sudo.py runs commands under sudo."""
 
 import os
 import pwd
@@ -30,7 +30,7 @@ def find_caller(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], *,
     ("home", "found"),
     [({"HOME": ROOT_HOME}, NOBODY.pw_dir), ({}, NOBODY.pw_dir), ({"HOME": ""}, NOBODY.pw_dir), ({"HOME": "/h"}, "/h")],
 )
-def test_the_callers_home_is_the_one_that_sudo_kept_or_the_accounts(
+def test_the_callers_home_is_homes_value_or_the_accounts(
     home: dict[str, str], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caller = find_caller(monkeypatch, {**CALLED, **home})
@@ -58,5 +58,5 @@ def test_root_without_sudo_has_no_caller(environment: dict[str, str], monkeypatc
     assert find_caller(monkeypatch, environment) is None
 
 
-def test_another_user_than_root_has_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_other_than_root_has_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_caller(monkeypatch, CALLED, euid=NOBODY.pw_uid) is None

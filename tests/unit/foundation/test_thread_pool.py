@@ -1,4 +1,4 @@
-"""Work in a thread beside the rest of a program."""
+"""Work in a background thread."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 from foundation.thread_pool import run_in_thread
 
 
-def test_the_result_is_waited_for() -> None:
+def test_the_future_waits_for_the_result() -> None:
     go_on = threading.Event()
     future = run_in_thread(lambda: go_on.wait() and "done")
     assert not future.done()
@@ -15,7 +15,7 @@ def test_the_result_is_waited_for() -> None:
     assert future.result(timeout=10) == "done"
 
 
-def test_an_error_is_raised_where_the_result_is_asked_for() -> None:
+def test_the_future_raises_the_error() -> None:
     def fail() -> None:
         raise KeyError("no such thing")
 
@@ -23,7 +23,7 @@ def test_an_error_is_raised_where_the_result_is_asked_for() -> None:
         run_in_thread(fail).result(timeout=10)
 
 
-def test_nobody_waits_for_it_at_the_end_of_a_program() -> None:
+def test_the_thread_is_a_daemon() -> None:
     names: list[bool] = []
     run_in_thread(lambda: names.append(threading.current_thread().daemon)).result(timeout=10)
     assert names == [True]

@@ -1,4 +1,4 @@
-"""Where the user's files are kept, whatever HOME and XDG's variables say."""
+"""The user's folders, for any values of HOME and the XDG variables."""
 
 import os
 import pwd
@@ -59,7 +59,7 @@ def test_empty_and_relative_values_are_ignored(
 
 
 @pytest.mark.parametrize("home", ["", "h", None])
-def test_libraries_and_other_programs_get_a_home_that_is_one(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
+def test_home_is_corrected_for_libraries_and_child_processes(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
     monkeypatch.setenv("HOME", home or "")
     if home is None:
         monkeypatch.delenv("HOME")
@@ -70,17 +70,17 @@ def test_libraries_and_other_programs_get_a_home_that_is_one(monkeypatch: pytest
     assert os.environ["HOME"] == "/h"
 
 
-def test_a_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "")
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
-    with pytest.raises(ClusterError, match="there is no home folder: HOME is not set") as caught:
+    with pytest.raises(ClusterError, match="no home folder: HOME is not set") as caught:
         home_folder()
     assert caught.value.hint is not None
     correct_home()
     assert "HOME" not in os.environ
 
 
-def test_a_command_does_not_write_below_the_folder_it_is_run_in(shared_server: S3Server, tmp_path: Path) -> None:
+def test_a_command_does_not_write_into_the_current_folder(shared_server: S3Server, tmp_path: Path) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
     home = tmp_path / "home"
     home.mkdir()

@@ -1,4 +1,4 @@
-"""What users import works beside modules of their own with common names."""
+"""The modules that users import work next to users' modules with common names."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ except ClusterError as error:
 OWN = ("data", "records", "train", "cluster", "sandbox", "foundation", "bootstrap", "provision")
 
 
-def test_a_program_with_modules_of_common_names_reads_records(tmp_path: Path) -> None:
+def test_a_program_may_have_modules_of_the_same_names(tmp_path: Path) -> None:
     wheel = pack_package(tmp_path / "cache")
     assert pack_package(tmp_path / "cache") == wheel
     zipfile.ZipFile(wheel.path).extractall(tmp_path / "site")

@@ -1,4 +1,4 @@
-"""RecordIO without MXNet. That MXNet reads it, and shares records out alike: test_reader.py."""
+"""RecordIO without MXNet; test_records.py compares it with MXNet."""
 
 import io
 import struct
@@ -20,7 +20,7 @@ from mxnet_cluster.recordio import (
 )
 from record_files import read_records
 
-# Payloads that are likely to hold the magic number, whole or in pieces, at any alignment.
+# Payloads that often contain the magic number, whole or in pieces, at any alignment.
 PAYLOADS = st.lists(st.sampled_from([MAGIC, MAGIC[:2], MAGIC[2:], b"", b"a", b"bc", b"def", b"ghij"]), max_size=12).map(
     b"".join
 )
@@ -31,15 +31,15 @@ def part(flag: int, body: bytes) -> bytes:
 
 
 @given(st.lists(PAYLOADS | st.binary(max_size=40), max_size=6))
-def test_what_is_written_is_read(payloads: list[bytes]) -> None:
+def test_round_trip(payloads: list[bytes]) -> None:
     assert list(read_records(b"".join(map(encode_record, payloads)))) == payloads
 
 
 @given(PAYLOADS)
 @example(MAGIC)
 @example(MAGIC * 3)
-def test_the_magic_number_stands_aligned_only_where_a_part_begins(payload: bytes) -> None:
-    """A reader that starts in the middle of a file takes every aligned magic number for a beginning."""
+def test_an_aligned_magic_number_begins_a_part(payload: bytes) -> None:
+    """A reader that starts in the middle of a file takes every aligned magic number for the beginning of a part."""
     encoded = encode_record(payload)
     assert len(encoded) % 4 == 0
     at = 0
@@ -80,7 +80,7 @@ def test_bytes_are_those_of_dmlc_core(payload: bytes, encoded: bytes) -> None:
         (part(7, b""), 0, "kind 7"),
     ],
 )
-def test_a_broken_file_is_refused_with_its_place(content: bytes, at: int, what: str) -> None:
+def test_broken_files(content: bytes, at: int, what: str) -> None:
     with pytest.raises(ClusterError, match=rf"x\.rec: .* at byte {at}: .*{what}"):
         list(read_records(content))
 
@@ -92,7 +92,7 @@ def test_records_before_the_break_are_read() -> None:
         next(records)
 
 
-def test_a_payload_beyond_the_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_payload_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mxnet_cluster.recordio.MAX_PAYLOAD_BYTES", 10)  # 512 MiB would only make the test slow
     with pytest.raises(ValueError, match="at most 10 bytes"):
         encode_record(bytes(11))
@@ -116,7 +116,7 @@ def test_the_image_header_is_mxnets() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(23), struct.pack("<IfQQ", 2, 0.0, 7, 0) + bytes(7)])
-def test_a_short_image_record_is_refused(payload: bytes) -> None:
+def test_short_image_records(payload: bytes) -> None:
     with pytest.raises(ClusterError, match="too short"):
         decode_image(payload, name="x")
 
@@ -139,8 +139,8 @@ def test_heads_are_where_the_records_are(payloads: list[bytes]) -> None:
         assert find_head(content[begin:]) == (following[0] - begin if following else None)
 
 
-def test_heads_tell_the_labels() -> None:
-    # An id whose lower half is the magic number: the record is in parts, and its header in the first two.
+def test_labels_of_heads() -> None:
+    # An id whose lower half is the magic number: the record has parts, and its header spans the first two.
     odd: int = struct.unpack("<I", MAGIC)[0]
     images = [
         ImageRecord(labels=(3.0,), record_id=1, image=bytes(9000)),
@@ -153,7 +153,7 @@ def test_heads_tell_the_labels() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 4, 8, 13])
-def test_heads_of_a_file_that_is_cut_short(cut: int) -> None:
+def test_heads_of_a_truncated_file(cut: int) -> None:
     content = encode_record(b"whole") + encode_record(b"cut" + MAGIC * 3 + b"end")
     with pytest.raises(ClusterError, match=r"x\.rec: .* at byte \d+: "):
         list(scan_heads(io.BytesIO(content[:-cut]), name="x.rec", size_bytes=len(content) - cut))

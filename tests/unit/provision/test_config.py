@@ -1,4 +1,4 @@
-"""[provision] of cluster.toml: what is taken, what is refused, and with which words."""
+"""[provision] of cluster.toml: accepted and rejected values."""
 
 import json
 from typing import Any
@@ -39,7 +39,7 @@ def test_every_field_has_a_default_and_a_description() -> None:
         ("ssh_address", "public"),
     ],
 )
-def test_taken(key: str, value: Any) -> None:
+def test_accepts(key: str, value: Any) -> None:
     assert getattr(make(**{key: value}), key) == value
 
 
@@ -66,10 +66,10 @@ def test_a_single_address_becomes_a_network() -> None:
         ("user", "", "must be a Linux user name"),
         ("volume_size_gib", 7, "must be a whole number from 8 to 16384"),
         ("volume_size_gib", 16385, "must be a whole number from 8 to 16384"),
-        ("ssh_from", "0.0.0.0/0", "in effect to everybody"),
+        ("ssh_from", "0.0.0.0/0", "would open ssh to 4,294,967,296 addresses"),
         ("ssh_from", "10.0.0.0/7", "no wider than /8"),
         ("ssh_from", "203.0.113.7/24", "did you mean 203.0.113.0/24"),
-        ("ssh_from", "203.0.113.300", 'must be "auto" (the address this machine is seen with) or an IPv4 network'),
+        ("ssh_from", "203.0.113.300", 'must be "auto" (this machine\'s public address) or an IPv4 network'),
         ("ssh_from", "2001:db8::/32", "or an IPv4 network"),
         ("ssh_from", "my-office", "or an IPv4 network"),
         ("subnet_id", "vpc-0123456789", 'must be "auto" or a subnet id'),
@@ -81,7 +81,7 @@ def test_a_single_address_becomes_a_network() -> None:
         ("efa", 1, "must be true or false"),
     ],
 )
-def test_refused_with_what_is_allowed(key: str, value: Any, words: str) -> None:
+def test_rejects_and_says_what_is_allowed(key: str, value: Any, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make(**{key: value})
     [line] = caught.value.message.splitlines()
@@ -89,23 +89,23 @@ def test_refused_with_what_is_allowed(key: str, value: Any, words: str) -> None:
     assert words in line
 
 
-def test_an_unknown_key_is_refused_with_the_nearest() -> None:
+def test_rejects_an_unknown_key_and_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r'^cluster\.toml: node: unknown key; did you mean "nodes"'):
         make(node=3)
 
 
 @pytest.mark.parametrize("market", ["spot", ["spot"], ("spot",)])
-def test_a_market_alone_is_a_list_of_one(market: Any) -> None:
+def test_a_single_market_is_a_list_of_one(market: Any) -> None:
     assert make(market=market).market == ("spot",)
 
 
 def test_private_addresses_need_a_network() -> None:
-    with pytest.raises(ConfigError, match="needs ssh_from to say a network"):
+    with pytest.raises(ConfigError, match="needs a network in ssh_from"):
         make(ssh_address="private")
     assert make(ssh_address="private", ssh_from="10.0.0.0/16").ssh_from == "10.0.0.0/16"
 
 
-def test_more_nodes_cannot_be_good_enough_than_are_asked_for() -> None:
+def test_min_nodes_is_at_most_nodes() -> None:
     with pytest.raises(ConfigError, match=r"min_nodes = 7 is greater than nodes = 1"):
         make(min_nodes=7, nodes=1)
     assert make(min_nodes=7, nodes=7).min_nodes == 7
@@ -117,16 +117,16 @@ def test_frozen() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "demo", "my-cluster-2", "a" * 32])
-def test_names_taken(name: str) -> None:
+def test_accepts_names(name: str) -> None:
     assert NAME_PATTERN.fullmatch(name)
 
 
 @pytest.mark.parametrize("name", ["", "Demo", "2x", "-x", "a" * 33, "a b", "a/b", "../x", "a\n", "a'b", "$(id)", "ä"])
-def test_names_refused(name: str) -> None:
+def test_rejects_names(name: str) -> None:
     assert not NAME_PATTERN.fullmatch(name)
 
 
-def test_a_setting_that_aws_cannot_meet_is_shown_as_in_the_file() -> None:
+def test_the_error_for_a_setting_that_aws_cannot_satisfy() -> None:
     error = setting_error(ProvisionConfig(), "volume_size_gib", "too small", hint="more")
     assert error.message == "[provision] volume_size_gib = 100: too small"
     assert error.exit_code == 2

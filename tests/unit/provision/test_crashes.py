@@ -1,6 +1,6 @@
-"""`up` and `down` killed at every API call and every fsync; test_provision_machine.py has them in any order.
+"""`up` and `down` killed at every API call and every fsync; test_any_order.py runs them in any order.
 
-`make test-all` takes every point, before and after; `make test` a third of the states of the world that a kill leaves.
+`make test-all` kills before and after every point; `make test` covers a third of the states that a kill can leave.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ ALL = pytest.param(True, marks=pytest.mark.slow)
 
 
 def find_points(world: World, act: str) -> list[str]:
-    """The API calls and fsyncs of an act, in their order; it is carried out."""
+    """Runs `up` or `down`, and returns its API calls and fsyncs."""
     world.calls.made.clear()
     if act == "up":
         world.up(make_config())
@@ -28,10 +28,10 @@ def find_points(world: World, act: str) -> list[str]:
 
 
 def plan_kills(points: list[str], *, everything: bool, which: int) -> list[tuple[int, bool]]:
-    """Where to kill: (point, before). Every point before and after; or a third of the states that a kill can leave.
+    """Where to kill: (point, before). Every point before and after, or a third of the states that a kill can leave.
 
-    Between two reads nothing changes: just after the one is just before the other, so they count once. which: 0 or 1,
-    so that the two ways on after a kill share the states; both have the first and the last.
+    Between two reads nothing changes, so after the first and before the second count once. which: 0 or 1, so that the
+    two checks divide the states; both have the first and the last.
     """
     if everything:
         return [(number, before) for number in range(len(points)) for before in (True, False)]
@@ -55,7 +55,7 @@ def check_down(world: World) -> None:
 
 
 def check_both(world: World) -> None:
-    """`up` completes it, finds then nothing to do, and `down` leaves nothing."""
+    """`up` completes it, a second one has nothing to do, and `down` leaves nothing."""
     check_up(world)
     assert not world.prepare(make_config())
     check_down(world)
@@ -70,12 +70,12 @@ def check_both(world: World) -> None:
 def test_killed_at_every_point(
     world: World, tmp_path: Path, act: str, check: Callable[[World], None], which: int, *, everything: bool
 ) -> None:
-    """The key stays on this machine until nothing is left that needs it: `up` after `down` finds it, or makes it."""
+    """`down` deletes the private key last, so an `up` after it finds or makes one."""
     if act == "down":
         world.up(make_config())
     points = find_points(world, act)
     assert len(points) > 10
-    check(world)  # also to have in this process all that botocore reads once
+    check(world)  # botocore also loads its data, which the forked processes share
     world.reset(tmp_path / "before")
     if act == "down":
         world.up(make_config())
@@ -91,7 +91,7 @@ def test_killed_at_every_point(
 
 
 def kill_after_launch(world: World) -> None:
-    """`up`, killed when its launch has taken effect and nobody was told."""
+    """`up`, killed after its launch took effect."""
     plan = world.prepare(make_config())
     with pytest.raises(Killed):
         up(plan, clients=world.clients, files=world.files, report=kill_on_done_launch)
@@ -121,7 +121,7 @@ def test_down_waits_for_a_launch_that_ec2_does_not_list_yet(late_world: World) -
 
 
 @pytest.mark.parametrize("step", ["make key pair", "make security group", "make placement group"])
-def test_down_waits_for_what_was_just_made_and_is_not_listed_yet(late_world: World, step: str) -> None:
+def test_down_waits_until_new_resources_are_listed(late_world: World, step: str) -> None:
     def kill(event: Event) -> None:
         if event.kind == "done" and event.what.startswith(step):
             raise Killed(event.what)
@@ -140,7 +140,7 @@ def test_up_with_other_settings_waits_for_the_interrupted_launch(late_world: Wor
     assert [node.index for node in late_world.up(make_config(nodes=3)).nodes] == [0, 1, 2]
 
 
-def test_a_token_does_not_bring_back_nodes_that_ended(late_world: World) -> None:
+def test_a_token_does_not_return_ended_nodes(late_world: World) -> None:
     kill_after_launch(late_world)
     ec2 = late_world.clients.ec2
     ids = [i["InstanceId"] for r in describe_all(late_world) for i in r["Instances"]]
@@ -150,13 +150,13 @@ def test_a_token_does_not_bring_back_nodes_that_ended(late_world: World) -> None
 
 
 def describe_all(world: World) -> list[Any]:
-    """When the lists have caught up."""
+    """After the lists have caught up."""
     world.time.sleep(10)
     return list(world.clients.ec2.describe_instances()["Reservations"])
 
 
-def test_a_token_is_forgotten_once_its_nodes_are_seen_and_ended(world: World) -> None:
-    """EC2 answers a repeated token with the instances of the first call, even when these are terminated by now."""
+def test_drops_a_token_once_its_nodes_are_listed(world: World) -> None:
+    """EC2 answers a repeated token with the instances of the first call, even if they are terminated."""
     kill_after_launch(world)
     first = {node.instance_id for node in world.up(make_config()).nodes}
     world.resize(make_config(nodes=0))
@@ -168,7 +168,7 @@ def test_a_token_is_forgotten_once_its_nodes_are_seen_and_ended(world: World) ->
     assert world.files.launches() == ()
 
 
-def test_a_resize_to_nothing_ends_what_an_interrupted_launch_has_launched(late_world: World) -> None:
+def test_resize_to_0_ends_the_nodes_of_an_interrupted_launch(late_world: World) -> None:
     kill_after_launch(late_world)
 
     late_world.resize(make_config(nodes=0))

@@ -1,4 +1,4 @@
-"""A cluster that is not what cluster.toml asks for is not used without a word."""
+"""How a cluster differs from cluster.toml."""
 
 from typing import Any
 
@@ -22,7 +22,11 @@ def nodes(*types: str) -> list[Node]:
         ({"nodes": 4}, ("c5.xlarge",) * 2, ["nodes = 4, and the cluster has 2 (cluster up"]),
         ({"nodes": 4, "min_nodes": 2}, ("c5.xlarge",) * 2, []),
         ({"nodes": 4, "min_nodes": 3}, ("c5.xlarge",) * 2, ["nodes = 4, and the cluster has 2 (cluster up"]),
-        ({"nodes": 1}, ("c5.xlarge",) * 2, ["nodes = 1, and the cluster has 2 (cluster resize 1 ends the others)"]),
+        (
+            {"nodes": 1},
+            ("c5.xlarge",) * 2,
+            ["nodes = 1, and the cluster has 2 (cluster resize 1 terminates the others)"],
+        ),
         ({"subnet_id": "subnet-00000001"}, ("c5.xlarge",) * 2, []),
         (
             {"subnet_id": "subnet-00000002"},
@@ -37,7 +41,7 @@ def nodes(*types: str) -> list[Node]:
         ),
     ],
 )
-def test_what_differs_is_said(keys: dict[str, Any], there: tuple[str, ...], said: list[str]) -> None:
+def test_warns_of_differences(keys: dict[str, Any], there: tuple[str, ...], said: list[str]) -> None:
     found = list(find_differences(ProvisionConfig(**keys), nodes(*there)))
     assert len(found) == len(said)
     assert all(words in line for words, line in zip(said, found, strict=True))

@@ -1,4 +1,4 @@
-"""What is kept on the user's machine: the key, the journal, the lock."""
+"""Files on the user's machine: the key, the journal, the lock."""
 
 import os
 import re
@@ -28,14 +28,14 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_nothing_is_made_before_it_is_needed(files: ClusterFiles) -> None:
+def test_reading_makes_no_files(files: ClusterFiles) -> None:
     assert files.find_public_key() is None
     assert files.launches() == ()
     assert not files.exist
     assert not files.root.parent.exists()
 
 
-def test_the_key_is_the_owners_alone_and_stays(files: ClusterFiles) -> None:
+def test_only_the_owner_can_read_the_key(files: ClusterFiles) -> None:
     public_key = files.make_key()
 
     assert public_key.startswith("ssh-ed25519 ")
@@ -44,7 +44,7 @@ def test_the_key_is_the_owners_alone_and_stays(files: ClusterFiles) -> None:
     assert [path.name for path in files.root.iterdir()] == ["id_ed25519"]
 
 
-def test_the_key_is_one_that_openssh_reads(files: ClusterFiles) -> None:
+def test_openssh_reads_the_key(files: ClusterFiles) -> None:
     public_key = files.make_key()
 
     read = subprocess.run(
@@ -53,12 +53,12 @@ def test_the_key_is_one_that_openssh_reads(files: ClusterFiles) -> None:
     assert normal_public_key(read.stdout) == public_key
 
 
-def test_keys_differ_each_time() -> None:
+def test_keys_are_random() -> None:
     assert public_key_of(make_private_key()) != public_key_of(make_private_key())
 
 
 @pytest.mark.parametrize("content", [b"", b"not a key", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"])
-def test_a_file_that_is_no_key_is_not_overwritten(files: ClusterFiles, content: bytes) -> None:
+def test_does_not_overwrite_a_file_that_is_not_a_key(files: ClusterFiles, content: bytes) -> None:
     files.root.mkdir(parents=True)
     files.private_key.write_bytes(content)
 
@@ -67,7 +67,7 @@ def test_a_file_that_is_no_key_is_not_overwritten(files: ClusterFiles, content: 
     assert files.private_key.read_bytes() == content
 
 
-def test_a_key_with_a_passphrase_is_refused(files: ClusterFiles) -> None:
+def test_rejects_a_key_with_a_passphrase(files: ClusterFiles) -> None:
     files.make_key()
     subprocess.run(
         ["ssh-keygen", "-p", "-q", "-N", "secret", "-f", str(files.private_key)], check=True, capture_output=True
@@ -81,7 +81,7 @@ def token(files: ClusterFiles, digest: str, now: float = 1000.0) -> str:
     return files.client_token(digest, indices=(0, 1), now=now)
 
 
-def test_a_token_is_kept_for_its_request_until_it_is_forgotten(files: ClusterFiles) -> None:
+def test_keeps_a_token_for_its_request(files: ClusterFiles) -> None:
     first = token(files, "a")
 
     assert token(ClusterFiles(files.root), "a") == first  # another process
@@ -96,8 +96,8 @@ def test_a_token_is_kept_for_its_request_until_it_is_forgotten(files: ClusterFil
     assert token(files, "a") != first
 
 
-def test_what_was_launched_stays_known_when_its_token_is_forgotten(files: ClusterFiles) -> None:
-    """Whichever way a launch ends: its answer was seen, it was found by its token, its request was made anew."""
+def test_instances_stay_known_without_their_token(files: ClusterFiles) -> None:
+    """However a launch ends: with its response, found by its token, or with a new request."""
     answered, found, _ = (token(files, digest) for digest in ("answered", "found", "left"))
     files.note_launched("answered", ["i-1"])
     files.note_launched("left", ["i-4"])
@@ -113,7 +113,7 @@ def test_what_was_launched_stays_known_when_its_token_is_forgotten(files: Cluste
     assert ClusterFiles(files.root).known_instances().instance_ids == {"i-1", "i-2", "i-3", "i-4", "i-5"}
 
 
-def test_pinned_host_keys_and_the_private_key_are_known(files: ClusterFiles) -> None:
+def test_knows_pinned_host_keys_and_the_private_key(files: ClusterFiles) -> None:
     assert files.known_instances() == KnownInstances()
     public_key = files.make_key()
     files.known_hosts.write_text("i-1 ssh-ed25519 AAAA\n\ni-2 ssh-ed25519 BBBB\n")
@@ -122,7 +122,7 @@ def test_pinned_host_keys_and_the_private_key_are_known(files: ClusterFiles) -> 
     assert files.known_instances().public_key is None
 
 
-def test_a_token_that_is_too_old_is_not_used_again(files: ClusterFiles) -> None:
+def test_does_not_reuse_an_old_token(files: ClusterFiles) -> None:
     first = token(files, "a")
 
     assert token(files, "a", now=1000.0 + TOKEN_LIFETIME_S - 1) == first
@@ -131,7 +131,7 @@ def test_a_token_that_is_too_old_is_not_used_again(files: ClusterFiles) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"launches": [{}]}', '{"launches": [{"digest": 1}]}', "null"])
-def test_a_damaged_journal_is_not_passed_over(files: ClusterFiles, content: str) -> None:
+def test_a_damaged_journal_is_an_error(files: ClusterFiles, content: str) -> None:
     files.root.mkdir(parents=True)
     files.journal.write_text(content)
 
@@ -140,7 +140,7 @@ def test_a_damaged_journal_is_not_passed_over(files: ClusterFiles, content: str)
     assert str(files.journal) in str(caught.value.hint)
 
 
-def test_a_half_written_file_of_a_crash_is_no_obstacle(files: ClusterFiles) -> None:
+def test_ignores_and_removes_unfinished_files(files: ClusterFiles) -> None:
     files.root.mkdir(parents=True)
     (files.root / f"{UNFINISHED}abc").write_text("half")
 
@@ -151,7 +151,7 @@ def test_a_half_written_file_of_a_crash_is_no_obstacle(files: ClusterFiles) -> N
 
 
 @pytest.mark.parametrize("damaged", [b"", b"[]", b"{", b"\xff"])
-def test_addresses_are_a_hint_and_no_more(files: ClusterFiles, damaged: bytes) -> None:
+def test_damaged_addresses_are_ignored(files: ClusterFiles, damaged: bytes) -> None:
     assert files.addresses() == {}
     files.keep_addresses({"i-1": "198.18.0.2"})
     assert files.addresses() == {"i-1": "198.18.0.2"}
@@ -161,7 +161,7 @@ def test_addresses_are_a_hint_and_no_more(files: ClusterFiles, damaged: bytes) -
     assert not files.root.exists()
 
 
-def test_forget_leaves_what_is_not_ours(files: ClusterFiles) -> None:
+def test_forget_keeps_other_files(files: ClusterFiles) -> None:
     files.make_key()
     files.known_hosts.write_text("")
     (files.root / "notes").write_text("mine")
@@ -197,7 +197,7 @@ def test_the_lock_names_its_holder_and_ends_with_it(files: ClusterFiles) -> None
 
 @contextmanager
 def no_space() -> Iterator[None]:
-    """No file of this process can grow: what a full disk is to it. Not longer than needed: pytest's own log is one."""
+    """Like a full disk: no file of this process can grow, not even pytest's log."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
@@ -206,7 +206,7 @@ def no_space() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_is_not_in_the_way_of_the_lock(files: ClusterFiles) -> None:
+def test_the_lock_works_on_a_full_disk(files: ClusterFiles) -> None:
     said = ""
     with no_space(), files.locked():
         try:
@@ -222,7 +222,7 @@ def lock(files: ClusterFiles) -> None:
 
 
 @pytest.mark.parametrize("act", [ClusterFiles.make_key, lambda files: token(files, "a"), lock])
-def test_a_folder_that_cannot_be_made_is_said_plainly(tmp_path: Path, act: Callable[[ClusterFiles], object]) -> None:
+def test_a_folder_that_cannot_be_made(tmp_path: Path, act: Callable[[ClusterFiles], object]) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(ClusterError, match=r"cannot (make|read) .*: Not a directory") as caught:
@@ -230,7 +230,7 @@ def test_a_folder_that_cannot_be_made_is_said_plainly(tmp_path: Path, act: Calla
     assert caught.value.hint
 
 
-def test_what_cannot_be_removed_is_named(files: ClusterFiles) -> None:
+def test_a_file_that_cannot_be_removed(files: ClusterFiles) -> None:
     files.root.mkdir(parents=True)
     files.journal.mkdir()
     with pytest.raises(ClusterError, match=r"cannot remove .*journal.json: Is a directory"):
@@ -238,9 +238,7 @@ def test_what_cannot_be_removed_is_named(files: ClusterFiles) -> None:
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
-def test_a_write_that_breaks_off_leaves_what_was_there(
-    files: ClusterFiles, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_a_failed_write_keeps_the_old_file(files: ClusterFiles, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     first = token(files, "a")
 
     def full(*_: object) -> None:

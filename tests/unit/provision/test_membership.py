@@ -1,7 +1,6 @@
-"""Which instances are nodes: the tag is a claim, and three conditions decide."""
+"""Which instances are nodes: the tag is only a claim; three conditions decide."""
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,17 +11,10 @@ from cluster.views.terminal import escape
 from foundation.errors import ClusterError, NotFoundError
 from provision.describe import ClusterSummary
 from provision.membership import Claim, KnownInstances, find_known, find_membership, find_problems, no_nodes
-from provision.model import ClusterState, KeyPair, SecurityGroup, UntrustedInstance
-from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node
+from provision.model import ClusterState, KeyPair, UntrustedInstance
+from provision_world import LAUNCHED_AT, NAME, PUBLIC_KEY, World, make_config, make_group, make_key, make_node
 
-OURS = KeyPair(key_name="cluster-demo", public_key="ssh-ed25519 AAAA", ours=True)
-KEY = "ssh-ed25519 AAAA"
-
-
-def make_group(group_id: str, *, ours: bool = True) -> SecurityGroup:
-    return SecurityGroup(
-        group_id=group_id, vpc_id="vpc-1", ours=ours, ssh_from=(), ssh_open_to=(), open_to_members=True
-    )
+OURS = make_key()
 
 
 def make_claim(**values: Any) -> Claim:
@@ -66,34 +58,32 @@ def make_untrusted(**values: Any) -> UntrustedInstance:
         ({"key_name": None}, OURS, ["sg-1"], "it has no key pair, not 'cluster-demo'"),
         (
             {},
-            KeyPair(key_name="cluster-demo", public_key=KEY, ours=False),
+            make_key(ours=False),
             ["sg-1"],
             "does not carry the cluster's tag",
         ),
-        ({}, replace(OURS, public_key="ssh-ed25519 B"), ["sg-1"], "is not the one on this machine"),
+        ({}, make_key("ssh-ed25519 B"), ["sg-1"], "is not the one on this machine"),
         ({"group_ids": frozenset({"sg-7"})}, OURS, ["sg-1"], "its security group is sg-7, not sg-1"),
         ({"group_ids": frozenset()}, OURS, ["sg-1"], "its security group is none, not sg-1"),
         ({}, OURS, [], "its security group is sg-1, not cluster-demo, which does not exist"),
     ],
 )
-def test_who_can_be_a_node(
+def test_which_instances_can_be_nodes(
     claim: dict[str, Any], key_pair: KeyPair | None, groups: list[str], problem: str | None
 ) -> None:
     membership = find_membership(
         name=NAME,
         key_pair=key_pair,
-        groups=[*(make_group(group) for group in groups), make_group("sg-x", ours=False)],
-        known=KnownInstances(public_key=KEY),
+        groups=[*(make_group(group_id=group) for group in groups), make_group(group_id="sg-x", ours=False)],
+        known=KnownInstances(public_key=PUBLIC_KEY),
     )
     problems = find_problems(make_claim(**claim), membership)
     assert len(problems) == (problem is not None)
     assert problem is None or problem in problems[0]
 
 
-def test_a_group_of_the_same_name_that_is_not_the_clusters_does_not_count() -> None:
-    membership = find_membership(
-        name=NAME, key_pair=OURS, groups=[make_group("sg-1", ours=False)], known=KnownInstances()
-    )
+def test_ignores_a_group_of_the_same_name_that_is_not_ours() -> None:
+    membership = find_membership(name=NAME, key_pair=OURS, groups=[make_group(ours=False)], known=KnownInstances())
     assert find_problems(make_claim(), membership)
 
 
@@ -106,7 +96,7 @@ def test_a_group_of_the_same_name_that_is_not_the_clusters_does_not_count() -> N
         ([{}], {"tokens": {"another"}}, []),
         ([{"client_token": None}], {"tokens": {"a-token"}}, []),
         ([{}, {"instance_id": "i-2"}], {"tokens": {"a-token"}}, ["i-1", "i-2"]),
-        # The token of our launch, which anyone may read, used again in another zone: which one is ours is not known.
+        # Our token, which anyone can read, used again in another zone: either may be ours.
         ([{}, {"instance_id": "i-2", "reservation_id": "r-2"}], {"tokens": {"a-token"}}, []),
         (
             [{}, {"instance_id": "i-2", "reservation_id": "r-2"}],
@@ -115,14 +105,14 @@ def test_a_group_of_the_same_name_that_is_not_the_clusters_does_not_count() -> N
         ),
     ],
 )
-def test_what_this_machine_knows(
+def test_which_instances_this_machine_knows(
     claims: list[dict[str, Any]], known: dict[str, Collection[str]], expected: list[str]
 ) -> None:
     asked = KnownInstances(**{key: frozenset(value) for key, value in known.items()})
     assert sorted(find_known([make_claim(**claim) for claim in claims], asked)) == expected
 
 
-def test_without_nodes_the_error_names_those_that_could_be_adopted() -> None:
+def test_the_error_without_nodes_names_those_to_adopt() -> None:
     error = no_nodes(ClusterState(name=NAME, untrusted=(make_untrusted(),)))
     assert isinstance(error, NotFoundError)
     assert error.message == (
@@ -133,7 +123,7 @@ def test_without_nodes_the_error_names_those_that_could_be_adopted() -> None:
 
 
 def launch_alike(world: World, **changes: Any) -> str:
-    """Somebody else's launch, with the request of our own: the same tags, key pair and group."""
+    """Another user's launch with our tags, key pair and group."""
     [reservation] = [r for r in world.clients.ec2.describe_instances()["Reservations"] if r["Instances"]][:1]
     node = reservation["Instances"][0]
     request: Any = {
@@ -150,7 +140,7 @@ def launch_alike(world: World, **changes: Any) -> str:
     return world.clients.ec2.run_instances(**request)["Instances"][0]["InstanceId"]
 
 
-def test_an_instance_that_claims_a_place_neither_takes_nor_blocks_it(world: World) -> None:
+def test_an_instance_with_our_tags_does_not_take_an_index(world: World) -> None:
     nodes = {node.instance_id for node in world.up(make_config()).nodes}
     alike = launch_alike(world)
     world.time.sleep(60)
@@ -171,7 +161,7 @@ def test_an_instance_that_claims_a_place_neither_takes_nor_blocks_it(world: Worl
     assert not world.resources()
 
 
-def test_an_instance_with_another_key_does_not_keep_a_new_machine_from_making_the_cluster(world: World) -> None:
+def test_an_instance_with_another_key_does_not_prevent_a_launch(world: World) -> None:
     world.up(make_config())
     launch_alike(world, KeyName="")
     world.resize(make_config(nodes=0))
@@ -179,16 +169,16 @@ def test_an_instance_with_another_key_does_not_keep_a_new_machine_from_making_th
     assert len(world.up(make_config()).nodes) == 2
 
 
-def test_a_machine_without_the_key_launches_nothing_beside_instances_of_the_cluster(world: World) -> None:
+def test_a_machine_without_the_key_launches_no_nodes(world: World) -> None:
     world.up(make_config())
     for path in world.files.root.iterdir():
         path.unlink()
 
-    with pytest.raises(ClusterError, match="has 2 nodes, which only its private key can reach"):
+    with pytest.raises(ClusterError, match="private key of cluster demo is not on this machine"):
         world.up(make_config())
 
 
-def test_nodes_of_a_version_without_adoption_are_known_by_their_pinned_host_keys(world: World) -> None:
+def test_pinned_host_keys_make_nodes_known(world: World) -> None:
     ids = [node.instance_id for node in world.up(make_config()).nodes]
     world.files.journal.unlink()
     assert world.describe().nodes == ()
@@ -198,7 +188,7 @@ def test_nodes_of_a_version_without_adoption_are_known_by_their_pinned_host_keys
     assert [node.instance_id for node in world.describe().nodes] == ids
 
 
-def test_a_node_that_was_taken_out_of_the_group_is_a_node_no_more(world: World) -> None:
+def test_a_node_outside_the_group_is_not_trusted(world: World) -> None:
     first, second = world.up(make_config()).nodes
     ec2 = world.clients.ec2
     other = ec2.create_security_group(GroupName="other", Description="other", VpcId=first.vpc_id or "")["GroupId"]
@@ -211,14 +201,14 @@ def test_a_node_that_was_taken_out_of_the_group_is_a_node_no_more(world: World) 
     assert "its security group is" in state.untrusted[0].why
 
 
-def test_a_list_warns_of_clusters_whose_key_is_here() -> None:
+def test_the_list_warns_of_clusters_whose_key_is_here() -> None:
     clusters = [ClusterSummary(name=name, untrusted=(make_untrusted(),)) for name in ("demo", "lab")]
     shown = render_clusters(clusters, region="us-east-1", prices={}, keys_here={"demo"}, now=LAUNCHED_AT).splitlines()
     assert shown[3:] == ["demo: 1 instance with its tag is not trusted: i-9 (cluster status says why)"]
     assert shown[1].split()[1:3] == ["1", "running"]
 
 
-def test_adopt_chooses_among_what_is_not_trusted() -> None:
+def test_adopt_chooses_untrusted_instances() -> None:
     one, other = make_untrusted(), make_untrusted(instance_id="i-8", problems=("its key pair is 'mine'",))
     state = ClusterState(name=NAME, nodes=(make_node(0),), untrusted=(one, other))
     assert choose(state, ()) == (one, other)
@@ -229,7 +219,7 @@ def test_adopt_chooses_among_what_is_not_trusted() -> None:
         choose(state, ("i-7",))
 
 
-def test_what_an_instance_says_of_itself_cannot_write_to_the_terminal() -> None:
+def test_an_instances_tags_cannot_control_the_terminal() -> None:
     harmless = render_candidates([make_untrusted(owner="eve", key_name="eve")])
     shown = render_candidates([make_untrusted(owner="arn:aws:iam::1:user/\x1b]0;eve\x07\nnode-0", key_name="\x1b[2J")])
     assert len(shown.splitlines()) == len(harmless.splitlines())  # it cannot look like another instance

@@ -1,4 +1,4 @@
-"""stop, start and allow: what is planned for which state, and what is said of it."""
+"""stop, start and allow: the plan for each state, and the messages."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,36 +8,18 @@ import pytest
 from cluster.commands.adopt import render_allowed
 from cluster.commands.stop import render_stopped
 from foundation.errors import ClusterError, NotFoundError
-from provision.model import ClusterState, KeyPair, Node, SecurityGroup
+from provision.model import ClusterState, Node, SecurityGroup
 from provision.pause import StartInstances, StopInstances, WaitForStopped, plan_allow, plan_start, plan_stop
 from provision.plan import Step
 from provision.resources.security_group import AuthorizeIngress, RevokeIngress
-from provision_world import CALLER_NETWORK, NAME, make_node
+from provision_world import CALLER_NETWORK, NAME, PUBLIC_KEY, make_group, make_node, make_state
 
 OTHER = "198.51.100.1/32"
-KEY = "ssh-ed25519 AAAA"
 BY_HAND = "also from 192.0.2.0/24, by rules that were made by hand"
 
 
-def make_group(**values: Any) -> SecurityGroup:
-    defaults: dict[str, Any] = {
-        "group_id": "sg-1",
-        "vpc_id": "vpc-1",
-        "ours": True,
-        "ssh_from": (CALLER_NETWORK,),
-        "ssh_open_to": (CALLER_NETWORK,),
-        "open_to_members": True,
-    }
-    return SecurityGroup(**{**defaults, **values})
-
-
-def make_state(*nodes: Node, **values: Any) -> ClusterState:
-    key = KeyPair(key_name="cluster-demo", public_key=KEY, ours=True)
-    return ClusterState(**{"name": NAME, "nodes": nodes, "security_groups": (make_group(),), "key_pair": key, **values})
-
-
 def start(state: ClusterState, **values: Any) -> tuple[Step, ...]:
-    asked: dict[str, Any] = {"ssh_from": CALLER_NETWORK, "ssh_address": "public", "local_key": KEY, **values}
+    asked: dict[str, Any] = {"ssh_from": CALLER_NETWORK, "ssh_address": "public", "local_key": PUBLIC_KEY, **values}
     return plan_start(state, **asked).steps
 
 
@@ -60,11 +42,11 @@ RUNNING, PENDING, STOPPING, STOPPED = (
         ((replace(STOPPED, market="spot"),), ()),
     ],
 )
-def test_what_stop_plans(nodes: tuple[Node, ...], wanted: tuple[Step, ...]) -> None:
+def test_stop(nodes: tuple[Node, ...], wanted: tuple[Step, ...]) -> None:
     assert plan_stop(make_state(*nodes)).steps == wanted
 
 
-def test_spot_instances_are_not_stopped() -> None:
+def test_stop_rejects_spot_instances() -> None:
     spot = replace(RUNNING, market="spot")
     with pytest.raises(ClusterError, match=r"^nodes 0-1 of cluster demo are spot instances") as caught:
         plan_stop(make_state(spot, replace(PENDING, market="spot")))
@@ -86,18 +68,18 @@ def test_spot_instances_are_not_stopped() -> None:
         ),
     ],
 )
-def test_what_start_plans(nodes: tuple[Node, ...], wanted: tuple[Step, ...]) -> None:
+def test_start(nodes: tuple[Node, ...], wanted: tuple[Step, ...]) -> None:
     assert start(make_state(*nodes)) == wanted
 
 
-def test_start_takes_nodes_without_a_public_address_when_they_are_reached_without() -> None:
+def test_start_needs_no_public_address_for_private_ones() -> None:
     hidden = replace(RUNNING, public_ip=None)
     asleep = replace(STOPPED, public_ip=None)
     steps = start(make_state(hidden, asleep), ssh_address="private")
     assert steps == (StartInstances(nodes=(asleep,), public_address=False),)
 
 
-def test_start_lets_the_caller_in_first() -> None:
+def test_start_first_allows_ssh_from_the_caller() -> None:
     assert start(make_state(STOPPED), ssh_from=OTHER) == (
         AuthorizeIngress(group_id="sg-1", ssh_from=OTHER, members=False),
         RevokeIngress(group_id="sg-1", ssh_from=(CALLER_NETWORK,)),
@@ -105,13 +87,15 @@ def test_start_lets_the_caller_in_first() -> None:
     )
 
 
-@pytest.mark.parametrize(("key", "said"), [(None, "is not on this machine"), ("ssh-ed25519 BBBB", "another one")])
+@pytest.mark.parametrize(
+    ("key", "said"), [(None, "is not on this machine"), ("ssh-ed25519 BBBB", "is not the one on this machine")]
+)
 def test_what_this_machine_cannot_reach_is_not_started(key: str | None, said: str) -> None:
     with pytest.raises(ClusterError, match=said):
         start(make_state(STOPPED), local_key=key)
 
 
-def test_where_there_are_no_nodes_there_is_nothing_to_stop_or_start() -> None:
+def test_stop_and_start_need_nodes() -> None:
     with pytest.raises(NotFoundError, match="no nodes to stop"):
         plan_stop(make_state())
     with pytest.raises(NotFoundError, match="no nodes to start"):
@@ -133,7 +117,7 @@ def test_where_there_are_no_nodes_there_is_nothing_to_stop_or_start() -> None:
             make_group(ssh_from=(OTHER, CALLER_NETWORK), ssh_open_to=(OTHER, CALLER_NETWORK)),
             (RevokeIngress(group_id="sg-1", ssh_from=(OTHER,)),),
         ),
-        # By hand, the very network that is asked for: there is nothing to add, and it stays by hand.
+        # Someone allowed the same network by hand: nothing to add.
         (make_group(ssh_from=()), ()),
         (
             make_group(ssh_from=(), ssh_open_to=("192.0.2.0/24",)),
@@ -142,11 +126,11 @@ def test_where_there_are_no_nodes_there_is_nothing_to_stop_or_start() -> None:
         (make_group(open_to_members=False), (AuthorizeIngress(group_id="sg-1", ssh_from=None, members=True),)),
     ],
 )
-def test_what_allow_plans(group: SecurityGroup, wanted: tuple[Step, ...]) -> None:
+def test_allow(group: SecurityGroup, wanted: tuple[Step, ...]) -> None:
     assert plan_allow(make_state(RUNNING, security_groups=(group,)), ssh_from=CALLER_NETWORK).steps == wanted
 
 
-def test_allow_takes_the_group_that_the_nodes_are_in() -> None:
+def test_allow_uses_the_nodes_group() -> None:
     groups = (make_group(group_id="sg-0", vpc_id="vpc-0"), make_group())
     plan = plan_allow(make_state(RUNNING, security_groups=groups), ssh_from=OTHER)
     assert plan.steps[0] == AuthorizeIngress(group_id="sg-1", ssh_from=OTHER, members=False)
@@ -155,12 +139,12 @@ def test_allow_takes_the_group_that_the_nodes_are_in() -> None:
 @pytest.mark.parametrize(
     ("nodes", "groups", "said"),
     [
-        ((), (), "there is no such cluster"),
-        ((), (make_group(ours=False),), "there is no such cluster"),
-        ((RUNNING,), (), "the security group cluster-demo is gone"),
+        ((), (), "no such cluster"),
+        ((), (make_group(ours=False),), "no such cluster"),
+        ((RUNNING,), (), "the security group cluster-demo is missing"),
     ],
 )
-def test_where_nobody_can_be_let_in(nodes: tuple[Node, ...], groups: tuple[SecurityGroup, ...], said: str) -> None:
+def test_allow_needs_a_security_group(nodes: tuple[Node, ...], groups: tuple[SecurityGroup, ...], said: str) -> None:
     with pytest.raises(NotFoundError, match=said):
         plan_allow(make_state(*nodes, security_groups=groups), ssh_from=OTHER)
 
@@ -179,10 +163,10 @@ def test_where_nobody_can_be_let_in(nodes: tuple[Node, ...], groups: tuple[Secur
         ([], [CALLER_NETWORK], f"ssh is allowed from {CALLER_NETWORK}, as it was"),
     ],
 )
-def test_allow_says_what_was_and_what_is(before: list[str], open_to: list[str], said: str) -> None:
+def test_allow_reports_the_networks_before_and_after(before: list[str], open_to: list[str], said: str) -> None:
     assert render_allowed(before, open_to, ssh_from=CALLER_NETWORK) == said
 
 
 @pytest.mark.parametrize(("price", "said"), [(0.08, "$16.00 a month"), (None, "unknown a month")])
-def test_what_a_stopped_cluster_costs(price: float | None, said: str) -> None:
+def test_stop_reports_the_cost_of_the_disks(price: float | None, said: str) -> None:
     assert said in render_stopped(NAME, disks_gib=200, usd_per_gib_month=price)

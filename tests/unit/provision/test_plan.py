@@ -1,4 +1,4 @@
-"""What `up` and `resize` decide, as tables of states."""
+"""The plans of `up` and `resize`, as tables of states."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,51 +15,38 @@ from provision.resources.instances import TerminateInstances, WaitForRunning, Wa
 from provision.resources.key_pair import DeleteKeyPair, ImportKeyPair
 from provision.resources.launch import LaunchNodes
 from provision.resources.placement_group import PlacementGroup
+from provision.resources.run_instances import NodeSpec
 from provision.resources.security_group import AuthorizeIngress, CreateSecurityGroup, DeleteSecurityGroup, RevokeIngress
 from provision.up import plan_resize, plan_up
 from provision_world import (
     CALLER_NETWORK,
     NAME,
+    PUBLIC_KEY,
     World,
     make_config,
+    make_group,
+    make_key,
     make_node,
     make_option,
     make_preflight,
+    make_state,
     make_wanted,
-)
+)  # fmt: skip
 
-OUR_KEY = "ssh-ed25519 AAAAours"
 OTHER_KEY = "ssh-ed25519 AAAAother"
-GROUP = SecurityGroup(
-    group_id="sg-1",
-    vpc_id="vpc-1",
-    ours=True,
-    ssh_from=(CALLER_NETWORK,),
-    ssh_open_to=(CALLER_NETWORK,),
-    open_to_members=True,
-)
+GROUP = make_group()
 MAKE_KEY = ImportKeyPair(key_name="cluster-demo", is_made=True)
 IMPORT_KEY = ImportKeyPair(key_name="cluster-demo")
 DELETE_KEY = DeleteKeyPair(key_name="cluster-demo")
 TWO_NODES = (make_node(0), make_node(1))
 
 
-def key(public_key: str | None = OUR_KEY, *, ours: bool = True) -> KeyPair:
-    return KeyPair(key_name="cluster-demo", public_key=public_key, ours=ours)
-
-
-def group(**values: Any) -> SecurityGroup:
-    fields = {name: getattr(GROUP, name) for name in SecurityGroup.__slots__}
-    return SecurityGroup(**{**fields, **values})
-
-
 def state(**values: Any) -> ClusterState:
-    whole: dict[str, Any] = {"nodes": TWO_NODES, "key_pair": key(), "security_groups": (GROUP,)}
-    return ClusterState(name=NAME, **{**whole, **values})
+    return make_state(**{"nodes": TWO_NODES, **values})
 
 
 def whole_plan(
-    from_state: ClusterState, *, local_key: str | None = OUR_KEY, preflight: Any = None, **settings: Any
+    from_state: ClusterState, *, local_key: str | None = PUBLIC_KEY, preflight: Any = None, **settings: Any
 ) -> Plan:
     wanted = make_wanted(config=make_config(**settings), state=from_state, local_key=local_key)
     return plan_up(replace(wanted, preflight=(preflight or make_preflight()) if wanted.missing else None))
@@ -86,12 +73,9 @@ def test_from_nothing_to_everything() -> None:
         CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1"),
         AuthorizeIngress(group_id=None, ssh_from=CALLER_NETWORK, members=True),
         LaunchNodes(
-            indices=(0, 1),
+            nodes=NodeSpec(indices=(0, 1), key_name="cluster-demo", volume_size_gib=100, public_address=True),
             least=2,
             group_id=None,
-            key_name="cluster-demo",
-            volume_size_gib=100,
-            public_address=True,
             options=(make_option(),),
         ),
         WaitForRunning(nodes=2, public_address=True),
@@ -108,19 +92,19 @@ def test_nothing_to_do() -> None:
     ("in_ec2", "here", "nodes", "expected"),
     [
         (None, None, (), (MAKE_KEY,)),
-        (None, OUR_KEY, (), (IMPORT_KEY,)),
-        (None, OUR_KEY, TWO_NODES, (IMPORT_KEY,)),
-        (key(), OUR_KEY, (), ()),
-        (key(), OUR_KEY, TWO_NODES, ()),
-        (key(), None, (), (DELETE_KEY, MAKE_KEY)),
-        (key(), OTHER_KEY, (), (DELETE_KEY, IMPORT_KEY)),
-        (key(None), OUR_KEY, (), (DELETE_KEY, IMPORT_KEY)),
+        (None, PUBLIC_KEY, (), (IMPORT_KEY,)),
+        (None, PUBLIC_KEY, TWO_NODES, (IMPORT_KEY,)),
+        (make_key(), PUBLIC_KEY, (), ()),
+        (make_key(), PUBLIC_KEY, TWO_NODES, ()),
+        (make_key(), None, (), (DELETE_KEY, MAKE_KEY)),
+        (make_key(), OTHER_KEY, (), (DELETE_KEY, IMPORT_KEY)),
+        (make_key(None), PUBLIC_KEY, (), (DELETE_KEY, IMPORT_KEY)),
         (None, None, TWO_NODES, "is not on this machine"),
-        (key(), None, TWO_NODES, "is not on this machine"),
-        (key(), OTHER_KEY, TWO_NODES, "on this machine is another one"),
-        (key(ours=False), None, (), "did not make"),
-        (key(ours=False), OUR_KEY, (), "did not make"),
-        (key(ours=False), OUR_KEY, TWO_NODES, "did not make"),
+        (make_key(), None, TWO_NODES, "is not on this machine"),
+        (make_key(), OTHER_KEY, TWO_NODES, "is not the one on this machine"),
+        (make_key(ours=False), None, (), "did not make"),
+        (make_key(ours=False), PUBLIC_KEY, (), "did not make"),
+        (make_key(ours=False), PUBLIC_KEY, TWO_NODES, "did not make"),
     ],
 )
 def test_key_pair(
@@ -146,25 +130,25 @@ MAKE_GROUP = CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1")
         ((), (MAKE_GROUP, ALLOW_ALL)),
         ((GROUP,), ()),
         (
-            (group(ssh_from=(), ssh_open_to=(), open_to_members=False),),
+            (make_group(ssh_from=(), ssh_open_to=(), open_to_members=False),),
             (AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=True),),
         ),
-        ((group(open_to_members=False),), (AuthorizeIngress(group_id="sg-1", ssh_from=None, members=True),)),
+        ((make_group(open_to_members=False),), (AuthorizeIngress(group_id="sg-1", ssh_from=None, members=True),)),
         (
-            (group(ssh_from=("192.0.2.1/32",), ssh_open_to=("192.0.2.1/32",)),),
+            (make_group(ssh_from=("192.0.2.1/32",), ssh_open_to=("192.0.2.1/32",)),),
             (
                 AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=False),
                 RevokeIngress(group_id="sg-1", ssh_from=("192.0.2.1/32",)),
             ),
         ),
-        # Somebody opened it by hand, for the very network: no rule of ours to add, none to take back.
-        ((group(ssh_from=(), ssh_open_to=(CALLER_NETWORK,)),), ()),
-        ((group(ssh_open_to=(CALLER_NETWORK, "192.0.2.0/24")),), ()),
+        # Someone allowed the same network by hand: nothing to add or remove.
+        ((make_group(ssh_from=(), ssh_open_to=(CALLER_NETWORK,)),), ()),
+        ((make_group(ssh_open_to=(CALLER_NETWORK, "192.0.2.0/24")),), ()),
         # An interrupted `up` into another VPC made it.
-        ((group(group_id="sg-2", vpc_id="vpc-2"),), (DeleteSecurityGroup(group_id="sg-2"), MAKE_GROUP, ALLOW_ALL)),
-        # Somebody else's in another VPC is none of our business.
-        ((group(group_id="sg-2", vpc_id="vpc-2", ours=False), GROUP), ()),
-        ((group(ours=False),), "did not make"),
+        ((make_group(group_id="sg-2", vpc_id="vpc-2"),), (DeleteSecurityGroup(group_id="sg-2"), MAKE_GROUP, ALLOW_ALL)),
+        # Ignores a group in another VPC that is not ours.
+        ((make_group(group_id="sg-2", vpc_id="vpc-2", ours=False), GROUP), ()),
+        ((make_group(ours=False),), "did not make"),
     ],
 )
 def test_security_group(groups: tuple[SecurityGroup, ...], expected: tuple[Step, ...] | str) -> None:
@@ -186,7 +170,7 @@ def test_security_group(groups: tuple[SecurityGroup, ...], expected: tuple[Step,
         ((0, 1, 2), 3, None, False),
     ],
 )
-def test_launches_what_is_missing(
+def test_launches_missing_nodes(
     nodes: tuple[int, ...], wanted: int, launched: tuple[int, ...] | None, *, waits: bool
 ) -> None:
     steps = plan(state(nodes=tuple(make_node(index) for index in nodes)), nodes=wanted)
@@ -228,7 +212,7 @@ def test_refuses_what_it_cannot_complete(nodes: tuple[Any, ...], wanted: int, wo
         ("y", "arn:aws:iam::1:instance-profile/x", "has another instance profile"),
     ],
 )
-def test_nodes_that_lack_the_instance_profile(setting: str, arn: str | None, words: str | None) -> None:
+def test_rejects_nodes_without_the_instance_profile(setting: str, arn: str | None, words: str | None) -> None:
     from_state = state(nodes=(make_node(0, profile_arn=arn), make_node(1, profile_arn=arn)))
     if words is None:
         assert plan(from_state, instance_profile=setting) == ()
@@ -238,12 +222,12 @@ def test_nodes_that_lack_the_instance_profile(setting: str, arn: str | None, wor
     assert "cluster resize 0" in str(caught.value.hint)
 
 
-def test_no_nodes_is_a_mistake_in_the_file() -> None:
+def test_rejects_0_nodes() -> None:
     with pytest.raises(ConfigError, match="nodes = 0"):
         plan(ClusterState(name=NAME), nodes=0)
 
 
-def test_the_plan_can_be_read() -> None:
+def test_the_plan_as_text() -> None:
     text = render_plan(whole_plan(ClusterState(name=NAME), local_key=None, nodes=4))
 
     steps = text.partition("\n\n")[2]
@@ -275,13 +259,13 @@ def test_placement_group(group: PlacementGroup | None, expected: list[str] | str
         return
     steps = plan(from_state, preflight=preflight)
     assert [kind for kind in kinds(steps) if kind == "CreatePlacementGroup"] == expected
-    assert find_launch(steps).placement_group == "cluster-demo"
+    assert find_launch(steps).nodes.placement_group == "cluster-demo"
 
 
-def test_no_placement_group_where_no_type_takes_one() -> None:
+def test_no_placement_group_without_a_type_that_supports_it() -> None:
     steps = plan(state(nodes=()), preflight=make_preflight(make_option(placement=False)))
     assert "CreatePlacementGroup" not in kinds(steps)
-    assert find_launch(steps).placement_group is None
+    assert find_launch(steps).nodes.placement_group is None
 
 
 @pytest.mark.parametrize(
@@ -295,7 +279,7 @@ def test_no_placement_group_where_no_type_takes_one() -> None:
         (3, 4, "all", 1),
     ],
 )
-def test_how_many_are_good_enough(present: int, nodes: int, min_nodes: Any, least: int) -> None:
+def test_how_many_nodes_are_required(present: int, nodes: int, min_nodes: Any, least: int) -> None:
     steps = plan(state(nodes=tuple(make_node(i) for i in range(present))), nodes=nodes, min_nodes=min_nodes)
     assert find_launch(steps).least == least
 
@@ -304,12 +288,12 @@ def test_how_many_are_good_enough(present: int, nodes: int, min_nodes: Any, leas
     ("setting", "name"), [("none", None), ("auto", "cluster-us-east-1-demo"), ("my-profile", "my-profile")]
 )
 def test_instance_profile(setting: str, name: str | None) -> None:
-    assert find_launch(plan(state(nodes=()), instance_profile=setting)).instance_profile == name
+    assert find_launch(plan(state(nodes=()), instance_profile=setting)).nodes.instance_profile == name
 
 
 @pytest.mark.parametrize(("egress", "expected"), [(False, ["AuthorizeEgress"]), (True, [])])
-def test_efa_wants_a_rule_of_its_own(*, egress: bool, expected: list[str]) -> None:
-    steps = plan(state(nodes=(), security_groups=(group(egress_to_members=egress),)), efa=True)
+def test_efa_needs_an_egress_rule(*, egress: bool, expected: list[str]) -> None:
+    steps = plan(state(nodes=(), security_groups=(make_group(egress_to_members=egress),)), efa=True)
     assert [kind for kind in kinds(steps) if kind == "AuthorizeEgress"] == expected
 
 
@@ -329,7 +313,7 @@ def test_resize(present: tuple[int, ...], wanted: int, ended: tuple[int, ...], l
     from_state = state(nodes=tuple(make_node(index) for index in present))
     preflight = make_preflight() if launched else None
     steps = plan_resize(
-        make_wanted(config=make_config(nodes=wanted), state=from_state, preflight=preflight, local_key=OUR_KEY)
+        make_wanted(config=make_config(nodes=wanted), state=from_state, preflight=preflight, local_key=PUBLIC_KEY)
     ).steps
 
     terminated = [node.index for step in steps if isinstance(step, TerminateInstances) for node in step.nodes]
@@ -340,7 +324,7 @@ def test_resize(present: tuple[int, ...], wanted: int, ended: tuple[int, ...], l
     )
 
 
-def test_resize_of_a_cluster_that_is_not_there(world: World) -> None:
+def test_resize_needs_a_cluster(world: World) -> None:
     with pytest.raises(NotFoundError, match="no cluster demo") as caught:
         world.resize(make_config(nodes=3))
     assert caught.value.hint == "cluster up --nodes 3"
@@ -356,12 +340,12 @@ def test_indices_as_text(indices: tuple[int, ...], text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "1-", "-1", "3-1", "1,1", "0, 1", "01", "0-1,1", "0-99999999999", "²"])
-def test_what_somebody_wrote_into_the_tag_is_not_believed(text: str) -> None:
+def test_ignores_invalid_index_tags(text: str) -> None:
     assert parse_indices(text) == ()
 
 
 @given(st.sets(st.integers(0, 999)))
-def test_indices_survive_and_scattered_ones_are_split_to_fit_a_tag(missing: set[int]) -> None:
+def test_indices_round_trip_and_are_split_to_fit_a_tag(missing: set[int]) -> None:
     present = tuple(make_node(index) for index in sorted(set(range(1000)) - missing))
     launches = [step for step in plan(state(nodes=present), nodes=1000) if isinstance(step, LaunchNodes)]
 
@@ -370,15 +354,15 @@ def test_indices_survive_and_scattered_ones_are_split_to_fit_a_tag(missing: set[
     assert sorted(index for text in texts for index in parse_indices(text)) == sorted(missing)
 
 
-def test_a_node_by_its_name_or_its_id() -> None:
+def test_finds_a_node_by_name_or_id() -> None:
     assert state().node("node-1") == state().node("i-1") == make_node(1)
     with pytest.raises(NotFoundError, match="it has: node-0, node-1"):
         state().node("node-7")
 
 
-def test_what_exists() -> None:
+def test_whether_a_cluster_exists() -> None:
     assert not ClusterState(name=NAME).exists
-    assert not ClusterState(name=NAME, key_pair=key(ours=False), security_groups=(group(ours=False),)).exists
-    assert ClusterState(name=NAME, key_pair=key()).exists
+    assert not ClusterState(name=NAME, key_pair=make_key(ours=False), security_groups=(make_group(ours=False),)).exists
+    assert ClusterState(name=NAME, key_pair=make_key()).exists
     assert ClusterState(name=NAME, ending=("i-1",)).exists
     assert state().head == make_node(0)

@@ -1,4 +1,4 @@
-"""What the sandbox's EC2 decides by itself: quotas, prices, capacity, tokens, consistency."""
+"""The sandbox's own parts of EC2: quotas, prices, capacity, tokens, consistency."""
 
 import datetime as dt
 import json
@@ -46,7 +46,7 @@ def test_quotas_count_vcpus_of_their_family_and_market_alone() -> None:
     assert count_vcpus(QUOTAS["L-DB2E81BA"], running) == 4 + 48
 
 
-def test_prices_are_of_types_that_there_are() -> None:
+def test_prices_are_for_existing_types() -> None:
     assert not ON_DEMAND.keys() - limits.VCPUS.keys()
 
 
@@ -59,7 +59,7 @@ def test_spot_prices_are_steady_and_below_on_demand() -> None:
     assert spot_price("g5.huge", "us-east-1a", NOW) is None
 
 
-def test_spot_times_cover_what_was_asked_for() -> None:
+def test_spot_times_cover_the_period() -> None:
     assert list(spot_times(NOW, NOW, NOW)) == [NOW - dt.timedelta(hours=1)]
     times = list(spot_times(NOW - dt.timedelta(days=1), NOW, NOW))
     assert times[0] <= NOW < times[0] + SPOT_STEP
@@ -67,7 +67,7 @@ def test_spot_times_cover_what_was_asked_for() -> None:
     assert len(list(spot_times(NOW - dt.timedelta(days=1000), NOW, NOW))) == 361
 
 
-def test_what_the_price_list_lacks() -> None:
+def test_unknown_calls_of_the_price_list_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="its price list has no GetAttributeValues"):
         prices.answer_call("GetAttributeValues", {}, "us-east-1")
     with pytest.raises(RefusedError) as caught:
@@ -75,7 +75,7 @@ def test_what_the_price_list_lacks() -> None:
     assert caught.value.refusal.code == "NotFoundException"
 
 
-def test_the_price_list_is_of_one_region() -> None:
+def test_the_price_list_has_one_region() -> None:
     def count(region: str) -> int:
         asked = {"Filters": [{"Field": "regionCode", "Value": region}, {"Field": "instanceType", "Value": "c5.xlarge"}]}
         return len(prices.answer_call("GetProducts", asked, "eu-west-1")["PriceList"])
@@ -83,19 +83,23 @@ def test_the_price_list_is_of_one_region() -> None:
     assert (count("eu-west-1"), count("us-east-1")) == (1, 0)
 
 
-def test_the_price_of_a_volume() -> None:
-    asked = {
-        "Filters": [
-            {"Type": "TERM_MATCH", "Field": field, "Value": value}
-            for field, value in {"productFamily": "Storage", "volumeApiName": "gp3", "regionCode": "eu-west-1"}.items()
-        ]
-    }
-    [text] = prices.answer_call("GetProducts", asked, "eu-west-1")["PriceList"]
+@pytest.mark.parametrize(
+    ("wanted", "usage", "price"),
+    [
+        ({"productFamily": "Storage", "volumeApiName": "gp3", "regionCode": "eu-west-1"},
+         "EBS:VolumeUsage.gp3", ("GB-Mo", 0.08)),
+        ({"instanceType": "g5.xlarge", "regionCode": "eu-west-1", "operatingSystem": "Linux", "tenancy": "Shared",
+          "preInstalledSw": "NA", "capacitystatus": "Used"}, "BoxUsage:g5.xlarge", ("Hrs", 1.006)),
+    ],
+)  # fmt: skip
+def test_prices_on_demand(wanted: dict[str, str], usage: str, price: tuple[str, float]) -> None:
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+    [text] = prices.answer_call("GetProducts", {"Filters": filters}, "eu-west-1")["PriceList"]
     found = json.loads(text)
-    assert found["product"]["attributes"]["usagetype"] == "EBS:VolumeUsage.gp3"
+    assert found["product"]["attributes"]["usagetype"] == usage
     [term] = found["terms"]["OnDemand"].values()
     [dimension] = term["priceDimensions"].values()
-    assert (dimension["unit"], float(dimension["pricePerUnit"]["USD"])) == ("GB-Mo", 0.08)
+    assert (dimension["unit"], float(dimension["pricePerUnit"]["USD"])) == price
 
 
 def reserve(book: FaultBook, low: int, high: int, zones: tuple[str, ...] = ("us-east-1a", "us-east-1b")) -> Any:
@@ -105,7 +109,7 @@ def reserve(book: FaultBook, low: int, high: int, zones: tuple[str, ...] = ("us-
     return zone, count
 
 
-def test_a_launch_goes_to_the_zone_that_has_most() -> None:
+def test_a_launch_goes_to_the_zone_with_most_capacity() -> None:
     book = FaultBook()
     assert reserve(book, 1, 4) == ("us-east-1a", 4)
     book.arm("capacity zone=us-east-1a free=1")
@@ -116,7 +120,7 @@ def test_a_launch_goes_to_the_zone_that_has_most() -> None:
         reserve(book, 1, 4)
 
 
-def test_one_refusal_is_one_strike() -> None:
+def test_a_refused_launch_is_one_strike() -> None:
     book = FaultBook()
     book.arm("capacity count=2")
     for left in (1, 0):
@@ -144,7 +148,7 @@ class Clock:
         return self.now
 
 
-def test_what_is_made_is_hidden_for_a_while() -> None:
+def test_new_resources_are_hidden_for_the_delay() -> None:
     clock = Clock()
     unsettled = Unsettled(2.0, clock)
     answer = "<instanceId>i-0123456789abcdef0</instanceId><subnetId>subnet-0123456789abcdef0</subnetId>"
@@ -155,12 +159,12 @@ def test_what_is_made_is_hidden_for_a_while() -> None:
         with pytest.raises(EC2ClientError, match=r"InvalidInstanceID\.NotFound"):
             unsettled.check("CreateTags", asked)
     clock.now += 1.5
-    unsettled.note("RunInstances", {}, answer)  # the same again, for its token: that makes nothing new
+    unsettled.note("RunInstances", {}, answer)  # repeated with its token: nothing new
     clock.now += 1.0
     unsettled.check("DescribeInstances", {"InstanceIds": ["i-0123456789abcdef0"]})
 
 
-def test_names_are_hidden_as_ids_are() -> None:
+def test_names_are_hidden_like_ids() -> None:
     unsettled = Unsettled(2.0, Clock())
     unsettled.note("CreateKeyPair", {"KeyName": "mine"}, "<keyPairId>key-0123456789abcdef0</keyPairId>")
     unsettled.note("CreatePlacementGroup", {"GroupName": "near"}, "<groupId>pg-0123456789abcdef0</groupId>")

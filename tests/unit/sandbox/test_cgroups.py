@@ -1,4 +1,4 @@
-"""A host's control group, from its making to its end."""
+"""The control group of a host."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ SLEEPING = "echo $$ >{group}/below/cgroup.procs; sleep 600 & echo ready; wait"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes control groups")
-def test_a_control_group_goes_with_all_that_runs_in_it() -> None:
+def test_removing_a_control_group_kills_its_processes() -> None:
     whole = cgroups.cgroup_of(uuid.uuid4().hex[:8])
     assert whole is not None
     group = whole / "i-1"

@@ -1,4 +1,4 @@
-"""What the control side says and promises without starting anything."""
+"""The control side without a running sandbox."""
 
 import json
 import os
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from foundation.errors import SandboxError
+from cluster.config import parse_config
+from foundation.errors import ConfigError, SandboxError
 from foundation.progress import silent
 from project import REPOSITORY
 from sandbox import control
@@ -48,7 +49,7 @@ def test_environment_leads_every_client_to_the_sandbox() -> None:
     assert environment["AWS_SHARED_CREDENTIALS_FILE"] == str(INFO.aws_dir / "credentials")
 
 
-def test_what_leads_past_the_sandbox_is_unset() -> None:
+def test_variables_that_lead_elsewhere_are_unset() -> None:
     names = ["AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "HOME", "AWS_REGION"]
     assert control.unset_environment(names) == ["AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"]
 
@@ -60,18 +61,18 @@ def test_a_sandbox_belongs_to_a_folder(tmp_path: Path) -> None:
     assert len(place_of(tmp_path).interface) <= 15  # IFNAMSIZ
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_a_folder_without_a_sandbox(tmp_path: Path) -> None:
     assert control.find_running(tmp_path) is None
     assert control.describe(tmp_path).state == "stopped"
 
 
-def test_not_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     with pytest.raises(SandboxError, match="needs Linux, and this is darwin"):
         control.start(tmp_path, region="us-east-1", report=silent)
 
 
-def test_not_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_other_users_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("sys.argv", ["/here/cluster", "-c", "my file.toml", "up"])
     with pytest.raises(SandboxError, match="must be root") as caught:
@@ -92,7 +93,14 @@ def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert caught.value.hint == f"bash {REPOSITORY}/sandbox/system-packages"
 
 
-def test_status_is_written_whole_and_read_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["--option=x", "-y", "Tree", "a;b", ""])
+def test_invalid_package_names_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f'has the name "{name}"') as caught:
+        parse_config({"name": "demo", "sandbox": {"packages": [name]}}, source="cluster.toml")
+    assert "sandbox.packages[0]" in caught.value.message
+
+
+def test_status_is_written_atomically(tmp_path: Path) -> None:
     host = HostStatus(instance_id="i-1", state="running", private_ip="10.0.0.4", public_ip=None, pid=12)
     status = DaemonStatus(pid=7, port=8, hosts=(host,))
     write_json(tmp_path / "status.json", status, mode=0o600)
@@ -102,7 +110,7 @@ def test_status_is_written_whole_and_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "null", "[]", "{}", '{"pid": "x", "port": 1, "hosts": []}', '{"pid": 1'])
-def test_damaged_status_is_no_running_sandbox(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_status_means_no_running_sandbox(damage: str, tmp_path: Path) -> None:
     place = Place(id="00000000", state_dir=tmp_path)
     place.status_file.write_text(damage)
     assert control.find_daemon(place) is None

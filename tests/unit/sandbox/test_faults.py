@@ -1,9 +1,10 @@
-"""Faults: how they are written, when they strike, and what those of S3's bytes and of hosts do."""
+"""Faults: their syntax, when they strike, and the effects of those on S3's bytes and on hosts."""
 
 import io
 import json
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from sandbox.api.faults import find_in_chunks, find_refusal, flip, flip_upload
 from sandbox.control import ask
-from sandbox.daemon import ControlServer, Desk, MainThreadCalls
+from sandbox.daemon import ControlApi, ControlServer, MainThreadCalls
 from sandbox.faults import KINDS, FaultBook, FaultError, parse_fault
 from sandbox.hosts import faults as host_faults
 from sandbox.hosts.faults import HostFaults
@@ -33,7 +34,7 @@ from sandbox.hosts.faults import HostFaults
         ("partition a=i-1 b=i-2", {"a": "i-1", "b": "i-2"}, 1),
     ],
 )
-def test_faults_are_read(text: str, parameters: dict[str, str], left: int | None) -> None:
+def test_valid_faults(text: str, parameters: dict[str, str], left: int | None) -> None:
     fault = parse_fault(text)
     assert (fault.kind, dict(fault.parameters), fault.left) == (text.split(maxsplit=1)[0], parameters, left)
 
@@ -43,30 +44,31 @@ def test_faults_are_read(text: str, parameters: dict[str, str], left: int | None
     [
         ("", "begins with its kind: capacity"),
         ("thottle", 'did you mean "throttle"?'),
-        ("throttle now", '"now" is not of the form name=value; throttle takes service=, action='),
-        ("throttle colour=red", "there is no colour="),
-        ("throttle rate=1.5", "the share of calls, 0 to 1"),
-        ("throttle rate=-1", "the share of calls, 0 to 1"),
-        ("throttle rate=nan", "the share of calls, 0 to 1"),
-        ("throttle seed=1", "there is none"),
+        ("throttle now", '"now" does not have the form name=value; throttle takes service=, action='),
+        ("throttle colour=red", "unknown parameter colour="),
+        ("throttle rate=1.5", "a share of calls, 0 to 1"),
+        ("throttle rate=-1", "a share of calls, 0 to 1"),
+        ("throttle rate=nan", "a share of calls, 0 to 1"),
+        ("throttle seed=1", "seed= needs rate="),
         ("throttle action=", "an API action"),
-        ("throttle count=0", "from 1 on"),
-        ("throttle count=-1", "from 1 on"),
+        ("throttle count=0", "of at least 1"),
+        ("throttle count=-1", "of at least 1"),
         ("throttle action=A action=B", "given twice"),
         ("capacity market=reserved", "on-demand or spot"),
         ("capacity free=²", "0 or more"),
         ("kill", "instance= is missing"),
+        ("link instance=i-1 mbit=fast", "a number of Mbit/s"),
         ("kill instance=i-1 count=2", "takes no count="),
         ("throttle action='A", "No closing quotation"),
     ],
 )
-def test_what_is_written_wrongly_is_refused_with_what_is_allowed(text: str, said: str) -> None:
+def test_invalid_faults_are_refused(text: str, said: str) -> None:
     with pytest.raises(FaultError) as caught:
         parse_fault(text)
     assert said in str(caught.value)
 
 
-def test_a_fault_strikes_what_it_is_for_as_often_as_it_says() -> None:
+def test_a_fault_strikes_matching_calls_count_times() -> None:
     book = FaultBook()
     book.arm("throttle action=Run* count=2")
     assert book.take("throttle", service="ec2", action="DescribeVpcs") is None
@@ -95,7 +97,7 @@ def test_a_rate_is_the_same_for_the_same_seed() -> None:
     assert 5 < sum(draw(1)) < 25
 
 
-def test_to_look_is_not_to_strike_and_what_is_left_can_be_used_up() -> None:
+def test_find_does_not_strike_and_spend_lowers_a_number() -> None:
     book = FaultBook()
     fault = book.arm("capacity free=3")
     book.spend(fault.id, "free", 2)
@@ -117,13 +119,13 @@ def test_faults_can_be_disarmed() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.when == "immediate"], ids=lambda k: k.name)
-def test_what_acts_at_once_cannot_lie_in_wait(kind: Any) -> None:
+def test_immediate_faults_cannot_be_armed(kind: Any) -> None:
     words = [kind.name, *(f"{parameter.name}=1" for parameter in kind.parameters if parameter.required)]
     with pytest.raises(FaultError, match="acts at once"):
         FaultBook().arm(" ".join(words))
 
 
-def test_many_threads_take_no_more_than_there_is() -> None:
+def test_threads_together_take_no_more_than_count() -> None:
     book = FaultBook()
     book.arm("throttle count=100")
     taken: list[bool] = []
@@ -141,7 +143,7 @@ def test_many_threads_take_no_more_than_there_is() -> None:
 
 @pytest.fixture
 def socket_path(tmp_path: Path) -> Any:
-    """A control socket whose main thread is another one; `kill` is done there, the other immediate kinds are not."""
+    """A control socket with a separate main thread, which does `kill` and no other immediate kind."""
     wake = threading.Event()
     calls = MainThreadCalls(wake.set)
     stop = threading.Event()
@@ -159,7 +161,7 @@ def socket_path(tmp_path: Path) -> Any:
 
     main = threading.Thread(target=main_thread, name="main")
     main.start()
-    server = ControlServer(tmp_path / "control.sock", Desk(FaultBook(), calls, {"kill": kill}))
+    server = ControlServer(tmp_path / "control.sock", ControlApi(FaultBook(), calls, {"kill": kill}))
     server.start()
     yield tmp_path / "control.sock"
     server.shutdown()
@@ -168,11 +170,8 @@ def socket_path(tmp_path: Path) -> Any:
     main.join()
 
 
-def test_the_socket_is_its_owners(socket_path: Path) -> None:
-    assert socket_path.stat().st_mode & 0o777 == 0o600
-
-
 def test_faults_over_the_socket(socket_path: Path) -> None:
+    assert socket_path.stat().st_mode & 0o777 == 0o600
     armed = ask(socket_path, {"do": "fault", "text": "capacity zone=a"})
     assert armed == {"id": "fault-1", "kind": "capacity", "parameters": {"zone": "a"}, "left": None, "struck": 0}
     assert ask(socket_path, {"do": "faults"}) == [armed]
@@ -180,7 +179,7 @@ def test_faults_over_the_socket(socket_path: Path) -> None:
     assert ask(socket_path, {"do": "faults"}) == []
 
 
-def test_immediate_faults_are_done_in_the_main_thread(socket_path: Path) -> None:
+def test_immediate_faults_run_in_the_main_thread(socket_path: Path) -> None:
     assert ask(socket_path, {"do": "fault", "text": "kill instance=i-1"})["did"] == "killed in main"
     with pytest.raises(FaultError, match="no host of i-2"):
         ask(socket_path, {"do": "fault", "text": "kill instance=i-2"})
@@ -189,17 +188,17 @@ def test_immediate_faults_are_done_in_the_main_thread(socket_path: Path) -> None
 
 
 @pytest.mark.parametrize("line", [b"nonsense", b"[]", b"{}", b'{"do": "dance"}', b'{"do": "fault"}', b"\xff"])
-def test_what_is_not_understood_is_said(socket_path: Path, line: bytes) -> None:
-    desk = Desk(FaultBook(), MainThreadCalls(lambda: None), {})
-    assert "not understood" in desk.answer(line)["error"]
-    assert json.dumps(desk.answer(line))
+def test_invalid_requests_are_refused(line: bytes) -> None:
+    api = ControlApi(FaultBook(), MainThreadCalls(lambda: None), {})
+    assert "invalid request" in api.answer(line)["error"]
+    assert json.dumps(api.answer(line))
 
 
 SIGNED = b"4;chunk-signature=00ff\r\nabcd\r\n3;chunk-signature=00ff\r\nefg\r\n0;chunk-signature=00ff\r\n\r\n"
 PLAIN = b"4\r\nabcd\r\n3\r\nefg\r\n0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n"
 
 
-def test_one_byte_is_another() -> None:
+def test_flip_inverts_one_byte() -> None:
     assert flip(b"abc", 1) == bytes([ord("a"), ord("b") ^ 0xFF, ord("c")])
     assert flip(b"abc", 99)[:2] == b"ab"
     assert flip(b"", 0) == b""
@@ -207,13 +206,13 @@ def test_one_byte_is_another() -> None:
 
 @pytest.mark.parametrize("body", [SIGNED, PLAIN])
 @pytest.mark.parametrize(("at_byte", "found"), [(0, b"a"), (3, b"d"), (4, b"e"), (6, b"g"), (7, b"g"), (999, b"g")])
-def test_a_byte_is_of_the_content_and_not_of_what_is_between(body: bytes, at_byte: int, found: bytes) -> None:
+def test_positions_in_a_chunked_body_count_content_only(body: bytes, at_byte: int, found: bytes) -> None:
     at = find_in_chunks(body, at_byte)
     assert at is not None
     assert body[at : at + 1] == found
 
 
-def test_nothing_is_changed_where_nothing_is_sent() -> None:
+def test_an_upload_without_content_is_not_changed() -> None:
     for body, headers in ((b"", {}), (b"0\r\n\r\n", {"HTTP_CONTENT_ENCODING": "aws-chunked"})):
         environ: dict[str, Any] = {"wsgi.input": io.BytesIO(body), **headers}
         assert not flip_upload(environ, 0)
@@ -232,13 +231,13 @@ def test_nothing_is_changed_where_nothing_is_sent() -> None:
         ({"HTTP_X_AMZ_CONTENT_SHA256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"}, "SignatureDoesNotMatch"),
     ],
 )
-def test_s3_refuses_what_is_not_as_the_client_said(headers: dict[str, str], code: str | None) -> None:
+def test_s3_refuses_a_changed_upload_that_has_a_checksum(headers: dict[str, str], code: str | None) -> None:
     refusal = find_refusal(headers)
     assert (refusal.code if refusal else None) == code
 
 
 class SlowHost:
-    """Its process 1 takes note of SIGKILL a while after that was sent, as on a busy machine; or never."""
+    """Its process 1 ends a while after SIGKILL was sent, as on a busy machine; or never."""
 
     def __init__(self, *, dies_after_s: float) -> None:
         self.process = subprocess.Popen(["sleep", "60"])
@@ -259,26 +258,27 @@ class SlowHost:
 
 def kill(host: SlowHost) -> str:
     instance = SimpleNamespace(id="i-1", state="running", impaired=False)
-    berth = SimpleNamespace(host=host, boot=SimpleNamespace(done=lambda: True), lost=False)
-    fleet: Any = SimpleNamespace(find_berth=lambda _: berth)
+    slot = SimpleNamespace(host=host, boot=SimpleNamespace(done=lambda: True), lost=False)
+    fleet: Any = SimpleNamespace(find_slot=lambda _: slot)
     backend: Any = SimpleNamespace(sandbox_instances=lambda: [instance])
     return HostFaults(fleet, backend).acts["kill"]({"instance": "i-1"})
 
 
-def test_a_host_that_is_said_to_be_dead_is_dead() -> None:
-    host = SlowHost(dies_after_s=0.4)
-    try:
-        assert kill(host) == "the host of i-1 is dead, and its instance stops"
-        assert host.process.returncode is not None
-    finally:
-        host.close()
+@pytest.fixture
+def slow_host(request: pytest.FixtureRequest) -> Iterator[SlowHost]:
+    host = SlowHost(dies_after_s=request.param)
+    yield host
+    host.close()
 
 
-def test_one_that_does_not_die_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("slow_host", [0.4], indirect=True)
+def test_kill_waits_until_the_host_is_dead(slow_host: SlowHost) -> None:
+    assert kill(slow_host) == "killed the host of i-1; the instance stops"
+    assert slow_host.process.returncode is not None
+
+
+@pytest.mark.parametrize("slow_host", [60], indirect=True)
+def test_a_host_that_survives_kill_is_reported(slow_host: SlowHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_faults, "END_TIMEOUT_S", 0.2)
-    host = SlowHost(dies_after_s=60)
-    try:
-        with pytest.raises(FaultError, match=r"the host of i-1 was killed, and still lives after 0\.2 s"):
-            kill(host)
-    finally:
-        host.close()
+    with pytest.raises(FaultError, match=r"the host of i-1 is still alive 0\.2 s after it was killed"):
+        kill(slow_host)

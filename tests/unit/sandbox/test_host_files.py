@@ -1,4 +1,4 @@
-"""The files of a host, what becomes of user data, and the parts of the metadata service that need no host."""
+"""The files of a host, user data included, and the parts of the metadata service that need no host."""
 
 import gzip
 import os
@@ -53,37 +53,37 @@ def accounts() -> dict[str, HostFile]:
     return by_path(render_accounts(PASSWD, GROUP))
 
 
-def test_system_accounts_stay_and_people_do_not(accounts: dict[str, HostFile]) -> None:
+def test_hosts_have_the_machines_system_accounts_only(accounts: dict[str, HostFile]) -> None:
     names = [line.split(":")[0] for line in accounts["/etc/passwd"].content.splitlines()]
     assert names == ["root", "sshd", "nobody", "ubuntu"]
     assert "alice" not in "".join(file.content for file in accounts.values())
 
 
-def test_user_has_ec2s_uid_and_groups(accounts: dict[str, HostFile]) -> None:
+def test_the_user_has_ec2s_uid_and_groups(accounts: dict[str, HostFile]) -> None:
     assert accounts["/etc/passwd"].content.endswith("ubuntu:x:1000:1000:Ubuntu:/home/ubuntu:/bin/bash\n")
     assert accounts["/etc/group"].content.splitlines() == [
         "root:x:0:", "sudo:x:27:ubuntu", "video:x:44:ubuntu", "docker:x:998:", "nogroup:x:65534:", "ubuntu:x:1000:",
     ]  # fmt: skip
 
 
-def test_no_account_has_a_password_and_none_is_locked(accounts: dict[str, HostFile]) -> None:
+def test_accounts_have_no_password_and_are_not_locked(accounts: dict[str, HostFile]) -> None:
     shadow = accounts["/etc/shadow"]
     assert shadow.mode == 0o640
     assert {line.split(":")[1] for line in shadow.content.splitlines()} == {"*"}
 
 
-def test_key_is_for_its_owner_alone() -> None:
+def test_only_the_owner_can_read_the_key() -> None:
     key = by_path(render_home("ssh-ed25519 AAAA me@here\n\n"))["/home/ubuntu/.ssh/authorized_keys"]
     assert key.content == "ssh-ed25519 AAAA me@here\n"
     assert (key.mode, key.directory_mode, key.uid) == (0o600, 0o700, 1000)
 
 
-def test_no_key_no_authorized_keys() -> None:
+def test_without_a_key_there_is_no_authorized_keys() -> None:
     assert "/home/ubuntu/.ssh/authorized_keys" not in by_path(render_home(""))
 
 
 @pytest.mark.parametrize("domain", ["ec2.internal", "eu-west-1.compute.internal"])
-def test_name_is_found_under_its_own_address(domain: str) -> None:
+def test_the_hosts_name_resolves_to_its_address(domain: str) -> None:
     files = by_path(render_identity(f"ip-10-1-2-3.{domain}", "10.1.2.3", "10.1.0.2", "00ff"))
     assert files["/etc/hosts"].content.splitlines()[1] == f"10.1.2.3 ip-10-1-2-3.{domain} ip-10-1-2-3"
     assert files["/etc/hostname"].content == "ip-10-1-2-3\n"
@@ -131,7 +131,7 @@ def paths_of(user_data: bytes) -> dict[str, str]:
         ("just text", "text/plain"),
     ],
 )
-def test_kind_is_told_by_the_beginning(text: str, kind: str) -> None:
+def test_the_first_line_is_the_type(text: str, kind: str) -> None:
     assert [part.kind for part in parse_user_data(text.encode())] == [kind]
     assert [part.kind for part in parse_user_data(gzip.compress(text.encode()))] == [kind]
 
@@ -162,12 +162,12 @@ def test_parts_of_a_message_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("broken", [b"\x1f\x8bno gzip", b"\xff\xfe\x00", b"MIME-Version: 1.0\n\n\xff"])
-def test_what_cannot_be_read_is_no_script(broken: bytes) -> None:
+def test_invalid_user_data_is_not_a_script(broken: bytes) -> None:
     assert not any("part-" in path for path in paths_of(broken))
 
 
-def test_all_is_on_the_console_when_the_boot_has_finished(tmp_path: Path) -> None:
-    """Though the `tee` that writes there is late, and a script leaves something running that holds its pipe."""
+def test_boot_finished_exists_after_the_last_line_on_the_console(tmp_path: Path) -> None:
+    """Even if `tee` is slow, and a script leaves a process that holds the pipe open."""
     folders = {CLOUD: str(tmp_path), OUTPUT_LOG: str(tmp_path / "log")}
     script = b"#!/bin/sh\nsleep 60 & echo $! >" + str(tmp_path / "left").encode() + b"\necho the script ran\n"
     for file in render_first_boot("i-1", script):
@@ -220,7 +220,7 @@ TREE = {
 }
 
 
-def test_token_is_one_instances_until_its_end() -> None:
+def test_a_token_belongs_to_one_instance_until_it_expires() -> None:
     now = [1000.0]
     tokens = Tokens(clock=lambda: now[0])
     token = tokens.issue("i-1", 60)
@@ -231,7 +231,7 @@ def test_token_is_one_instances_until_its_end() -> None:
     assert not tokens.is_good("i-1", token)
 
 
-def test_made_up_tokens_are_refused() -> None:
+def test_invalid_tokens_are_refused() -> None:
     tokens = Tokens()
     for token in ("", "x", "é", "A" * 56, tokens.issue("i-1", 60)[:-4]):
         assert not tokens.is_good("i-1", token), token

@@ -1,4 +1,4 @@
-"""The names of instances and the name server's answers (asked by hosts: tests/sandbox/sandbox/test_names.py)."""
+"""The names of instances and the name server's answers (asked by hosts: tests/sandbox/sandbox/hosts/test_names.py)."""
 
 from ipaddress import IPv4Network
 
@@ -47,7 +47,7 @@ HOME = "ip-10-47-0-4.ec2.internal"
         ("us-east-1", "", None),
     ],
 )
-def test_what_a_name_stands_for(region: str, name: str, record: Record | None) -> None:
+def test_records_of_names(region: str, name: str, record: Record | None) -> None:
     assert NAMES[region].look_up(name, HAVE_IT.get) == record
 
 
@@ -90,10 +90,10 @@ def test_other_requests_are_refused() -> None:
 
 
 @pytest.mark.parametrize("junk", [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", bytes(11), b"\xff" * 512])
-def test_what_is_not_understood_gets_no_answer(junk: bytes) -> None:
+def test_invalid_messages_get_no_answer(junk: bytes) -> None:
     assert answer(junk, NAMES["us-east-1"], HAVE_IT.get) is None
 
 
-def test_answers_are_not_answered() -> None:
+def test_answers_get_no_answer() -> None:
     reply = dns.message.make_response(dns.message.make_query(HOME, "A"))
     assert answer(reply.to_wire(), NAMES["us-east-1"], HAVE_IT.get) is None

@@ -22,7 +22,7 @@ def test_same_seed_same_ranges() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 253, 254, 255, 0xFFFFFFFF])
-def test_ranges_are_never_of_the_internet(seed: int) -> None:
+def test_ranges_are_never_internet_addresses(seed: int) -> None:
     ranges = choose_ranges([], seed=seed)
     assert any(ranges.private.subnet_of(pool) for pool in PRIVATE_POOLS)
     assert any(ranges.public.subnet_of(pool) for pool in PUBLIC_POOLS)
@@ -30,7 +30,7 @@ def test_ranges_are_never_of_the_internet(seed: int) -> None:
     assert ranges.gateway.ip == ranges.private[1]
 
 
-def test_what_is_taken_is_left_alone() -> None:
+def test_taken_ranges_are_not_used() -> None:
     first = choose_ranges([], seed=3)
     second = choose_ranges([first.private, first.public], seed=3)
     assert not second.private.overlaps(first.private)
@@ -49,7 +49,7 @@ def test_a_vpn_over_all_of_ten_leaves_the_second_pool() -> None:
     assert ranges.private != IPv4Network("172.17.0.0/16")
 
 
-def test_nothing_left_is_said() -> None:
+def test_no_free_range_is_an_error() -> None:
     with pytest.raises(SandboxError, match=r"free /16 of 10\.0\.0\.0/8 and 172\.16\.0\.0/12") as caught:
         choose_ranges(networks("10.0.0.0/8", "172.16.0.0/12"), seed=0)
     assert caught.value.hint == "ip -4 route"
@@ -70,7 +70,7 @@ def test_this_machines_loopback_is_taken() -> None:
         ("", []),
     ],
 )
-def test_name_servers_of_a_machine(text: str, found: list[str]) -> None:
+def test_name_servers_in_resolv_conf(text: str, found: list[str]) -> None:
     assert find_name_servers(text) == found
 
 
@@ -128,7 +128,7 @@ def test_a_rule(rule: Rule, rendered: str) -> None:
         Rule(protocol="icmp", peer=EVERYBODY, from_port=300),
     ],
 )
-def test_what_makes_no_sense_lets_nothing_through(rule: Rule) -> None:
+def test_invalid_rules_allow_nothing(rule: Rule) -> None:
     assert chain_of(render_ruleset([group_with(rule)], [], Cuts()), "sg_1_in") == []
 
 
@@ -138,7 +138,7 @@ def test_a_host_without_known_groups_is_cut_off() -> None:
     assert chain_of(ruleset, "h1_out") == ["drop"]
 
 
-def test_all_groups_of_a_host_count_and_then_nothing_passes() -> None:
+def test_a_packet_that_no_group_allows_is_dropped() -> None:
     groups = [Group(id=f"sg-{n}", ingress=(), egress=(), members=()) for n in (1, 2)]
     ruleset = render_ruleset(groups, [Port(link="h1", groups=("sg-2", "sg-1"))], Cuts())
     assert chain_of(ruleset, "h1_in") == ["jump sg_1_in", "jump sg_2_in", "drop"]
@@ -153,7 +153,7 @@ def test_the_outside_is_rejected_after_the_senders_rules() -> None:
     assert (outside, rest) == ('oifname "lo" reject with icmp type net-unreachable', "drop")
 
 
-def test_cuts_come_before_what_is_established() -> None:
+def test_cuts_come_before_established_connections() -> None:
     cuts = Cuts(between=frozenset({("h1", "h2")}), off=frozenset({"h3"}))
     rules = chain_of(render_ruleset([], [Port(link=f"h{n}", groups=()) for n in (1, 2, 3)], cuts), "forward")
     established = rules.index("ct state established,related accept")
@@ -162,7 +162,7 @@ def test_cuts_come_before_what_is_established() -> None:
     assert rules.index('oifname { "h3" } drop') < established
 
 
-def test_order_does_not_matter() -> None:
+def test_the_order_of_groups_and_ports_does_not_matter() -> None:
     one, other = (Group(id=f"sg-{n}", ingress=(), egress=(), members=("10.0.0.2", "10.0.0.1")) for n in (1, 2))
     ports = [Port(link="h1", groups=()), Port(link="h2", groups=())]
     assert render_ruleset([one, other], ports, Cuts()) == render_ruleset([other, one], ports[::-1], Cuts())

@@ -1,4 +1,4 @@
-"""What IAM policies mean, as a table of documents and requests; and what is refused because it is not understood."""
+"""What IAM policies allow, as a table of documents and requests; which documents are refused; what calls ask for."""
 
 import json
 from collections.abc import Mapping
@@ -119,20 +119,20 @@ def test_conditions(condition: Any, context: Mapping[str, tuple[str, ...]], *, h
     [
         ("{", "not JSON"),
         ("[]", "not a JSON object"),
-        ("{}", "Statement: there is none"),
-        ('{"Statement": []}', "Statement: there is none"),
+        ("{}", "Statement is missing"),
+        ('{"Statement": []}', "Statement is missing"),
         ('{"Statement": ["x"]}', "Statement 1: it is not a JSON object"),
         ('{"Version": "2030-01-01", "Statement": []}', "2030-01-01"),
-        ('{"Statements": []}', '"Statements" is not understood'),
-        ('{"Statement": {"Effect": "Deny", "Effect": "Allow"}}', '"Effect" is there twice'),
-        (document({**allow("*"), "Effect": "allow"}), "Effect has to be"),
-        (document({"Effect": "Allow", "Resource": "*"}), "one of Action and NotAction"),
-        (document({**allow("*"), "NotAction": "s3:*"}), "one of Action and NotAction"),
-        (document({"Effect": "Allow", "Action": "*"}), "one of Resource and NotResource"),
+        ('{"Statements": []}', '"Statements" is not supported'),
+        ('{"Statement": {"Effect": "Deny", "Effect": "Allow"}}', '"Effect" appears twice'),
+        (document({**allow("*"), "Effect": "allow"}), "Effect must be"),
+        (document({"Effect": "Allow", "Resource": "*"}), "either Action or NotAction"),
+        (document({**allow("*"), "NotAction": "s3:*"}), "either Action or NotAction"),
+        (document({"Effect": "Allow", "Action": "*"}), "either Resource or NotResource"),
         (document(allow("*"), {**allow("*"), "Sid": "Mine", "Principal": "*"}), r"Statement 2 \(Mine\): .Principal"),
         (document(allow("GetObject")), "GetObject"),
-        (document(allow([])), "Action: neither a text"),
-        (document(allow("*", "data/*")), "data/.* is no ARN"),
+        (document(allow([])), "Action: must be a string"),
+        (document(allow("*", "data/*")), "data/.* is not an ARN"),
         (document(allow("*", "arn:aws:s3:::${aws:username}/*")), "policy variables"),
         (document(allow("*", Condition={"StringEqualsIgnoreCase": {"s3:prefix": "x"}})), "StringEqualsIgnoreCase"),
         (document(allow("*", Condition={"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}})), "IpAddress"),
@@ -143,15 +143,15 @@ def test_conditions(condition: Any, context: Mapping[str, tuple[str, ...]], *, h
         (document(allow("*", Condition={"ForAllValues:StringEquals": {"s3:prefix": "x"}})), "one value"),
         (document(allow("*", Condition={"Bool": {"aws:SecureTransport": "yes"}})), '"true" or "false"'),
         (document(allow("*", Condition={"StringEquals": {}})), "no condition key"),
-        (document(allow("*", Condition={"StringEquals": {"s3:prefix": 1}})), "neither a text nor a list"),
+        (document(allow("*", Condition={"StringEquals": {"s3:prefix": 1}})), "must be a string or a list"),
     ],
 )
-def test_what_is_not_understood_is_refused(text: str, said: str) -> None:
+def test_unsupported_documents_are_refused(text: str, said: str) -> None:
     with pytest.raises(PolicyError, match=said):
         parse_policy(text)
 
 
-def test_what_allows_everything_says_so() -> None:
+def test_policies_that_allow_everything() -> None:
     assert parse_policy(document(allow("*"))).allows_everything
     for statement in (allow("s3:*"), allow("*", BUCKET), allow("*", Condition={"Null": {"s3:prefix": "true"}})):
         assert not parse_policy(document(statement)).allows_everything
@@ -182,13 +182,11 @@ def asks(call: Call) -> list[tuple[str, str]]:
         ("ListParts", "/data/digits/part-0", "uploadId=x", [("s3:ListMultipartUploadParts", OBJECT)]),
     ],
 )
-def test_s3_operations_have_their_permissions(
-    action: str, path: str, query: str, expected: list[tuple[str, str]]
-) -> None:
+def test_permissions_of_s3_operations(action: str, path: str, query: str, expected: list[tuple[str, str]]) -> None:
     assert asks(Call(service="s3", action=action, region="us-east-1", path=path, query=query)) == expected
 
 
-def test_a_prefix_is_a_condition_of_listing_alone() -> None:
+def test_only_listing_has_the_condition_prefix() -> None:
     listing = Call(service="s3", action="ListObjectsV2", region="us-east-1", path="/data", query="prefix=a%2Fb&x=1")
     [ask] = describe_asks(listing)
     assert ask.context["s3:prefix"] == ("a/b",)
@@ -196,14 +194,14 @@ def test_a_prefix_is_a_condition_of_listing_alone() -> None:
     assert "s3:prefix" not in ask.context
 
 
-def test_a_copy_reads_and_writes() -> None:
+def test_a_copy_needs_permissions_to_read_and_write() -> None:
     copy = Call(
         service="s3", action="CopyObject", region="us-east-1", path="/data/a", source="/other/b%20c?versionId=1"
     )
     assert asks(copy) == [("s3:PutObject", f"{BUCKET}/a"), ("s3:GetObjectVersion", "arn:aws:s3:::other/b c")]
 
 
-def test_many_deletions_are_asked_for_one_by_one() -> None:
+def test_each_deletion_needs_a_permission() -> None:
     keys = b"<Object><Key>a</Key></Object><Object><Key>b/&amp;</Key></Object>"
     body = b'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%b</Delete>' % keys
     call = Call(service="s3", action="DeleteObjects", region="us-east-1", path="/data", query="delete", body=body)
@@ -225,7 +223,7 @@ def test_many_deletions_are_asked_for_one_by_one() -> None:
         ({}, ["*"]),
     ],
 )  # fmt: skip
-def test_parameters_have_arns(document: dict[str, Any], expected: list[str]) -> None:
+def test_arns_of_ssm_parameters(document: dict[str, Any], expected: list[str]) -> None:
     call = Call(service="ssm", action="GetParameter", region="us-east-1", document=document)
     assert asks(call) == [("ssm:GetParameter", arn) for arn in expected]
 
@@ -234,7 +232,7 @@ def test_other_services_have_no_resources() -> None:
     assert asks(Call(service="pricing", action="GetProducts", region="us-east-1")) == [("pricing:GetProducts", "*")]
 
 
-def test_forms_are_read_by_their_dots() -> None:
+def test_forms_are_nested_by_dots() -> None:
     tree = read_tree({"A.1.B": "x", "A.10.B": "z", "A.2.B": "y", "C": "1", "C.1": "2"})
     assert [entry["B"] for entry in read_list(tree["A"])] == ["x", "y", "z"]
     assert tree["C"] == "1"
@@ -242,7 +240,7 @@ def test_forms_are_read_by_their_dots() -> None:
     assert read_list(None) == []
 
 
-def test_tags_are_conditions() -> None:
+def test_tags_become_condition_keys() -> None:
     tags = read_tags({"1": {"Key": "Name", "Value": "a"}, "2": {"Key": "x"}})
     context = tag_context(requested=tags, present={"Name": "b"})
     assert context == {"aws:requesttag/name": ("a",), "aws:requesttag/x": ("",), "aws:tagkeys": ("Name", "x"),

@@ -1,4 +1,4 @@
-"""Whose an access key is, and for how long."""
+"""The owners of access keys, and when keys expire."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def ask(action: str) -> Ask:
     return Ask(action=action, resource="*", context={})
 
 
-def test_the_operator_has_the_policy_that_was_given(sts: SandboxStsBackend) -> None:
+def test_the_operator_has_the_given_policy(sts: SandboxStsBackend) -> None:
     operator = find_principal(KEY)
     assert (operator.arn, operator.may_do_all) == (OPERATOR, False)
     assert (operator.decide(ask("ec2:DescribeVpcs")), operator.decide(ask("ec2:RunInstances"))) == (
@@ -49,7 +49,7 @@ def test_the_operator_has_the_policy_that_was_given(sts: SandboxStsBackend) -> N
     assert name_caller(None) == name_caller("AKIAUNKNOWN") == "anonymous"
 
 
-def test_a_session_is_its_owners_until_it_ends(sts: SandboxStsBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_has_its_owners_rights(sts: SandboxStsBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     key = sts.open_session(KEY, 900)
     assert find_principal(key.access_key_id) == find_principal(KEY)
     assert name_caller(key.access_key_id) == OPERATOR
@@ -60,14 +60,14 @@ def test_a_session_is_its_owners_until_it_ends(sts: SandboxStsBackend, monkeypat
     assert caught.value.refusal.query_code == "ExpiredToken"
 
 
-def test_strangers(sts: SandboxStsBackend) -> None:
+def test_unknown_keys_are_refused(sts: SandboxStsBackend) -> None:
     for find in (find_principal, find_secret):
         with pytest.raises(RefusedError) as caught:
             find("AKIAUNKNOWN")
         assert caught.value.refusal.query_code == "InvalidClientTokenId"
 
 
-def test_without_a_policy_the_operator_may_do_all(sts: SandboxStsBackend) -> None:
+def test_without_a_policy_the_operator_may_do_everything(sts: SandboxStsBackend) -> None:
     principals._iam().users.clear()
     install_principals(KEY, "not a secret", "")
     assert find_principal(KEY).may_do_all

@@ -1,4 +1,4 @@
-"""The sandbox without root: what it needs of the machine, and the command that helps. Real ones: tests/sandbox."""
+"""The sandbox without root: its requirements, and the command that helps (with hosts: test_without_root.py)."""
 
 import os
 import shutil
@@ -44,18 +44,18 @@ def test_subordinate_ids(*, text: str, enough: bool) -> None:
         ({}, "sudo -E cluster up"),
     ],
 )
-def test_the_setting_that_forbids_namespaces(found: dict[str, str], command: str) -> None:
+def test_the_command_that_allows_namespaces(found: dict[str, str], command: str) -> None:
     assert find_setting(found) == command
 
 
-def test_commands_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "slirp4netns" else f"/usr/bin/{name}")
     with pytest.raises(SandboxError, match="needs slirp4netns, which") as caught:
         check_user()
     assert caught.value.hint == "sudo apt-get install uidmap slirp4netns"
 
 
-def test_a_device_that_the_user_may_not_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_device_without_permission_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(rootless, "has_ids", lambda *_: True)
     monkeypatch.setattr(rootless, "TUN", tmp_path / "tun")
@@ -73,7 +73,7 @@ def test_root_needs_no_namespaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert started == []
 
 
-def test_folders_that_belong_to_root_in_a_host(tmp_path: Path) -> None:
+def test_folders_belong_to_root_in_a_host(tmp_path: Path) -> None:
     source, target = tmp_path / "usr", tmp_path / "own"
     for name, mode in (("share/doc", 0o755), ("lib/open", 0o775), ("lib/closed", 0o700)):
         (source / name).mkdir(parents=True)

@@ -82,7 +82,7 @@ def test_many_requests_on_one_connection(connect: Connect) -> None:
     assert connection.sock is first
 
 
-def test_body_that_nobody_read_is_not_the_next_request(connect: Connect) -> None:
+def test_an_unread_body_is_not_the_next_request(connect: Connect) -> None:
     connection = connect()
     trap = b"GET /trap HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
     assert ask(connection, "/ignore", trap) == (200, b"")
@@ -96,7 +96,7 @@ def test_chunked_body(connect: Connect) -> None:
     assert ask(connection, "/", b"next") == (200, b"next")
 
 
-def test_a_chunked_body_that_nobody_read_does_not_cost_its_answer(connect: Connect) -> None:
+def test_an_unread_chunked_body_does_not_lose_the_answer(connect: Connect) -> None:
     """A connection that is closed while its client still sends is reset, and the answer lost."""
     connection = connect()
     connection.connect()
@@ -131,7 +131,7 @@ def test_head_has_no_body(connect: Connect) -> None:
     assert ask(connection, "/", b"next") == (200, b"next")
 
 
-def test_a_silent_client_holds_up_nobody(server: TlsServer, connect: Connect) -> None:
+def test_a_silent_client_does_not_block_others(server: TlsServer, connect: Connect) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=10):
         assert ask(connect(), "/", b"hello") == (200, b"hello")
 
@@ -147,7 +147,7 @@ def test_plain_http_and_garbage_are_refused(server: TlsServer, connect: Connect)
     assert ask(connect(), "/", b"hello") == (200, b"hello")
 
 
-def test_another_authority_is_not_believed(server: TlsServer) -> None:
+def test_other_clients_do_not_trust_the_certificate(server: TlsServer) -> None:
     connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10)
     with pytest.raises(ssl.SSLCertVerificationError):
         connection.request("GET", "/")
@@ -159,7 +159,7 @@ def test_checkip(connect: Connect) -> None:
     assert connection.getresponse().read() == b"127.0.0.1\n"
 
 
-def test_a_break_is_told_in_the_callers_own_form(connect: Connect) -> None:
+def test_internal_errors_have_each_protocols_form(connect: Connect) -> None:
     for service, form in (("ec2", b"<Response><Errors><Error><Code>"), ("s3", b"<Error><Code>")):
         _, said = ask(connect(), "/broken", headers={"Authorization": SCOPE.format(service)})
         assert form + b"InternalError</Code>" in said
@@ -189,7 +189,7 @@ SCOPE = "AWS4-HMAC-SHA256 Credential=AKIA/20260101/eu-west-1/{}/aws4_request, Si
 FORM = "application/x-www-form-urlencoded; charset=utf-8"
 
 
-def test_call_of_the_query_protocol() -> None:
+def test_a_call_in_the_query_protocol() -> None:
     body = b"Action=RunInstances&ClientToken=a%2Fb&DryRun=true&Version=2016-11-15"
     environ = environ_of(body, CONTENT_TYPE=FORM, HTTP_AUTHORIZATION=SCOPE.format("ec2"))
     assert describe_call(environ) == {
@@ -199,7 +199,7 @@ def test_call_of_the_query_protocol() -> None:
     assert environ["wsgi.input"].read() == body
 
 
-def test_call_of_the_json_protocol() -> None:
+def test_a_call_in_the_json_protocol() -> None:
     environ = environ_of(b"{}", HTTP_X_AMZ_TARGET="AmazonSSM.GetParameter", HTTP_AUTHORIZATION=SCOPE.format("ssm"))
     assert describe_call(environ)["action"] == "GetParameter"
     assert environ["wsgi.input"].read() == b"{}"
@@ -227,13 +227,13 @@ def test_call_of_the_json_protocol() -> None:
         ("POST", "/b/k", "", "POST"),
     ],
 )
-def test_unsigned_calls_are_s3s_with_the_names_of_its_operations(method: str, path: str, query: str, name: str) -> None:
+def test_unsigned_calls_are_s3_operations(method: str, path: str, query: str, name: str) -> None:
     asked = {**environ_of(b""), "REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query}
     described = describe_call(asked)
     assert (described["service"], described["action"], described["resource"]) == ("s3", name, path.lstrip("/"))
 
 
-def test_copies_have_names_of_their_own() -> None:
+def test_copies_are_operations_of_their_own() -> None:
     asked = {**environ_of(b""), "REQUEST_METHOD": "PUT", "PATH_INFO": "/b/k", "HTTP_X_AMZ_COPY_SOURCE": "b/other"}
     assert describe_call(asked)["action"] == "CopyObject"
     assert describe_call({**asked, "QUERY_STRING": "partNumber=1&uploadId=x"})["action"] == "UploadPartCopy"

@@ -1,4 +1,4 @@
-"""Signatures as botocore makes them, and what is not one of them."""
+"""Signatures as botocore makes them, and invalid ones."""
 
 import datetime as dt
 import io
@@ -63,13 +63,13 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\
 
 
 @given(key=TEXT, values=st.dictionaries(TEXT, TEXT, max_size=3), expires_s=st.sampled_from([None, 60]))
-def test_whatever_is_signed_is_accepted(*, key: str, values: dict[str, str], expires_s: int | None) -> None:
+def test_signed_calls_are_accepted(*, key: str, values: dict[str, str], expires_s: int | None) -> None:
     check(sign(path=f"/bucket/{key}", params=values, expires_s=expires_s))
 
 
 @pytest.mark.parametrize("service", ["s3", "ec2", "ssm", "sts"])
 @pytest.mark.parametrize("token", [None, "a/session+token=="])
-def test_of_every_service(service: str, token: str | None) -> None:
+def test_every_services_signature_is_checked(service: str, token: str | None) -> None:
     environ = sign(service, path="/", method="POST", body=b"Action=DescribeInstances&Version=1", token=token)
     check(environ, token=token)
     assert environ["wsgi.input"].read().startswith(b"Action=")
@@ -101,11 +101,11 @@ def changed(environ: dict[str, Any], **values: str) -> dict[str, Any]:
         ({"QUERY_STRING": "list-type=2"}, "AccessDenied"),
     ],
 )
-def test_what_is_no_signature_of_version_4(environ: dict[str, Any], code: str) -> None:
+def test_other_versions_are_refused(environ: dict[str, Any], code: str) -> None:
     assert refused(environ) == code
 
 
-def test_what_was_changed_after_it_was_signed() -> None:
+def test_a_changed_call_is_refused() -> None:
     environ = sign(params={"prefix": "a"}, headers={"x-amz-meta-of": "mine"})
     check(environ)
     for change in (
@@ -121,14 +121,14 @@ def test_what_was_changed_after_it_was_signed() -> None:
     assert refused(changed(form, **{"wsgi.input": io.BytesIO(b"Action=TerminateInstance")})) == "SignatureDoesNotMatch"
 
 
-def test_what_has_to_be_signed() -> None:
+def test_host_and_amz_headers_must_be_signed() -> None:
     assert refused(changed(sign(), HTTP_X_AMZ_ACL="public-read")) == "AccessDenied"
     environ = sign()
     unsigned = environ["HTTP_AUTHORIZATION"].replace("SignedHeaders=host;", "SignedHeaders=")
     assert refused(changed(environ, HTTP_AUTHORIZATION=unsigned)) == "AccessDenied"
 
 
-def test_tokens_of_temporary_keys() -> None:
+def test_temporary_keys_need_their_token() -> None:
     assert refused(sign(token="one"), token="another") == "InvalidToken"
     assert refused(sign(), token="one") == "InvalidToken"
     assert refused(sign(token="one")) == "InvalidToken"
@@ -144,7 +144,7 @@ def test_tokens_of_temporary_keys() -> None:
         (60, -16 * 60, "RequestTimeTooSkewed"),
     ],
 )  # fmt: skip
-def test_the_time_for_which_it_counts(expires_s: int | None, later_s: float, code: str | None) -> None:
+def test_signatures_expire(expires_s: int | None, later_s: float, code: str | None) -> None:
     environ = sign(expires_s=expires_s)
     if code is None:
         check(environ, later_s=later_s)

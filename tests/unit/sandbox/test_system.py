@@ -1,4 +1,4 @@
-"""What hosts see of the machine's system: everything that its users can read, and none of its secrets."""
+"""The machine's system as hosts see it: what its users can read, without secrets."""
 
 import os
 import stat
@@ -20,7 +20,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other 
         (stat.S_IFDIR | 0o700, False), (stat.S_IFLNK | 0o777, True), (stat.S_IFREG | 0o604, True),
     ],
 )  # fmt: skip
-def test_what_everybody_can_read(*, mode: int, readable: bool) -> None:
+def test_modes_that_everybody_can_read(*, mode: int, readable: bool) -> None:
     assert is_readable(mode) is readable
 
 

@@ -1,4 +1,4 @@
-"""What a process of a job finds: its environment, its folder for output, its limits."""
+"""A process's environment, its folder for output, its open-file limit; and checks of the network and of S3."""
 
 import fcntl
 import itertools
@@ -20,12 +20,12 @@ SIOCGIFADDR = 0x8915  # linux/sockios.h
 REACH_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
 MOST_OPEN_FILES = 1 << 20
-SOME_BYTES = 8  # of the data: a record begins with as many
-P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}  # as launch.py --p3 has them
+SOME_BYTES = 8  # the size of a record's header
+P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}  # as launch.py --p3 sets them
 
 
 def make(order: RoleOrder) -> dict[str, str]:
-    """The environment of a job's process: this one's, what set-up commands exported, and the job's own over it.
+    """The environment of a job's process: this one's, then exports of set-up commands, then the job's own.
 
     Raises OSError, ValueError.
     """
@@ -35,7 +35,7 @@ def make(order: RoleOrder) -> dict[str, str]:
     own["CLUSTER_OUTPUT_DIR"] = job_folder.make_output_dir(order.job)
     if order.role == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
         own["CLUSTER_MXNET_HOOK"] = os.path.join(CODE_DIR, "train", "node", "staging", "hook.py")
-        own["CLUSTER_PYTHON"] = sys.executable  # the environment's, which has what stage.py needs
+        own["CLUSTER_PYTHON"] = sys.executable  # has the packages that stage.py needs
     own[process_tree.JOB_VARIABLE] = order.job
     if order.setup is None:
         return {**base(), **own}
@@ -50,18 +50,18 @@ def make(order: RoleOrder) -> dict[str, str]:
 
 
 def base() -> dict[str, str]:
-    """The environment of a job's process before the job's own: this one's, without what is not meant for it."""
+    """The part of this process's environment that a job's process gets."""
     keep = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR")
     return {key: os.environ[key] for key in keep if key in os.environ}
 
 
 def _network(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
-    """What ps-lite has to know of this host, and of how we want it: what the user has set himself stays."""
+    """The variables for ps-lite on this host; the user's own settings take precedence."""
     if order.role not in ("scheduler", "server", "worker") or "DMLC_ROLE" not in order.launched:
         return {}
     made = dict(order.launched)
     if "DMLC_INTERFACE" in own:
-        made.pop("DMLC_NODE_HOST", None)  # it would win over the interface
+        made.pop("DMLC_NODE_HOST", None)  # would override the interface
     elif order.address:
         made["DMLC_NODE_HOST"] = order.address
         interface = find_interface(order.address)
@@ -75,7 +75,7 @@ def _network(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_interface(address: str) -> Optional[str]:
-    """The name of the network interface that has an IPv4 address, or None."""
+    """The name of the network interface with this IPv4 address, or None."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
         for _, name in socket.if_nameindex():
             try:
@@ -88,21 +88,21 @@ def find_interface(address: str) -> Optional[str]:
 
 
 def raise_open_files(wanted: Union[int, str]) -> Optional[str]:
-    """Raise this process's limit of open files to a number, or as far as it goes ("auto"); a line for the user or None.
+    """Raise the open-file limit of this process and its children to a number, or to the maximum ("auto").
 
-    It goes on to the processes that are started. Limits of others, such as that of core files, stay.
+    Returns a line for the user, or None.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else hard
     number = most if isinstance(wanted, str) else wanted
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, most, MOST_OPEN_FILES), hard))
     if number > most:
-        return f"open_files = {number}: this host allows no more than {most}"
+        return f"open_files = {number}: the maximum on this host is {most}"
     return None
 
 
 def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
-    """Why this host cannot list what is in S3 below a URL and read of it, or None."""
+    """Why this host cannot list a URL in S3 and read an object there, or None."""
     from train.node import s3  # noqa: PLC0415 - obstore: 0.1 s of each process of a job, and one on each host reads
 
     try:
@@ -116,7 +116,7 @@ def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
 
 
 def find_blocked(env: Mapping[str, str]) -> Optional[str]:
-    """Why the scheduler cannot be reached from here, or None: ps-lite itself would wait for ever, without a word."""
+    """Why this host cannot reach the scheduler, or None: ps-lite itself would silently wait for ever."""
     if env.get("DMLC_ROLE") not in ("server", "worker"):
         return None
     host, port = env["DMLC_PS_ROOT_URI"], int(env["DMLC_PS_ROOT_PORT"])
@@ -130,19 +130,16 @@ def find_blocked(env: Mapping[str, str]) -> Optional[str]:
 
 
 def find_unreachable(places: Sequence[tuple[str, int]]) -> list[str]:
-    """Those of these ports, [(host, number), ...], that cannot be reached from here: ["10.0.0.5:34567", ...], in order.
-
-    They are tried side by side.
-    """
+    """The (host, port) pairs that this host cannot reach, sorted, as ["10.0.0.5:34567", ...]; tries all at once."""
     fails = map_in_threads(lambda place, _: try_port(*place, REACH_TIMEOUT_S) is not None, places, threads=len(places))
     return sorted(f"{host}:{port}" for (host, port) in itertools.compress(places, fails))
 
 
 def try_port(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> Optional[OSError]:
-    """Why a port cannot be reached from here, or None. One that refuses or hangs up can be."""
+    """Why this host cannot reach a port, or None. A port that refuses or closes the connection is in reach."""
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()
-    except ConnectionError:  # the scheduler, say, does not listen yet
+    except ConnectionError:  # for example, the scheduler does not listen yet
         return None
     except OSError as error:
         return error

@@ -1,4 +1,4 @@
-"""What ps-lite, the parameter server inside MXNet, prints of itself with PS_VERBOSE=1."""
+"""Parses the output of ps-lite, MXNet's parameter server, with PS_VERBOSE=1."""
 
 import re
 from typing import Optional
@@ -11,16 +11,16 @@ OWN = re.compile(r"\[\d\d:\d\d:\d\d\] (?:\S*/)?(?:\w*van|resender|postoffice)\.(
 RANK = re.compile(rb"([WS])\[(\d+)\] is connected to others")
 BOUND = re.compile(rb"Bind to role=(?:worker|server),.* ip=([0-9a-fA-F.:]+), port=(\d+)")
 FAILURE = re.compile(rb"(?i)fail|error|warn|fatal|cannot|unable")
-FIRST_SERVER, FIRST_WORKER = 8, 9  # its ids: servers have even ones, workers odd ones
+FIRST_SERVER, FIRST_WORKER = 8, 9  # ps-lite's ids: servers have even ones, workers odd ones
 
 
 def is_report(line: bytes) -> bool:
-    """Whether a line is one of those that PS_VERBOSE=1 asks for."""
+    """Whether PS_VERBOSE=1 causes a line."""
     return VERBOSE.match(line) is not None
 
 
 def read(line: bytes) -> Optional[Message]:
-    """What a line of ps-lite's says of its process: its rank, or where it listens; None for any other line."""
+    """The process's rank, or its port, in a line of ps-lite; None for other lines."""
     match = VERBOSE.match(line)
     if match is None:
         return None
@@ -34,10 +34,10 @@ def read(line: bytes) -> Optional[Message]:
 
 
 def is_own(text: str) -> bool:
-    """Whether a line, as text, is one of ps-lite's own, such as "Resend": it may print those for ever."""
+    """Whether a line is ps-lite's own, such as "Resend", which it may print for ever."""
     return text.startswith("[") and OWN.match(text) is not None
 
 
 def is_failure(line: bytes) -> bool:
-    """Whether a line tells of something that went wrong: ps-lite says that in the same form."""
+    """Whether a line reports an error, which ps-lite prints in the same form."""
     return FAILURE.search(line.partition(b": ")[2]) is not None

@@ -1,16 +1,16 @@
-"""Runs one process of a job (scheduler, server, worker or set-up) on a node, and ends with it or ends it.
+"""Runs one process of a job (scheduler, server, worker or set-up) on a node.
 
-    role             under ssh_proxy.py's ssh: the order comes on stdin, reports go to stdout
+    role             under ssh_proxy.py's ssh: reads the order from stdin, writes reports to stdout
     role launched    under launch.py or mpirun: both over a socket; exits with 0 once it has reported
-    role join PATH   carries bytes between its stdin and stdout and a `role launched` that waits on this host
-    role end JOB     ends what is left of a job on this host; prints a JSON list of what does not end
+    role join PATH   connects its stdin and stdout to a `role launched` that waits on this host
+    role end JOB     ends the job's processes on this host; prints a JSON list of those that do not end
 
-The first two run as two processes: this one stays above the other as its reaper (reaper.py). Under launch.py, on the
-head, the socket is the supervisor's, at $CLUSTER_SOCKET. Under mpirun on other nodes there is no way there: the head's
-key opens those, and no key of theirs opens the head. So the role listens on a socket of its own, says where on stdout,
-which mpirun carries to the head, and the supervisor connects by way of ssh_proxy.py and `role join`.
-wire.py has the messages. Secrets come in the order, and go into the process's environment: they are on no command line
-and in no file.
+The first two run as two processes, the parent as reaper (reaper.py). Under launch.py, on the head, the socket is the
+supervisor's, at $CLUSTER_SOCKET. Under mpirun, a role on another node cannot connect to the head, which accepts no
+node's key. So it listens on its own socket and prints the path, which mpirun carries to the head, and the supervisor
+connects with ssh_proxy.py and `role join`.
+Messages are in wire.py. Secrets come with the order and go into the process's environment, never to a command line or
+a file.
 """
 
 import json
@@ -41,18 +41,18 @@ def main() -> int:
             return join(*more)
         return run_launched() if word == "launched" else run()
     except ConnectionError:
-        return 1  # nobody is there any more, and nothing was started
+        return 1  # the other side has gone, and nothing was started
 
 
 def run() -> int:
-    """Run what the order says that comes on stdin."""
+    """Run the order from stdin."""
     above = fork()
     line, rest = wire.read_line(0)
     return Runner(decode(line, RoleOrder), above, 0, 1, rest).run()
 
 
 def run_launched() -> int:
-    """Run what the supervisor orders over a socket."""
+    """Run the supervisor's order from a socket."""
     above = fork()
     launched = {key: value for key, value in os.environ.items() if key.startswith("DMLC_")}
     first = Message(role=launched["DMLC_ROLE"], host=os.environ["CLUSTER_HOST"], launched=launched)
@@ -60,17 +60,17 @@ def run_launched() -> int:
     connection = call(first) if is_here else wait_for_call(first)
     descriptor = connection.fileno()
     line, rest = wire.read_line(descriptor)
-    # Its code is told above; launch.py and mpirun would only add a traceback to it.
+    # The exit code is in the report; for launch.py and mpirun it would only cause a traceback.
     Runner(decode(line, RoleOrder), above, descriptor, descriptor, rest, is_pinged=not is_here).run()
     return 0
 
 
 def fork() -> reaper.Reaper:
-    """Go on below a reaper."""
+    """Return in a child process of the reaper."""
     try:
         return reaper.fork()
-    except OSError as error:  # such as a limit of processes
-        sys.exit(f"role.py cannot start another process: {error}")
+    except OSError as error:  # such as the process limit
+        sys.exit(f"cannot start another process: {error}")
 
 
 def call(first: Message) -> socket.socket:
@@ -82,7 +82,7 @@ def call(first: Message) -> socket.socket:
 
 
 def wait_for_call(first: Message) -> socket.socket:
-    """Have the supervisor connect to here. Raises OSError."""
+    """Wait until the supervisor connects. Raises OSError."""
     path = job_folder.path(os.environ[process_tree.JOB_VARIABLE], f"role-{os.getpid()}")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -110,7 +110,7 @@ def join(path: str) -> int:
 
 
 def end(job: str) -> int:
-    """End what is left of a job here."""
+    """End a job's processes on this host."""
     _, left = process_tree.end(job)
     print(json.dumps([[pid, words] for pid, _, words in left]))
     return 0

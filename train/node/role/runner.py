@@ -1,8 +1,8 @@
-"""The commands of one process of a job, run on a node: what they print is passed on, and what they leave is ended.
+"""Runs the commands of one process of a job on a node, passes on their output, and ends what they leave.
 
-When its other side goes away (the end of what it reads, or silence), it ends all processes of the job on this host,
-whoever started them. What descends from its process becomes its own child at the latest when orphaned, and so is found
-and ended whatever session, user or environment it has by then; and should this program be killed, its reaper's.
+When the other side goes away (end of input, or silence), it ends all processes of the job on this host, whoever started
+them. It adopts orphans of its process, and so finds them whatever their session, user or environment; if this program
+is killed, its reaper does.
 """
 
 import os
@@ -25,18 +25,18 @@ from train.node.role.reaper import Reaper
 from train.node.wire import Command, Message, RoleOrder, Use
 
 ALIVE_EVERY_S = 2.0
-PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that something holds which cannot be ended
+PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that a process holds which does not end
 PENDING_BYTES = 1 << 17
-FEW_BYTES = 1 << 12  # what comes in larger pieces need not be gathered
-SPARED_S = 1.5  # less than it takes to SIGKILL
-LOOK_AT_DATA_S = 3.0  # of a start: not while the processor loads MXNet, which says most of it by itself a moment later
+FEW_BYTES = 1 << 12  # larger pieces need no collecting
+SPARED_S = 1.5  # less than the time before SIGKILL
+LOOK_AT_DATA_S = 3.0  # after the start, when MXNet has loaded; it reports most errors itself soon after
 
 
 class Runner:
-    """The commands of one order, one after the other, while the other side lives.
+    """The commands of one order, one after another, while the other side lives.
 
-    reaper: who ends what we would leave, were we killed. lifeline: the descriptor to read from; out: the one to write
-    to. is_pinged: the other side is reached over ssh, gives signs of life, and can vanish without a word.
+    lifeline: the descriptor to read from; out: the one to write to. is_pinged: the other side is connected over ssh,
+    sends keep-alives, and can vanish silently.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Runner:
         self.env: dict[str, str] = {}
         self.hides_verbose = False
         self.at = 0
-        self.full_at = 0.0  # when it was last that there was no room for output
+        self.full_at = 0.0  # when there was last no room for output
         self.pace = wire.Pace()
         self.why: Optional[str] = None
         self.child: Optional[subprocess.Popen[bytes]] = None
@@ -70,13 +70,13 @@ class Runner:
         self.status: Optional[int] = None
         self.ended_at: Optional[float] = None
         self.after: Optional[process_tree.Ending] = None
-        self.ending: Optional[process_tree.Ending] = None  # all that is being ended from outside, once it is
-        self.lost_at = 0.0  # when the other side was, or the reaper
+        self.ending: Optional[process_tree.Ending] = None  # once told to end, or the other side is lost
+        self.lost_at = 0.0  # when the other side, or the reaper, was lost
         self.told_left: list[process_tree.Process] = []
         for line in self.down.feed(read):
             self.hear(line)
 
-    # -- what there is to do -------------------------------------------------------------------------------------
+    # -- commands ------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
         """Run the commands; returns the exit code of the last one that ran, or 128 + the number of its signal."""
@@ -87,7 +87,7 @@ class Runner:
         try:
             self.env = environment.make(self.order)
         except (OSError, ValueError) as error:
-            return self.finish(1, None, f"the environment of the job cannot be made: {error}")
+            return self.finish(1, None, f"cannot make the job's environment: {error}")
         self.hides_verbose = self.env.get("PS_VERBOSE") == "1" and "PS_VERBOSE" not in self.order.env
         blocked = environment.find_blocked(self.env)
         if blocked:
@@ -128,7 +128,7 @@ class Runner:
         return (128 + number if number else status >> 8), number
 
     def finish(self, code: int, number: Optional[int], why: Optional[str] = None) -> int:
-        """Report the end, and wait until that is taken. why: what we have to say of it ourselves."""
+        """Report the end, and wait until the report is sent. why: this program's own error."""
         if why is not None:
             self.say(why)
         left = tuple((pid, words) for pid, _, words in self.told_left)
@@ -140,15 +140,15 @@ class Runner:
             self.outbox.write()
         return code
 
-    # -- what happens --------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------
 
     @property
     def silence_s(self) -> float:
-        """For how long the other side may say nothing."""
-        return 2 * self.order.silence_timeout_s  # the supervisor is to notice first
+        """How long the other side may send nothing."""
+        return 2 * self.order.silence_timeout_s  # the supervisor should notice first
 
     def step(self) -> None:
-        """Wait for something to happen, and do what it takes."""
+        """Handle the next events."""
         writes = [self.outbox.descriptor] if self.outbox.pending else []
         rest_s = 0.0 if self.is_ending() else self.pace.rest_s
         ready, _, _ = select.select(self.sources(rest_s), writes, [], self.wait_s(rest_s))
@@ -173,7 +173,7 @@ class Runner:
             self.lose()
 
     def sources(self, rest_s: float) -> list[int]:
-        """The descriptors to read from; not the process's output while it gathers, or is not taken."""
+        """The descriptors to read from; not the process's output while it collects or cannot be sent."""
         found = [one for one in (self.deaths, self.lifeline) if one is not None]
         if self.reaper is not None:
             found.append(self.reaper.descriptor)
@@ -184,7 +184,7 @@ class Runner:
         return found
 
     def wait_s(self, rest_s: float) -> float:
-        """For how long nothing need be done unless something happens."""
+        """How long to wait for an event."""
         if self.is_ending():
             return process_tree.LOOK_EVERY_S
         return rest_s or ALIVE_EVERY_S / 2
@@ -194,7 +194,7 @@ class Runner:
         return self.status is not None or self.ending is not None
 
     def read_source(self, source: int) -> None:
-        """Take some of the command's output."""
+        """Read some of the command's output."""
         data = os.read(source, 1 << 16)
         if not data:
             self.source = None
@@ -203,7 +203,7 @@ class Runner:
         self.put_lines(self.lines.feed(data) if data else self.lines.flush())
 
     def read_lifeline(self, lifeline: int) -> None:
-        """Take what the other side says."""
+        """Read messages from the other side."""
         data = wire.read_now(lifeline)
         if data is None:
             return
@@ -214,7 +214,7 @@ class Runner:
             self.lose()
 
     def hear(self, line: bytes) -> None:
-        """A message from above."""
+        """A message from the supervisor."""
         message = decode(line, Command)
         if message.end and self.ending is None:
             self.ending = process_tree.Ending(process_tree.find_descendants)
@@ -224,43 +224,43 @@ class Runner:
             self.outbox.put(Message(look=convert(process_tree.describe_use(), Use)))
 
     def reach(self, places: Sequence[tuple[str, int]]) -> None:
-        """Report those of these ports that cannot be reached."""
+        """Report the ports out of reach."""
         self.outbox.put(Message(blocked=tuple(environment.find_unreachable(places))))  # goes out with the next step
 
     def look_at_data(self) -> None:
-        """Report what keeps this host from reading the job's data: MXNet may wait in silence."""
+        """Report why this host cannot read the job's data: MXNet may wait silently."""
         why = environment.find_unread(self.env, self.order.data_url or "")
         if why is not None:
             self.outbox.put(Message(unread=why))  # goes out with the next step
 
     def lose(self) -> None:
-        """The other side is gone: everything of this job on this host ends."""
+        """The other side has gone: end all processes of this job on this host."""
         self.lifeline = None
         self.lost_at = time.monotonic()
         self.ending = process_tree.Ending(self.find_all, self.spare)
 
     def lose_reaper(self) -> None:
-        """Our reaper was killed: all ends here, and like a program that was killed we tell nobody of it.
+        """The reaper was killed: end everything here, silently, like a program that was killed.
 
-        The end of what was to come from us is told at once: it would else come only with ours.
+        The other side sees the end of the output at once, not only when this process ends.
         """
         self.reaper = None
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever else ends the job may not find all of it
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # others who end the job may not find all of its processes
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2, self.outbox.descriptor):
             os.dup2(nowhere, descriptor)
         self.lose()
 
     def find_all(self) -> list[process_tree.Process]:
-        """The processes of the job on this host, whoever started them, as `process_tree.find` has them."""
+        """All processes of the job on this host, whoever started them."""
         found = set(process_tree.find_descendants()) | set(process_tree.find(self.order.job))
         return sorted(one for one in found if self.reaper is None or one[0] != self.reaper.pid)
 
     def spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
-        """Those of them that are not ours, for a moment, and here on the head while the supervisor lives: it ends them.
+        """Those that are not descendants, for a moment, and on the head while the supervisor lives, which ends them.
 
-        It is to hear first of what was lost first, and not of what we end because of that: launch.py, which would tell
-        it, may be on this host, too.
+        The supervisor should first hear of the original loss, not of the processes that end here because of it:
+        launch.py, which reports the loss, may be on this host, too.
         """
         is_late = time.monotonic() > self.lost_at + SPARED_S
         if is_late and not is_held(job_folder.path(self.order.job, "lock")):
@@ -268,7 +268,7 @@ class Runner:
         return set(found) - set(process_tree.find_descendants())
 
     def reap(self) -> None:
-        """Take leave of all children that have ended."""
+        """Wait for all children that have ended."""
         while True:
             try:
                 ended, status = os.waitpid(-1, os.WNOHANG)
@@ -280,13 +280,13 @@ class Runner:
                 self.status = status
 
     def is_over(self) -> bool:
-        """Whether the command has ended, with all that descends from it, and its output has been read."""
+        """Whether the command and its descendants have ended, and its output has been read."""
         if self.ending is not None and self.ending.go_on():
             return False
         if self.status is None:
             if self.ending is None:
                 return False
-            self.status = signal.SIGKILL.value  # it does not end, and is told as left
+            self.status = signal.SIGKILL.value  # it does not end, and is reported as left
         if self.ended_at is None or self.after is None:
             self.ended_at = time.monotonic()
             self.after = process_tree.Ending(process_tree.find_descendants)
@@ -299,11 +299,11 @@ class Runner:
     # -- output --------------------------------------------------------------------------------------------------
 
     def say(self, line: str) -> None:
-        """Say something of our own as a line of output."""
+        """Send a message of this program as a line of output."""
         self.outbox.put(Message(line=line))
 
     def put_lines(self, lines: Iterable[bytes]) -> None:
-        """Pass lines of output on, but for those of ps-lite that only we have asked for: they tell the rank."""
+        """Pass on lines of output, without ps-lite's reports, unless the user asked for them."""
         for line in lines:
             said = ps_lite.read(line)
             if said is not None:

@@ -1,13 +1,13 @@
-"""The staged objects of a node, for all of its jobs: whole and verified, or not there at all.
+"""The staged objects of a node, for all of its jobs; each one is complete and verified, or not there at all.
 
-    objects/KEY/NAME, meta      an object of S3, and its size, CRC-32 and the boot in which that was last compared
-    incoming/KEY/               one that is being fetched, by who holds its lock
-    users/*/                    of a live process, who holds its lock: `keys`, that it uses, files that stand for
-                                objects of which it does not read a byte, and files that are not in S3 yet
-    lock                        held for moments, by who changes any of this
+    objects/KEY/NAME, meta      an object of S3; its URL, CRC-32 and the boot in which that was last compared
+    incoming/KEY/               an object that is being fetched, by the process that holds the lock
+    users/*/                    of a live process, which holds the lock: the `keys` that it uses, placeholders for
+                                objects of which it reads no byte, and files that are not in S3 yet
+    lock                        held briefly by a process that changes any of this
 
-A key stands for an object's URL, ETag and size: what is overwritten in S3 is another object. All locks are the
-kernel's and end with their process: what a killed one has left is known by that, and removed by the next.
+A key is made of an object's URL, ETag and size, so an object overwritten in S3 has another key. All locks are the
+kernel's and end with their process: an unlocked folder was left by a killed process, and the next one removes it.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ META, KEYS = "meta", "keys"
 PIECE_BYTES = 1 << 20
 WAIT_S = 0.1
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-# What MXNet's readers do not take for a list, a cache file or options.
+# MXNet's readers take other characters for a list, a cache file or options.
 PLAIN_NAME = re.compile(r"[^A-Za-z0-9._-]")
 NAME_LENGTH = 100
 
-# An instance's own NVMe disks are faster than its root volume, and free. Deep Learning AMIs put them together and mount
-# them; others are looked for among what is mounted.
+# An instance's own NVMe disks are faster than its root volume, and free. Deep Learning AMIs combine and mount them;
+# with other AMIs, they are found among the mounts.
 DLAMI_MOUNT = "/opt/dlami/nvme"
 INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
-# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/nvme-ebs-volumes.html tells the two kinds apart by the model.
+# The model tells the two kinds apart: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/nvme-ebs-volumes.html
 MODEL = "/sys/class/block/{}/device/model"
 PARTITION = re.compile(r"^(nvme\d+n\d+)p\d+$")
 FOLDER = "cluster-data"
-RESERVE_SHARE, RESERVE_BYTES = 0.05, 2 << 30  # of the disk, and at least; never more than half of what is free
+RESERVE_SHARE, RESERVE_BYTES = 0.05, 2 << 30  # of the disk, and the minimum; never more than half of the free space
 SUDO_TIMEOUT_S = 10
 
 
 class NoRoom(OSError):
-    """The cache holds no more; says why."""
+    """The cache is full; the message says why."""
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """What is known of an object. boot: in which its content was last compared with crc32."""
+    """Facts about an object. boot: in which its content was last compared with crc32."""
 
     url: str
     crc32: int
@@ -63,7 +63,7 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Cache:
-    """The staged objects in a folder, for any thread; most_bytes: of all of them together."""
+    """The staged objects in a folder. Thread-safe. most_bytes: the limit for all of them together."""
 
     def __init__(self, folder: str, most_bytes: int) -> None:
         self.folder = folder
@@ -79,34 +79,34 @@ class Cache:
             self._clean_up()
 
     def close(self) -> None:
-        """Use nothing any more, and leave nothing half done."""
+        """Release all objects, and remove unfinished ones."""
         for slot in list(self.slots):
             slot.close()
         shutil.rmtree(self._user, ignore_errors=True)
         os.close(self._user_lock)
 
     def use(self, entries: Iterable[s3.Entry]) -> None:
-        """Keep these, from when they are there. Raises NoRoom where they cannot be, all together."""
+        """Keep these objects once they are here. Raises NoRoom if they do not fit all together."""
         needed = sum(entry.size_bytes for entry in {make_key(entry): entry for entry in entries}.values())
         if needed > self.most_bytes:
             raise NoRoom(
-                f"{render_size(needed)} have to be staged, and {self.folder} holds {render_size(self.most_bytes)} at "
-                "most: more nodes, a larger volume, or [data] cache_gib"
+                f"{render_size(needed)} have to be staged, and {self.folder} holds at most "
+                f"{render_size(self.most_bytes)}: use more nodes, a larger volume, or a larger [data] cache_gib"
             )
         with self.locked(), open(os.path.join(self._user, KEYS), "a") as stream:
             stream.write("".join(make_key(entry) + "\n" for entry in entries))
 
     def find(self, entry: s3.Entry) -> str | None:
-        """The path of an object that is here, whole; else None. Reads it once after each boot of this node."""
+        """The path of a complete object, or None. Verifies its content once after each boot of this node."""
         key = make_key(entry)
         path = self.path("objects", key, make_name(entry.url))
         try:
             meta = msgspec.json.decode(_read(self.path("objects", key, META)), type=Meta)
             size = os.stat(path).st_size
-        except (FileNotFoundError, ValueError):  # ValueError: it was written as the machine went down
+        except (FileNotFoundError, ValueError):  # ValueError: half written when the machine went down
             self._discard(key)
             return None
-        # Nothing is synced: what a machine that went down has kept of it is not known.
+        # Nothing is synced: after a crash of the machine the content may be incomplete.
         stale = meta.boot != self.boot
         if size != entry.size_bytes or (stale and compare(path)[1] != meta.crc32):
             self._discard(key)
@@ -117,9 +117,9 @@ class Cache:
         return path
 
     def claim(self, entry: s3.Entry, should_stop: Callable[[], bool]) -> Slot | None:
-        """A Slot to fetch an object into; None when it may be here by now. Waits while another one fetches it.
+        """A Slot to fetch an object into; None if it may be here by now. Waits while another process fetches it.
 
-        should_stop: is asked now and then, and ends the waiting. Raises NoRoom.
+        should_stop: called now and then; ends the wait. Raises NoRoom.
         """
         while not should_stop():
             with self.locked():
@@ -136,7 +136,7 @@ class Cache:
         return None
 
     def find_hole(self, size_bytes: int) -> str:
-        """A file of that size which nobody may read, but root: its content is not there."""
+        """A placeholder: a sparse file of this size that only root may read."""
         path = os.path.join(self._user, str(size_bytes))
         if not os.path.exists(path):
             with open(path, "w") as stream:
@@ -145,35 +145,35 @@ class Cache:
         return path
 
     def find_draft(self, url: str) -> str:
-        """A path for the content of an object that is not in S3 yet. Raises ValueError for what names no object."""
+        """A path for the content of an object that is not in S3 yet. Raises ValueError for an invalid URL."""
         s3.split_object_url(url)
         return os.path.join(self._user, f"draft-{_random_digits()}-{make_name(url)}")
 
     # -- under the lock ------------------------------------------------------------------------------------------
 
     def _make_room(self, size_bytes: int) -> bool:
-        """Whether there is room now, or will be once what nobody has asked for yet has come. Raises NoRoom."""
+        """Whether there is room now; False if there will be, after a prefetch that nobody uses. Raises NoRoom."""
         self._clean_up()
         used = self._used_keys()
         coming = os.listdir(self.path("incoming"))
         kept = [self._describe("incoming", key, stays=True) for key in coming]
         kept += [self._describe("objects", key, stays=key in used) for key in os.listdir(self.path("objects"))]
-        leaving = plan.choose_leaving(kept, size_bytes, self.most_bytes)
-        for key in leaving or ():
+        evicted = plan.choose_evicted(kept, size_bytes, self.most_bytes)
+        for key in evicted or ():
             self._remove(key)
-        if leaving is None and used.issuperset(coming):
+        if evicted is None and used.issuperset(coming):
             raise NoRoom(
-                f"{self.folder} holds {render_size(self.most_bytes)} at most, and no more can go: its data is in use; "
-                "a larger volume, or [data] cache_gib"
+                f"{self.folder} holds at most {render_size(self.most_bytes)}, and all of its data is in use: "
+                "use a larger volume, or a larger [data] cache_gib"
             )
-        return leaving is not None
+        return evicted is not None
 
     def _describe(self, place: str, key: str, *, stays: bool) -> plan.Kept:
         path = self.path(place, key)
         return plan.Kept(os.stat(path).st_mtime, _size(path), key, stays)
 
     def _clean_up(self) -> None:
-        """Remove what killed processes have left."""
+        """Remove what killed processes left."""
         for place in ("incoming", "users"):
             for name in os.listdir(self.path(place)):
                 path = self.path(place, name)
@@ -181,14 +181,14 @@ class Cache:
                     shutil.rmtree(path, ignore_errors=True)
 
     def _used_keys(self) -> set[str]:
-        """The keys in use; those of dead processes are gone by then."""
+        """The keys in use; _clean_up has removed those of dead processes."""
         users = [self.path("users", name, KEYS) for name in os.listdir(self.path("users"))]
         return {key for user in users if os.path.exists(user) for key in _read(user).split()}
 
     def _remove(self, key: str) -> None:
-        gone = self.path("incoming", f"{key}.{_random_digits()}")
-        os.rename(self.path("objects", key), gone)  # at once, and then file by file
-        shutil.rmtree(gone, ignore_errors=True)
+        removed = self.path("incoming", f"{key}.{_random_digits()}")
+        os.rename(self.path("objects", key), removed)  # in one step, before the files are deleted
+        shutil.rmtree(removed, ignore_errors=True)
 
     # -- the rest ------------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Cache:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone with the folder, among all processes of this host."""
+        """Hold the folder's lock, among all processes of this host."""
         descriptor = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -209,7 +209,7 @@ class Cache:
 
     @staticmethod
     def _is_locked(path: str) -> bool:
-        """Whether a live process holds a file's or a folder's lock; one that is not there has none."""
+        """Whether a live process holds the lock of a file or folder; False if it does not exist."""
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -224,7 +224,7 @@ class Cache:
 
     @staticmethod
     def write_meta(folder: str, meta: Meta) -> None:
-        """Put what is known of an object beside it, at once."""
+        """Write an object's facts next to it, in one step."""
         temporary = os.path.join(folder, f"{META}.{_random_digits()}")
         with open(temporary, "wb") as stream:
             stream.write(msgspec.json.encode(meta))
@@ -236,7 +236,7 @@ class Cache:
 
 
 class Slot:
-    """The place of an object that is being fetched, nobody else's until it is closed."""
+    """The place of an object that this process fetches, locked until it is closed."""
 
     def __init__(self, cache: Cache, entry: s3.Entry, folder: str) -> None:
         self._cache = cache
@@ -246,17 +246,17 @@ class Slot:
         self._published = False
         self._lock = _lock_folder(folder)
         self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o400)
-        os.ftruncate(self.file, entry.size_bytes)  # it counts at once
+        os.ftruncate(self.file, entry.size_bytes)  # so that it counts towards the limit at once
 
     def publish(self, crc32: int) -> None:
-        """Let it be seen, now that all of it is there and right."""
+        """Make the object visible; it must be complete and verified."""
         self._cache.write_meta(self._folder, Meta(url=self._entry.url, crc32=crc32, boot=self._cache.boot))
         with self._cache.locked():
             os.rename(self._folder, self._cache.path("objects", make_key(self._entry)))
         self._published = True
 
     def close(self) -> None:
-        """Give the place up; what was not published is removed."""
+        """Release the place; removes the object unless it was published."""
         if self not in self._cache.slots:
             return
         self._cache.slots.discard(self)
@@ -267,19 +267,19 @@ class Slot:
 
 
 def make_key(entry: s3.Entry) -> str:
-    """What an object is known by here."""
-    told = f"{entry.url}\n{entry.etag}\n{entry.size_bytes}"
-    return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()[:40]
+    """The object's key in the cache."""
+    version = f"{entry.url}\n{entry.etag}\n{entry.size_bytes}"
+    return hashlib.sha256(version.encode("utf-8", "surrogateescape")).hexdigest()[:40]
 
 
 def make_name(url: str) -> str:
-    """The name of an object's file: the end of its URL, as MXNet's readers can take it."""
+    """The name of an object's file: the end of its URL, with only characters that MXNet's readers accept."""
     name = PLAIN_NAME.sub("_", url.rpartition("/")[2])[-NAME_LENGTH:]
     return "data" if name in ("", ".", "..") or name.partition(".")[0] == META else name
 
 
 def compare(path: str, check: integrity.Check | None = None) -> tuple[bool, int]:
-    """(whether a file is what `check` says, its CRC-32), in one reading. check: None for what cannot be compared."""
+    """(whether a file passes `check`, its CRC-32), in one pass. check: None if there is nothing to compare with."""
     crc = 0
     with open(path, "rb") as stream:
         for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
@@ -290,7 +290,7 @@ def compare(path: str, check: integrity.Check | None = None) -> tuple[bool, int]
 
 
 def find_held(folder: str) -> int:
-    """The bytes of all that lies in a cache's folder already."""
+    """The size of everything in a cache's folder."""
     places = [os.path.join(folder, name) for name in ("objects", "incoming")]
     return sum(_size(os.path.join(place, key)) for place in places if os.path.isdir(place) for key in os.listdir(place))
 
@@ -304,22 +304,22 @@ def render_size(count: float) -> str:
 
 
 def _make_own(path: str) -> None:
-    """Make a folder that nobody else may write to: what lies there is trained with. Raises OSError."""
+    """Create a folder that only this user may write to: jobs train with its data. Raises OSError."""
     os.makedirs(path, mode=0o700, exist_ok=True)
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise OSError(f"{path}: it is a link or another user's, or others may write to it: set [data] cache_dir")
+        raise OSError(f"{path}: is a link or another user's, or others may write to it: set [data] cache_dir")
 
 
 def _lock_folder(path: str) -> int:
-    """Hold a folder's lock for as long as the descriptor that this returns is open."""
+    """Lock a folder for as long as the returned descriptor is open."""
     descriptor = os.open(path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
 
 
 def _size(folder: str) -> int:
-    """The bytes of an object's folder, but for what is just going."""
+    """The size of an object's folder, without files that are deleted meanwhile."""
     total = 0
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for entry in os.scandir(folder):
@@ -338,11 +338,11 @@ def _read(path: str) -> str:
         return stream.read()
 
 
-# -- where the cache is -----------------------------------------------------------------------------------------------
+# -- the cache's folder -----------------------------------------------------------------------------------------------
 
 
 def find_folder(env: Mapping[str, str], mounts: str = "/proc/mounts") -> str:
-    """The folder for staged data, made if need be. Raises OSError."""
+    """The folder for staged data, created if it is missing. Raises OSError."""
     given = env.get("CLUSTER_DATA_CACHE_DIR")
     if given:
         return _make_folder(os.path.expanduser(given))
@@ -350,21 +350,20 @@ def find_folder(env: Mapping[str, str], mounts: str = "/proc/mounts") -> str:
         try:
             return _make_folder(os.path.join(mount, FOLDER))
         except OSError:
-            continue  # the next one, and at last the root volume, which always works
+            continue  # try the next one, and last the root volume, which always works
     return _make_folder(os.path.join(os.path.expanduser("~"), ".cluster", "data"))
 
 
 def find_instance_stores(mounts: str = "/proc/mounts", model: str = MODEL) -> list[str]:
-    """Where disks of the instance itself are mounted, the one with most room first."""
+    """The mount points of the instance's own disks, the one with the most free space first."""
     found = [DLAMI_MOUNT] if os.path.ismount(DLAMI_MOUNT) else []
     with open(mounts) as stream:
         for line in stream:
             device, place = line.split()[:2]
             name = PARTITION.sub(r"\1", os.path.basename(device))
             try:
-                with open(model.format(name)) as told:
-                    is_own = told.read().strip() == INSTANCE_STORE
-            except OSError:  # no NVMe device
+                is_own = _read(model.format(name)).strip() == INSTANCE_STORE
+            except OSError:  # not an NVMe device
                 continue
             if is_own and place != "/" and place not in found:
                 found.append(place)
@@ -372,7 +371,7 @@ def find_instance_stores(mounts: str = "/proc/mounts", model: str = MODEL) -> li
 
 
 def find_limit(env: Mapping[str, str], folder: str, held_bytes: int) -> int:
-    """How many bytes may lie in the folder, of which held_bytes do. Raises OSError."""
+    """The maximum size of the folder, which now is held_bytes, in bytes. Raises OSError."""
     given = env.get("CLUSTER_DATA_CACHE_GIB")
     if given:
         return int(float(given) * (1 << 30))
@@ -382,12 +381,12 @@ def find_limit(env: Mapping[str, str], folder: str, held_bytes: int) -> int:
 
 
 def _make_folder(folder: str) -> str:
-    """A folder of this user's alone. Raises OSError."""
+    """Create a folder for this user only. Raises OSError."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-    except PermissionError:  # it is root's: so that it is there for everybody, we ask for a folder in it
+    except PermissionError:  # the mount point belongs to root: create our folder in it with sudo
         words = ["sudo", "-n", "install", "-d", "-m", "700", "-o", str(os.getuid()), "-g", str(os.getgid()), folder]
-        with contextlib.suppress(subprocess.TimeoutExpired, FileNotFoundError):  # what came of it is looked at below
+        with contextlib.suppress(subprocess.TimeoutExpired, FileNotFoundError):  # the result is checked below
             subprocess.call(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SUDO_TIMEOUT_S)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OSError(f"{folder}: staged data cannot be written there")

@@ -1,6 +1,6 @@
 """Fetches objects of S3 into a node's cache: several at once, each in ranges, verified as a whole.
 
-What is asked for comes before what is fetched ahead of need.
+Objects that a process waits for come before prefetched ones.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from train.node.staging.cache import Cache, Slot, compare, make_key
 
 RANGE_BYTES = 16 << 20
 CONNECTIONS = 16
-OBJECTS = 8  # at the same time
-ATTEMPTS = 3  # at an object that arrives damaged
+OBJECTS = 8  # at once
+ATTEMPTS = 3  # for an object that arrives damaged
+TICK_S = 0.5
 NOW, AHEAD = 0, 1
 
 
 class StageError(Exception):
-    """Data could not be staged; says what, where and why."""
+    """Data could not be staged; the message says what, where and why."""
 
 
 class Item:
-    """An object that is wanted here. path: where it is, once it is; error: why it will not be."""
+    """An object to fetch. path: where it is, once it is here; error: why it failed."""
 
     def __init__(self, entry: s3.Entry, urgency: int) -> None:
         self.entry = entry
@@ -43,12 +44,12 @@ class Item:
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is nothing more to wait for."""
+        """Whether it is here or has failed."""
         return self.path is not None or self.error is not None
 
 
 class _Threads:
-    """Threads that do things, the most urgent first."""
+    """Threads that call do(thing) for each thing, the most urgent first."""
 
     def __init__(self, count: int, do: Callable[[Any], None]) -> None:
         self._do = do
@@ -58,7 +59,7 @@ class _Threads:
             threading.Thread(target=self._work, daemon=True).start()
 
     def put(self, urgency: int, number: int, thing: Any) -> None:
-        """Have it done; of the same urgency, the lowest number is first."""
+        """Submit a thing; with the same urgency, the lowest number comes first."""
         self._waiting.put((urgency, number, next(self._numbers), thing))
 
     def _work(self) -> None:
@@ -67,7 +68,7 @@ class _Threads:
 
 
 class Fetcher:
-    """Fetches into `cache` from `store`; say: gets words for the user."""
+    """Fetches into `cache` from `store`; say: shows a line to the user."""
 
     def __init__(self, store: s3.Store, cache: Cache, say: Callable[[str], None]) -> None:
         self.received_bytes = 0
@@ -83,23 +84,23 @@ class Fetcher:
         self._numbers = itertools.count()
 
     def want(self, entries: Iterable[s3.Entry], urgency: int) -> list[Item]:
-        """The Items of these, in order. What was wanted before is not fetched twice, but may become more urgent."""
+        """The Items of these, in order. An object wanted before is not fetched twice, but may become more urgent."""
         with self._lock:
             return [self._want(entry, urgency) for entry in entries]
 
     def _want(self, entry: s3.Entry, urgency: int) -> Item:
         key = make_key(entry)
         item = self._items.get(key)
-        if item is None or (item.is_settled and (item.error or urgency == NOW)):  # it may have had to go since
+        if item is None or (item.is_settled and (item.error or urgency == NOW)):  # it may have been evicted since
             item = self._items[key] = Item(entry, urgency)
         elif item.urgency <= urgency:
             return item
         item.urgency = urgency
-        self._objects.put(urgency, next(self._numbers), item)  # perhaps for the second time: it is done once
+        self._objects.put(urgency, next(self._numbers), item)  # perhaps again: _obtain does it once
         return item
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._stopped.set()
 
     # -- one object ----------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ class Fetcher:
                         self._fetch(item, slot)
                 path = self._cache.find(item.entry)
             item.path = path
-        except Exception as error:  # noqa: BLE001 - it is told to who waits for the object, which would be for ever
+        except Exception as error:  # noqa: BLE001 - goes to the process that waits, which would wait forever
             item.error = error
         with self.settled:
             self.settled.notify_all()
@@ -133,17 +134,17 @@ class Fetcher:
             check = integrity.find_check({"etag": entry.etag}, entry.size_bytes)
             right, crc32 = compare(slot.path, check)
             if not right and check is not None:
-                # Sent in parts of a size that nobody can guess, and the same bytes came twice; or encrypted with a key
-                # of KMS, where the ETag is no digest of the content.
+                # The ETag is useless if the part size was not guessed and the same bytes arrived twice, or if a KMS key
+                # encrypts the object.
                 useless = self._store.is_encrypted(entry.url) if check.certain else crc32 in seen
                 check = None if useless else check
             if right or check is None:
                 if check is None:
-                    self._say(f"data: S3 has no checksum of {entry.url} that can be compared")
+                    self._say(f"data: not verified: S3 has no usable checksum of {entry.url}")
                 slot.publish(crc32)
                 return
             seen.add(crc32)
-        raise StageError(f"{entry.url} arrived damaged {ATTEMPTS} times: its checksum is another")
+        raise StageError(f"{entry.url} arrived damaged {ATTEMPTS} times: its checksum does not match")
 
     def _fetch_ranges(self, item: Item, slot: Slot) -> None:
         size = item.entry.size_bytes
@@ -156,7 +157,7 @@ class Fetcher:
             try:
                 if not errors and not self._stopped.is_set():
                     self._fetch_range(item, slot, begin)
-            except Exception as error:  # noqa: BLE001 - raised below, in the thread of the object
+            except Exception as error:  # noqa: BLE001 - raised below, in the object's thread
                 errors.append(error)
             done.release()
 
@@ -189,13 +190,13 @@ class Fetcher:
 def explain(error: Exception, folder: str) -> str:
     """An error of staging in plain words."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk of {folder} is full: a larger volume, or a smaller [data] cache_gib"
+        return f"the disk of {folder} is full: use a larger volume, or a smaller [data] cache_gib"
     return str(error) or type(error).__name__
 
 
-def wait(fetcher: Fetcher, items: Sequence[Item], tick: Callable[[], None], every_s: float = 0.5) -> None:
-    """Wait until all items are here, or one cannot be; tick: is called now and then, and may raise."""
-    tick_at = time.monotonic() + every_s
+def wait(fetcher: Fetcher, items: Sequence[Item], tick: Callable[[], None]) -> None:
+    """Wait until all items are here or one has failed; tick: called now and then, and may raise."""
+    tick_at = time.monotonic() + TICK_S
     while True:
         with fetcher.settled:
             if all(item.path for item in items) or any(item.error for item in items):
@@ -203,4 +204,4 @@ def wait(fetcher: Fetcher, items: Sequence[Item], tick: Callable[[], None], ever
             fetcher.settled.wait(max(0.0, tick_at - time.monotonic()))
         if time.monotonic() >= tick_at:
             tick()
-            tick_at = time.monotonic() + every_s
+            tick_at = time.monotonic() + TICK_S

@@ -1,11 +1,11 @@
-"""Gives MXNet local files in place of s3:// URLs, for reading and for writing: loaded into a worker's Python.
+"""Gives MXNet local files instead of s3:// URLs, for reading and for writing: loaded into a worker's Python.
 
-`begin` is called when MXNet is about to be imported, `install` once mxnet.base is. MXNet opens files by a few functions
-of its C API, and by Python's open() in a few of its modules. Both get local paths: stage.py fetches a file before it is
-read, and uploads a file once it is complete. The part of the data that a reader is to have is known when the reader is
-made, and not before: ranks are given when the kv-store is made.
+`begin` is called before MXNet is imported, `install` after mxnet.base is. MXNet opens files with a few functions of its
+C API, and with Python's open() in a few of its modules. Both get local paths: stage.py fetches a file before it is
+read, and uploads a file once it is complete. A reader's part of the data is known only when the reader is created: the
+kv-store assigns the ranks.
 
-It is loaded by its path, and may be in another Python than the environment's: standard library alone, nothing of ours.
+Loaded by its path, perhaps into another Python than the environment's: imports only the standard library.
 """
 
 import atexit
@@ -24,15 +24,15 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 Key = Tuple[str, Optional[Tuple[int, int]], int]
 Function = Callable[..., Any]
 
-# The C functions that read the file that their first argument names.
+# The C functions that read the file named by their first argument.
 READ_DATA = ("MXRecordIOReaderCreate",)
 READ_MODEL = ("MXNDArrayLoad", "MXSymbolCreateFromFile")
-# Those that take keys and values of a reader.
+# Those that take the keys and values of a reader.
 BY_KEYS = ("MXDataIterCreateIter", "MXDatasetCreateDataset")
-# Those that write a file, and which argument names it.
+# Those that write a file, with the position of its name.
 WRITE = {"MXNDArraySave": 0, "MXSymbolSaveToFile": 1}
 RECORDS, INDEX = "path_imgrec", "path_imgidx"
-# The modules of MXNet that call open(), and whether they read data by it. Else it is a model's or optimizer's state.
+# The modules of MXNet that call open(); True: to read data, False: a model's or optimizer's state.
 OPENING = {
     "mxnet.gluon.block": False,
     "mxnet.gluon.trainer": False,
@@ -45,10 +45,10 @@ OPENING = {
 
 
 class Stage:
-    """stage.py, at work for this process. Its methods raise MXNetError.
+    """stage.py, running for this process. Its methods raise MXNetError.
 
-    unfinished: files that are being written and have not been uploaded, as functions that do it, by process and file:
-    those of the process that this one was forked from are not its own.
+    unfinished: functions that upload the files that are still being written, by process and file: a forked process
+    must not upload those of its parent.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Stage:
         self._number = 0
 
     def begin(self) -> None:
-        """Start it, for this process; one that was forked from another has its own."""
+        """Start stage.py for this process; a forked process gets its own."""
         if self._owner == os.getpid():
             return
         self._owner, self._lock = os.getpid(), threading.Lock()
@@ -69,7 +69,7 @@ class Stage:
         self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True)
 
     def find(self, uri: str, part: Optional[Tuple[int, int]] = None, shuffle_mib: int = 0) -> str:
-        """The local path, or paths, for a URI of data; the same ones until this process writes there, or ends."""
+        """The local path, or paths, for a URI of data; they stay the same until this process writes there."""
         self.begin()
         with self._lock:
             key = (uri, part, shuffle_mib)
@@ -78,14 +78,14 @@ class Stage:
             return self._known[key]
 
     def find_newest(self, url: str) -> str:
-        """The local path of an object as it is in S3 now: for what jobs overwrite, such as checkpoints."""
+        """The local path of the current version of an object: for objects that jobs overwrite, such as checkpoints."""
         self.begin()
         with self._lock:
             return self._ask({"object": url})
 
     @contextlib.contextmanager
     def saving(self, url: str) -> Iterator[str]:
-        """A local path to write to; its file is uploaded at the end of the block, unless that is left by an error."""
+        """A local path to write to; the file is uploaded at the end of the block, unless that raises."""
         path = self.begin_file(url)
         try:
             yield path
@@ -101,7 +101,7 @@ class Stage:
             return self._ask({"draft": url})
 
     def upload(self, path: str, url: str) -> None:
-        """Put a complete file to S3, whole and verified, and remove it here."""
+        """Upload a complete file, which S3 verifies, and remove it here."""
         with self._lock:
             self._ask({"upload": path, "to": url})
             self._known = {key: found for key, found in self._known.items() if not covers(key[0], url)}
@@ -111,25 +111,25 @@ class Stage:
         try:
             self._child.stdin.write(json.dumps(dict(order, number=self._number)) + "\n")
             self._child.stdin.flush()
-            told: Dict[str, Any] = {}
-            while told.get("number") != self._number:  # Ctrl-C may have left the answer to an earlier order unread
-                told = json.loads(self._child.stdout.readline())
+            answer: Dict[str, Any] = {}
+            while answer.get("number") != self._number:  # Ctrl-C may have left an earlier answer unread
+                answer = json.loads(self._child.stdout.readline())
         except (OSError, ValueError):  # ValueError: the pipe is closed, or there was no line
-            told = {"error": f"stage.py, which reads and writes s3://, ended with code {self._child.wait()}"}
-        if "error" in told:
-            raise make_error(told["error"])
-        return str(told["path"])
+            answer = {"error": f"stage.py, which reads and writes s3://, ended with code {self._child.wait()}"}
+        if "error" in answer:
+            raise make_error(answer["error"])
+        return str(answer["path"])
 
 
 STAGE = Stage()
 
 
 class Opening:
-    """An importer that gives OPENING's modules an open() that takes s3:// URLs, too."""
+    """An importer that gives OPENING's modules an open() that also accepts s3:// URLs."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG004 - as they are called
-        """As importers have it."""
+        """As in importlib.abc.MetaPathFinder."""
         if name not in OPENING:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -146,12 +146,12 @@ class Opening:
 
 
 class WrittenFile:
-    """A file of Python's that is uploaded when it is closed, unless its `with` block is left by an error."""
+    """A Python file that is uploaded when it is closed, unless its `with` block raises."""
 
     def __init__(self, url: str, mode: str, *others: Any, **options: Any) -> None:
         self._url = url
         self._path = STAGE.begin_file(url)
-        self._file = builtins.open(self._path, mode, *others, **options)  # noqa: SIM115 - who has this object closes it
+        self._file = builtins.open(self._path, mode, *others, **options)  # noqa: SIM115 - this object's owner closes it
         self._key = os.getpid(), id(self)
         STAGE.unfinished[self._key] = self.close
 
@@ -172,24 +172,24 @@ class WrittenFile:
         return self._key[0] == os.getpid() and STAGE.unfinished.pop(self._key, None) is not None
 
     def close(self) -> None:
-        """Upload it, once."""
+        """Upload the file, once."""
         if self._is_unfinished():
             try:
                 self._file.close()
-            except OSError:  # the disk is full, say
+            except OSError:  # such as a full disk
                 discard(self._path)
                 raise
             STAGE.upload(self._path, self._url)
 
 
 def begin() -> None:
-    """Begin to fetch what this process will probably read."""
+    """Start to prefetch what this process will probably read."""
     STAGE.begin()
     sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder), Opening)
 
 
 def install(library: Any) -> None:
-    """Put ourselves before the functions of MXNet's C library, a ctypes.CDLL, that open files."""
+    """Wrap the functions that open files in MXNet's C library, a ctypes.CDLL."""
     wrappers = {name: functools.partial(_wrap_read, STAGE.find) for name in READ_DATA}
     wrappers.update({name: functools.partial(_wrap_read, STAGE.find_newest) for name in READ_MODEL})
     wrappers.update({name: functools.partial(_wrap_by_keys, STAGE.find) for name in BY_KEYS})
@@ -249,7 +249,7 @@ def _wrap_record_writer(library: Any) -> None:
         path = STAGE.begin_file(url) if url.startswith("s3://") else None
         code = create(name if path is None else ctypes.c_char_p(path.encode("utf-8")), handle)
         if code == 0:
-            number = handle._obj.value  # noqa: SLF001 - that is how a ctypes.byref is read
+            number = handle._obj.value  # noqa: SLF001 - the way to read a ctypes.byref
             freed.discard(number)
             if path is not None:
                 STAGE.unfinished[os.getpid(), number] = lambda: finish(number, path, url)
@@ -275,9 +275,9 @@ def _wrap_record_writer(library: Any) -> None:
 
 
 def _finish() -> None:
-    """At the end of the program, upload the files that it has not closed, as Python closes others.
+    """At the end of the program, upload the files that it did not close, as Python closes other files then.
 
-    A program that failed has not completed them. What cannot be uploaded lets the program fail.
+    Does nothing if the program failed, because the files are incomplete. If an upload fails, the program fails.
     """
     if getattr(sys, "last_type", None) is not None:
         return
@@ -285,7 +285,7 @@ def _finish() -> None:
     try:
         for key in own:
             STAGE.unfinished[key]()
-    except Exception:  # noqa: BLE001 - whatever it is, the program has not saved what it wrote
+    except Exception:  # noqa: BLE001 - after any error, the program has not saved what it wrote
         sys.excepthook(*sys.exc_info())
         sys.stdout.flush()
         sys.stderr.flush()
@@ -293,11 +293,11 @@ def _finish() -> None:
 
 
 def find_local(given: Sequence[Tuple[str, str]], find: Callable[..., str]) -> List[str]:
-    """The values of a reader's arguments, (key, value) as text, with paths in place of s3:// URLs."""
+    """The values of a reader's (key, value) arguments, with local paths instead of s3:// URLs."""
     settings = dict(given)
     part: Optional[Tuple[int, int]] = None
     shuffle_mib = 0
-    if not settings.get(INDEX):  # by which the data would be cut otherwise
+    if not settings.get(INDEX):  # with an index, the reader divides the data by it
         part = (int(settings.get("part_index", 0)), int(settings.get("num_parts", 1)))
         shuffle_mib = int(settings.get("shuffle_chunk_size", 0))
     found = []
@@ -312,18 +312,18 @@ def find_local(given: Sequence[Tuple[str, str]], find: Callable[..., str]) -> Li
 
 
 def covers(uri: str, url: str) -> bool:
-    """Whether an object may be among those that a URI names: one, a folder's or those of a pattern, with ; between."""
+    """Whether an object may be among those of a URI: an object, a folder or a pattern, or several separated by ;."""
     return any(url.startswith(piece.rpartition("/")[0] + "/") for piece in uri.partition("#")[0].split(";"))
 
 
 def make_open(*, is_data: bool) -> Function:
-    """An open() that takes s3:// URLs, too. is_data: what it reads is data, which stays the same during a job."""
+    """An open() that also accepts s3:// URLs. is_data: it reads data, which does not change during a job."""
 
     def open_(path: Any, mode: str = "r", *others: Any, **options: Any) -> Any:
         if not isinstance(path, str) or not path.startswith("s3://"):
             return builtins.open(path, mode, *others, **options)
         if "+" in mode or mode[0] not in "rw":
-            raise ValueError(f'{path}: mode "{mode}": an object of S3 is read, or written as a whole')
+            raise ValueError(f'{path}: mode "{mode}": an object of S3 can only be read, or written as a whole')
         if mode[0] == "w":
             return WrittenFile(path, mode, *others, **options)
         local = STAGE.find(path) if is_data else STAGE.find_newest(path)
@@ -333,13 +333,13 @@ def make_open(*, is_data: bool) -> Function:
 
 
 def make_error(words: str) -> Exception:
-    """The error that MXNet itself raises."""
+    """MXNet's own error."""
     error: Exception = sys.modules["mxnet.base"].MXNetError(words)
     return error
 
 
 def discard(path: str) -> None:
-    """Remove a file that has not become complete."""
+    """Remove an incomplete file."""
     with contextlib.suppress(FileNotFoundError):
         os.remove(path)
 

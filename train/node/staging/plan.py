@@ -1,7 +1,7 @@
-"""What of a row of shards a worker reads, and what a node's workers will probably read. Pure.
+"""The shards that a worker reads, those that a node's workers will probably read, and those to evict. Pure.
 
-MXNet's readers take the shards of `path_imgrec` as one row of bytes, cut it into num_parts equal pieces, and move both
-ends of a piece on to the next beginning of a record, within their shard
+MXNet's readers concatenate the shards of `path_imgrec`, cut the bytes into num_parts equal pieces, and move both ends
+of a piece to the next beginning of a record in the same shard
 (https://github.com/dmlc/dmlc-core/blob/main/src/io/input_split_base.cc, ResetPartition).
 """
 
@@ -16,13 +16,13 @@ from typing import NamedTuple
 from train.node.s3 import Entry
 
 ALIGN_BYTES = 4  # of RecordIO
-MOST_BESIDE_BYTES = 64 << 20  # of files that are no records, such as indexes, fetched before they are asked for
+MOST_OTHER_BYTES = 64 << 20  # of files that are not records, such as indexes, that are prefetched
 TRAINING = "train"
 VALIDATION = ("val", "validation", "test")
 
 
 class Kept(NamedTuple):
-    """What lies in the cache; they sort by their last use."""
+    """An object in the cache; sorts by last use."""
 
     used_at: float
     size_bytes: int
@@ -31,7 +31,7 @@ class Kept(NamedTuple):
 
 
 def find_touched(sizes: Sequence[int], index: int, count: int, shuffle_mib: int = 0) -> list[int]:
-    """The positions of the shards that part `index` of `count` reads from, in order; sizes: of all, in bytes.
+    """The positions of the shards that part `index` of `count` reads from, sorted. sizes: of all shards, in bytes.
 
     shuffle_mib: ImageRecordIter's shuffle_chunk_size.
     """
@@ -41,19 +41,19 @@ def find_touched(sizes: Sequence[int], index: int, count: int, shuffle_mib: int 
     step = (step + ALIGN_BYTES - 1) // ALIGN_BYTES * ALIGN_BYTES
     begin, end = min(step * index, total), min(step * (index + 1), total)
     if shuffle_mib:
-        # Then a part is cut further (iter_image_recordio_2.cc), every piece rounded up, which moves its end.
+        # A part is then cut further (iter_image_recordio_2.cc); each piece is rounded up, which moves the part's end.
         pieces = 1.1 * total / (shuffle_mib << 20) + count
         end = min(end + int(2 * ALIGN_BYTES * (pieces + count)), total)
     if begin >= end:
         return []
-    # Where `end` lies inside a shard, the record that begins before it is read to its end, there.
+    # If `end` is inside a shard, the reader reads the record that begins before it to its end, in the same shard.
     return list(range(bisect.bisect_right(ends, begin), bisect.bisect_left(ends, end) + 1))
 
 
 def guess(url: str, entries: Iterable[Entry], ranks: Sequence[int], count: int) -> list[Entry]:
-    """The entries that workers of these ranks, of `count`, will probably read below [data] url, the first first.
+    """The entries that workers with these ranks, of `count`, will probably read below [data] url, in order.
 
-    entries: all that is there.
+    entries: all objects below the URL.
     """
     folders: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -67,8 +67,8 @@ def guess(url: str, entries: Iterable[Entry], ranks: Sequence[int], count: int) 
         parts = [find_touched(sizes, rank, count) for rank in ranks]
         found += [row[at] for at in sorted(set(itertools.chain.from_iterable(parts)))]
     rest = [entry for name in ("", *VALIDATION) if name != training for entry in folders.get(name, [])]
-    beside = [entry for entry in rest if not entry.url.endswith(".rec")]
-    if sum(entry.size_bytes for entry in beside) > MOST_BESIDE_BYTES:
+    others = [entry for entry in rest if not entry.url.endswith(".rec")]
+    if sum(entry.size_bytes for entry in others) > MOST_OTHER_BYTES:
         rest = [entry for entry in rest if entry.url.endswith(".rec")]
     return found + rest
 
@@ -77,13 +77,13 @@ def _has_records(entries: Iterable[Entry]) -> bool:
     return any(entry.url.endswith(".rec") for entry in entries)
 
 
-def choose_leaving(kept: Iterable[Kept], needed_bytes: int, most_bytes: int) -> list[str] | None:
-    """The keys of what is to go so that `needed_bytes` more fit; None where they cannot. kept: all that is there."""
+def choose_evicted(kept: Iterable[Kept], needed_bytes: int, most_bytes: int) -> list[str] | None:
+    """The keys to evict so that `needed_bytes` more fit; None if they cannot. kept: everything in the cache."""
     kept = sorted(kept)
     excess = sum(item.size_bytes for item in kept) + needed_bytes - most_bytes
-    leaving = []
+    evicted = []
     for item in kept:
         if excess > 0 and not item.stays:
-            leaving.append(item.key)
+            evicted.append(item.key)
             excess -= item.size_bytes
-    return leaving if excess <= 0 else None
+    return evicted if excess <= 0 else None

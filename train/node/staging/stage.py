@@ -1,14 +1,14 @@
-"""Stages data of S3 on this node for one process of a job, and uploads what it saves: hook.py starts and asks it.
+"""Stages data of S3 on this node for one process of a job, and uploads what it saves; hook.py starts it.
 
     {"number": 1, "uri": "s3://bucket/train/", "part": [index, count] or null, "shuffle_mib": 0}    data for a reader
-    {"number": 2, "object": "s3://bucket/net-0001.params"}      a file as it is in S3 now
+    {"number": 2, "object": "s3://bucket/net-0001.params"}      the current version of a file
     {"number": 3, "draft": "s3://bucket/net-0002.params"}       a path to write a new file's content to
     {"number": 4, "upload": "/...", "to": "s3://bucket/net-0002.params"}
 
     {"number": 1, "path": "/.../a.rec;/.../b.rec"} or {"number": 1, "error": "..."}
 
-One line each, over stdin and stdout; what it has to tell the user goes to stderr. It ends with its stdin, that is with
-the process that it works for, and until then that data stays. At its start it begins to fetch what this process will
+One line each, over stdin and stdout; messages for the user go to stderr. It ends when its stdin does, that is with the
+process that it works for, and keeps this process's data until then. At its start it prefetches what the process will
 probably ask for.
 """
 
@@ -31,17 +31,17 @@ from train.node import s3
 from train.node.staging import cache, fetch, plan
 
 TELL_EVERY_S = 5.0
-TOLD_S = 1.0  # staging that took less is not worth a line
-TRIAL_BYTES = 1 << 16  # more than what the end of a file can be that was not written
+TOLD_S = 1.0  # staging that took less gets no line
+TRIAL_BYTES = 1 << 16  # more than the unwritten end of a file can be
 MOST_LISTED = 20000  # objects below [data] url, for a guess
 
 
 class Gone(Exception):
-    """The process that this one works for is there no more."""
+    """The process that this one works for has ended."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What a process asks for: one of uri, object, draft and upload, as at the top."""
+    """A request of the process: one of uri, object, draft and upload, as at the top."""
 
     number: int
     uri: str = ""
@@ -54,7 +54,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The path that was asked for, or why there is none."""
+    """The requested path, or why there is none."""
 
     number: int
     path: Optional[str] = None
@@ -62,7 +62,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Stager:
-    """Carries out orders. env: of the job's process."""
+    """Carries out orders. env: the environment of the job's process."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
@@ -73,12 +73,12 @@ class Stager:
         self._fetcher = fetch.Fetcher(self._store, self.cache, say)
 
     def stop(self) -> None:
-        """Fetch nothing more, and remove what is half done."""
+        """Stop fetching, and remove incomplete files."""
         self._fetcher.stop()
         self.cache.close()
 
     def look_ahead(self) -> None:
-        """Begin with what will probably be asked for; what goes wrong with it is told when it is asked for."""
+        """Start to fetch what will probably be asked for; an error is reported when it is."""
         url, hosts = self._env.get("CLUSTER_DATA_URL"), self._env.get("CLUSTER_DATA_RANKS", "").split()
         ranks = [rank for rank, host in enumerate(hosts) if host == self._env.get("CLUSTER_HOST")]
         if not url or not ranks:
@@ -105,7 +105,7 @@ class Stager:
         return self.stage(order.uri, order.part, order.shuffle_mib)
 
     def stage(self, uri: str, part: tuple[int, int] | None, shuffle_mib: int) -> str:
-        """The local path of what a reader asks for. Raises as `carry_out`."""
+        """The local path, or paths, for a reader's URI. Raises as `carry_out`."""
         row: list[s3.Entry | str] = []
         for piece in filter(None, uri.partition("#")[0].split(";")):
             row += self._expand(piece) if piece.startswith("s3://") else [piece]
@@ -121,7 +121,7 @@ class Stager:
         )
 
     def stage_object(self, url: str) -> str:
-        """The local path of an object as it is in S3 now. Raises as `carry_out`."""
+        """The local path of the current version of an object. Raises as `carry_out`."""
         entry = self._store.find(url)
         if entry is None:
             raise nothing_to_read(url, where=url.rpartition("/")[0])
@@ -129,7 +129,7 @@ class Stager:
         return str(self._fetch([entry])[0].path)
 
     def upload(self, path: str, url: str) -> None:
-        """Put a file to S3, which verifies it, and remove it here. Raises OSError, ValueError."""
+        """Upload a file, which S3 verifies, and remove it here. Raises OSError, ValueError."""
         try:
             check_room(os.path.dirname(path))
             self._store.put_file(path, url)
@@ -147,7 +147,7 @@ class Stager:
         return items
 
     def _expand(self, uri: str) -> list[s3.Entry]:
-        """The objects that a URI means to MXNet's readers, in their order: one, a folder's, or those of a pattern."""
+        """The objects that MXNet's readers read for a URI, in order: an object, a folder's, or those of a pattern."""
         bucket, key = s3.split_url(uri)
         if key and not key.endswith("/"):
             entry = self._store.find(uri)
@@ -155,21 +155,21 @@ class Stager:
                 return [entry]
         folder = [entry for entry in self._store.list(uri, below=False) if entry.size_bytes]
         if not folder and key and not key.endswith("/"):
-            beside = self._store.list(uri.rpartition("/")[0], below=False)
+            siblings = self._store.list(uri.rpartition("/")[0], below=False)
             pattern, begin = re.compile(key), len(f"s3://{bucket}/")
-            folder = [entry for entry in beside if entry.size_bytes and pattern.fullmatch(entry.url[begin:])]
+            folder = [entry for entry in siblings if entry.size_bytes and pattern.fullmatch(entry.url[begin:])]
         if not folder:
             raise nothing_to_read(uri, where=uri)
         return folder
 
 
 def nothing_to_read(uri: str, *, where: str) -> fetch.StageError:
-    """The error for it; where: what the user is to look at."""
+    """The error for a URI without objects; where: the URL that the user should list."""
     return fetch.StageError(f"{uri}: there is nothing to read: cluster data ls {where}")
 
 
 class Progress:
-    """Says how far the staging of some items has come."""
+    """Reports how far the staging of some items is."""
 
     def __init__(self, fetcher: fetch.Fetcher, items: Sequence[fetch.Item]) -> None:
         self._fetcher = fetcher
@@ -178,7 +178,7 @@ class Progress:
         self._began_bytes = fetcher.received_bytes
 
     def tick(self) -> None:
-        """Say it now and then. Raises Gone."""
+        """Report it now and then. Raises Gone."""
         check_alive()
         if time.monotonic() >= self._told_at + TELL_EVERY_S:
             self._told_at = time.monotonic()
@@ -186,13 +186,13 @@ class Progress:
             say(f"data: {done} of {self._count()} staged, {self._rate()}")
 
     def finish(self) -> None:
-        """Say what came of it, if that took time."""
+        """Report the result, if it took time."""
         took_s = time.monotonic() - self._began_at
         if took_s < TOLD_S:
             return
         here = sum(1 for item in self._items if item.was_here)
-        told = f", {here} were here already" if here else ""
-        say(f"data: {self._count()} staged in {took_s:.1f} s, {self._rate()}{told}")
+        suffix = f", {here} were here already" if here else ""
+        say(f"data: {self._count()} staged in {took_s:.1f} s, {self._rate()}{suffix}")
 
     def _count(self) -> str:
         size = cache.render_size(sum(item.entry.size_bytes for item in self._items))
@@ -205,20 +205,20 @@ class Progress:
 
 
 def check_alive() -> None:
-    """Raises Gone when nobody will read an answer. While one waits for it, nothing else comes over stdin."""
+    """Raises Gone if the process has ended: while it waits for an answer, it sends nothing over stdin."""
     ready, _, _ = select.select([0], [], [], 0)
     if ready:
         raise Gone
 
 
 def say(words: str) -> None:
-    """A line for the user."""
+    """Show a line to the user."""
     sys.stderr.write(words + "\n")
     sys.stderr.flush()
 
 
 def check_room(folder: str) -> None:
-    """Raises OSError where a disk is full: MXNet does not notice if the end of a file finds no room there."""
+    """Raises OSError if the disk is full: MXNet does not notice that it cannot write the end of a file."""
     with tempfile.TemporaryFile(dir=folder) as trial:
         trial.write(bytes(TRIAL_BYTES))
         trial.flush()
@@ -239,23 +239,23 @@ def read_orders() -> Iterator[Order]:
 
 
 def send(message: Answer) -> None:
-    """Answer an order."""
+    """Send an answer."""
     print(msgspec.json.encode(message).decode(), flush=True)
 
 
 def leave(*_: object) -> None:
-    """Another way to be told that the end has come. Raises Gone."""
+    """End as if stdin had ended. Raises Gone."""
     raise Gone
 
 
 def begin_ahead(stager: Stager) -> None:
-    """Look ahead in a thread."""
+    """Call look_ahead in a thread."""
 
     def look() -> None:
         try:
             stager.look_ahead()
         except OSError as error:
-            say(f"data: nothing is fetched ahead of need: {error}")
+            say(f"data: nothing is prefetched: {error}")
 
     threading.Thread(target=look, daemon=True).start()
 
@@ -274,7 +274,7 @@ def main() -> None:
         for order in read_orders():
             send(answer(stager, order))
     except (Gone, BrokenPipeError):
-        pass  # the end, like that of stdin
+        pass  # the same as the end of stdin
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         stager.stop()

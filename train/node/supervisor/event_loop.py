@@ -1,4 +1,4 @@
-"""What one process listens to: a Unix socket, pipes, signals and the clock. It never waits for a single one of them."""
+"""An event loop over a Unix socket, pipes, signals and timers."""
 
 import os
 import selectors
@@ -11,11 +11,11 @@ from typing import Any
 from train.node import wire
 
 LONGEST_WAIT_S = 1.0
-BLOCKED_WAIT_S = 0.02  # while somebody does not take what is to go to him
+BLOCKED_WAIT_S = 0.02  # while a reader does not accept pending output
 
 
 class Connection:
-    """One connection to the socket: lines come, messages go. `owner`: whatever it is the connection of."""
+    """A connection to the socket: receives lines, sends messages. owner: set by the loop's user."""
 
     def __init__(self, plug: socket.socket) -> None:
         self._plug = plug
@@ -25,29 +25,29 @@ class Connection:
         self.is_open = True
 
     def fileno(self) -> int:
-        """Its descriptor, for a selector."""
+        """The descriptor, for a selector."""
         return self._plug.fileno()
 
     def put(self, message: Any) -> None:
-        """Send a message, at once if that is possible."""
+        """Send a message, at once if possible."""
         if self.is_open:
             self.outbox.put(message)
             self.outbox.write()
 
     def read(self) -> tuple[list[bytes], bool]:
-        """The lines that have come, and whether that was the end."""
+        """The received lines, and whether the stream has ended."""
         data = wire.read_now(self.fileno())
         return ([], False) if data is None else (self._lines.feed(data), not data)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self.is_open:
             self.is_open = False
             self._plug.close()
 
 
 class EventLoop:
-    """Calls on_line(connection, line) and on_end(connection) for what comes over the socket."""
+    """Calls on_line(connection, line) and on_end(connection) for connections to the socket."""
 
     def __init__(
         self, path: str, on_line: Callable[[Connection, bytes], None], on_end: Callable[[Connection], None]
@@ -63,12 +63,12 @@ class EventLoop:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def watch_signals(self, callbacks: Mapping[int, Callable[[], None]]) -> None:
-        """Call one of {number: callback} after such a signal, from `step`."""
+        """After a signal, call its callback from `step`; callbacks: by signal number."""
         source, sink = os.pipe()
         os.set_blocking(source, False)
         os.set_blocking(sink, False)
         for number in callbacks:
-            signal.signal(number, lambda *_: None)  # Python notes them for the pipe only where they have a handler
+            signal.signal(number, lambda *_: None)  # without a handler Python writes nothing to the pipe
         signal.set_wakeup_fd(sink)
 
         def read() -> None:
@@ -79,19 +79,19 @@ class EventLoop:
         self.add(source, read)
 
     def add(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """Call back whenever there is something to read."""
+        """Call back whenever there is data to read."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def remove(self, descriptor: int) -> None:
-        """No longer call back for it."""
+        """Stop calling back for a descriptor."""
         self._selector.unregister(descriptor)
 
     def after(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call back once, after a delay. One timer of a name replaces the other."""
+        """Call back once, after a delay; replaces a timer of the same name."""
         self._timers[name] = (time.monotonic() + delay_s, callback)
 
     def cancel(self, name: str) -> None:
-        """Stop a timer, if there is one."""
+        """Stop a timer if it exists."""
         self._timers.pop(name, None)
 
     def cancel_all(self) -> None:
@@ -99,11 +99,11 @@ class EventLoop:
         self._timers.clear()
 
     def has(self, name: str) -> bool:
-        """Whether there is a timer of this name."""
+        """Whether a timer of this name exists."""
         return name in self._timers
 
     def step(self) -> None:
-        """Wait until something happens, and call back for all that has."""
+        """Wait for an event, and call back for all that have happened."""
         wait_s = min([LONGEST_WAIT_S] + [due - time.monotonic() for due, _ in self._timers.values()])
         if any(connection.outbox.pending for connection in self._connections):
             wait_s = min(wait_s, BLOCKED_WAIT_S)
@@ -117,14 +117,14 @@ class EventLoop:
                 self._timers.pop(name)[1]()
 
     def flush(self, connections: Iterable[Connection], timeout_s: float) -> None:
-        """Wait until these have taken what is to go to them, or are gone."""
+        """Wait until these connections have accepted their output, or are closed."""
         give_up_at = time.monotonic() + timeout_s
         waiting = list(connections)
         while any(one.outbox.pending for one in waiting) and time.monotonic() < give_up_at:
             self.step()
 
     def drop(self, connection: Connection) -> None:
-        """Hang up."""
+        """Close a connection and forget it."""
         if connection in self._connections:
             self._connections.remove(connection)
             self._selector.unregister(connection)

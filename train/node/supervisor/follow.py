@@ -1,4 +1,4 @@
-"""Follows the log of a job for one reader, from where that has come to, to the job's end."""
+"""Follows a job's log for one reader, from a given offset to the job's end."""
 
 import ctypes
 import os
@@ -14,36 +14,36 @@ from train.node.supervisor import recovery
 from train.node.wire import Ended, Message
 
 ALIVE_EVERY_S = 2.0
-LOOK_EVERY_S = 0.2  # where the kernel does not tell of changes
-RETRY_S = 0.05  # for a supervisor that is just beginning or ending
+LOOK_EVERY_S = 0.2  # without inotify
+RETRY_S = 0.05  # for a supervisor that is just starting or ending
 PENDING_BYTES = 1 << 20
 READ_BYTES = 1 << 16
-GIVE_UP_S = 120.0  # for a reader that takes nothing any more
+GIVE_UP_S = 120.0  # for a reader that accepts nothing any more
 IN_MODIFY = 2  # linux/inotify.h
 IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0o2000000)
 RESULT = b'"result": {'
 
 
 class Follower:
-    """One reader of one job's log. out: the descriptor to write to. offset: of the first byte that is wanted."""
+    """One reader of one job's log. out: the descriptor to write to. offset: of the first byte to send."""
 
     def __init__(self, job: str, offset: int, out: int) -> None:
         self.job = job
         self.outbox = wire.Outbox(out)
         self.events: Optional[int] = None
         self.offset = offset
-        self.last: Optional[bytes] = None  # the result line, once it has been read
-        self.result: Optional[JobResult] = None  # as the supervisor tells it
+        self.last: Optional[bytes] = None  # the result line, once read
+        self.result: Optional[JobResult] = None  # from the supervisor
         self.supervisor: Optional[socket.socket] = None
         self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
         self.changes: Optional[int] = None
         self.is_complete = False  # nobody writes to the log any more
-        self.may_have_more = False  # of the log, beyond what has been read
+        self.may_have_more = False  # the log may continue beyond what has been read
         self.pace = wire.Pace()
         self.alive_at = self.taken_at = time.monotonic()
 
     def run(self, *, wait: bool) -> None:
-        """Pass the log on to its end, or without `wait` to its present end. Raises OSError."""
+        """Send the log to its end, or without `wait` to its current end. Raises OSError."""
         if not wait:
             recovery.recover(self.job)
         while True:
@@ -64,9 +64,9 @@ class Follower:
         self.flush()
 
     def pause_s(self, *, wait: bool) -> float:
-        """How long to wait for something to happen."""
+        """How long to wait for an event."""
         if self.is_full():
-            return ALIVE_EVERY_S / 2  # the reader wakes us
+            return ALIVE_EVERY_S / 2  # the reader wakes this process
         if self.may_have_more or not wait or self.is_complete:
             return 0.0
         if self.supervisor is None:
@@ -76,7 +76,7 @@ class Follower:
     # -- the log -------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Take what there is of the log, in whole lines; the last line is kept back."""
+        """Read what is new in the log, in whole lines; keep back the last line, the result."""
         self.may_have_more = self.is_full() and self.last is None
         if self.is_full() or self.last is not None:
             return
@@ -90,7 +90,7 @@ class Follower:
         while len(data) == size and b"\n" not in data:
             size *= 2
             data = os.pread(self.events, size, self.offset)
-        # Half a line is read again when there is more of it: on a full disk it may be taken back, and another one come.
+        # Half a line is read again later: on a full disk the supervisor may remove it and write another.
         whole, end, _ = data.rpartition(b"\n")
         self.may_have_more = bool(end)
         if end:
@@ -104,11 +104,11 @@ class Follower:
             self.outbox.pass_on(lines)
 
     def is_full(self) -> bool:
-        """Whether the reader has enough to take for now."""
+        """Whether enough output is pending for now."""
         return len(self.outbox.pending) > PENDING_BYTES
 
     def missing_result(self) -> LogLine:
-        """The last line of a log that could not be written to its end."""
+        """The result line for a log without one, as after a full disk."""
         record = job_folder.read_record(self.job)
         unknown = JobResult(state="failed", exit_code=1, error="its record cannot be read")
         return LogLine(t=round(time.time(), 3), result=self.result or (record.result if record else unknown))
@@ -116,7 +116,7 @@ class Follower:
     # -- the supervisor ------------------------------------------------------------------------------------------
 
     def find_supervisor(self) -> None:
-        """Be told of the job's end by its supervisor; a dead one is none. Raises OSError."""
+        """Connect to the supervisor, to learn of the job's end; recover the job if it is dead. Raises OSError."""
         if self.supervisor is not None:
             return
         plug = connect(self.job)
@@ -133,7 +133,7 @@ class Follower:
             self.is_complete = True
 
     def read_supervisor(self, supervisor: socket.socket) -> None:
-        """What the supervisor says: the result, at the end."""
+        """Read the supervisor's message: the result, at the end."""
         data = wire.read_now(supervisor.fileno())
         for line in self.supervisor_lines.feed(data or b""):
             self.result = decode(line, Ended).result
@@ -145,14 +145,14 @@ class Follower:
     # -- the reader ----------------------------------------------------------------------------------------------
 
     def sleep(self, wait_s: float) -> bool:
-        """Wait for something to happen; returns False when the reader is gone."""
+        """Wait for an event; returns False when the reader has gone."""
         now = time.monotonic()
         if now > self.alive_at + ALIVE_EVERY_S and not self.outbox.pending:
             self.outbox.put({"alive": True})
         if not self.outbox.pending:
             self.taken_at = now
         writes = [self.outbox.descriptor] if self.outbox.pending else []
-        # At its end a job is told of by its supervisor, which is heard at once.
+        # The supervisor reports the job's end, and is heard at once.
         rest_s = self.pace.rest_s
         changes = self.changes
         if rest_s and wait_s and self.changes is not None:
@@ -169,13 +169,13 @@ class Follower:
         return not self.outbox.broken and now < self.taken_at + GIVE_UP_S
 
     def flush(self) -> None:
-        """Have the reader take what is left."""
+        """Send the rest."""
         while self.outbox.pending and self.sleep(RETRY_S):
             pass
 
 
 def is_result(line: bytes) -> bool:
-    """Whether a line of the log is the last one."""
+    """Whether a line of the log is the result."""
     try:
         return decode(line, LogLine).result is not None
     except ValueError:
@@ -183,7 +183,7 @@ def is_result(line: bytes) -> bool:
 
 
 def connect(job: str) -> Optional[socket.socket]:
-    """A connection to a job's supervisor, or None."""
+    """Connect to a job's supervisor; None if there is none."""
     plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         plug.connect(job_folder.path(job, "socket"))
@@ -194,7 +194,7 @@ def connect(job: str) -> Optional[socket.socket]:
 
 
 def watch(path: str) -> Optional[int]:
-    """A descriptor that becomes readable when a file changes, or None where the kernel grants none."""
+    """A descriptor that becomes readable when a file changes; None if the kernel grants none."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.inotify_init1(IN_NONBLOCK_CLOEXEC)
     if descriptor < 0:

@@ -1,7 +1,7 @@
-"""The log of a job: events, as the user's side reads them, and the raw output of every process in a file of its own.
+"""The log of a job: events for the user's side, and the raw output of every process in a file of its own.
 
-`events` has one JSON object a line, protocol.LogLine. Lines are written in one go after each look at all processes, and
-are whole, whatever becomes of this process or the disk: what a full disk has cut off is taken away again.
+`events` has one JSON object per line, a protocol.LogLine. All lines are whole, even if this process is killed or the
+disk is full: an incomplete line is removed again.
 """
 
 import os
@@ -33,19 +33,19 @@ class Log:
         os.makedirs(job_folder.path(job, "ranks"), mode=0o700, exist_ok=True)
 
     def reserve(self) -> None:
-        """Take the room that the last lines need. Raises OSError."""
+        """Reserve disk space for the last lines. Raises OSError."""
         with open(job_folder.path(self._job, "reserve"), "wb") as stream:
             stream.write(b"\0" * RESERVE_BYTES)
 
     def make_room(self) -> None:
-        """Give back what was reserved, and try to write again, from here on."""
+        """Release the reserved space, and allow writing again."""
         if self._failed:
             self.write()
         job_folder.remove(job_folder.path(self._job, "reserve"))
         self._failed = False
 
     def put(self, **keys: Any) -> None:
-        """Append a LogLine of these keys; now is its time."""
+        """Append a LogLine with these keys and the current time."""
         self._put(wire.encode({key: to_builtins(value) for key, value in keys.items()}))
 
     def put_line(self, number: int, text: str) -> None:
@@ -56,23 +56,23 @@ class Log:
         self._files[number][1].append(text.encode("utf-8", "replace") + b"\n")
 
     def _put(self, line: bytes) -> None:
-        if self._time is None:  # one for all that comes between two writes
+        if self._time is None:  # one time for all lines between two writes
             self._time = b'{"t": %.3f, ' % time.time()
         self._pending.append(self._time + line[1:])
 
     def open_file(self, number: int, name: str) -> None:
-        """Have a file for the output of a process."""
+        """Open the file for the output of a process."""
         place = job_folder.path(self._job, "ranks", name + ".log")
         descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._files[number] = (descriptor, [])
 
     def rename_file(self, old: str, new: str) -> None:
-        """Give a process's file its lasting name."""
+        """Give a process's file its final name."""
         folder = job_folder.path(self._job, "ranks")
         os.replace(os.path.join(folder, old + ".log"), os.path.join(folder, new + ".log"))
 
     def write(self) -> None:
-        """Write what has come since the last time. Raises OSError, once; then nothing is kept until `make_room`."""
+        """Write all new lines. Raises OSError once; then drops everything until `make_room`."""
         lines, self._pending, self._time = self._pending, [], None
         raws = []
         for descriptor, raw in self._files.values():
@@ -91,7 +91,7 @@ class Log:
             raise OSError(error.errno, error.strerror, self._path) from error
 
     def _append(self, data: bytes) -> None:
-        """Write whole lines to the events, or none of those that do not fit."""
+        """Write those lines to the events that fit as a whole."""
         written = 0
         try:
             while written < len(data):
@@ -102,14 +102,14 @@ class Log:
                 os.ftruncate(self._descriptor, self._size)
 
     def close(self) -> None:
-        """Let go of the files, once what is left has been written."""
+        """Close the files."""
         for descriptor, _ in self._files.values():
             os.close(descriptor)
         os.close(self._descriptor)
 
 
-def mend(job: str) -> Optional[JobResult]:
-    """Take away what a dead writer has left of half a line; returns the result that the log ends with, or None."""
+def repair(job: str) -> Optional[JobResult]:
+    """Remove a dead writer's incomplete line; returns the result in the last line, or None."""
     place = job_folder.path(job, "events")
     try:
         with open(place, "r+b") as stream:

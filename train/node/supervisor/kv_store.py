@@ -1,4 +1,4 @@
-"""Jobs whose workers do not use their kv-store: each of them trains a model of its own, which is hardly ever meant."""
+"""Detects jobs whose workers do not use their kv-store, so that each trains a separate model, usually by mistake."""
 
 import os
 import re
@@ -13,23 +13,23 @@ SCRIPT_BYTES = 1 << 20
 
 
 def is_progress(line: str) -> bool:
-    """Whether a line of a worker's says how far its training is."""
-    # Most lines are none, and there may be very many of them.
+    """Whether a line of a worker reports training progress."""
+    # Most lines do not, and there may be very many lines.
     return ("poch" in line or "samples/s" in line or "Iter[" in line) and PROGRESS.search(line[:2000]) is not None
 
 
 def is_reported(order: Order) -> bool:
-    """Whether workers say when they make a dist kv-store: PS_VERBOSE has them do it, unless the user has set it off."""
+    """Whether workers report that they make a dist kv-store: PS_VERBOSE does it, unless the user turns it off."""
     return {**order.env, **order.env_worker}.get("PS_VERBOSE", "1") in ("1", "2")
 
 
 def render_unused(order: Order, *, has_trained: bool) -> str:
-    """The warning that a job's workers have nothing to do with each other. has_trained: they have reported progress."""
+    """The warning that a job's workers are independent. has_trained: they have reported progress."""
     workers = order.workers
     if has_trained:
         what = f"{workers} workers trained {workers} separate models"
     else:
-        what = f"no worker connected to the servers, so each of the {workers} workers was on its own"
+        what = f"no worker connected to the servers, so the {workers} workers were independent"
     return f"{what}: the script did not use a dist kv-store. {_advise(order)}"
 
 
@@ -39,7 +39,7 @@ def _advise(order: Order) -> str:
     given = OPTION.findall(words)
     if given and given[-1][1].startswith("dist"):
         create = "mx.kv.create, to Module.fit or to gluon.Trainer"
-        return f"It got {' '.join(given[-1])}, and has to pass that on to {create}"
+        return f"It got {' '.join(given[-1])}, and must pass that to {create}"
     if given and given[-1][1]:
         return f"Pass {given[-1][0]} {wanted} instead of {given[-1][1]}"
     options = [option for option, _ in given]
@@ -50,10 +50,10 @@ def _advise(order: Order) -> str:
 
 
 def _options_of(script: str) -> list[str]:
-    """The options for a kv-store that a script's text names."""
+    """The options for a kv-store in a script's text."""
     try:
         with open(script, "rb") as stream:
             text = stream.read(SCRIPT_BYTES).decode("utf-8", "replace")
-    except OSError:  # such as a path that is relative to a folder that the command changes to
+    except OSError:  # such as a path relative to another folder, after `cd`
         return []
     return re.findall(r"['\"](--kv[-_]?store)['\"]", text)

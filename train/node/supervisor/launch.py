@@ -2,9 +2,8 @@
 
     launch.py PRIVATE_ADDRESS ARGUMENTS...
 
-What it would get wrong is put right around it: the scheduler listens on the head's private address instead of what
-the host's name happens to resolve to, and on a port that no other job gets. (_cluster_compat has put Thread.isAlive
-back, which it calls.)
+Two corrections: the scheduler listens on the head's private address, not on whatever the host name resolves to, and on
+a port that no other job gets. (_cluster_compat restores Thread.isAlive, which launch.py calls.)
 """
 
 import os
@@ -20,41 +19,40 @@ from train.node import wire
 from train.node.role import environment
 from train.node.supervisor import ssh_proxy
 
-FIRST_PORT, END_PORT = 9091, 9999  # as launch.py has them
+FIRST_PORT, END_PORT = 9091, 9999  # launch.py's
 SSH = "ssh "
-_callers: set[threading.Thread] = set()  # the threads that carry what an ssh says
+_callers: set[threading.Thread] = set()  # threads that run an ssh
 
 
 def claim_port() -> tuple[int, socket.socket]:
-    """A port for this job's scheduler, and what holds the claim for as long as it is kept.
+    """A port for this job's scheduler, and an open socket that reserves it.
 
-    launch.py finds a free port, lets go of it, and a second later the scheduler takes it, or another job's does. A name
-    in Linux's abstract namespace of sockets belongs to one process at a time, and ends with it.
+    launch.py finds a free port and closes it; a second later its scheduler, or another job's, binds it. A name in
+    Linux's abstract socket namespace belongs to one process at a time, and ends with it.
     """
     for port in range(FIRST_PORT, END_PORT):
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             claim.bind(f"\0cluster-scheduler-{port}")
-            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:  # else launch.py would go on to the next
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:  # else launch.py would take the next one
                 trial.bind(("", port))
         except OSError:
             claim.close()
             continue
         return port, claim
-    raise OSError(f"all ports from {FIRST_PORT} to {END_PORT - 1} are taken by other jobs")
+    raise OSError(f"all ports from {FIRST_PORT} to {END_PORT - 1} are in use")
 
 
 def keep_quiet(failure: Any) -> None:
-    """What launch.py has to say of an ssh that failed: a traceback. The supervisor knows, and says it better."""
+    """Suppress launch.py's traceback for a failed ssh: the supervisor reports it better."""
     if not issubclass(failure.exc_type, subprocess.CalledProcessError):
         sys.excepthook(failure.exc_type, failure.exc_value, failure.exc_traceback)
 
 
 def take_calls() -> None:
-    """Be told of the commands that launch.py runs, each in a thread of its own.
+    """Intercept the commands that launch.py runs, each in a thread of its own.
 
-    `ssh` is ours (ssh_proxy.py). The supervisor is told of each that fails: what it was to start may never have come to
-    tell it.
+    `ssh` is replaced by ssh_proxy.py. The supervisor hears of each failure: the process itself may never have started.
     """
     run = subprocess.call
 
@@ -69,24 +67,24 @@ def take_calls() -> None:
 
 
 def call_ssh(command: str) -> int:
-    """Do what an `ssh ...` of launch.py's means; returns its exit code."""
+    """Carry out an `ssh ...` of launch.py; returns its exit code."""
     _callers.add(threading.current_thread())
     try:
         return ssh_proxy.call_ssh(shlex.split(command)[1:])
     except ConnectionError:
-        return 1  # the supervisor is gone
-    except OSError as error:  # such as a limit of processes
+        return 1  # the supervisor has ended
+    except OSError as error:  # such as the process limit
         sys.stderr.write(f"ssh cannot be started: {error}\n")
         return 1
 
 
 def main() -> None:
-    """Run it with this program's arguments."""
+    """Run launch.py with this program's arguments."""
     address = sys.argv[1]
     take_calls()
     environment.raise_open_files("auto")  # four for each `ssh`
     threading.excepthook = keep_quiet  # from Python 3.8 on
-    from dmlc_tracker import tracker  # noqa: PLC0415 - it runs what it may find taken over by the two lines above
+    from dmlc_tracker import tracker  # noqa: PLC0415 - it uses what the lines above replace
 
     port, claim = claim_port()
 
@@ -97,7 +95,7 @@ def main() -> None:
     tracker_class = tracker.PSTracker
     tracker.PSTracker = PSTracker
     tracker.get_host_ip = lambda _=None: address
-    # The wheel has both, side by side. (Looking for `mxnet` itself would load what its import needs.)
+    # The wheel has both packages in the same folder. (Looking for `mxnet` itself would import it.)
     packages = os.path.dirname(os.path.dirname(os.path.abspath(tracker.__file__)))
     path = os.path.join(packages, "mxnet", "tools", "launch.py")
     sys.argv = [path, *sys.argv[2:]]
@@ -107,5 +105,5 @@ def main() -> None:
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise
-        for caller in list(_callers):  # it waits for the scheduler alone, and its threads would end with it
+        for caller in list(_callers):  # launch.py waits only for the scheduler, and its threads would end with it
             caller.join()

@@ -1,4 +1,4 @@
-"""The programs of ours that a supervisor starts on the head: an engine's, and ssh_proxy.py where that has none."""
+"""The programs that a supervisor starts on the head: the engine's launcher, and ssh_proxy.py."""
 
 import json
 import os
@@ -25,9 +25,9 @@ Child = subprocess.Popen[bytes]
 
 
 class Children:
-    """They and what they say.
+    """The running programs and their output.
 
-    say(process or None, text): takes a line of output. fail(): launch.py has failed to start a process.
+    say(process or None, text): takes a line of output. fail(): launch.py failed to start a process.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Children:
         self.takes_more = True
 
     def start_setups(self) -> None:
-        """Reach all hosts for the set-up commands. Raises OSError."""
+        """Connect to all hosts for the set-up commands. Raises OSError."""
         for host in self._order.hosts:
             self._watch(self._start_proxy("--role", "setup", host.ip), None)
 
     def start_launcher(self, take_in: Callable[[Child], JobProcess]) -> None:
-        """Start the engine's launcher; take_in(child): makes the process that its output belongs to. Raises OSError."""
+        """Start the engine's launcher; take_in(child): makes the process for its output. Raises OSError."""
         order = self._order
         files = write_files(order)
         role_words = program_words("role", "launched", python=order.python)
@@ -87,39 +87,39 @@ class Children:
         self._loop.add(source, read)
 
     def _reach(self, waiting: Message) -> None:
-        """A process that mpirun has started on another host waits to be reached."""
+        """Connect to a process that mpirun has started on another host."""
         if self.takes_more:
             host = next(host for host in self._order.hosts if host.name == waiting.host)
             self._watch(self._start_proxy("--join", host.ip, json.dumps(to_builtins(waiting))), None)
 
     def take_ended(self) -> list[tuple[Child, Optional[JobProcess], bool]]:
-        """Those that have ended since the last time, with their process, and whether they are the launcher."""
+        """Children that have ended since the last call: (child, process, whether it is the launcher)."""
         ended = [entry for entry in self._running if entry[0].poll() is not None]
         self._running = [entry for entry in self._running if entry not in ended]
         return [(child, process, child is self._launcher) for child, process in ended]
 
     def kill_launcher(self) -> None:
-        """End it at once."""
+        """Kill the launcher."""
         if self._launcher is not None and self._launcher.poll() is None:
             self._launcher.kill()
 
 
 def environment(order: Order, tools: str) -> dict[str, str]:
-    """The environment of these programs: nothing of ours but what they need, and no secret."""
+    """The environment of these programs: only what they need, and no secret."""
     env = {key: os.environ[key] for key in KEPT if key in os.environ}
     env["PATH"] = ":".join([tools, os.path.dirname(order.python), "/usr/local/bin:/usr/bin:/bin"])
     env["CLUSTER_SOCKET"] = job_folder.path(order.job, "socket")
     env["CLUSTER_HOST"] = order.hosts[0].name
     hosts = [JobHost(name=host.name, ip=host.ip, place=host.place) for host in order.hosts]
     env["CLUSTER_HOSTS"] = json.dumps(to_builtins(hosts))
-    # ssh is to be more patient than the supervisor: that knows more of what was silent.
+    # ssh waits longer than the supervisor, whose message about a silent host is better.
     env["CLUSTER_SSH_PATIENCE"] = str(max(3, int(order.silence_timeout_s / 2) + 2))
     env[process_tree.JOB_VARIABLE] = order.job
     return env
 
 
 def write_files(order: Order) -> HostFiles:
-    """Write the hostfile, and the folder with what launch.py and mpirun are to take for ssh. Raises OSError."""
+    """Write the hostfile, and the folder with the stand-ins for ssh. Raises OSError."""
     folder = job_folder.path(order.job, "bin")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     for name, arguments in (("ssh", []), ("mpi-ssh", ["--mpi"])):
@@ -135,6 +135,6 @@ def write_files(order: Order) -> HostFiles:
 
 
 def clean_up(job: str) -> None:
-    """Remove what was only for the launcher."""
+    """Remove the launcher's files."""
     shutil.rmtree(job_folder.path(job, "bin"), ignore_errors=True)
     job_folder.remove(job_folder.path(job, "hosts"))

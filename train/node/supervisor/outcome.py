@@ -1,30 +1,30 @@
-"""Decides when and how a job ends: the first cause counts, and is kept in `decided`."""
+"""Decides when and how a job ends: the first cause counts, and is in `decided`."""
 
 import subprocess
 import time
 from collections.abc import Callable
 from typing import Optional
 
-from train.job.protocol import JobState, Order
+from train.job.protocol import JobState, Order, render_duration
 from train.node.supervisor import kv_store
 from train.node.supervisor.event_loop import EventLoop
 from train.node.supervisor.processes import JobProcess, Processes
 from train.node.wire import Command
 
 SILENCE_EVERY_S = 1.0
-UNSTARTED_S = 1.0  # for a process to tell of itself, once launch.py's command for one has failed
-GATHER_S = 0.3  # for others that fail at the same time as the first, and for the end of what led to a node
-REAP_GRACE_S = 10.0  # for servers and scheduler, once all workers are done
-EARLY_GRACE_S = 5.0  # for workers to report, once launch.py, the scheduler or a server has ended well
+UNSTARTED_S = 1.0  # for a process to report an error, after launch.py's command for it has failed
+GATHER_S = 0.3  # for others that fail at the same time as the first, and for the end of a program that led to a node
+REAP_GRACE_S = 10.0  # for servers and scheduler, after all workers are done
+EARLY_GRACE_S = 5.0  # for workers to report, after launch.py, the scheduler or a server has succeeded
 PROBE_AFTER_S = 5.0
-PROBE_S = 4.5  # more than process.py takes
+PROBE_S = 4.5  # more than role.py takes
 STOPPED, OVERTIME = 130, 124
 
 
 class Outcome:
     """The outcome of one job.
 
-    say: shows the user a message. warn: sets the warning on a subject; None withdraws it.
+    say: shows the user a message. warn: sets the warning about a subject; None withdraws it.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Outcome:
     # -- start ---------------------------------------------------------------------------------------------------
 
     def watch_silence(self) -> None:
-        """From now on a process whose program says nothing for too long is lost, with its node."""
+        """From now on, a process that sends nothing for too long is lost, with its node."""
         self._loop.after("silence", SILENCE_EVERY_S, self._look_for_silence)
 
     def _look_for_silence(self) -> None:
@@ -67,16 +67,16 @@ class Outcome:
         for process in self._processes.all:
             if process.connection is None or process.exit_code is not None or not process.connection.is_open:
                 continue
-            if process.heard_at is None:  # it has yet to be reached, and Python to be started there
+            if process.heard_at is None:  # ssh is still connecting, or Python starting
                 limit_s, since = max(silence_s, self._order.start_timeout_s), process.introduced_at
             else:
                 limit_s, since = silence_s, process.heard_at
             if time.monotonic() > since + limit_s:
                 self.silent_hosts.add(process.host)
-                self.fail(f"{process.name}: nothing was heard from its node for {limit_s:g} s")
+                self.fail(f"{process.name}: no sign of life from its node for {limit_s:g} s")
 
     def watch_start(self) -> None:
-        """launch.py has been started: its processes have to be there in time."""
+        """The launcher has started: its processes must start in time."""
         self._loop.after("start", self._order.start_timeout_s, self._start_timed_out)
 
     def _start_timed_out(self) -> None:
@@ -84,7 +84,7 @@ class Outcome:
         self.fail(f"the job did not start within {self._order.start_timeout_s:g} s: {missing} did not")
 
     def look_for_unstarted(self) -> None:
-        """A command of launch.py's has failed: what it started has told why, or has never been there to tell it."""
+        """A command of launch.py has failed: its process has reported why, or has never started."""
         self._loop.after("unstarted", UNSTARTED_S, self._check_unstarted)
 
     def _check_unstarted(self) -> None:
@@ -93,26 +93,26 @@ class Outcome:
             self.fail("the job cannot start: launch.py failed to start {}".format(", ".join(missing)))
 
     def all_started(self) -> None:
-        """All processes are there."""
+        """All processes have started."""
         self._loop.cancel("start")
 
     def watch_duration(self) -> None:
-        """From now on, and so with its set-up, the job may take so long."""
+        """Start the limit of the job's duration, which includes its set-up."""
         if self._order.max_duration_s:
             self._loop.after("overtime", self._order.max_duration_s, self._ran_too_long)
 
     def _ran_too_long(self) -> None:
-        error = f"ran longer than max_duration ({render_s(self._order.max_duration_s or 0.0)})"
+        error = f"ran longer than max_duration ({render_duration(self._order.max_duration_s or 0.0)})"
         self.decide("failed", OVERTIME, error)
 
     def end_stalled(self, error: str) -> None:
         """No worker has made progress for stall_timeout."""
         self.decide("failed", OVERTIME, error)
 
-    # -- ps-lite's processes have to find each other ---------------------------------------------------------------
+    # -- connections between ps-lite's processes -------------------------------------------------------------------
 
     def check_joined(self) -> None:
-        """One of them waits for the others, or has found them."""
+        """A process waits for the others, or has joined them."""
         if self._processes.uses_kv_store():
             self._warn("kv-store", None)
         if not self._processes.unjoined():
@@ -121,7 +121,7 @@ class Outcome:
             self._loop.after("join", min(PROBE_AFTER_S, self._order.start_timeout_s), self._probe)
 
     def _probe(self) -> None:
-        """All of them wait for each other: have them look for ports that they cannot reach."""
+        """All processes wait for each other: have them try each other's ports."""
         for process in self._processes.of("server") + self._processes.of("worker"):
             others = tuple(one.bound for one in self._processes.all if one.bound and one.host != process.host)
             if process.connection is not None:
@@ -131,7 +131,7 @@ class Outcome:
     def _check_probe(self) -> None:
         blocked = self._processes.describe_blocked()
         if blocked:
-            advice = "does the security group allow everything between its members?"
+            advice = "does the security group allow all traffic between its members?"
             self.fail(f"the job's processes cannot find each other: {blocked}; {advice}")
         else:
             self._loop.after("join", self._order.start_timeout_s, self._join_timed_out)
@@ -143,30 +143,30 @@ class Outcome:
     # -- data ----------------------------------------------------------------------------------------------------
 
     def note_unread(self, process: JobProcess, why: str) -> None:
-        """A worker's host cannot read the job's data. What a script of the user's reads is not known."""
+        """A worker's host cannot read the job's data, which the user's own script may not need."""
         if process.exit_code is not None:
-            return  # it did without
+            return  # it did not need the data
         said = f"{process.host}: {why}"
         if self._order.data_check is not None and self._order.data_check.needed:
             self.fail(said)
         else:
             self._say(said)
 
-    # -- whether the workers train one model ---------------------------------------------------------------------
+    # -- use of the kv-store -------------------------------------------------------------------------------------
 
     def awaits_kv_store(self) -> bool:
-        """Whether there are several workers, which are meant to share a kv-store, and none of them has made one."""
+        """Whether several workers should share a kv-store, and none has made one."""
         order = self._order
         return order.servers > 0 and order.workers > 1 and not self._processes.uses_kv_store()
 
     def note_progress(self) -> None:
-        """A worker trains, while none has made a kv-store."""
+        """A worker trains, and none has made a kv-store."""
         self._has_trained = True
         if self._is_unused():
             self._warn_of_unused()
 
     def _is_unused(self) -> bool:
-        """Whether no worker has made a kv-store for certain: it would have told its port, as a server has."""
+        """Whether certainly no worker has made a kv-store: it would have printed its port, as a server has."""
         has_servers_port = any(server.bound for server in self._processes.of("server"))
         return has_servers_port and self.awaits_kv_store() and kv_store.is_reported(self._order)
 
@@ -174,7 +174,7 @@ class Outcome:
         self._warn("kv-store", kv_store.render_unused(self._order, has_trained=self._has_trained))
 
     def _end_without_servers(self) -> None:
-        """All workers are done, and the servers still serve: nobody has dismissed them."""
+        """All workers are done, but none has told the servers to stop."""
         if self.awaits_kv_store():
             self._warn_of_unused()
         self.decide("done", 0, None)
@@ -185,10 +185,10 @@ class Outcome:
         """A process has ended."""
         workers = self._processes.of("worker")
         is_done = sum(1 for one in workers if one.exit_code == 0) == self._order.workers
-        if self._are_dismissed():  # by workers that have connected to them, whatever those have said of it
+        if self._are_dismissed():  # so workers have used the kv-store, whatever they have printed
             self._warn("kv-store", None)
         if process.failed and is_done:
-            self._say(self._processes.describe_exit(process) + ", when all workers had done their work")
+            self._say(self._processes.describe_exit(process) + ", after all workers had finished")
         elif process.failed:
             self._failed.append(process)
             delay_s = 0.0 if workers and all(one.exit_code is not None for one in workers) else GATHER_S
@@ -196,7 +196,7 @@ class Outcome:
         elif process.role in ("scheduler", "server") and not is_done:
             if self._are_dismissed():
                 self._loop.cancel("early")
-            else:  # at the end of a good job it can be a moment ahead of the others
+            else:  # at the end of a successful job it can be a moment ahead of the others
                 self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(process.short_name))
         if is_done and all(one.exit_code is not None for one in self._processes.mxnet()):
             self.decide("done", 0, None)
@@ -205,9 +205,9 @@ class Outcome:
             self._loop.after("early", delay_s, self._end_without_servers)
 
     def _are_dismissed(self) -> bool:
-        """Whether the workers need nobody any more: their kv-stores are gone, as after a function that made one.
+        """Whether the workers have freed their kv-stores, as after a function that made one.
 
-        They part from the servers and the scheduler, which end well then; what the scripts do next takes its time.
+        Servers and scheduler then succeed, and the scripts may continue for as long as they like.
         """
         ended = [
             process.role
@@ -217,23 +217,23 @@ class Outcome:
         return ended.count("server") == self._order.servers > 0 and "scheduler" in ended
 
     def note_child_end(self, name: Optional[str], child: "subprocess.Popen[bytes]", *, is_launcher: bool) -> None:
-        """launch.py has ended, or what stands for it without servers (name: None), or another that led to a node."""
+        """launch.py has ended (without servers: ssh_proxy.py, name None), or another program that led to a node."""
         code = child.returncode
         how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
-        if not is_launcher and code != 0:  # it has told why, or never came to that
-            error = f"ssh_proxy.py on {self._processes.head}, which was to reach a node, {how}"
+        if not is_launcher and code != 0:  # it may have reported why
+            error = f"the program on {self._processes.head} that connects to a node {how}"
             self._loop.after("proxy", UNSTARTED_S, lambda: self.fail(error))
         elif is_launcher and name is not None and code != 0:
             error = f"{name} (process {child.pid}) {how}"
-            if code < 0:  # with it ends what it has started
+            if code < 0:  # the processes that it started end with it
                 self.fail(error)
-            else:  # something has ended before it, and that may be heard of later
+            else:  # another end came first, and may be reported later
                 self._loop.after("launcher", GATHER_S, lambda: self.fail(error))
         elif is_launcher and not self._loop.has("early") and not self._are_dismissed():
-            self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(name or "its start"))
+            self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(name or "the worker's connection"))
 
     def note_lost(self, process: JobProcess) -> None:
-        """The connection to a process has ended before the process has. Where launch.py has, too, that says more."""
+        """The connection to a process has ended before the process. If launch.py has ended, too, that says more."""
         is_of_engine = process.by is None and self._processes.engine.has_programs_of_its_own
         if not is_of_engine and all(launcher.pid != process.by for launcher in self._processes.of("launcher")):
             self._lose(process)
@@ -251,11 +251,3 @@ class Outcome:
 
     def _ended_early(self, what: str) -> None:
         self.fail(f"{what} ended before the workers did")
-
-
-def render_s(seconds: float) -> str:
-    """A duration as a person says it."""
-    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= unit_s and seconds % unit_s == 0:
-            return f"{seconds // unit_s:.0f} {unit}"
-    return f"{seconds:g} s"

@@ -1,4 +1,4 @@
-"""The processes of a job: what is known of each, what each is told to do, who is missing and who failed."""
+"""The processes of a job: their state, their orders, which are missing and which have failed."""
 
 import os
 import time
@@ -14,31 +14,30 @@ from train.node.wire import Found, Message, RoleOrder
 
 SYNC = 'mkdir -p "$2" && cp -a "$1"/. "$2"/'
 SSH_PORT = 22
-MOST_PAIRS = 4  # of hosts that do not reach each other are told
-IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")  # who asks AWS
-SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's own PATH does not have the job's Python
+MOST_PAIRS = 4  # of hosts that cannot reach each other in a message
+IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")  # whose AWS credentials
+SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's PATH lacks the job's Python
 MXNET_ROLES = ("scheduler", "server", "worker")
 
 
 def with_secrets(env: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
-    """A process's environment over the job's secrets; where it says itself who asks AWS, without those that say so.
+    """Add the job's secrets to a process's environment; not its AWS credentials if the environment has some.
 
-    Keys of one and a token of another would be nobody's.
+    A mixture of keys and tokens would be invalid.
     """
     is_own = any(name in env for name in IDENTITY)
     made = {**{name: secrets[name] for name in secrets if not (is_own and name in IDENTITY)}, **env}
     if "AWS_ACCESS_KEY_ID" in env:
-        made.pop("CLUSTER_DATA_CREDENTIALS", None)  # data is fetched by these keys, not by the instance profile's
+        made.pop("CLUSTER_DATA_CREDENTIALS", None)  # staging uses these keys, not the instance profile's
     return made
 
 
 class JobProcess:
     """One process of the job.
 
-    by: the process on the head that ssh leads to it from. heard_at: of the monotonic clock; None until its own host has
-    spoken. at: which of its commands runs. was_ended: by us. why: what role.py itself has to say of its end. left: what
-    does not end on its host, once it has told of its end. bound: ps-lite's address and port. blocked: ports that it
-    cannot reach.
+    by: the process on the head that runs its ssh. heard_at: of the monotonic clock; None before its host's first
+    message. at: the index of its running command. was_ended: by role.py. why: role.py's own error. left: after its end,
+    the processes on its host that do not end. bound: ps-lite's address and port. blocked: ports that it cannot reach.
     """
 
     def __init__(self, number: int, role: str, host: str, connection: Optional[Connection]) -> None:
@@ -61,33 +60,33 @@ class JobProcess:
 
     @property
     def name(self) -> str:
-        """As messages have it."""
+        """Its name in messages."""
         rank = "" if self.rank is None else f" {self.rank}"
         pid = "" if self.pid is None else f" (process {self.pid})"
         return f"{self.role}{rank} on {self.host}{pid}"
 
     @property
     def short_name(self) -> str:
-        """The same without the pid."""
+        """The name without the pid."""
         return self.name.partition(" (")[0]
 
     @property
     def failed(self) -> bool:
-        """Whether it ended by itself, and not well."""
+        """Whether it failed by itself."""
         return self.exit_code not in (None, 0) and not self.was_ended
 
     def note_end(self, message: Message) -> None:
-        """Keep what its program tells of its end."""
+        """Take in its program's report of its end."""
         self.was_ended, self.left = message.ended, message.left
         self.at, self.why = message.at, message.why
 
     def record(self) -> RecordRole:
-        """As the job's record has it."""
+        """The process as in the job's record."""
         return RecordRole(**{name: getattr(self, name) for name in RecordRole.__struct_fields__})
 
 
 class Processes:
-    """All processes of one job, in the order in which they came."""
+    """All processes of one job, in the order in which they connected."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -95,7 +94,7 @@ class Processes:
         self.all: list[JobProcess] = []
         self.hosts = order.hosts
         self.head = self.hosts[0].name
-        # What the nodes have, as other hosts have theirs.
+        # The nodes' place, like that of other hosts.
         self._node = Place(
             user="",
             port=SSH_PORT,
@@ -108,16 +107,16 @@ class Processes:
         self._names = {host.ip: host.name for host in self.hosts}
         self._by_name = {host.name: host for host in self.hosts}
 
-    # -- who is there --------------------------------------------------------------------------------------------
+    # -- which there are -----------------------------------------------------------------------------------------
 
     def add(self, role: str, host: str, connection: Optional[Connection] = None) -> JobProcess:
-        """Take in a process; host: its address or name."""
+        """Add a process; host: its address or name."""
         made = JobProcess(len(self.all), role, self._names.get(host, host), connection)
         self.all.append(made)
         return made
 
     def file_name(self, process: JobProcess) -> str:
-        """The name of the file of its output."""
+        """The name of its output's file."""
         role, host = process.role, process.host
         if role not in ("worker", "server"):
             return f"{role}-{host}" if role == "setup" else role
@@ -127,20 +126,20 @@ class Processes:
         return f"{role}@{host}.{before}" if before else f"{role}@{host}"
 
     def order_on_host(self, process: JobProcess) -> int:
-        """How many processes of its role came before it on its host."""
+        """Its index among the processes of its role on its host."""
         same = [other for other in self.all if (other.role, other.host) == (process.role, process.host)]
         return same.index(process)
 
     def mxnet(self) -> list[JobProcess]:
-        """The scheduler, servers and workers that are there."""
+        """The scheduler, servers and workers."""
         return [process for process in self.all if process.role in MXNET_ROLES]
 
     def of(self, role: str) -> list[JobProcess]:
-        """Those of a role."""
+        """The processes of a role."""
         return [process for process in self.all if process.role == role]
 
     def expected(self) -> Counter[tuple[str, str]]:
-        """How many processes of each (role, host) the engine starts."""
+        """The number of processes by (role, host) that the engine starts."""
         order = self.order
         hosts = [self._names.get(line.partition(":")[0], line) for line in order.hostfile] or [self.head]
         wanted = self.engine.place(hosts, head=self.head, workers=order.workers, servers=order.servers)
@@ -149,11 +148,11 @@ class Processes:
         return wanted
 
     def missing(self) -> list[str]:
-        """Those that have not started: a list of "server on node-1"."""
+        """Processes that have not started, such as "server on node-1"."""
         return self._lacking(process for process in self.mxnet() if process.pid is not None)
 
     def unknown(self) -> list[str]:
-        """Those of which nothing has been heard, as `missing` has them."""
+        """Processes that have not connected, as in `missing`."""
         return self._lacking(self.mxnet())
 
     def _lacking(self, found: Iterable[JobProcess]) -> list[str]:
@@ -166,35 +165,35 @@ class Processes:
         ]
 
     def all_started(self) -> bool:
-        """Whether all of them run, or have run."""
+        """Whether all processes run or have run."""
         wanted = self.order.servers + self.order.workers + bool(self.order.servers)
         return sum(1 for process in self.mxnet() if process.pid is not None) >= wanted
 
     def is_set_up(self) -> bool:
-        """Whether the set-up commands have run on all hosts."""
+        """Whether the set-up commands have succeeded on all hosts."""
         return sum(1 for one in self.of("setup") if one.exit_code == 0) >= len(self.hosts)
 
     def find_unclean(self) -> list[JobHost]:
-        """The hosts on which something may be left: a process has not told of its end, or its program goes on."""
+        """The hosts where processes may remain: one has not reported its end, or its program still runs."""
         names = {
             one.host for one in self.all if one.connection is not None and (one.left is None or one.connection.is_open)
         }
         return [host for host in self.hosts if self.engine.has_programs_of_its_own or host.name in names]
 
     def unjoined(self) -> list[JobProcess]:
-        """The servers and workers that wait for the others, once all of them do and nobody has a rank."""
+        """The servers and workers without a rank, once all have bound their ports."""
         these = self.of("server") + self.of("worker")
         all_bound = len(these) == self.order.servers + self.order.workers and all(one.bound for one in these)
         return [process for process in these if process.rank is None] if all_bound else []
 
     def uses_kv_store(self) -> bool:
-        """Whether a worker has made a dist kv-store: it has said that it waits for the others, or has a rank."""
+        """Whether a worker has made a dist kv-store: it has bound a port or has a rank."""
         return any(process.bound or process.rank is not None for process in self.of("worker"))
 
-    # -- what they are told --------------------------------------------------------------------------------------
+    # -- their orders --------------------------------------------------------------------------------------------
 
     def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
-        """The order of a process; the scheduler needs no secrets, and does not get them."""
+        """The order of a process; the scheduler gets no secrets."""
         order, host = self.order, self._by_name.get(process.host)
         place = (host.place if host is not None else None) or self._node
         own = {"server": order.env_server, "worker": order.env_worker}.get(process.role, {})
@@ -223,26 +222,23 @@ class Processes:
         )
 
     def _data_url_of(self, process: JobProcess) -> Optional[str]:
-        """What a process's program is to read of, to see whether its host can: one on each host of workers does."""
+        """The URL that a process's program tries to read: one worker on each host does."""
         check = self.order.data_check
         return check.url if check and process.role == "worker" and self.order_on_host(process) == 0 else None
 
     def _env_at(self, place: Place) -> dict[str, str]:
-        """The job's variables; on hosts that are not the cluster's, with their own Python first on PATH."""
+        """The job's variables; on a host that is not a node, with that host's Python first on PATH."""
         env = dict(self.order.env)
         if place is self._node:
             return env
         ours = os.path.dirname(self.order.python) + ":"
         if env.get("PATH", "").startswith(ours):
             env["PATH"] = os.path.dirname(place.python) + ":" + env["PATH"][len(ours) :]
-        env.pop("CLUSTER_DATA_CREDENTIALS", None)  # it has no instance profile, and uses what the head's gave
+        env.pop("CLUSTER_DATA_CREDENTIALS", None)  # without an instance profile it uses the head's credentials
         return env
 
     def preparation(self, place: Optional[Place] = None) -> tuple[tuple[str, ...], ...]:
-        """The commands that a host (default: a node) runs before the job's processes; none when there is nothing to do.
-
-        They are as many on each.
-        """
+        """The commands that a host (default: a node) runs before the job, the same number on each; () for none."""
         place = place or self._node
         folder, path = place.sync_dst_dir or place.cwd, os.path.dirname(place.python)
         commands: list[tuple[str, ...]] = []
@@ -254,7 +250,7 @@ class Processes:
     # -- what went wrong -----------------------------------------------------------------------------------------
 
     def describe_exit(self, process: JobProcess) -> str:
-        """What a process that failed has to do with the failure of the job: "worker 1 on node-1 ended with ..."."""
+        """A failed process as an error: "worker 1 on node-1 ended with ..."."""
         how = (
             f"was killed by signal {process.signal}" if process.signal else f"ended with exit code {process.exit_code}"
         )
@@ -268,7 +264,7 @@ class Processes:
         return f"{what} on {process.host} {how}"
 
     def describe_failures(self, failed: Sequence[JobProcess]) -> str:
-        """One message for processes that failed at about the same time, the first one first."""
+        """One message for processes that failed at about the same time; the first one comes first."""
         first = self.describe_exit(failed[0])
         same = sum(1 for process in failed if process.role == failed[0].role)
         if same == len(failed) == 1:
@@ -279,14 +275,14 @@ class Processes:
         return f"{len(failed)} processes failed; first: {first}"
 
     def is_node(self, host: str) -> bool:
-        """Whether a host is a node of the cluster, and not one of the user's own."""
+        """Whether a host is a node of the cluster, not one of the user's own."""
         known = self._by_name.get(host)
         return known is None or known.place is None
 
     def places_of_others(self, host: str) -> tuple[tuple[str, int], ...]:
         """The (address, port) pairs of all other hosts with processes, for this one to try.
 
-        ps-lite's ports; where none is known, on nodes that of ssh.
+        ps-lite's ports; on nodes without a known one, ssh's.
         """
         return tuple(place for name, place in self._places() if name != host)
 
@@ -298,7 +294,7 @@ class Processes:
         return found + [(name, (self._by_name[name].ip, SSH_PORT)) for name in rest if self.is_node(name)]
 
     def describe_unreachable(self) -> str:
-        """Which hosts cannot be reached from which, as the processes have found; "" when all can be."""
+        """Which hosts cannot reach which, as the processes have reported; "" if all can."""
         hosts = {f"{address}:{port}": (name, address, port) for name, (address, port) in self._places()}
         ports: dict[tuple[str, str, str], set[int]] = {}
         for process in self.all:
@@ -312,7 +308,7 @@ class Processes:
         return "; ".join(found[:MOST_PAIRS]) + (f"; and {more} more" if more > 0 else "")
 
     def describe_blocked(self) -> str:
-        """Which ports cannot be reached from where, as the processes have found; "" when they have found nothing."""
+        """Which hosts cannot reach which ports, as the processes have reported; "" for none."""
         places = {"{}:{}".format(*process.bound): process for process in self.all if process.bound}
         found = {
             f"{process.host} cannot reach port {place.rpartition(':')[2]} of the {places[place].role} on "

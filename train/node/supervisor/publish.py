@@ -1,8 +1,7 @@
-"""Copies what a job's folder says about it to S3 while the job runs: record.json, events and ranks/*.
+"""Copies record.json, events and ranks/* of a job's folder to RESULTS/ID/ in S3 while the job runs.
 
-It works in a thread of its own, which the supervisor never waits for but at the end, and there for so long as it says.
-In S3 they lie at RESULTS/ID/, by the same names. The record is written last in every round: one that says that the
-job has ended has a whole log beside it.
+It works in a thread of its own; the supervisor waits for it only at the end, for a limited time. Each round writes the
+record last: once it says that the job has ended, the log is complete.
 """
 
 import os
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
     from train.node import s3
 
 EVERY_S = 60.0
-REST = 10  # rounds of a large log take at most one part in so many of the time
-PARALLEL = 4  # files at once; training needs the processor more
+REST = 10  # copying a large log takes at most one tenth of the time
+PARALLEL = 4  # files at once; training needs the CPU more
 RECORD = "record.json"
-RANK_UNKNOWN = "@"  # in the name of a process's output that gets another name once its rank is known
+RANK_UNKNOWN = "@"  # in the name of a file that is renamed once the process's rank is known
 
 
 class Copying:
@@ -43,20 +42,20 @@ class Copying:
         self._thread.start()
 
     def take_said(self) -> list[str]:
-        """What there is to tell the user since the last time: lines, one for each kind of problem."""
+        """New messages to the user: one line for each kind of problem."""
         with self._telling:
             said, self._said = self._said, []
         return said
 
     def finish(self, timeout_s: float) -> bool:
-        """Copy what is left, for `timeout_s` seconds at most; nothing writes to the folder any more.
+        """Copy the rest in at most `timeout_s` seconds; nothing writes to the folder any more.
 
-        Returns whether all is there; if not, it may be called again.
+        Returns whether everything is copied; if not, it may be called again.
         """
         self._ending.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            self._tell("end", "the job's record and log in S3 are not complete: no time was left to write them")
+            self._tell("end", "the job's record and log in S3 are incomplete: there was no time to write them")
         return self._complete and not self._thread.is_alive()
 
     def _secrets(self) -> Mapping[str, str]:
@@ -71,17 +70,17 @@ class Copying:
                 self._round(self._names(RANK_UNKNOWN))
                 pause_s = max(EVERY_S, (time.time() - began) * REST)
             self._complete = self._round(self._names())
-        except Exception as error:  # noqa: BLE001 - nobody else would hear of it; the job itself goes on
+        except Exception as error:  # noqa: BLE001 - reported here or nowhere; the job continues
             self._tell("thread", f"the job's log is no longer copied to S3: {type(error).__name__}: {error}")
 
     def _names(self, but_with: Optional[str] = None) -> list[str]:
-        """The files to publish, by their names in the folder, the record last; not those with `but_with` in theirs."""
+        """The names of the files to publish, the record last, without those that contain `but_with`."""
         ranks = os.path.join(self._folder, "ranks")
         found = sorted(os.listdir(ranks)) if os.path.isdir(ranks) else []
         return ["ranks/" + name for name in found if but_with is None or but_with not in name] + ["events", RECORD]
 
     def _round(self, names: Sequence[str]) -> bool:
-        """Publish those of the files that have changed; True when all of them are in S3 as they are here."""
+        """Publish the files that have changed; True when S3 has all files as they are here."""
         from train.node import s3  # noqa: PLC0415 - obstore: 0.1 s of every command that asks the head
 
         try:
@@ -93,7 +92,7 @@ class Copying:
         def publish(name: str, _: Optional[Check] = None) -> bool:
             try:
                 self._publish(store, name)
-            except Exception as error:  # noqa: BLE001 - all of them are told; StoreError is the usual one
+            except Exception as error:  # noqa: BLE001 - all are reported; StoreError is the usual one
                 kind = getattr(error, "code", None) or getattr(error, "errno", None) or type(error).__name__
                 self._tell(kind, f"the job's log cannot be copied to S3: {error or type(error)}")
                 return False
@@ -108,14 +107,14 @@ class Copying:
         try:
             found = os.stat(path)
         except FileNotFoundError:
-            return  # there is no such file yet, or it has been given its name with the rank
+            return  # not there yet, or renamed
         version = (found.st_size, found.st_mtime_ns)
         if self._published.get(name) != version:
             store.put_file(path, self._url + name)
             self._published[name] = version
 
     def _tell(self, kind: object, text: str) -> None:
-        """Have the user told, once for each kind of problem."""
+        """Add a message to the user, once for each kind of problem."""
         with self._telling:
             if kind not in self._kinds_said:
                 self._kinds_said.add(kind)

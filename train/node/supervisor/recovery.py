@@ -1,4 +1,4 @@
-"""Ends what a job has left on its hosts, and completes the record and the log of one whose supervisor was killed."""
+"""Ends the processes that a job left on its hosts; completes record and log of a job whose supervisor was killed."""
 
 import os
 import shlex
@@ -19,23 +19,23 @@ from train.node.wire import Found
 
 RECOVERY_TIMEOUT_S = 30.0
 COPY_S = 15.0
-LOOK_S = 1.0  # for somebody who only looks whether it is held
+LOOK_S = 1.0  # for somebody who only checks whether it is held
 SEARCH_TIMEOUT_S = 8.0
 CONNECT_S, SILENT_CONNECT_S = 5, 2
-AGAIN_WITHIN_S = 2.5  # what ends so soon without an answer was cut off, as by a kill: it is worth another try
+AGAIN_WITHIN_S = 2.5  # a search that ends so soon without an answer was interrupted: worth another try
 
 
 def is_alive(job: str) -> bool:
-    """Whether a supervisor has this job in its care, or is about to, and has not ended it."""
+    """Whether a supervisor runs this job, or is about to."""
     record = job_folder.read_record(job)
     ended = record is None or record.has_ended
     return not ended and any(is_held(job_folder.path(job, name)) for name in ("starting", "lock"))
 
 
 def recover(job: str) -> Optional[Record]:
-    """A job's record, completed if its supervisor is dead; None where there is no record. Raises OSError.
+    """A job's record, completed if its supervisor is dead; None if there is no record. Raises OSError.
 
-    Two that try at the same time do it once, and the second one waits for it.
+    Of two calls at the same time, the second waits for the first.
     """
     record = job_folder.read_record(job)
     if record is None or record.has_ended:
@@ -50,7 +50,7 @@ def recover(job: str) -> Optional[Record]:
 
 
 def _complete(job: str, record: Record) -> Record:
-    result = job_log.mend(job)
+    result = job_log.repair(job)
     if result is None:
         left = end_job(record, record.nodes if record.state != "queued" else ())
         error = f"the supervisor on {record.nodes[0].name} was killed"
@@ -73,12 +73,12 @@ def _complete(job: str, record: Record) -> Record:
 
 
 def end_job(record: Record, hosts: Sequence[JobHost]) -> Left:
-    """End what is left of a job on this host, its head, and on these of its hosts; as `end_on`."""
+    """End a job's processes on this host, its head, and on these of its hosts; see `end_on`."""
     return end_on(record.id, hosts, head=record.nodes[0], python=record.python)
 
 
 def publish(record: Record) -> None:
-    """Have in S3 what is here, if it is there; with credentials that were the user's, not this host's, it cannot be."""
+    """Copy the job to S3 if it uses this host's credentials; the user's are no longer known."""
     if record.output_url is None or not record.nodes_credentials:
         return
     env = {name: value for name, value in record.env.items() if value != job_folder.HIDDEN}
@@ -86,26 +86,25 @@ def publish(record: Record) -> None:
 
 
 def recover_all() -> list[Record]:
-    """All jobs' records, the newest first, none of them of a dead supervisor. Raises OSError."""
+    """All jobs' records, the newest first, completed if their supervisor is dead. Raises OSError."""
     records = [recover(record.id) for record in job_folder.read_all()]
     return [record for record in records if record is not None]
 
 
 def jobs_lock() -> FileLock:
-    """The lock that whoever looks for a running job to start another one has to have. Raises OSError."""
+    """The lock for checking that no job runs and starting one. Raises OSError."""
     os.makedirs(job_folder.root(), mode=0o700, exist_ok=True)
     return FileLock(os.path.join(job_folder.root(), "submit.lock"))
 
 
-# -- what is left on the hosts -----------------------------------------------------------------------------------------
+# -- remaining processes -----------------------------------------------------------------------------------------------
 
 
 def end_on(job: str, unclean: Sequence[JobHost], silent: Collection[str] = (), *, head: JobHost, python: str) -> Left:
-    """End what is left of a job on this host, its head, and on those of `unclean`, side by side.
+    """End a job's processes on this host, its head, and on the hosts of `unclean`, in parallel.
 
-    silent: the names of those that are not likely to answer. python: the nodes'.
-    Returns what is left, {host name: [(pid, command line), ...]}; a pid of 0 stands for a host that could not be
-    searched.
+    silent: the names of hosts that will probably not answer. python: the nodes'.
+    Returns the processes that remain, {host name: [(pid, command line), ...]}; pid 0: the host could not be searched.
     """
     searches = []
     for host in unclean:
@@ -125,10 +124,10 @@ def end_on(job: str, unclean: Sequence[JobHost], silent: Collection[str] = (), *
 
 
 class Search:
-    """role.py at work on a host, which ends what is left there; as root, where that is possible.
+    """role.py on a host, which ends the job's processes there, if possible as root.
 
-    Only root sees what a process that belongs to root has in its environment. It leaves no files of its own behind.
-    prefix: the words that lead to the host. python: the nodes'; other hosts have one of their own.
+    Only root can read the environment of root's processes. It writes no files. prefix: the command that leads to the
+    host. python: the nodes'; other hosts have their own.
     """
 
     def __init__(self, job: str, prefix: Sequence[str], host: JobHost, *, python: str) -> None:
@@ -147,7 +146,7 @@ class Search:
         return subprocess.Popen(self._words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def read(self, deadline: float) -> list[Found]:
-        """What it found and could not end. deadline: of the monotonic clock."""
+        """The processes that it could not end. deadline: of the monotonic clock."""
         found, said = self._wait(deadline)
         if found is None and time.monotonic() < self._began_at + AGAIN_WITHIN_S:
             self._child = self._begin()
@@ -155,7 +154,7 @@ class Search:
         return [(0, "could not be searched: " + (said or "no answer"))] if found is None else found
 
     def _wait(self, deadline: float) -> tuple[Optional[list[Found]], str]:
-        """(what it found or None, what it said)."""
+        """(processes or None, error output)."""
         try:
             out, said = self._child.communicate(timeout=max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

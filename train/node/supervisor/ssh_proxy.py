@@ -1,13 +1,12 @@
-"""Stands in for `ssh` in front of launch.py, on the head: once for each server and worker.
+"""Stands in for `ssh` on the head, once for each server and worker.
 
-    ssh_proxy.py -o OPTION HOST -p PORT 'export K=V; ... cd DIR; COMMAND'   as launch.py calls ssh: see call_ssh, too
+    ssh_proxy.py -o OPTION HOST -p PORT 'export K=V; ... cd DIR; COMMAND'   as launch.py calls ssh: see also call_ssh
     ssh_proxy.py --role ROLE HOST                                           as the supervisor calls it
-    ssh_proxy.py --join HOST {"role", "launched", "path"}                   to a role.py that waits for it there
+    ssh_proxy.py --join HOST {"role", "launched", "path"}                   to a role.py that waits there
     ssh_proxy.py --mpi HOST ORTED...                                        as mpirun calls ssh
 
-It calls the real ssh instead, with pinned host keys and the cluster's own key, starts role.py on the node, and passes
-on what that and the supervisor say to each other: the order too, so that no secret and no quoting stands on a command
-line.
+It runs the real ssh, with pinned host keys and the cluster's own key, starts role.py on the node, and carries the
+messages between role.py and the supervisor. These include the order, so that no secret is on a command line.
 """
 
 import getopt
@@ -34,12 +33,12 @@ EXIT = b'{"exit": '  # how wire.encode begins the message of a process's end
 PING_EVERY_S = 2.0
 PENDING_BYTES = 1 << 17
 SAID_BYTES = 4000
-LAST_WORDS_S = 5.0  # for ssh to end, after its output has
+LAST_WORDS_S = 5.0  # from the end of ssh's output to its exit
 SSH_FAILED = 255
-# OpenSSH's default set without those against quantum computers: 80 ms of CPU on either side of each connection, to
-# guard for decades what is a job's output and credentials of some hours. (paramiko, from the user's machine, has none.)
+# OpenSSH's defaults without post-quantum key exchange: that takes 80 ms of CPU on either side of each connection, to
+# protect a job's output and short-lived credentials for decades. (paramiko, on the user's machine, has none either.)
 KEY_EXCHANGES = "-sntrup*,mlkem*"
-KNOWN_HOSTS = ("known_hosts", "known_hosts_of_others")  # of the cluster's nodes; of hosts that are not the cluster's
+KNOWN_HOSTS = ("known_hosts", "known_hosts_of_others")  # of the cluster's nodes; of other hosts
 
 
 def main() -> int:
@@ -47,14 +46,14 @@ def main() -> int:
     try:
         return run(sys.argv[1:])
     except ConnectionError:
-        return 1  # the supervisor is gone
+        return 1  # the supervisor has ended
 
 
 def run(arguments: Sequence[str]) -> int:
     """Do what the command line says; returns the exit code. Raises ConnectionError."""
     if arguments[0] == "--mpi":
         command = mpi_command(arguments[1:])
-        os.execv(command[0], command)  # noqa: S606 - the words go to ssh as they are
+        os.execv(command[0], command)  # noqa: S606 - no shell
     if arguments[0] == "--role":
         return reach(arguments[2], role=arguments[1])
     if arguments[0] == "--join":
@@ -64,9 +63,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def call_ssh(arguments: Sequence[str]) -> int:
-    """What launch.py means by an `ssh` with these arguments; returns its exit code. Raises ConnectionError.
+    """Carry out launch.py's `ssh` with these arguments; returns its exit code. Raises ConnectionError.
 
-    In launch.py itself a thread calls this: a Python for each process of the job would take as long to start as ssh.
+    Threads of launch.py call this: starting a Python for each process of the job would take as long as ssh itself.
     """
     host, port, program = parse_arguments(arguments)
     launched = dict(EXPORT.findall(program))
@@ -74,7 +73,7 @@ def call_ssh(arguments: Sequence[str]) -> int:
 
 
 def find_host(address: str) -> JobHost:
-    """The job's host with this address, from the environment, where launching.py has put them all."""
+    """The job's host with this address, from the environment that launching.py makes."""
     hosts = decode(os.environ["CLUSTER_HOSTS"].encode(), tuple[JobHost, ...])
     return next((host for host in hosts if host.ip == address), JobHost(name=address, ip=address))
 
@@ -82,14 +81,14 @@ def find_host(address: str) -> JobHost:
 def reach(
     address: str, role: str, launched: Optional[Mapping[str, str]] = None, words: Sequence[str] = (), port: str = "22"
 ) -> int:
-    """Run role.py, with these words, on a host until it or the supervisor ends; returns the exit code.
+    """Run role.py, with these arguments, on a host until it or the supervisor ends; returns the exit code.
 
     Raises ConnectionError.
     """
     host = find_host(address)
     place = host.place
     python, code_dir = (sys.executable, CODE_DIR) if place is None else (place.python, place.code_dir)
-    # With the job in its environment role.py is found and ended, though it be stopped and have no child any more.
+    # With the job in its environment, role.py is found and ended even when it is stopped and has no child any more.
     job = f"{process_tree.JOB_VARIABLE}={os.environ[process_tree.JOB_VARIABLE]}"
     program = program_words("role", *words, python=python, code_dir=code_dir)
     remote = shlex.join(["exec", "env", job, *program])
@@ -113,7 +112,7 @@ def reach(
 
 
 class Proxy:
-    """Carries bytes between the real ssh and the supervisor until one of them ends. Neither waits for the other."""
+    """Carries bytes between the real ssh and the supervisor until one of them ends, without blocking either."""
 
     def __init__(self, ssh: "subprocess.Popen[bytes]", supervisor: int) -> None:
         assert ssh.stdin is not None
@@ -126,10 +125,10 @@ class Proxy:
         self._out, self._err = ssh.stdout.fileno(), [ssh.stderr.fileno()]  # none once that has ended
         self._lines = wire.LineBuffer(limit=1 << 20)
         self._said = b""
-        self._pinged_at: Optional[float] = None  # until the order has gone
+        self._pinged_at: Optional[float] = None  # None before the order is sent
 
     def run(self) -> int:
-        """Returns 0 when the node has told of the process's end, else ssh's exit code."""
+        """Returns 0 when the node has reported the process's end, else ssh's exit code."""
         told = False
         while True:
             out = [self._out] if len(self.up.pending) < PENDING_BYTES else []
@@ -137,7 +136,7 @@ class Proxy:
             if self._supervisor in ready:
                 data = wire.read_now(self._supervisor)
                 if data == b"":
-                    return 1  # and with our end ssh and the role end too
+                    return 1  # ssh and the role end with this process
                 self._down.pass_on(data or b"")
                 self._pinged_at = self._pinged_at or time.monotonic()
             self._listen(ready)
@@ -157,13 +156,13 @@ class Proxy:
         return 0 if told else self._ssh.wait() or 1
 
     def _wait(self, sources: Sequence[int]) -> list[int]:
-        """Write what can be written, now and then a sign of life; returns the descriptors that can be read."""
+        """Write pending output and regular keep-alives; returns the descriptors that can be read."""
         due = self._pinged_at is not None and time.monotonic() > self._pinged_at + PING_EVERY_S
         if due and not self._down.pending:
             self._down.put(Command(alive=True))
             self._pinged_at = time.monotonic()
         boxes = [box for box in (self.up, self._down) if box.pending and not box.broken]
-        poll = select.poll()  # and not `select`, which knows no descriptor above 1023: launch.py may have many of these
+        poll = select.poll()  # select() fails for descriptors above 1023, and launch.py may have many
         for source in sources:
             poll.register(source, select.POLLIN)
         for box in boxes:
@@ -174,7 +173,7 @@ class Proxy:
         return [source for source in sources if found.get(source, 0) & ~select.POLLOUT]
 
     def _listen(self, ready: Sequence[int]) -> None:
-        """Take what ssh says of itself, so that its pipe is never full; the end of it is kept."""
+        """Read ssh's own messages, so that its pipe is never full; keep the end of them."""
         for descriptor in [one for one in self._err if one in ready]:
             data = os.read(descriptor, 1 << 16)
             self._said = (self._said + data)[-SAID_BYTES:]
@@ -182,7 +181,7 @@ class Proxy:
                 self._err = []
 
     def _last_words(self) -> str:
-        """Why ssh has ended."""
+        """Why ssh ended."""
         give_up_at = time.monotonic() + LAST_WORDS_S
         while self._err and time.monotonic() < give_up_at:
             self._listen(self._wait(self._err))
@@ -190,36 +189,36 @@ class Proxy:
         try:
             code = self._ssh.wait(timeout=max(0.0, give_up_at - time.monotonic()))
         except subprocess.TimeoutExpired:
-            return said or "ssh said nothing more"
+            return said or "ssh printed no error"
         if code < 0:
             return said or f"ssh was killed by signal {-code}"
-        if code in (0, SSH_FAILED):  # without a word: what it ran was killed, or what `role.py join` led to
-            return said or "role.py, which ran it there, was killed"
-        return said or f"role.py, which ran it there, ended with code {code}"
+        if code in (0, SSH_FAILED):  # without a message: role.py was killed, or the process that `role.py join` led to
+            return said or "the program that runs it there was killed"
+        return said or f"the program that runs it there ended with exit code {code}"
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[str, str, str]:
-    """launch.py's arguments for ssh -> (host, port, program); no program is an empty one."""
+    """launch.py's arguments for ssh -> (host, port, program); "" for no program."""
     options, (host, *program) = getopt.gnu_getopt(list(arguments), "o:p:")
     return host, dict(options).get("-p", "22"), "".join(program)
 
 
 def mpi_command(arguments: Sequence[str]) -> list[str]:
-    """The real ssh's command for mpirun's arguments. The host's processes are told their job, and where they are."""
+    """The real ssh's command for mpirun's arguments, with the job and host in the environment of the processes."""
     rest = list(arguments)
     while rest[0].startswith("-"):
         rest.pop(0)
     host = find_host(rest.pop(0))
     env = {process_tree.JOB_VARIABLE: os.environ[process_tree.JOB_VARIABLE], "CLUSTER_HOST": host.name}
     exports = "".join(f"export {key}={shlex.quote(env[key])}; " for key in sorted(env))
-    exports += f"PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH; "  # a wheel may have brought orted there
-    # orted wants to know an agent too, though it is to start nobody: one that is there on its host.
+    exports += f"PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH; "  # a wheel may have installed orted there
+    # orted checks that its own ssh agent exists, though it will not use it.
     agent = os.environ["CLUSTER_MPI_SSH"]
     return [*ssh_command(host), exports + " ".join(rest).replace(agent, "/usr/bin/ssh")]
 
 
 def ssh_command(host: JobHost, port: str = "22", connect_timeout_s: int = 5) -> list[str]:
-    """The real ssh, as the head reaches a job's hosts. One that is not the cluster's has a user and port of its own."""
+    """The real ssh's command from the head to a host; one that is not a node has its own user and port."""
     target = host.ip
     if host.place is not None:
         target, port = f"{host.place.user}@{host.ip}", str(host.place.port)

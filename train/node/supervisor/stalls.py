@@ -1,12 +1,10 @@
-"""Notices that a job makes no progress, looks for the cause, tells the user, and ends the job where that is wanted.
+"""Detects that a job makes no progress, finds the cause, tells the user, and ends the job if stall_timeout says so.
 
-A line of output of a worker is progress. So is the use of a processor or of files and sockets by a worker or a server:
-an evaluation or a checkpoint prints nothing for long. While a worker prints nothing, the hosts are asked every few
-seconds what it and the servers have used, and whether any process is stopped (SIGSTOP): ps-lite waits for ever for a
-stopped process, and for one that it cannot reach. While nothing makes progress, the hosts try whether they reach each
-other.
-[train] stall_timeout: "auto" tells the user; a number of seconds without progress ends the job, too; "none" does not
-look.
+Output of a worker is progress. So is the use of CPU, files or sockets by a worker or a server: an evaluation or a
+checkpoint may print nothing for long. While a worker is silent, the hosts report every few seconds what it and the
+servers have used, and which processes are stopped (SIGSTOP): ps-lite waits for ever for a process that is stopped or
+out of reach. Without progress, the hosts also try to reach each other.
+[train] stall_timeout: "auto" tells the user; a number of seconds also ends the job; "none" turns this off.
 """
 
 import time
@@ -20,24 +18,24 @@ from train.node.supervisor.processes import JobProcess, Processes
 from train.node.wire import Command, Found, Use
 
 LOOK_EVERY_S = 10.0
-LOOKS = 6  # at least so many within stall_timeout
-ANSWERS_S = 1.0  # for their answers
+LOOKS = 6  # the least number within stall_timeout
+ANSWERS_S = 1.0  # for the hosts to answer
 REACH_S = 4.5  # for all hosts to try each other; more than role.py takes
 REACH_AGAIN_S = 60.0
-TELL_AGAIN_S = 120.0  # and then after twice the time, and so on
-BLOCKED_S, UNEXPLAINED_S = 60.0, 1800.0  # without progress, before the user is told
-PACE = 3.0  # times the longest time without progress so far: then the user is told
-# What a process uses at least if it does something. In a job of MXNet's that hangs none uses anything.
+TELL_AGAIN_S = 120.0  # doubles each time
+BLOCKED_S, UNEXPLAINED_S = 60.0, 1800.0  # without progress, before telling the user
+PACE = 3.0  # times the longest time without progress so far, before telling the user
+# The least that an active process uses. In a hanging MXNet job, no process uses anything.
 LEAST_CPU_S, LEAST_CPU_SHARE = 0.03, 0.002
 LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
-LONGEST_COMMAND = 60  # characters of a command line that are told
+LONGEST_COMMAND = 60  # characters of a command line in a message
 
 
 def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) -> float:
-    """For how many seconds without progress the user is not told. Pure.
+    """Seconds without progress before telling the user. Pure.
 
-    found: "stopped", "blocked" or None. pace_s: the job's longest time without progress so far. limit_s: the job ends
-    after so long without progress; None: it does not.
+    found: "stopped", "blocked" or None. pace_s: the job's longest time without progress so far. limit_s: the time
+    without progress that ends the job; None: no limit.
     """
     if found == "stopped":
         return 0.0
@@ -48,10 +46,10 @@ def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) ->
 def decide(
     quiet_s: float, pace_s: float, limit_s: Optional[float], found: Optional[str], *, is_news: bool
 ) -> Literal["end", "tell", "wait"]:
-    """What there is to do: "end" the job, "tell" the user, or "wait". Pure.
+    """What to do: "end" the job, "tell" the user, or "wait". Pure.
 
-    quiet_s: how long there has been no progress. pace_s, limit_s, found: as `patience_s` has them. is_news: whether the
-    user has not been told of it yet, or not for long.
+    quiet_s: the time without progress. pace_s, limit_s, found: as in `patience_s`. is_news: the user has not been told
+    yet, or not recently.
     """
     if limit_s is not None and quiet_s >= limit_s:
         return "end"
@@ -59,22 +57,22 @@ def decide(
 
 
 def is_active(seconds: float, cpu_s: float, size_bytes: int) -> bool:
-    """Whether a process that has used so much in so many seconds does something. Pure.
+    """Whether a process that has used so much in so many seconds is active. Pure.
 
-    Less than nothing is used when a child has ended.
+    The use is negative after a child has ended.
     """
     used_cpu = abs(cpu_s) >= max(LEAST_CPU_S, LEAST_CPU_SHARE * seconds)
     return used_cpu or abs(size_bytes) >= max(LEAST_BYTES, LEAST_BYTES_PER_S * seconds)
 
 
 def put(process: JobProcess, command: Command) -> None:
-    """Tell a process something, if it can be reached."""
+    """Send a command to a process, if it is connected."""
     if process.connection is not None:
         process.connection.put(command)
 
 
 def render_time(seconds: float) -> str:
-    """A length of time as a person says it: "45 s", "3 min", "1 h 20 min". Pure."""
+    """A duration: "45 s", "3 min", "1 h 20 min". Pure."""
     whole = int(seconds)
     if whole < 120:
         return f"{whole} s"
@@ -83,7 +81,7 @@ def render_time(seconds: float) -> str:
 
 
 class Stalls:
-    """Watches one job. tell(text, since): tells the user; since: how many seconds ago progress ended, None: it goes on.
+    """Watches one job. tell(text, seconds): tells the user; seconds: without progress, None: it makes progress again.
 
     end(error): ends the job.
     """
@@ -104,18 +102,18 @@ class Stalls:
         self._every_s = min(LOOK_EVERY_S, self._limit_s / LOOKS) if self._limit_s else LOOK_EVERY_S
         self._progress_at = self._pace_s = 0.0
         self._lines_at: dict[int, float] = {}  # by the worker's number
-        # By a process's number: when it was last seen to be active, its cpu_s and size_bytes then; what is stopped now.
+        # By a process's number: when it was last active, its cpu_s and size_bytes then; its stopped processes now.
         self._looks: dict[int, tuple[float, float, int, set[Found]]] = {}
-        # By a process\'s number: its stopped processes, in two looks without progress.
+        # By a process's number: its stopped processes, if stopped in two looks without progress.
         self._stopped: dict[int, list[Found]] = {}
         self._reach_until: Optional[float] = None
         self._reached_at: Optional[float] = None
         self._blocked = ""
-        # When, how long to wait before it is told again, what was found.
+        # The last message to the user: time, seconds before the next, finding.
         self._told: Optional[tuple[float, float, str]] = None
 
     def start(self) -> None:
-        """All processes run."""
+        """All processes have started."""
         if self._order.stall_timeout != "none":
             self._is_watching = True
             self._progress_at = time.monotonic()
@@ -131,7 +129,7 @@ class Stalls:
             self._note_progress(now)
 
     def hear_look(self, process: JobProcess, look: Use) -> None:
-        """What a process has used by now, as its host tells it."""
+        """A host has reported what a process has used."""
         now = time.monotonic()
         stopped = set(look.stopped)
         known = self._looks.get(process.number)
@@ -154,14 +152,14 @@ class Stalls:
     # -- looking -------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Have the hosts look at what prints nothing."""
+        """Ask the hosts about silent processes."""
         now = time.monotonic()
         quiet_s = now - self._progress_at
         running = self._running()
         answers_s = min(ANSWERS_S, self._every_s / 2)
         self._loop.after("stalls", answers_s, lambda: self._look_at_answers(self._every_s - answers_s))
         silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
-        if any(process.role == "worker" for process in silent):  # the others never print
+        if any(process.role == "worker" for process in silent):  # other roles never print
             for process in silent:
                 put(process, Command(look=True))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
@@ -169,7 +167,7 @@ class Stalls:
             self._have_them_reach(running, now)
 
     def _look_at_answers(self, rest_s: float) -> None:
-        """Weigh what the hosts have found. rest_s: seconds until the next look."""
+        """Evaluate the hosts' answers. rest_s: seconds until the next look."""
         self._loop.after("stalls", rest_s, self._look)
         now = time.monotonic()
         quiet_s = now - self._progress_at
@@ -193,7 +191,7 @@ class Stalls:
         ]
 
     def _have_them_reach(self, running: Iterable[JobProcess], now: float) -> None:
-        """One process on each host tries the ports of all others."""
+        """Have one process on each host try the ports of all others."""
         self._reach_until = now + REACH_S
         for process in {process.host: process for process in running}.values():
             process.blocked = ()
@@ -222,17 +220,17 @@ class Stalls:
             self._tell(text, quiet_s)
 
     def _describe(self) -> str:
-        """What was found, in words."""
+        """The finding as text."""
         said = [self._describe_stopped(process) for process in self._processes.all if process.number in self._stopped]
         if self._blocked:
             said.append(self._blocked + "; `cluster verify` tries their ports")
         if said:
             return "; ".join(said)
         hosts = {process.host for process in self._running()}
-        return "none of its processes is stopped" + (", and its nodes reach each other" if len(hosts) > 1 else "")
+        return "none of its processes is stopped" + (", and its nodes can reach each other" if len(hosts) > 1 else "")
 
     def _describe_stopped(self, process: JobProcess) -> str:
-        """Which process of a role is stopped, and what resumes it."""
+        """Which process of a role is stopped, and how to resume it."""
         pid, words = self._stopped[process.number][0]
         shown = "".join(letter if letter.isprintable() else "?" for letter in words[:LONGEST_COMMAND])
         who = process.name if pid == process.pid else f"process {pid} ({shown}) of {process.short_name}"

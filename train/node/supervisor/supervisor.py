@@ -1,10 +1,10 @@
-"""Runs one job from the head, in a session of its own: whoever started it may go. jobs.py starts it.
+"""Runs one job from the head, in a session of its own that outlives its starter, jobs.py.
 
-The order, protocol.Order, comes as one line on stdin, after which nothing is read. stdout gets "ready" once the job is
-on its way (record, lock and socket are there), or one line that says why it is not. SIGTERM and SIGINT stop the job.
+Reads the order, protocol.Order, as one line from stdin. Prints "ready" once record, lock and socket exist, or one line
+with an error. SIGTERM and SIGINT stop the job.
 
-What launch.py lacks is here: one process that fails ends the job, everywhere; the exit code is that process's; and at
-the end nothing is left on any host. Nothing waits for a single process, host or reader.
+It adds what launch.py lacks: one failed process ends the job everywhere, with that process's exit code, and no process
+is left on any host. It never waits for a single process, host or reader.
 """
 
 import os
@@ -32,7 +32,7 @@ LOCK_TIMEOUT_S = 5.0
 TURN_EVERY_S = 0.2
 RECORD_EVERY_S = 0.5
 ROLES_END_S = 5.0
-COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while those who follow the job wait, and after they have gone
+COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and after that
 
 
 def main() -> int:
@@ -43,14 +43,14 @@ def main() -> int:
     has_it = held.take(LOCK_TIMEOUT_S)
     record = job_folder.read_record(order.job)  # now nobody else writes it
     if not has_it or record is None or record.has_ended:
-        sys.exit(f"{order.job}: somebody else has this job, or has ended it")
-    environment.raise_open_files("auto")  # two for each process of the job
+        sys.exit(f"{order.job}: another supervisor runs this job, or has ended it")
+    environment.raise_open_files("auto")  # a process of the job needs two
     record.supervisor = protocol.Supervisor(pid=os.getpid(), start_time=process_tree.start_time(os.getpid()))
     try:
         job = Supervisor(order, record)
         job.log.reserve()
         job.save(lasting=True)
-    except OSError as error:  # such as a full disk, which takes no complaint either
+    except OSError as error:  # such as a full disk, where no file can hold the error
         sys.stdout.write(job_folder.describe(error) + "\n")
         return 1
     sys.stdout.write("ready\n")
@@ -63,16 +63,16 @@ def main() -> int:
 
 
 def leave() -> None:
-    """Go on as a process that belongs to nobody: no session, no terminal, no parent that passes signals on."""
+    """Become a daemon: a session of its own, no terminal, no parent that passes signals on."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if os.fork():
-        os._exit(0)  # the child goes on; what is registered to be done at the end is its own
+        os._exit(0)  # the child continues, and runs the exit handlers
     os.setsid()
     os.chdir("/")
 
 
 def take_credentials(order: Order) -> list[str]:
-    """Put the instance's credentials in place of the job's secrets, if it is to use them; returns lines for the user.
+    """Replace the job's secrets by the instance's credentials, if it uses them; returns messages for the user.
 
     Raises CredentialsError.
     """
@@ -85,7 +85,7 @@ def take_credentials(order: Order) -> list[str]:
 
 
 class Supervisor:
-    """One job. `record` is kept as what is on the disk is to be."""
+    """One job. record: as it is to be on disk."""
 
     def __init__(self, order: Order, record: Record) -> None:
         self.order, self.record = order, record
@@ -98,15 +98,15 @@ class Supervisor:
         self.outcome = Outcome(order, self.processes, self.loop, self.say, self.warn)
         self.stalls = Stalls(order, self.processes, self.loop, self.tell_stall, self.outcome.end_stalled)
         self.children = launching.Children(order, self.loop, self.hear_child, self.outcome.look_for_unstarted)
-        self.warnings: dict[str, Optional[str]] = {}  # by what they are about
+        self.warnings: dict[str, Optional[str]] = {}  # by their subject
         self.watchers: list[Connection] = []
         self.state: Optional[JobState] = None
-        self.is_over = False  # nothing of the job starts any more
+        self.is_over = False  # no process of the job starts any more
         stop = self.outcome.stop
         self.loop.watch_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGCHLD: self.look_at_children})
 
     def run(self) -> None:
-        """Everything, to the end."""
+        """Run the job to its end."""
         try:
             self.wait_for_turn()
             self.start()
@@ -114,29 +114,29 @@ class Supervisor:
                 self.step()
         except OSError as error:  # such as a full disk
             self.outcome.fail(f"{self.processes.head}: {job_folder.describe(error)}")
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not leave the job's processes behind
+        except Exception as error:  # noqa: BLE001 - a bug here must not leave the job's processes behind
             self.outcome.fail(f"{self.processes.head}: the supervisor failed: {error!r}")
             for line in traceback.format_exc().splitlines():
                 self.say(line)
         self.conclude(self.end())
 
     def step(self) -> None:
-        """Wait for something to happen, and do what follows. Raises OSError."""
+        """Handle the next events. Raises OSError."""
         self.loop.step()
         self.pass_on_said()
         self.log.write()
 
     def pass_on_said(self) -> None:
-        """Tell the user what the copying has to tell."""
+        """Show the user the messages about copying to S3."""
         for line in self.copying.take_said() if self.copying is not None else ():
             self.say(line)
 
     def say(self, text: str) -> None:
-        """Tell the user something of our own."""
+        """Show the user a message."""
         self.log.put(say=text)
 
     def warn(self, about: str, text: Optional[str]) -> None:
-        """Have a warning in the log and the record. about: its subject, of which there is one; None withdraws it."""
+        """Set the warning about a subject in log and record; None withdraws it."""
         if self.warnings.get(about) == text:
             return
         self.warnings[about] = text
@@ -145,7 +145,7 @@ class Supervisor:
         self.save_soon()
 
     def tell_stall(self, text: str, seconds: Optional[float]) -> None:
-        """Tell the user that the job has made no progress for so many seconds, and why; None: it does again."""
+        """Tell the user that the job has made no progress for `seconds`, and why; None: it does again."""
         since = 0.0 if seconds is None else round(time.time() - seconds, 3)
         self.log.put(say=text, stalled_since=since)
         self.record.stall = Stall(text=text, since=since) if since else None
@@ -154,7 +154,7 @@ class Supervisor:
     # -- start ---------------------------------------------------------------------------------------------------
 
     def wait_for_turn(self) -> None:
-        """Jobs run one at a time, in the order in which they came."""
+        """Jobs run one at a time, in the order of submission."""
         before = list(self.order.before)
         self.set_state("queued" if before else "starting")
         while self.outcome.decided is None:
@@ -167,7 +167,7 @@ class Supervisor:
             self.step()
 
     def start(self) -> None:
-        """Start the set-up of the job, or at once the job itself. Raises OSError."""
+        """Start the job's set-up, or if there is none the job. Raises OSError."""
         if self.outcome.decided is not None:
             return
         order = self.order
@@ -195,14 +195,14 @@ class Supervisor:
         self.children.start_launcher(take_in)
         self.outcome.watch_start()
 
-    # -- what is said --------------------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------------
 
     def hear(self, connection: Connection, line: bytes) -> None:
         """One line over the socket."""
         process = connection.owner
         try:
             message = decode(line, Message)
-        except ValueError:  # a login shell's own, or a damaged node's
+        except ValueError:  # from a login shell, or a damaged node
             return
         if isinstance(process, JobProcess):
             process.heard_at = time.monotonic()
@@ -226,22 +226,22 @@ class Supervisor:
             self.outcome.note_progress()
 
     def introduce(self, connection: Connection, role: str, host: str, message: Message) -> None:
-        """A process of the job, which gets its order."""
+        """Add a new process of the job, and send it its order."""
         if self.is_over:
             self.loop.drop(connection)
             return
         process = self.processes.add(role, host, connection)
         connection.owner, process.by = process, message.by
         launched = message.launched
-        if role == "scheduler":  # ps-lite's others say in their output where they listen
+        if role == "scheduler":  # servers and workers print where they listen
             process.bound = (launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))
         if not self.order.servers and role == "worker":
-            process.rank = 0  # there is no other
+            process.rank = 0  # the only worker
         self.take_in(process)
         connection.put(self.processes.order_of(process, launched))
 
     def take_in(self, process: JobProcess) -> None:
-        """Have a new process in the log and the record."""
+        """Add a new process to log and record."""
         self.log.put(p=process.number, role=process.role, host=process.host)
         if process.rank is not None:
             self.log.put(p=process.number, rank=process.rank)
@@ -251,7 +251,7 @@ class Supervisor:
         self.save_soon()
 
     def hear_report(self, process: JobProcess, message: Message) -> None:
-        """What a process's program tells of it."""
+        """A report from a process's program."""
         if message.started is not None:
             process.pid, process.started_at = message.started, time.time()
             self.log.put(p=process.number, pid=process.pid)
@@ -277,7 +277,7 @@ class Supervisor:
             self.hear_answer(process, message)
 
     def hear_answer(self, process: JobProcess, message: Message) -> None:
-        """What a process's program has found, as it was asked to."""
+        """An answer from a process's program."""
         if message.blocked is not None:
             process.blocked = message.blocked
         elif message.look is not None:
@@ -286,7 +286,7 @@ class Supervisor:
             self.outcome.note_unread(process, message.unread)
 
     def hear_rank(self, process: JobProcess, rank: int) -> None:
-        """A process has its rank, for good."""
+        """A process has got its rank."""
         if process.rank is not None:
             return
         old = self.processes.file_name(process)
@@ -296,15 +296,15 @@ class Supervisor:
         self.outcome.check_joined()
 
     def note_exit(self, process: JobProcess, exit_code: int, number: Optional[int]) -> None:
-        """Have the end of a process in the log and the record."""
+        """Note the end of a process in log and record."""
         process.exit_code, process.signal, process.ended_at = exit_code, number, time.time()
         self.log.put(p=process.number, exit=exit_code, signal=number)
         self.save_soon()
 
     def hear_child(self, process: Optional[JobProcess], text: str) -> None:
-        """A line of launch.py, or of a program that should say nothing."""
+        """A line of launch.py, or of ssh_proxy.py, which prints only errors."""
         if process is None:
-            self.say("ssh_proxy.py: " + text)
+            self.say("connecting to a node: " + text)
         else:
             self.log.put_line(process.number, text)
 
@@ -314,14 +314,14 @@ class Supervisor:
         if connection in self.watchers:
             self.watchers.remove(connection)
         if isinstance(process, JobProcess) and process.exit_code is None:
-            self.look_at_children()  # with launch.py ends what it has started here, and that may be seen first
+            self.look_at_children()  # launch.py may have ended, and with it the programs that it started
             self.outcome.note_lost(process)
 
     def look_at_children(self) -> None:
-        """launch.py, or a program that was to reach a host, may have ended."""
+        """launch.py, or a program that connects to a host, may have ended."""
         for child, process, is_launcher in self.children.take_ended():
             code = child.returncode
-            if process is not None and not self.is_over:  # else we have ended it
+            if process is not None and not self.is_over:  # else the supervisor has ended it
                 self.note_exit(process, code if code >= 0 else 128 - code, -code if code < 0 else None)
             if not self.is_over:
                 name = f"launch.py on {process.host}" if process is not None else None
@@ -330,26 +330,26 @@ class Supervisor:
     # -- record --------------------------------------------------------------------------------------------------
 
     def set_state(self, state: JobState) -> None:
-        """Have a new state in the log and the record."""
+        """Set the state in log and record."""
         if state != self.state:
             self.state = self.record.state = state
             self.log.put(state=state)
-            self.loop.after("record", 0.0, self.save)  # who reads the record just now is to see it
+            self.loop.after("record", 0.0, self.save)  # at once, for those who read the record
 
     def save_soon(self) -> None:
-        """Have the record on the disk, a moment later: much happens at once."""
+        """Write the record a moment later, together with other changes."""
         if not self.loop.has("record") and not self.is_over:
             self.loop.after("record", RECORD_EVERY_S, self.save)
 
     def save(self, *, lasting: bool = False) -> None:
-        """Have the record on the disk now. Raises OSError."""
+        """Write the record now. Raises OSError."""
         self.record.roles = tuple(process.record() for process in self.processes.all)
         job_folder.write_record(self.record, lasting=lasting)
 
     # -- end -----------------------------------------------------------------------------------------------------
 
     def end(self) -> Left:
-        """End everything everywhere; returns what does not end."""
+        """End all processes on all hosts; returns those that do not end."""
         self.set_state("ending")
         self.is_over = True
         self.children.takes_more = False
@@ -369,23 +369,23 @@ class Supervisor:
         for process in self.processes.all:
             if process.left:
                 left.setdefault(process.host, []).extend(process.left)
-        self.step_quietly()  # what was said at the very end
+        self.step_quietly()  # for the last messages
         for connection in connections:
             self.loop.drop(connection)
         return left
 
     def step_quietly(self) -> None:
-        """A step after which it does not matter any more whether the log could be written."""
+        """A step that fails the job if the log cannot be written."""
         try:
             self.step()
         except OSError as error:
             self.outcome.fail(f"{self.processes.head}: {job_folder.describe(error)}")
 
     def conclude(self, left: Left) -> None:
-        """Have the result on the disk, in S3, and with everybody who waits for it."""
+        """Write the result to disk and S3, and send it to everybody who waits for it."""
         state, exit_code, error = self.outcome.decided or ("failed", 1, None)
         if left and state == "done":
-            state, exit_code, error = "failed", 1, "the job did its work, but left processes behind"
+            state, exit_code, error = "failed", 1, "the job succeeded, but left processes behind"
         result = JobResult(state=state, exit_code=exit_code, error=error, left=left)
         record = self.record
         record.state, record.exit_code, record.error, record.left = state, exit_code, error, left
@@ -399,12 +399,12 @@ class Supervisor:
             try:
                 keep()
             except OSError:
-                pass  # those who wait get the result below; follow.py and recovery.py make up for what is missing
+                pass  # those who wait get the result below; follow.py and recovery.py complete the rest
         self.log.close()
         is_copied = self.copying is None or self.copying.finish(COPY_S)
         job_folder.remove(job_folder.path(self.job, "socket"))
         self.turn.release()
-        for watcher in self.watchers:  # who connects only now finds nobody, and reads the record
+        for watcher in self.watchers:  # later clients read the record
             watcher.put(Ended(result=result))
         self.loop.flush(self.watchers, ROLES_END_S)
         if self.copying is not None and not is_copied:

@@ -1,5 +1,5 @@
-"""Shared by the training scripts. Runs on the nodes: Python >= 3.6, MXNet, its numpy, nothing else."""
+"""Shared by the training scripts. Runs on the nodes: Python >= 3.6, only MXNet and its numpy."""
 
 
 class ScriptError(Exception):
-    """Training cannot begin or go on; the message says why and what to do."""
+    """Training cannot start or continue; the message says why and what to do."""

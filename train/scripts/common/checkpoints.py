@@ -1,11 +1,11 @@
-"""Checkpoints that are complete or do not count. Does not import MXNet.
+"""Checkpoints that are complete or ignored. Does not import MXNet.
 
-One of epoch 5 below the prefix P is P-0005.params, P-0005.states (the optimizer's, where it can be saved) and, last
-of all, P-0005.json: a manifest with every file's size and SHA-256. Whatever kills the process, and whenever, a
-checkpoint without its manifest, or whose files are not those that it names, is none. P-symbol.json, MXNet's
-description of the network, is the same for all of them.
+A checkpoint of epoch 5 with the prefix P is P-0005.params, P-0005.states (the optimizer's, if it can be saved) and,
+written last, P-0005.json: a manifest with every file's size and SHA-256. A checkpoint without a manifest, or whose
+files do not match it, does not count, so the process may be killed at any moment. P-symbol.json, MXNet's description
+of the network, is the same for all checkpoints.
 
-S3 is reached by this project's own client, which lies beside the scripts on the nodes: not every MXNet wheel can.
+S3 is accessed by this project's own client, in the same tree on the nodes: not every MXNet wheel can.
 """
 
 import abc
@@ -38,15 +38,15 @@ class Checkpoint(NamedTuple):
 
     @property
     def mark(self) -> int:
-        """24 bits of what its weights are: other weights, almost surely another number."""
+        """24 bits of the digest of its weights: other weights almost surely have another number."""
         files = self.manifest.get("files", {})
         return int(files["params"]["sha256"][:6], 16) if "params" in files else 0
 
 
 class Place(abc.ABC):
-    """Files whose names begin with one prefix. `base` is the last part of it, which file names begin with.
+    """Files whose names begin with a prefix. `base` is its last part, with which file names begin.
 
-    Its methods raise ScriptError where the place refuses.
+    Methods raise ScriptError if the place refuses.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -54,16 +54,16 @@ class Place(abc.ABC):
         self.base = prefix.rpartition("/")[2]
 
     def url(self, name: str) -> str:
-        """The file's whole name, for people."""
+        """The file's full name, for people."""
         return self.prefix[: len(self.prefix) - len(self.base)] + name
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Make it ready to be written to."""
+        """Prepare the place for writing."""
 
     @abc.abstractmethod
     def sizes(self) -> Dict[str, int]:
-        """Every file's size in bytes, by its name."""
+        """The size of every file in bytes, by name."""
 
     @abc.abstractmethod
     def draft(self, name: str) -> str:
@@ -71,11 +71,11 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def put(self, name: str) -> None:
-        """Make the draft of that name the file of that name, in one step and for good."""
+        """Turn the draft of this name into the file, in one durable step."""
 
     @abc.abstractmethod
     def local(self, name: str) -> str:
-        """A local path with the file's content, as it is now."""
+        """A local path with the file's current content."""
 
     @abc.abstractmethod
     def delete(self, name: str) -> None:
@@ -98,14 +98,14 @@ class Place(abc.ABC):
 
 
 class Folder(Place):
-    """A local folder. What a killed process left half-written there is removed by the next one that saves."""
+    """A local folder. The next process that saves removes half-written files of a killed one."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__(os.path.abspath(prefix))
         self._folder = os.path.dirname(self.prefix)
 
     def prepare(self) -> None:
-        """As Place has it; half-written files are removed."""
+        """As in Place; removes half-written files."""
         try:
             os.makedirs(self._folder, exist_ok=True)
             for name in os.listdir(self._folder):
@@ -115,7 +115,7 @@ class Folder(Place):
             raise ScriptError(f"--model-prefix: the folder {self._folder} cannot be used: {error.strerror}") from error
 
     def sizes(self) -> Dict[str, int]:
-        """As Place has it."""
+        """As in Place."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -126,11 +126,11 @@ class Folder(Place):
         return {name: os.path.getsize(path) for name, path in paths.items() if os.path.isfile(path)}
 
     def draft(self, name: str) -> str:
-        """As Place has it."""
+        """As in Place."""
         return os.path.join(self._folder, f".{name}{_TEMPORARY}")
 
     def put(self, name: str) -> None:
-        """As Place has it; the disk has it too when this returns."""
+        """As in Place; the file is on the disk when this returns."""
         try:
             with open(self.draft(name), "rb") as file:
                 os.fsync(file.fileno())
@@ -144,11 +144,11 @@ class Folder(Place):
             raise _refused(self, name, error) from error
 
     def local(self, name: str) -> str:
-        """As Place has it."""
+        """As in Place."""
         return self.url(name)
 
     def delete(self, name: str) -> None:
-        """As Place has it."""
+        """As in Place."""
         try:
             os.remove(self.url(name))
         except FileNotFoundError:
@@ -158,10 +158,9 @@ class Folder(Place):
 
 
 class Bucket(Place):
-    """Objects of S3; `store` is s3.Store, of train/node. renewed: makes one with the credentials that are valid now.
+    """Objects of S3; store: s3.Store of train/node. renewed: makes one with current credentials.
 
-    A job may write, but not delete: there an object is removed by one that is empty in its place, which costs nothing
-    and counts as none.
+    A job that may write but not delete overwrites an object with an empty one, which costs nothing and does not count.
     Drafts and copies are in a temporary folder until the process ends.
     """
 
@@ -169,67 +168,67 @@ class Bucket(Place):
         super().__init__(prefix)
         self._store = store
         self._renewed = renewed
-        # In the job's own folder, which is cleared away with it, should this process be killed.
+        # In the job's own folder, which is removed with the job, even if this process is killed.
         own = os.environ.get("CLUSTER_OUTPUT_DIR", "")
         self._folder = tempfile.mkdtemp(prefix="checkpoint-", dir=own if os.path.isdir(own) else None)
         atexit.register(self.close)
 
     def prepare(self) -> None:
-        """Nothing has to be made beforehand."""
+        """Nothing to prepare."""
 
     def sizes(self) -> Dict[str, int]:
-        """As Place has it."""
+        """As in Place."""
         folder = self.url("")
         listed = self._ask(self.base, lambda store: list(store.list(folder, below=False)))
         sizes = {entry.url.rpartition("/")[2]: entry.size_bytes for entry in listed if entry.size_bytes}
         return {name: size for name, size in sizes.items() if name.startswith(self.base + "-")}
 
     def draft(self, name: str) -> str:
-        """As Place has it."""
+        """As in Place."""
         return os.path.join(self._folder, name)
 
     def put(self, name: str) -> None:
-        """As Place has it."""
+        """As in Place."""
         self._ask(name, lambda store: store.put_file(self.draft(name), self.url(name)))
         os.remove(self.draft(name))
 
     def local(self, name: str) -> str:
-        """As Place has it."""
+        """As in Place."""
         path = os.path.join(self._folder, "read-" + name)
         self._ask(name, lambda store: store.get_file(self.url(name), path))
         return path
 
     def delete(self, name: str) -> None:
-        """As Place has it."""
+        """As in Place."""
         self._ask(name, lambda store: _delete(store, self.url(name)))
 
     def close(self) -> None:
-        """Remove the temporary folder: nothing can be read or written any more."""
+        """Remove the temporary folder; afterwards nothing can be read or written."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, name: str, request: Callable[[Any], Any]) -> Any:
-        """What the request returns, made again with new credentials where those of the job's start have ended."""
+        """What the request returns; retries with new credentials if those of the job's start have expired."""
         try:
             return request(self._store)
         except OSError as error:
             if getattr(error, "code", "") not in ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"):
                 raise _refused(self, name, error) from error
-            ended = error
+            expired = error
         try:
             self._store = self._renewed()
             return request(self._store)
         except OSError as error:
-            raise _refused(self, name, ended) from error
+            raise _refused(self, name, expired) from error
 
 
 def save(place: Place, epoch: int, writers: Dict[str, Writer], *, symbol: Optional[str], facts: Dict[str, Any]) -> str:
-    """Write a checkpoint, the manifest last; returns its params' name.
+    """Write a checkpoint, the manifest last; returns the name of its params.
 
-    writers: what writes the content of each file, by "params" and "states". facts: what the manifest says beside the
-    files. symbol: None where an earlier one of the same training has it. Raises ScriptError where it cannot be written.
+    writers: functions that write the content of "params" and "states". facts: more entries for the manifest. symbol:
+    None if the training wrote it with an earlier checkpoint. Raises ScriptError if a file cannot be written.
     """
     began = time.time()
-    # One that was there already stops to count when the first of its files is another. Nothing is deleted for that:
+    # An existing checkpoint of this epoch stops to count once its first file is replaced. Nothing is deleted for that:
     # the role of an instance profile may not be allowed to.
     files = {kind: _write(place, file_name(place, epoch, kind), writer) for kind, writer in writers.items()}
     symbol_name = f"{place.base}-symbol.json"
@@ -241,7 +240,7 @@ def save(place: Place, epoch: int, writers: Dict[str, Writer], *, symbol: Option
 
 
 def find_newest(place: Place) -> Optional[Checkpoint]:
-    """The complete checkpoint that was written last, every file of it compared with its manifest; None: no such."""
+    """The complete checkpoint that was written last, with every file verified; None if there is none."""
     sizes = place.sizes()
     for manifest in _complete(place, sizes):
         found = _checked(place, manifest)
@@ -251,9 +250,9 @@ def find_newest(place: Place) -> Optional[Checkpoint]:
 
 
 def find_epoch(place: Place, epoch: int) -> Optional[Checkpoint]:
-    """What was saved after an epoch, also by programs that write no manifest; None: nothing was.
+    """The checkpoint of an epoch, also of programs that write no manifest; None if there is none.
 
-    Raises ScriptError for a checkpoint that is not what its manifest says.
+    Raises ScriptError for a checkpoint that does not match its manifest.
     """
     sizes = place.sizes()
     params = file_name(place, epoch, "params")
@@ -263,9 +262,7 @@ def find_epoch(place: Place, epoch: int) -> Optional[Checkpoint]:
         manifest = _read(place, file_name(place, epoch, "json"))
         found = _checked(place, manifest) if manifest and _has_sizes(manifest, sizes) else None
         if found is None:
-            raise ScriptError(
-                f"{place.url(params)} is damaged: it is not what its manifest says; --resume leaves it out"
-            )
+            raise ScriptError(f"{place.url(params)} is damaged: it does not match its manifest; --resume ignores it")
         return found
     kinds = [kind for kind in ("params", "states") if file_name(place, epoch, kind) in sizes]
     paths = {kind: place.local(file_name(place, epoch, kind)) for kind in kinds}
@@ -273,7 +270,7 @@ def find_epoch(place: Place, epoch: int) -> Optional[Checkpoint]:
 
 
 def prune(place: Place, keep: int) -> List[int]:
-    """Remove all complete checkpoints but the `keep` written last; returns the epochs of those removed."""
+    """Remove all complete checkpoints except the last `keep`; returns the epochs of the removed ones."""
     epochs = []
     for manifest in _complete(place, place.sizes())[keep:]:
         place.delete(file_name(place, manifest["epoch"], "json"))
@@ -284,7 +281,7 @@ def prune(place: Place, keep: int) -> List[int]:
 
 
 def file_name(place: Place, epoch: int, kind: str) -> str:
-    """MXNet's own name of a checkpoint's file."""
+    """MXNet's name for a checkpoint's file."""
     return f"{place.base}-{epoch:04d}.{kind}"
 
 
@@ -300,7 +297,7 @@ def _write(place: Place, name: str, writer: Writer) -> Dict[str, Any]:
 
 
 def _complete(place: Place, sizes: Dict[str, int]) -> List[Dict[str, Any]]:
-    """The manifests whose files are there in their sizes, the one written last first."""
+    """The manifests whose files exist in the right size, newest first."""
     pattern = re.compile(re.escape(place.base) + r"-\d{4,}\.json")
     manifests = [_read(place, name) for name in sizes if pattern.fullmatch(name)]
     complete = [manifest for manifest in manifests if manifest is not None and _has_sizes(manifest, sizes)]
@@ -308,7 +305,7 @@ def _complete(place: Place, sizes: Dict[str, int]) -> List[Dict[str, Any]]:
 
 
 def _read(place: Place, name: str) -> Optional[Dict[str, Any]]:
-    """A manifest, or None where a file of such a name is something else."""
+    """A manifest, or None if the file is something else."""
     try:
         found = json.loads(place.read(name).decode("utf-8"))
         files = [(file["name"], int(file["size"]), str(file["sha256"])) for file in found["files"].values()]
@@ -324,7 +321,7 @@ def _has_sizes(manifest: Dict[str, Any], sizes: Dict[str, int]) -> bool:
 
 
 def _checked(place: Place, manifest: Dict[str, Any]) -> Optional[Checkpoint]:
-    """The checkpoint, read; None where a file is not what the manifest says."""
+    """The checkpoint, with verified files; None if one does not match the manifest."""
     paths = {}
     for kind, file in manifest["files"].items():
         path = place.local(file["name"])
@@ -342,18 +339,18 @@ def _sha256(path: str) -> str:
     return digest.hexdigest()
 
 
-# -- where checkpoints lie ---------------------------------------------------------------------------------------------
+# -- places ------------------------------------------------------------------------------------------------------------
 
 
 def open_place(prefix: str, *, to_write: bool) -> Place:
-    """The place that --model-prefix names. Raises ScriptError where it cannot be used."""
+    """The place that --model-prefix names. Raises ScriptError if it cannot be used."""
     place: Place
     if not prefix.startswith("s3://"):
         place = Folder(prefix)
     else:
         if _CODE not in sys.path:
             sys.path.append(_CODE)
-        from train.node import s3  # noqa: PLC0415 - found only now
+        from train.node import s3  # noqa: PLC0415 - needs _CODE in sys.path
 
         try:
             place = Bucket(prefix, s3.Store(os.environ), lambda: s3.Store(os.environ, find_keys=s3.InstanceKeys()))

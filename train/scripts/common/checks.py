@@ -1,4 +1,4 @@
-"""What is wrong between options, and between them and the environment. Does not import MXNet."""
+"""Finds options that contradict each other or the environment. Does not import MXNet."""
 
 import argparse
 from typing import List, Mapping
@@ -9,7 +9,7 @@ _DMLC = ("DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER"
 
 
 def find_problems(options: argparse.Namespace, environment: Mapping[str, str]) -> List[str]:
-    """Every problem, in words; the user reads the first."""
+    """The message for every problem; the user sees the first."""
     return (
         _network_problems(options)
         + _data_problems(options)
@@ -36,7 +36,7 @@ def _data_problems(options: argparse.Namespace) -> List[str]:
     problems = []
     if not options.data_dir and not options.data_train:
         folder = "" if "rgb_mean" in options else "--data-dir (idx-ubyte files), "
-        problems.append(f"no data: give {folder}--data-train (RecordIO) or $CLUSTER_DATA_URL, or --benchmark 1")
+        problems.append(f"no data: add {folder}--data-train (RecordIO) or $CLUSTER_DATA_URL, or --benchmark 1")
     if options.data_dir and (options.data_train or options.data_val):
         problems.append("--data-dir excludes --data-train and --data-val")
     for name, uri in (("--data-train", options.data_train), ("--data-val", options.data_val)):
@@ -58,7 +58,7 @@ def _model_problems(options: argparse.Namespace, environment: Mapping[str, str])
     if options.resume and not options.model_prefix:
         problems.append("--resume needs --model-prefix, where the checkpoints are")
     if options.auto_prefix and (options.resume or options.load_epoch):
-        problems.append("--model-prefix auto is a new place for every job: to go on, name one, as in s3://bucket/model")
+        problems.append("--model-prefix auto is a new place for every job: to resume, name it, as in s3://bucket/model")
     if options.auto_prefix and options.model_prefix == "auto":
         problems.append("--model-prefix auto: neither $CLUSTER_OUTPUT_URL nor $CLUSTER_OUTPUT_DIR is set")
     if options.resume and options.load_epoch:
@@ -72,18 +72,14 @@ def _model_problems(options: argparse.Namespace, environment: Mapping[str, str])
         problems.append(f"--model-prefix {prefix}: is a folder; add the beginning of the names, as in {prefix}model")
     several = environment.get("DMLC_NUM_WORKER", "1") != "1"
     if options.resume and several and options.kv_store == "dist_async" and not prefix.startswith("s3://"):
-        problems.append(
-            "--resume with --kv-store dist_async needs an s3:// --model-prefix, which all workers read alike"
-        )
+        problems.append("--resume with --kv-store dist_async needs an s3:// --model-prefix, which all workers can read")
     return problems
 
 
 def _fit_problems(options: argparse.Namespace) -> List[str]:
     problems = []
     if options.load_epoch and options.load_epoch >= options.num_epochs:
-        problems.append(
-            f"--load-epoch {options.load_epoch}: nothing to do, --num-epochs is {options.num_epochs} in all"
-        )
+        problems.append(f"--load-epoch {options.load_epoch}: nothing to do, --num-epochs is {options.num_epochs}")
     if options.top_k > options.num_classes:
         problems.append(f"--top-k {options.top_k}: there are only {options.num_classes} classes")
     if len(set(options.gpus)) < len(options.gpus):
@@ -93,9 +89,9 @@ def _fit_problems(options: argparse.Namespace) -> List[str]:
     if options.macrobatch_size and options.macrobatch_size < options.batch_size:
         problems.append(f"--macrobatch-size {options.macrobatch_size} is less than --batch-size {options.batch_size}")
     if options.dtype == "float16" and not options.gpus:
-        problems.append("--dtype float16 needs --gpus: MXNet's convolutions know no half precision on a CPU")
+        problems.append("--dtype float16 needs --gpus: MXNet's convolutions do not support half precision on a CPU")
     if options.gc_type != "none" and options.dtype == "float16":
-        problems.append("--gc-type compresses float32 gradients only: leave out --dtype float16")
+        problems.append("--gc-type only compresses float32 gradients: leave out --dtype float16")
     return problems
 
 
@@ -110,11 +106,11 @@ def _cluster_problems(options: argparse.Namespace, environment: Mapping[str, str
         )
     if not distributed and "DMLC_ROLE" in environment:
         problems.append(
-            f"--kv-store {options.kv_store} under launch.py: every worker would train alone and the servers "
-            "wait for ever; use --kv-store dist_sync"
+            f"--kv-store {options.kv_store} under launch.py: every worker would train on its own and the servers "
+            "would wait forever; use --kv-store dist_sync"
         )
     if options.gc_type != "none" and not distributed:
-        problems.append(f"--gc-type {options.gc_type} needs --kv-store dist_*: it compresses what goes over the net")
+        problems.append(f"--gc-type {options.gc_type} needs --kv-store dist_*: it compresses network traffic")
     if options.optimizer == "dcasgd" and options.kv_store != "dist_async":
         problems.append("--optimizer dcasgd is for --kv-store dist_async")
     return problems

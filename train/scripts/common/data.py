@@ -16,7 +16,7 @@ MNIST_RECORDS = {"data_shape": (1, 28, 28), "scale": 1 / 256}
 
 
 class Part(NamedTuple):
-    """Which part of the training data is this worker's."""
+    """This worker's part of the training data."""
 
     index: int
     count: int
@@ -25,9 +25,8 @@ class Part(NamedTuple):
 class Source(NamedTuple):
     """Where data comes from.
 
-    open_train: makes the iterator over one part in batches of a size.
-    open_val: makes one whole pass over all validation data in batches of a size, the last one padded; None:
-    no data.
+    open_train(part, batch_size): the iterator over a part. open_val(batch_size): one pass over all validation data, the
+    last batch padded; None: there is none.
     """
 
     open_train: Callable[[Part, int], mx.io.DataIter]
@@ -47,9 +46,9 @@ def mnist_source(folder: str, seed: int) -> Source:
             silent=True,
         )  # fmt: skip
 
-    @functools.lru_cache(maxsize=1)  # MNISTIter holds whole files in memory in any case: read them once
+    @functools.lru_cache(maxsize=1)  # MNISTIter keeps whole files in memory anyway: read them once
     def open_val(batch_size: int) -> List[mx.io.DataBatch]:
-        # One by one, because MNISTIter leaves out the rest that does not fill a batch.
+        # One by one, because MNISTIter drops the rest that does not fill a batch.
         single = mx.io.MNISTIter(
             image=file("t10k-images-idx3-ubyte"), label=file("t10k-labels-idx1-ubyte"), batch_size=1,
             shuffle=False, silent=True,
@@ -62,7 +61,7 @@ def mnist_source(folder: str, seed: int) -> Source:
 def record_source(options: argparse.Namespace, *, image: Dict[str, object], distort: Dict[str, object]) -> Source:
     """RecordIO files of encoded images, as --data-train and --data-val name them.
 
-    image: what ImageRecordIter is told about all images, and distort: about those that train, beside it.
+    image: ImageRecordIter's settings for all images; distort: more settings for training images.
     """
 
     def open_records(uri: str, index: Optional[str], part: Part, batch_size: int, **settings: object) -> mx.io.DataIter:
@@ -76,7 +75,7 @@ def record_source(options: argparse.Namespace, *, image: Dict[str, object], dist
     def open_train(part: Part, batch_size: int) -> mx.io.DataIter:
         return open_records(options.data_train, options.data_train_idx, part, batch_size, shuffle=True, **distort)
 
-    # Opened anew for each pass: the iterator fills the last batch with the first examples, and, when reset,
+    # Opened again for each pass: the iterator fills the last batch with the first examples, and, when reset,
     # leaves those out of its next pass.
     def open_val(batch_size: int) -> mx.io.DataIter:
         return open_records(options.data_val, options.data_val_idx, Part(0, 1), batch_size, shuffle=False)
@@ -85,12 +84,12 @@ def record_source(options: argparse.Namespace, *, image: Dict[str, object], dist
 
 
 def made_up_source(options: argparse.Namespace) -> Source:
-    """One batch of random images and labels, over and over: measures everything but the reading of data."""
+    """One batch of random images and labels, over and over: measures everything except reading data."""
     return Source(lambda part, batch_size: MadeUpIter(options, part, batch_size), None)
 
 
 class MadeUpIter(mx.io.DataIter):
-    """The same random batch for ever, another one on each worker."""
+    """The same random batch forever, a different one on each worker."""
 
     def __init__(self, options: argparse.Namespace, part: Part, batch_size: int) -> None:
         super().__init__(batch_size)
@@ -105,7 +104,7 @@ class MadeUpIter(mx.io.DataIter):
         )  # fmt: skip
 
     def reset(self) -> None:
-        """Nothing: it does not end."""
+        """Does nothing: it does not end."""
 
     def next(self) -> mx.io.DataBatch:
         """The batch."""
@@ -113,7 +112,7 @@ class MadeUpIter(mx.io.DataIter):
 
 
 def count_examples(source: Source, part: Part) -> int:
-    """Reads the part once to count its examples: neither format says how many there are in a part."""
+    """Count the examples of a part by reading it: neither format gives the number."""
     try:
         return sum(1 for _ in source.open_train(part, 1))
     except StopIteration:  # MXNet reads the first batch at once
@@ -121,7 +120,7 @@ def count_examples(source: Source, part: Part) -> int:
 
 
 def open_epochs(source: Source, part: Part, batch_size: int, batches: int) -> "EpochIter":
-    """The part in batches, so many per epoch. Raises ScriptError where it does not fill one."""
+    """The part in batches, with this many per epoch. Raises ScriptError if it does not fill one."""
     try:
         return EpochIter(source.open_train(part, batch_size), batches)
     except StopIteration:
@@ -131,7 +130,7 @@ def open_epochs(source: Source, part: Part, batch_size: int, batches: int) -> "E
 class EpochIter(mx.io.DataIter):
     """Exactly `batches` batches per epoch from an iterator of any length.
 
-    An epoch goes on where the last one ended, and begins the data again where it is used up.
+    An epoch continues where the last one ended, and starts the data again at its end.
     """
 
     def __init__(self, endless: mx.io.DataIter, batches: int) -> None:
@@ -145,11 +144,11 @@ class EpochIter(mx.io.DataIter):
         self._warned = False
 
     def reset(self) -> None:
-        """Begin the next epoch."""
+        """Start the next epoch."""
         self._done = 0
 
     def next(self) -> mx.io.DataBatch:
-        """The next batch; raises ScriptError where the data does not fill one."""
+        """The next batch; raises ScriptError if the data does not fill one."""
         if self._done == self._batches:
             raise StopIteration
         self._done += 1
@@ -169,7 +168,7 @@ class EpochIter(mx.io.DataIter):
         if had < self._batches / 2 and not self._warned:
             self._warned = True
             logger.warning(
-                "this worker's data has %d batches, an epoch %d: it is read several times in one; see --num-examples",
+                "this worker's data has %d batches, an epoch %d: each epoch reads it several times; see --num-examples",
                 had,
                 self._batches,
             )

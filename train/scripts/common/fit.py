@@ -1,4 +1,4 @@
-"""Training by MXNet's Module API, alone or as one of several workers."""
+"""Training with MXNet's Module API, as the only worker or one of several."""
 
 import argparse
 import logging
@@ -18,13 +18,13 @@ from common.workers import Workers, exchange, join
 
 logger = logging.getLogger()
 _LOSSES = {"ce": mx.metric.CrossEntropy, "nll": mx.metric.NegativeLogLikelihood}
-BENCHMARK_BATCHES = 500  # what MXNet's users know
+BENCHMARK_BATCHES = 500  # as in MXNet's own examples
 
 
 def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -> None:
     """Train `network` on `source` as the options say, and report as MXNet's own tools expect it.
 
-    Raises ScriptError where the data does not fit the batches, or a GPU or a saved model is missing.
+    Raises ScriptError if the data does not fill a batch, or a GPU or a saved model is missing.
     """
     contexts = _contexts(options.gpus)
     _seed(options.seed)
@@ -45,7 +45,7 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
         _measure_reading(data, options)
         return
     if options.model_prefix and workers.in_step and models.keeps_states(options):
-        # The servers add up gradients and the workers update: what the optimizer knows can be saved then.
+        # The servers add up gradients and the workers update, so that the optimizer's state can be saved.
         os.environ.setdefault(models.UPDATE_ON_SERVERS, "0")
     compression = {"type": options.gc_type, "threshold": options.gc_threshold} if options.gc_type != "none" else None
     module = TrainedModule(network, contexts, steps, start.states, compression)
@@ -67,7 +67,7 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
 
 
 class TrainedModule(mx.mod.Module):
-    """MXNet's Module, which can add up the gradients of several steps before it updates, and begin with a state."""
+    """MXNet's Module; also adds up the gradients of several steps for an update, and starts from a saved state."""
 
     def __init__(
         self,
@@ -77,26 +77,26 @@ class TrainedModule(mx.mod.Module):
         states: Optional[str],
         compression: Optional[Dict[str, Any]],
     ) -> None:
-        """steps: per update; states: the optimizer's state to begin with, a file."""
+        """steps: per update; states: the file of the optimizer's initial state."""
         super().__init__(network, context=contexts, compression_params=compression)
         self._steps = steps
         self._done = 0
         self._states = states
 
     def bind(self, *positional: Any, **named: Any) -> None:
-        """As Module has it; gradients are added to those that are there where several steps make an update."""
+        """As in Module; with several steps per update, adds new gradients to the existing ones."""
         if self._steps > 1 and named.get("for_training", True):
             named["grad_req"] = "add"
         super().bind(*positional, **named)
 
     def init_optimizer(self, *positional: Any, **named: Any) -> None:
-        """As Module has it; the state to begin with is taken then."""
+        """As in Module; loads the initial state."""
         super().init_optimizer(*positional, **named)
         if self._states is not None:
             self.load_optimizer_states(self._states)
 
     def update(self) -> None:
-        """As Module has it, after the last of the steps that make an update."""
+        """As in Module, after the last step of an update."""
         self._done += 1
         if self._done % self._steps:
             return
@@ -109,7 +109,7 @@ class TrainedModule(mx.mod.Module):
 
 
 def _contexts(gpus: List[int]) -> List[mx.Context]:
-    """Where to compute. Raises ScriptError where a GPU that was asked for is not there."""
+    """The devices to compute on. Raises ScriptError if a requested GPU does not exist."""
     if not gpus:
         return [mx.cpu()]
     present = mx.context.num_gpus()
@@ -123,7 +123,7 @@ def _contexts(gpus: List[int]) -> List[mx.Context]:
 
 
 def _seed(seed: int) -> None:
-    """The same on every worker; the kv-store gives all of them rank 0's first weights in any case."""
+    """Use the same seed on every worker; the kv-store gives all of them rank 0's initial weights anyway."""
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - MXNet draws from numpy's global generator
     mx.random.seed(seed)
@@ -145,8 +145,8 @@ def _optimizer_params(
 ) -> Dict[str, Any]:
     """The optimizer's settings. updates: of this worker in an epoch.
 
-    Gradients are divided by all the examples of an update: the servers of dist_sync add up what the workers send.
-    With dist_async each worker's gradients are an update of their own, and servers count all of them.
+    Gradients are divided by all examples of an update: with dist_sync, the servers add up the workers' gradients. With
+    dist_async, each worker's gradients are an update, and the servers count all of them.
     """
     per_epoch = updates if workers.in_step else updates * workers.part.count
     examples = options.batch_size * steps * (workers.part.count if workers.in_step else 1)
@@ -187,7 +187,7 @@ def _initializer(options: argparse.Namespace) -> mx.init.Initializer:
 
 
 def _after_epoch(options: argparse.Namespace, module: mx.mod.Module, source: Source, workers: Workers) -> Any:
-    """What module.fit calls after each epoch: rank 0 saves the model, everyone validates it."""
+    """The callback for module.fit after each epoch: rank 0 saves the model, all workers validate it."""
     saver = models.Saver(options, module) if options.model_prefix and workers.part.index == 0 else None
     metrics = _make_metrics(options)
 
@@ -215,7 +215,7 @@ def _log_as(rank: int) -> None:
 
 
 def _make_metrics(options: argparse.Namespace) -> mx.metric.CompositeEvalMetric:
-    """Accuracy, and what --top-k and --loss ask for."""
+    """Accuracy, and the metrics of --top-k and --loss."""
     metrics = mx.metric.CompositeEvalMetric()
     metrics.add(mx.metric.Accuracy())
     if options.top_k > 1:
@@ -226,7 +226,7 @@ def _make_metrics(options: argparse.Namespace) -> mx.metric.CompositeEvalMetric:
 
 
 def _validate(module: mx.mod.Module, batches: Any, metrics: mx.metric.EvalMetric) -> None:
-    """Every example counts once; Module.score would count those that only fill the last batch too."""
+    """Count every example once; Module.score would also count the padding of the last batch."""
     metrics.reset()
     for batch in batches:
         module.forward(batch, is_train=False)
@@ -236,7 +236,7 @@ def _validate(module: mx.mod.Module, batches: Any, metrics: mx.metric.EvalMetric
 
 
 def _measure_reading(data: EpochIter, options: argparse.Namespace) -> None:
-    """One report per --disp-batches, and one for each epoch, as training gives, without training."""
+    """Report per --disp-batches and per epoch, as training does, but only read the data."""
     for epoch in range(options.num_epochs):
         begin = last = time.time()
         number = 0

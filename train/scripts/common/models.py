@@ -1,4 +1,4 @@
-"""A training's state, from checkpoints and to them: weights and what the optimizer knows."""
+"""Saves and restores a training's state in checkpoints: weights and the optimizer's state."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ Arrays = Dict[str, mx.nd.NDArray]
 
 
 class Start(NamedTuple):
-    """Where training begins. epoch: how many are done. states: file of the optimizer's state, None for a new one."""
+    """Where training begins. epoch: the number of finished epochs. states: the optimizer's file; None: a new state."""
 
     epoch: int = 0
     arg_params: Optional[Arrays] = None
@@ -28,10 +28,9 @@ class Start(NamedTuple):
 
 
 def find_start(options: argparse.Namespace, workers: Workers, network: mx.sym.Symbol) -> Start:
-    """Where --resume and --load-epoch say that training begins; the same for all workers.
+    """Where training begins with --resume and --load-epoch; the same for all workers.
 
-    Raises ScriptError where there is no such checkpoint, where workers find different ones, and where the network is
-    another one.
+    Raises ScriptError if the checkpoint does not exist, is of another network, or workers find different ones.
     """
     if not options.resume and not options.load_epoch:
         return Start()
@@ -43,7 +42,7 @@ def find_start(options: argparse.Namespace, workers: Workers, network: mx.sym.Sy
         if found is None:
             name = place.url(checkpoints.file_name(place, options.load_epoch, "params"))
             raise ScriptError(
-                f"no saved model {name}; with several nodes it must be where each of them can read it, as on s3://"
+                f"no saved model {name}; with several nodes, each of them must be able to read it, as on s3://"
             )
     _agree(found, workers, options.model_prefix)
     if found is None:
@@ -54,15 +53,15 @@ def find_start(options: argparse.Namespace, workers: Workers, network: mx.sym.Sy
     logger.info("Loaded %s", found.name)
     logger.info(
         "Epoch[%d] is next, of %d; the optimizer %s", found.epoch, options.num_epochs,
-        "goes on where it was" if states else "begins anew: its state is not in the checkpoint",
+        "continues from its saved state" if states else "starts from scratch: its state is not in the checkpoint",
     )  # fmt: skip
     return Start(found.epoch, arrays[0], arrays[1], states)
 
 
 def keeps_states(options: argparse.Namespace) -> bool:
-    """Whether workers can hold the optimizer's state, and not only the servers, which do not hand it out.
+    """Whether the workers, not the servers, have the optimizer's state: servers do not hand it out.
 
-    With dist_async servers have to; and where gradients are compressed, workers that update wait for ever (MXNet 1.7).
+    With dist_async the servers must have it; with compressed gradients, workers that update wait forever (MXNet 1.7).
     """
     if not options.kv_store.startswith("dist"):
         return True
@@ -71,7 +70,7 @@ def keeps_states(options: argparse.Namespace) -> bool:
 
 
 class Saver:
-    """Saves checkpoints of a training; for worker 0 alone."""
+    """Saves checkpoints of a training; only on worker 0."""
 
     def __init__(self, options: argparse.Namespace, module: mx.mod.Module) -> None:
         self._options = options
@@ -81,7 +80,7 @@ class Saver:
         self._prunes = options.keep_checkpoints > 0
 
     def save(self, epoch: int, symbol: mx.sym.Symbol, arg_params: Arrays, aux_params: Arrays) -> None:
-        """Save what there is after so many epochs. Raises ScriptError."""
+        """Save the checkpoint of an epoch. Raises ScriptError."""
         arrays = {f"arg:{name}": value for name, value in arg_params.items()}
         arrays.update({f"aux:{name}": value for name, value in aux_params.items()})
         writers = {"params": lambda path: _write_arrays(path, arrays)}
@@ -98,8 +97,8 @@ class Saver:
         try:
             removed = checkpoints.prune(self._place, self._options.keep_checkpoints)
         except ScriptError as error:
-            # Who may write need not be allowed to delete: no reason to end a training.
-            logger.warning("All checkpoints are kept from now on: %s", error)
+            # A job that may write may not be allowed to delete: no reason to end the training.
+            logger.warning("Keeping all checkpoints from now on: %s", error)
             self._prunes = False
         else:
             for epoch in removed:
@@ -108,9 +107,9 @@ class Saver:
 
 def _write_arrays(path: str, arrays: Arrays) -> None:
     mx.nd.save(path, arrays)
-    # MXNet does not look at what closing the file says, which is where a full disk shows.
+    # MXNet ignores an error of closing the file, which is where a full disk shows.
     if len(mx.nd.load(path)) != len(arrays):
-        raise ScriptError(f"{path} was not written whole: is the disk full?")
+        raise ScriptError(f"{path} was not written completely: is the disk full?")
 
 
 def _facts(options: argparse.Namespace) -> Dict[str, Any]:
@@ -128,24 +127,24 @@ def _optimizer_facts(options: argparse.Namespace) -> Dict[str, Any]:
 
 
 def _agree(found: Optional[Checkpoint], workers: Workers, prefix: str) -> None:
-    """All workers have found the same. Raises ScriptError."""
+    """Raises ScriptError if the workers have found different checkpoints."""
     mine = [0, 0] if found is None else [found.epoch, found.mark]
     theirs = exchange(workers, "checkpoint", mine)
     if any(other != theirs[0] for other in theirs):
-        told = ", ".join(
+        listed = ", ".join(
             f"worker {rank} {f'epoch {epoch}' if epoch else 'none'}" for rank, (epoch, _) in enumerate(theirs)
         )
         raise ScriptError(
-            f"the workers do not find the same checkpoint {prefix}-*: {told}; "
-            "--model-prefix must be where all of them read alike, as s3://bucket/model"
+            f"the workers do not find the same checkpoint {prefix}-*: {listed}; "
+            "--model-prefix must be a place that all of them share, such as s3://bucket/model"
         )
 
 
 def _load(found: Checkpoint, options: argparse.Namespace, network: mx.sym.Symbol) -> Tuple[Arrays, Arrays]:
-    """Its weights. Raises ScriptError where they are another network's."""
+    """Its weights. Raises ScriptError if they are another network's."""
     saved_as = found.manifest.get("network", {})
     for name, value in settings_of_network(options):
-        # As JSON knows it: tuples are lists there.
+        # As JSON stores it: tuples become lists.
         now = json.loads(json.dumps(value))
         if name in saved_as and saved_as[name] != now:
             raise ScriptError(
@@ -164,7 +163,7 @@ def _load(found: Checkpoint, options: argparse.Namespace, network: mx.sym.Symbol
 
 
 def _usable_states(found: Checkpoint, options: argparse.Namespace) -> Optional[str]:
-    """The file of the optimizer's state, if this optimizer can go on with it."""
+    """The file of the optimizer's state, if this optimizer can continue with it."""
     saved_as = found.manifest.get("optimizer", _optimizer_facts(options))
     if not keeps_states(options) or saved_as != _optimizer_facts(options):
         return None

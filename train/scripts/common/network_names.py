@@ -1,15 +1,15 @@
-"""The networks by name: depths, and the smallest image that each can take. Does not import MXNet."""
+"""The networks by name: depths and minimum image sizes. Does not import MXNet."""
 
 from typing import NamedTuple, Optional, Sequence
 
-SMALL = 32  # pixels: up to here a network is built as its authors built it for CIFAR, where they did
+SMALL = 32  # pixels: up to this size, a network is built as its authors built it for CIFAR, if they did
 
 
 class Choice(NamedTuple):
-    """A network as --network and --num-layers know it.
+    """A network of --network.
 
-    depths, small_depths: the --num-layers it takes, the default first, for large and for small images; empty:
-    there is one network, and --num-layers says nothing. least: rows and columns of the smallest image.
+    depths, small_depths: the allowed --num-layers, the default first, for large and for small images; empty: the
+    network has one depth, and --num-layers has no effect. least: rows and columns of the smallest image.
     """
 
     depths: Sequence[int]
@@ -17,12 +17,12 @@ class Choice(NamedTuple):
     least: int
 
     def depths_for(self, image_size: int) -> Sequence[int]:
-        """The depths for images of so many rows or columns, whichever is less."""
+        """The depths for images whose shorter edge has this many pixels."""
         return self.small_depths if image_size <= SMALL else self.depths
 
 
 _RESNET = (50, 18, 34, 101, 152, 200, 269)
-# He et al., 2015: 6 n + 2 layers. 110 is what they are known for.
+# He et al., 2015: 6 n + 2 layers; 110 is the best known.
 _RESNET_SMALL = (110, *range(8, 110, 6), *range(116, 1203, 6))
 _VGG = (16, 11, 13, 19)
 
@@ -41,7 +41,7 @@ BY_NAME = {
 
 
 def find_problem(network: str, num_layers: Optional[int], image_size: int) -> Optional[str]:
-    """Why this network cannot be built for images of this size, or None where it can."""
+    """Why this network cannot be built for images of this size, or None if it can."""
     choice = BY_NAME[network]
     if image_size < choice.least:
         return f"--network {network} needs images of at least {choice.least} by {choice.least} pixels (--image-shape)"
@@ -53,7 +53,7 @@ def find_problem(network: str, num_layers: Optional[int], image_size: int) -> Op
 
 
 def pick_depth(network: str, num_layers: Optional[int], image_size: int) -> int:
-    """The --num-layers asked for, or the network's own default; 0 where it has one depth."""
+    """The given --num-layers, or the network's default; 0 if it has only one depth."""
     depths = BY_NAME[network].depths_for(image_size)
     if not depths:
         return 0

@@ -1,7 +1,7 @@
-"""The options of the training scripts, in the words that MXNet's users know. Does not import MXNet.
+"""The options of the training scripts, with the names of MXNet's own examples. Does not import MXNet.
 
-Everything that can be seen to be wrong is refused here and in `checks`, with exit code 2, in every process of the
-job: servers and the scheduler run the same command, and importing MXNet would already make them wait for the workers.
+This module and `checks` reject invalid options with exit code 2 in every process of the job: servers and the scheduler
+run the same command, and importing MXNet would already make them wait for the workers.
 """
 
 import argparse
@@ -24,7 +24,7 @@ AUTO = "auto"
 
 
 class Images(NamedTuple):
-    """What a script's images are like. distort: what is not at its neutral default, by option."""
+    """A script's images. distort: the options that are not at their neutral default."""
 
     shape: Tuple[int, int, int]
     pad_size: int
@@ -34,7 +34,7 @@ class Images(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """Where the scripts differ. images: None for MNIST, whose images have one shape and are not distorted."""
+    """The differences between the scripts. images: None for MNIST: one shape, no distortion."""
 
     network: str
     batch_size: int
@@ -49,7 +49,7 @@ class Defaults(NamedTuple):
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults, but not that there is none."""
+    """Shows a default only if there is one."""
 
     def _get_help_string(self, action: argparse.Action) -> Optional[str]:
         if action.default is True:
@@ -77,7 +77,7 @@ def make_parser(description: str, networks: Sequence[str], defaults: Defaults) -
 def parse(
     parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> argparse.Namespace:
-    """The options, checked against each other; exits with code 2 and one sentence where they cannot work."""
+    """The options, checked against each other; exits with code 2 and a message if they are invalid."""
     options = parser.parse_args(arguments)
     usual = options.usual
     del options.usual
@@ -93,7 +93,7 @@ def has_momentum(optimizer: str) -> bool:
 
 
 def _fill_in(options: argparse.Namespace, usual: Defaults, environment: Mapping[str, str]) -> None:
-    """What the user left out, where it depends on something else."""
+    """Set the options that the user left out and whose default depends on something else."""
     if options.kv_store is None:
         options.kv_store = "dist_sync" if "DMLC_ROLE" in environment else "local"
     if options.num_epochs is None:
@@ -170,8 +170,8 @@ def _add_data(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
     )
     threads = 2 if defaults.images is None else 4
     _add_number(add, "--data-nthreads", 1, "threads that decode images", default=threads)
-    _add_switch(add, "--test-io", "only read the training data and tell how fast")
-    _add_switch(add, "--benchmark", "train on made-up images: no data is read; one epoch of 500 batches")
+    _add_switch(add, "--test-io", "only read the training data and report the speed")
+    _add_switch(add, "--benchmark", "train on random images: no data is read; one epoch of 500 batches")
 
 
 def _add_training(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
@@ -229,8 +229,8 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     )
     _add_number(add, "--save-period", 1, "epochs between two of them", default=1)
     add("--keep-checkpoints", type=count_or_all, default=0, metavar="N", help="how many to keep; all by default")
-    add("--resume", action="store_true", help="go on from the newest complete checkpoint, or begin if there is none")
-    _add_number(add, "--load-epoch", 1, "go on from what was saved after epoch N")
+    add("--resume", action="store_true", help="continue from the newest complete checkpoint, or begin without one")
+    _add_number(add, "--load-epoch", 1, "continue from the checkpoint of epoch N")
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -242,22 +242,22 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_number(add: Callable[..., Any], name: str, low: int, text: str, default: Optional[int] = None) -> None:
-    """An option that is a whole number from `low` up."""
+    """Add an option that is a whole number from `low` up."""
     add(name, type=at_least(low), default=default, metavar="N", help=text)
 
 
 def _add_switch(add: Callable[..., Any], name: str, text: str) -> None:
-    """An option that is given alone, or with 0 or 1 as the field writes it."""
+    """Add an option without a value, or with 0 or 1 as in MXNet's examples."""
     add(name, type=switch, nargs="?", const=True, default=False, metavar="0|1", help=text)
 
 
 def settings_of_network(options: argparse.Namespace) -> List[Tuple[str, object]]:
-    """The options that a saved model depends on: with others, training cannot be resumed from it."""
+    """The options that a saved model depends on: training can only be resumed with the same ones."""
     names = ("network", "num_layers", "num_classes", "image_shape", "dtype")
     return [(name, getattr(options, name)) for name in names]
 
 
-# -- values: from the words of a command line to numbers, or to what is wrong with them -------------------------------
+# -- values: from the words of a command line to numbers, or to an error -----------------------------------------------
 
 
 def at_least(low: int) -> Callable[[str], int]:
@@ -290,14 +290,14 @@ not_negative = _number_type(lambda value: value >= 0, "from 0 up")
 
 
 def switch(text: str) -> bool:
-    """0 or 1, as the field writes switches."""
+    """0 or 1."""
     if text not in ("0", "1"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor 1")
     return text == "1"
 
 
 def numbers(text: str) -> List[int]:
-    """Whole numbers from 0 up with commas between them; none at all is a list too."""
+    """Whole numbers from 0 up, separated by commas; may be empty."""
     try:
         values = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -330,7 +330,7 @@ def colours(text: str) -> Tuple[float, float, float]:
 
 
 def losses(text: str) -> List[str]:
-    """`ce` and `nll`, with commas between them, in the order given."""
+    """`ce` and `nll`, separated by commas, in the given order."""
     names = [part.strip().replace("nll_loss", "nll").replace("nll-loss", "nll") for part in text.split(",")]
     names = [name for name in names if name]
     if any(name not in ("ce", "nll") for name in names):
@@ -339,7 +339,7 @@ def losses(text: str) -> List[str]:
 
 
 def count_or_all(text: str) -> int:
-    """How many to keep; 0 stands for all of them."""
+    """How many to keep; 0 means all of them."""
     return 0 if text == "all" else at_least(1)(text)
 
 
@@ -351,7 +351,7 @@ def _number(text: str) -> Optional[float]:
     return None if value != value else value  # noqa: PLR0124 - not a number
 
 
-# -- images: what they look like, and how they are distorted -----------------------------------------------------------
+# -- images: their shape, and how they are distorted -------------------------------------------------------------------
 
 # Option -> its type, neutral default, ImageRecordIter's name for it, what it does.
 _DISTORTIONS = (
@@ -400,7 +400,7 @@ def _add_images(parser: argparse.ArgumentParser, images: Images) -> None:
 
 
 def reader_settings(options: argparse.Namespace) -> Dict[str, object]:
-    """What ImageRecordIter is told about all images."""
+    """ImageRecordIter's settings for all images."""
     settings: Dict[str, object] = {"data_shape": options.image_shape, "pad": options.pad_size}
     settings["fill_value"] = options.fill_value
     for kind, values in (("mean", options.rgb_mean), ("std", options.rgb_std)):
@@ -409,6 +409,6 @@ def reader_settings(options: argparse.Namespace) -> Dict[str, object]:
 
 
 def distortions(options: argparse.Namespace) -> Dict[str, object]:
-    """What ImageRecordIter is told about training images beside that: only what is not neutral."""
+    """ImageRecordIter's additional settings for training images: those that are not neutral."""
     chosen = ((their, getattr(options, name.replace("-", "_")), neutral) for name, _, neutral, their, _ in _DISTORTIONS)
     return {their: value for their, value, neutral in chosen if value != neutral}

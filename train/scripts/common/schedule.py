@@ -1,4 +1,4 @@
-"""How many batches an epoch has, and the learning rate at each update. Does not import MXNet."""
+"""The number of batches in an epoch, and the learning rate of each update. Does not import MXNet."""
 
 from typing import List, Sequence
 
@@ -9,13 +9,13 @@ _RISE = {"linear": 1.0, "power2": 2.0, "sqrt": 0.5}  # exponents
 
 
 def batches_per_epoch(examples_per_worker: Sequence[int], batch_size: int) -> int:
-    """Batches that each worker does in an epoch, the same number for all.
+    """The number of batches in an epoch, the same for all workers.
 
-    With dist_sync a step ends when every worker has sent its gradients: a worker with one batch more than the
-    others would wait for ever. Parts of a dataset are never quite equal, so the mean counts; a worker whose
-    part is smaller begins it again, and one whose part is larger goes on with the rest in the next epoch.
+    With dist_sync a step ends when every worker has sent its gradients: a worker with one more batch than the others
+    would wait forever. The parts of a dataset are never quite equal, so this is their mean; a worker with a smaller
+    part starts it again, and one with a larger part continues with the rest in the next epoch.
 
-    Raises ScriptError where a worker's part does not fill one batch.
+    Raises ScriptError if a worker's part does not fill one batch.
     """
     for rank, examples in enumerate(examples_per_worker):
         if examples < batch_size:
@@ -27,31 +27,31 @@ def batches_per_epoch(examples_per_worker: Sequence[int], batch_size: int) -> in
 
 
 def split_examples(num_examples: int, num_workers: int) -> List[int]:
-    """About how many of `num_examples` each worker reads, by rank."""
+    """The approximate number of examples that each worker reads, by rank."""
     return [
         num_examples * (rank + 1) // num_workers - num_examples * rank // num_workers for rank in range(num_workers)
     ]
 
 
 def steps_per_update(macrobatch_size: int, batch_size: int, num_workers: int) -> int:
-    """How many steps' gradients are added up, so that an update sees at least `macrobatch_size` examples."""
+    """How many steps an update needs, so that it sees at least `macrobatch_size` examples."""
     return max(1, -(-macrobatch_size // (batch_size * num_workers)))
 
 
 def whole_updates(batches: int, steps: int) -> int:
-    """The batches of an epoch that ends with an update: so many, or a few less, of whole updates."""
+    """The batches of an epoch, rounded down to whole updates, but at least one."""
     return max(steps, batches // steps * steps)
 
 
 class LearningRate:
-    """The learning rate as MXNet's optimizers ask for it: called with the number of updates done, from 1 up.
+    """The learning rate; MXNet's optimizers call it with the number of the update, from 1 up.
 
-    It depends on that number alone, counted from the very first epoch, so that a training that is resumed has
-    the rates that it would have had. Servers make an object of this class too: they are given the optimizer.
+    It depends only on that number, counted from the first epoch, so that a resumed training has the same rates. Servers
+    create an object of this class too: they receive the optimizer.
     """
 
     def __init__(self, base_lr: float, factor: float, step_updates: Sequence[int], warmup: int, strategy: str) -> None:
-        """base_lr is multiplied with `factor` after each of step_updates; warmup: updates in which it first rises."""
+        """base_lr is multiplied by `factor` after each of step_updates; warmup: the updates in which it first rises."""
         self.base_lr = base_lr
         self._factor = factor
         self._steps = sorted(set(step_updates))

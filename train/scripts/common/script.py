@@ -1,4 +1,4 @@
-"""A training script: from its arguments to its exit code, at once and with words instead of a traceback.
+"""Runs a training script, from its arguments to its exit code; errors are messages, not tracebacks.
 
 Does not import MXNet before it trains.
 """
@@ -13,9 +13,9 @@ from typing import Any, Callable, NoReturn, Optional, Sequence
 from common import ScriptError, network_names, options
 
 FAILED = 1
-INTERRUPTED = 130  # what a shell says of a command that Ctrl-C ended
+INTERRUPTED = 130  # as a shell reports a command that Ctrl-C ended
 
-# MXNet says what S3 answered, headers and all.
+# S3's answer in MXNet's message, with headers.
 _S3_ANSWER = re.compile(
     r"(?:AWS S3 Error: HTTP/.*?)?<\?xml[^>]*> *<Error><Code>(\w+)</Code><Message>([^<]*)</Message>(.*?)</Error>"
 )
@@ -28,13 +28,13 @@ def run(
     networks: Sequence[str] = tuple(network_names.BY_NAME),
     prepare: Optional[Callable[[Any], Any]] = None,
 ) -> None:
-    """Train one of the networks as the command line says, and end the process. prepare: see networks.build."""
+    """Train one of the networks as the command line says. prepare: see networks.build."""
     parser = options.make_parser(description, networks, defaults)
     run_to_end(lambda: _train(options.parse(parser, sys.argv[1:]), prepare))
 
 
 def _train(chosen: argparse.Namespace, prepare: Optional[Callable[[Any], Any]]) -> None:
-    # Here, because in a server or scheduler process importing MXNet is the whole job: it never returns.
+    # Here, because in a server or scheduler process the import of MXNet never returns: it is the whole job.
     import networks  # noqa: PLC0415 - see above
 
     from common import data, fit  # noqa: PLC0415 - see above
@@ -55,10 +55,10 @@ def _train(chosen: argparse.Namespace, prepare: Optional[Callable[[Any], Any]]) 
 
 
 def run_to_end(work: Callable[[], None]) -> None:
-    """Run `work`, and end the process where it fails.
+    """Run `work`, and end the process if it fails.
 
-    A worker that fails ends here without Python's clean-up: that would free the kv-store, which waits at a
-    barrier for workers that will never come, so that the job would neither end nor tell.
+    A worker that fails ends without Python's clean-up: that would free the kv-store, which waits at a barrier for
+    workers that never come, so that the job would neither end nor report the error.
     """
     try:
         work()
@@ -67,9 +67,9 @@ def run_to_end(work: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         _end(INTERRUPTED, "interrupted")
     except Exception as error:  # the process boundary: a worker must not hang in clean-up
-        if type(error).__name__ == "MXNetError":  # mxnet may be what cannot be imported
+        if type(error).__name__ == "MXNetError":  # by name, because the import of mxnet may have failed
             _end(FAILED, plain_words(str(error)))
-        logging.getLogger().exception("this is a fault in the script")
+        logging.getLogger().exception("this is a bug in the script")
         _end(FAILED, f"{type(error).__name__}: {error}")
 
 
@@ -82,10 +82,9 @@ def _end(code: int, message: str) -> NoReturn:
 
 
 def plain_words(message: str) -> str:
-    """What an MXNet error says, without the C++ frames around it.
+    """An MXNet error's message, without the C++ frames around it.
 
-    MXNet 1.7 puts its words last, behind "Traceback" and indented frames; 1.5 puts them first, before "Stack
-    trace".
+    MXNet 1.7 puts it last, after "Traceback" and indented frames; 1.5 puts it first, before "Stack trace".
     """
     lines = message.partition("Stack trace")[0].splitlines()
     words = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "Traceback"))]
@@ -94,6 +93,6 @@ def plain_words(message: str) -> str:
 
 
 def _s3_words(answer: "re.Match[str]") -> str:
-    """What S3's XML says, in a line."""
+    """S3's XML as one line."""
     named = [f"{name} {value}" for name, value in _NAMED.findall(answer[3])]
     return f"S3 says {answer[1]}: {'; '.join([answer[2], *named])}"

@@ -1,4 +1,4 @@
-"""This worker among the others, by MXNet's kv-store."""
+"""Joins the other workers with MXNet's kv-store, and exchanges numbers with them."""
 
 import argparse
 import functools
@@ -10,28 +10,28 @@ from common.data import Part
 
 
 class Workers(NamedTuple):
-    """This worker among the others; `store` is the kv-store, or its kind where there are no others."""
+    """The workers of a job. store: the kv-store, or its kind if this worker is the only one. part: this worker's."""
 
     store: Union[str, mx.kv.KVStore]
     part: Part
-    in_step: bool  # dist_sync: every step waits for every worker
+    in_step: bool  # dist_sync: every step waits for all workers
 
 
 def join(options: argparse.Namespace) -> Workers:
-    """Join the other workers, which waits until all are there."""
+    """Join the other workers; waits until all are there."""
     if not options.kv_store.startswith("dist"):
         return Workers(options.kv_store, Part(0, 1), in_step=False)
     store = mx.kv.create(options.kv_store)
     if options.gc_type != "none":
-        # MXNet 1.7's Module calls pushpull, which refuses compressed gradients; its two halves take them.
+        # MXNet 1.7's Module calls pushpull, which rejects compressed gradients; push and pull accept them.
         store.pushpull = functools.partial(_push_and_pull, store)
     return Workers(store, Part(store.rank, store.num_workers), in_step="async" not in options.kv_store)
 
 
 def exchange(workers: Workers, name: str, numbers: Sequence[int]) -> List[List[int]]:
-    """Every worker's numbers, by rank; for workers in step. name: of this exchange, as no other's.
+    """Every worker's numbers, by rank; only this worker's if they are not in step. name: unique to this exchange.
 
-    The servers add up what is pushed, like gradients. numbers: below 2 to the 24th, which float32 holds.
+    The servers add up what is pushed, like gradients. numbers: below 2**24, so that float32 is exact.
     """
     if not workers.in_step:
         return [list(numbers)]

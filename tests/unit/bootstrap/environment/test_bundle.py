@@ -1,4 +1,4 @@
-"""The files of an environment: fetched once by the real pip and uv, kept, found damaged, fetched again."""
+"""The files of an environment: fetched once by the real pip and uv, cached, and fetched again if damaged."""
 
 import hashlib
 import io
@@ -29,7 +29,7 @@ UV = Path(sysconfig.get_path("scripts")) / "uv"
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where pip finds its wheels, instead of an index."""
+    """The folder in which pip finds its wheels, instead of an index."""
     wheels = tmp_path / "wheels"
     monkeypatch.setattr("bootstrap.environment.bundle.version", lambda _: "9.9")
     make_wheel(wheels, "thing-1.0-py3-none-any.whl", {"thing.py": b"x = 1\n"})
@@ -42,7 +42,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def python_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Python for uv to fetch, made of the one that runs this test: uv's json names an archive on this disk."""
+    """A Python for uv to fetch, packed from the one that runs this test: uv's list names an archive on this disk."""
     short = ".".join(map(str, sys.version_info[:2]))
     archive = tmp_path / "python.tar.gz"
     real = Path(os.path.realpath(sys.executable))
@@ -62,7 +62,7 @@ def python_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offer_python(archive: Path, sha256: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have uv find this archive alone."""
+    """Make uv find only this archive."""
     version = ".".join(map(str, sys.version_info[:3]))
     entry = {
         "name": "cpython",
@@ -120,7 +120,7 @@ def test_a_bundle_is_fetched_once_by_the_real_pip(
         (lambda wheel, _: os.utime(wheel, (1, 1)), False, False),
     ],
 )
-def test_what_is_damaged_is_named_and_fetched_anew(
+def test_damaged_files_are_fetched_again(
     tmp_path: Path, damage: Callable[[Path, Path], object], *, fetched: bool, told: bool
 ) -> None:
     def fetch(folder: Path) -> None:
@@ -135,21 +135,16 @@ def test_what_is_damaged_is_named_and_fetched_anew(
     assert not told or str(whole[0].path) in events[0].what
 
 
-def test_a_cache_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_cache_is_an_error(tmp_path: Path) -> None:
     check_cache(tmp_path / "new" / "cluster")
     assert list((tmp_path / "new" / "cluster").iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(ClusterError, match=r"file/cluster: .* cannot be written to: Not a directory") as raised:
+    with pytest.raises(ClusterError, match=r"file/cluster: cannot write .*: Not a directory") as raised:
         check_cache(tmp_path / "file" / "cluster")
     assert "XDG_CACHE_HOME" in str(raised.value.hint)
 
 
-def test_a_file_is_described_by_its_content(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"abc")
-    assert describe_file(tmp_path / "x").sha256 == hashlib.sha256(b"abc").hexdigest()
-
-
-def test_what_the_environment_is_made_of_names_it(tmp_path: Path) -> None:
+def test_the_digest_depends_on_all_inputs(tmp_path: Path) -> None:
     (tmp_path / "a.whl").write_bytes(b"")
     with zipfile.ZipFile(tmp_path / "a.whl", "w"):
         pass
@@ -166,7 +161,7 @@ def test_what_the_environment_is_made_of_names_it(tmp_path: Path) -> None:
     assert len({bundle.digest for bundle in bundles}) == len(bundles)
 
 
-def test_a_packed_folder_is_the_same_bytes_whenever_it_is_packed(tmp_path: Path) -> None:
+def test_packing_is_reproducible(tmp_path: Path) -> None:
     for number, name in enumerate(("one", "two")):
         folder = tmp_path / name
         (folder / "bin").mkdir(parents=True)
@@ -181,9 +176,7 @@ def test_a_packed_folder_is_the_same_bytes_whenever_it_is_packed(tmp_path: Path)
         assert archive.getmember("bin/tool").mode == 0o755
 
 
-def test_a_python_is_brought_along_and_the_environment_made_with_it(
-    tmp_path: Path, wheels: Path, python_source: Path
-) -> None:
+def test_an_environment_with_a_managed_python(tmp_path: Path, wheels: Path, python_source: Path) -> None:
     """The real uv fetches it here and makes the environment there, with no package index and no network."""
     version = sys.version_info[:2]
     target = replace(TARGET, python_version=version, requirements=("thing==1.0",), managed_python=True)
@@ -206,7 +199,7 @@ def test_a_python_is_brought_along_and_the_environment_made_with_it(
     place.write_bytes(thing.path.read_bytes()[:200])
     failed = run_shell(script, home)
     assert failed.returncode != 0
-    assert "was damaged and is removed" in failed.stderr
+    assert "was damaged and has been removed" in failed.stderr
     assert [file for file in bundle.files if not (place.parents[1] / file.sha256).exists()] == [thing]
 
     place.parent.mkdir()
@@ -220,9 +213,7 @@ def test_a_python_is_brought_along_and_the_environment_made_with_it(
     assert (home / ".cluster" / "env" / bundle.digest / ".unresolved").exists()
 
 
-def test_a_python_that_cannot_be_fetched_is_told_with_uvs_own_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_python_download_quotes_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer_python(tmp_path / "gone.tar.gz", "0" * 64, tmp_path, monkeypatch)
     with pytest.raises(ClusterError, match="uv could not fetch a Python for the nodes") as raised:
         fetch_python(sys.version_info[:2], machine="x86_64", cache=tmp_path / "cache", report=silent)

@@ -1,4 +1,4 @@
-"""Where a wheel's CUDA libraries are, what is missing, and MXNet's own way to them on a node."""
+"""The CUDA libraries of a wheel: their directories, missing ones, and how MXNet loads them on a node."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ def dirs(*places: tuple[str, ...]) -> tuple[LibraryDir, ...]:
         ("mxnet==1.7.0.post2", (CUDA_101, CUDA_102), ()),
     ],
 )
-def test_only_directories_of_the_wheels_own_cuda_are_looked_into(
+def test_library_directories_match_the_wheels_cuda(
     mxnet: str, there: tuple[tuple[str, ...], ...], chosen: tuple[str, ...]
 ) -> None:
     assert find_cuda(replace(FACTS, cuda_dirs=dirs(*there)), mxnet).library_dirs == chosen
@@ -61,7 +61,7 @@ def test_only_directories_of_the_wheels_own_cuda_are_looked_into(
         ("mxnet==1.7.0.post2", (), (), ()),
     ],
 )
-def test_what_is_missing(
+def test_missing_libraries(
     mxnet: str, there: tuple[tuple[str, ...], ...], loader: tuple[str, ...], missing: tuple[str, ...]
 ) -> None:
     facts = replace(FACTS, cuda_dirs=dirs(*there), libraries=frozenset(loader))
@@ -78,7 +78,7 @@ def test_every_wheel_knows_its_own_libcudart() -> None:
             assert found.missing == ("libcuda.so.1",)
 
 
-def test_what_is_missing_is_explained() -> None:
+def test_missing_libraries_are_explained() -> None:
     said = explain_missing_libraries(["libcudart.so.9.0", "libcublas.so.9.0"], CU90)
     for part in (
         "libcudart.so.9.0, libcublas.so.9.0",
@@ -99,11 +99,11 @@ def test_what_is_missing_is_explained() -> None:
     assert "[bootstrap] setup" in explain_missing_libraries(["libodd.so.1"], "mxnet==1.9.1")
 
 
-def test_warnings_are_for_those_who_have_a_gpu_or_want_one() -> None:
+def test_gpu_warnings() -> None:
     assert find_warnings(FACTS, "mxnet==1.7.0.post2") == ()
     assert find_warnings(replace(FACTS, libraries=frozenset(["libcuda.so.1"])), CU112) == ()
     (said,) = find_warnings(replace(FACTS, displays=("NVIDIA", "NVIDIA")), "mxnet==1.7.0.post2")
-    assert "2 NVIDIA GPU(s), and no driver" in said
+    assert "2 NVIDIA GPU(s) but no working driver" in said
     (said,) = find_warnings(replace(FACTS, displays=("AMD",)), "mxnet==1.7.0.post2")
     assert "AMD" in said
     (said,) = find_warnings(FACTS, CU90)
@@ -111,13 +111,13 @@ def test_warnings_are_for_those_who_have_a_gpu_or_want_one() -> None:
 
 
 def build(path: Path, *, needs: tuple[Path, ...] = (), says: str | None = None) -> None:
-    """A real shared library that needs others, by their names alone."""
+    """Build a real shared library that needs others, by name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.name.replace(".", "_").replace("-", "_")
     source = f'const char *say_{name}(void) {{ return "{says}"; }}\n'
     links = [word for need in needs for word in (f"-L{need.parent}", f"-l:{need.name}")]
     command = ["cc", "-shared", "-fPIC", "-o", str(path), f"-Wl,-soname,{path.name}", "-x", "c", "-", "-x", "none"]
-    # The needed may be gone when it is loaded: that is what is tested.
+    # The needed libraries may be missing when it is loaded.
     command += ["-Wl,--no-as-needed", *links, "-Wl,--unresolved-symbols=ignore-all"]
     subprocess.run(command, input=source, text=True, check=True)
 
@@ -143,7 +143,7 @@ def check(env: Path, *dirs: Path, setup_env: str = "") -> tuple[list[str], list[
     return (env / ".preload").read_text().splitlines(), (env / ".unresolved").read_text().splitlines()
 
 
-def test_the_loader_itself_is_asked(env: Path, tmp_path: Path) -> None:
+def test_the_real_loader_checks_the_libraries(env: Path, tmp_path: Path) -> None:
     cuda = tmp_path / "cuda-10.2"
     assert check(env) == ([], ["checked k1", "libcublas.so.10", "libcuda.so.1"])
     preload, unresolved = check(env, cuda)
@@ -153,7 +153,7 @@ def test_the_loader_itself_is_asked(env: Path, tmp_path: Path) -> None:
     assert check(env, cuda)[1] == ["checked k1", "libcublasLt.so.10", "libcuda.so.1"]
 
 
-def test_what_set_up_commands_put_into_ld_library_path_counts(env: Path, tmp_path: Path) -> None:
+def test_ld_library_path_of_set_up_commands_is_used(env: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.env"
     kept.write_text(
         '{"set": {}, "unset": [], "prepend": {"LD_LIBRARY_PATH": ["%s"]}, "append": {}}' % (tmp_path / "cuda-10.2")
@@ -161,12 +161,12 @@ def test_what_set_up_commands_put_into_ld_library_path_counts(env: Path, tmp_pat
     assert check(env, setup_env=str(kept))[1] == ["checked k1", "libcuda.so.1"]
 
 
-def test_an_environment_without_mxnet_misses_nothing(tmp_path: Path) -> None:
+def test_an_environment_without_mxnet_has_no_missing_libraries(tmp_path: Path) -> None:
     (tmp_path / "env").mkdir()
     assert check(tmp_path / "env") == ([], ["checked k1"])
 
 
-def test_mxnet_finds_its_libraries_when_it_is_imported_by_hand(env: Path, tmp_path: Path) -> None:
+def test_importing_mxnet_preloads_its_libraries(env: Path, tmp_path: Path) -> None:
     """No LD_LIBRARY_PATH: the module that our environments import has loaded them before."""
     check(env, tmp_path / "cuda-10.2", tmp_path / "driver")
     site = env / "lib" / "python3.11" / "site-packages"

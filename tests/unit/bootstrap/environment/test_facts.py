@@ -1,4 +1,4 @@
-"""facts.sh by the real shell, and what is read out of its lines."""
+"""facts.sh in a real shell, and the parsing of its output."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ from bootstrap.environment.facts import (
     render_facts_script,
 )
 from foundation.errors import ClusterError
-from node_facts import SYSTEM_PATH, run_shell
+from node_facts import SYSTEM_PATH, make_programs, run_shell
 
 TEXT = """\
 machine=x86_64
@@ -61,12 +61,6 @@ def look(home: Path, *, python: str = "auto", path: str = SYSTEM_PATH) -> NodeFa
     return parse_facts(done.stdout, node="here")
 
 
-def make_program(path: Path, body: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-
-
 def test_facts_are_read() -> None:
     facts = parse_facts(TEXT, node="node-1")
     assert facts.gpus == (("8.6", "NVIDIA A10G"), ("8.6", "NVIDIA A10G"))
@@ -105,15 +99,15 @@ def test_gpus_of_drivers_old_and_new(line: str, gpu: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("lines", ["", "python=3.5 /usr/bin/python3\n"])
-def test_a_node_without_python_is_named(lines: str) -> None:
-    with pytest.raises(ClusterError, match="node-7: no working Python 3") as raised:
+def test_a_node_without_python_is_an_error(lines: str) -> None:
+    with pytest.raises(ClusterError, match="node-7: found no working Python 3") as raised:
         parse_facts(lines, node="node-7")
     assert "apt-get install -y python3" in (raised.value.hint or "")
 
 
 @given(st.text(max_size=200))
-def test_whatever_a_node_says_beside_it_does_no_harm(text: str) -> None:
-    """A profile that prints, a host name with odd characters."""
+def test_other_output_is_ignored(text: str) -> None:
+    """Such as the output of a profile."""
     said = "".join(f"x{line}\n" for line in text.splitlines())
     assert parse_facts(said + MINIMAL, node="n") == parse_facts(MINIMAL, node="n")
 
@@ -134,7 +128,7 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
     (tmp_path / ".cluster" / "env" / "bb" / ".unresolved").write_text("checked k\nlibx.so.1\n")
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "authorized_keys").write_text("ssh-ed25519 U me\nrestrict ssh-ed25519 C cluster-internal\n")
-    for _ in range(2):  # by looking, and by what was kept
+    for _ in range(2):  # without and with the cache
         facts = look(tmp_path)
         assert facts.home == str(tmp_path)
         assert facts.python_version >= (3, 6)
@@ -148,7 +142,7 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
 
 
 def count_programs(home: Path) -> list[str]:
-    """The programs that facts.sh starts, by the real shell's own trace."""
+    """The programs that facts.sh starts, from the shell's trace."""
     text = render_facts_script("auto")
     traced = run_shell(f"set -x\n{text}", home)
     commands = {line.lstrip("+ ").split(" ")[0] for line in traced.stderr.splitlines() if line.startswith("+")}
@@ -157,52 +151,52 @@ def count_programs(home: Path) -> list[str]:
     return sorted(commands & external)
 
 
-def test_a_second_look_starts_two_programs(tmp_path: Path) -> None:
+def test_cached_facts_need_two_programs(tmp_path: Path) -> None:
     first = look(tmp_path)
     assert count_programs(tmp_path) == ["df", "flock"]
     assert replace(look(tmp_path), disk_free_kib=0) == replace(first, disk_free_kib=0)
 
 
-def test_what_changes_is_looked_at_anew(tmp_path: Path) -> None:
+def test_changes_invalidate_cached_facts(tmp_path: Path) -> None:
     own = tmp_path / "bin"
-    make_program(own / "nvidia-smi", "exit 9")
+    make_programs(own, nvidia_smi="exit 9")
     path = f"{own}:{SYSTEM_PATH}"
     assert look(tmp_path, path=path).gpus == ()
-    make_program(own / "nvidia-smi", 'case "$1" in *compute_cap*) echo "8.6, 535.1, NVIDIA A10G" ;; esac')
-    assert look(tmp_path, path=path).gpus == ()  # kept: nothing that is watched has changed
+    make_programs(own, nvidia_smi='case "$1" in *compute_cap*) echo "8.6, 535.1, NVIDIA A10G" ;; esac')
+    assert look(tmp_path, path=path).gpus == ()  # cached: no watched folder has changed
     known = tmp_path / ".cluster" / "known"
     lines = known.read_text().splitlines()
     known.write_text("\n".join([lines[0].replace("stamp=", "stamp=of another boot "), *lines[1:]]) + "\n")
     assert look(tmp_path, path=path).gpus == (("8.6", "NVIDIA A10G"),)
     os.utime(known, (1, 1))  # older than the folders of programs
-    make_program(own / "nvidia-smi", 'case "$1" in *compute_cap*) exit 2 ;; *) echo "450.1, Tesla T4" ;; esac')
+    make_programs(own, nvidia_smi='case "$1" in *compute_cap*) exit 2 ;; *) echo "450.1, Tesla T4" ;; esac')
     facts = look(tmp_path, path=path)
     assert (facts.gpus, facts.driver) == ((("7.5", "Tesla T4"),), "450.1")
 
 
-def test_a_driver_that_is_late_at_boot_is_found_by_the_next_look(tmp_path: Path) -> None:
+def test_a_late_driver_is_found_next_time(tmp_path: Path) -> None:
     device = tmp_path / "devices" / "0000:00:1e.0"
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x10de\n")
     (device / "class").write_text("0x030200\n")
     own = tmp_path / "bin"
-    make_program(own / "nvidia-smi", "exit 9")
+    make_programs(own, nvidia_smi="exit 9")
     script = render_facts_script("auto").replace("/sys/bus/pci/devices", str(device.parent))
     for answer, gpus in (("exit 9", []), ("echo '8.6, 535.1, NVIDIA A10G'", [("8.6", "NVIDIA A10G")])):
-        make_program(own / "nvidia-smi", answer)
+        make_programs(own, nvidia_smi=answer)
         facts = parse_facts(run_shell(script, tmp_path, path=f"{own}:{SYSTEM_PATH}").stdout, node="here")
         assert facts.displays == ("NVIDIA",)
         assert list(facts.gpus) == gpus
 
 
-def test_a_named_python_is_tried_and_a_broken_one_is_not_believed(tmp_path: Path) -> None:
+def test_a_configured_python_must_work(tmp_path: Path) -> None:
     named = tmp_path / "it's $(my) python"
     named.symlink_to("/usr/bin/python3")
     found = look(tmp_path, python=str(named)).configured
     assert found is not None
     assert found.path == str(named)
     named.unlink()
-    make_program(named, "echo 3.11; exit 1")
+    make_programs(tmp_path, **{named.name: "echo 3.11; exit 1"})
     assert look(tmp_path, python=str(named)).configured is None
 
 
@@ -216,7 +210,7 @@ def test_cuda_is_found_where_conda_puts_it(tmp_path: Path) -> None:
     assert {"libcudart.so.9.0", "libcudnn.so.8", "libnvToolsExt.so.1", "libcuda.so.1"} < set(CUDA_LIBRARIES)
 
 
-def test_facts_wait_for_a_set_up_that_a_killed_command_has_left_running(tmp_path: Path) -> None:
+def test_facts_wait_for_a_running_set_up(tmp_path: Path) -> None:
     (tmp_path / ".cluster").mkdir()
     # As agent.py holds it: for as long as any of its scripts runs.
     with subprocess.Popen(

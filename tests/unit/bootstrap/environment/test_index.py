@@ -1,4 +1,4 @@
-"""Wheels that are looked for, and not fetched: the real pip, asking a package index over HTTP."""
+"""Wheels that are found but not fetched: the real pip with a package index over HTTP."""
 
 import random
 from collections.abc import Iterator
@@ -44,14 +44,14 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def use_index(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have pip ask that index alone."""
+    """Make pip use only that index."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple/")
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_wheels_are_known_without_being_fetched(tmp_path: Path, index: Index) -> None:
+def test_wheels_are_described_without_a_download(tmp_path: Path, index: Index) -> None:
     cache = tmp_path / "cache"
     found = fetch_bundle(WANTED, cache=cache, report=silent, fetch="auto")
     wheels = [file for file in found.files if file.urls]
@@ -68,7 +68,7 @@ def test_wheels_are_known_without_being_fetched(tmp_path: Path, index: Index) ->
     assert len(index.asked) == asked
 
 
-def test_the_environment_is_the_same_whoever_fetches_the_wheels(tmp_path: Path, index: Index) -> None:
+def test_the_environment_does_not_depend_on_who_fetches(tmp_path: Path, index: Index) -> None:
     ways = {
         fetch: fetch_bundle(WANTED, cache=tmp_path / fetch, report=silent, fetch=fetch)
         for fetch in ("here", "head", "auto")
@@ -77,12 +77,12 @@ def test_the_environment_is_the_same_whoever_fetches_the_wheels(tmp_path: Path, 
     assert all(file.path.exists() for file in ways["here"].files)
 
 
-def test_what_is_here_already_is_taken(tmp_path: Path, index: Index) -> None:
+def test_cached_wheels_are_used(tmp_path: Path, index: Index) -> None:
     here = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent)
     assert fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="auto") == here
 
 
-def test_versions_stay_when_the_nodes_fetch_what_was_here_before(tmp_path: Path, index: Index) -> None:
+def test_versions_stay_when_the_nodes_fetch_instead(tmp_path: Path, index: Index) -> None:
     here = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent)
     make_wheel(index.folder, "part-3.0-py3-none-any.whl", {"part.py": b"y = 3\n"})
     head = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="head")
@@ -90,7 +90,7 @@ def test_versions_stay_when_the_nodes_fetch_what_was_here_before(tmp_path: Path,
     assert [bool(file.urls) for file in head.files] == [True, True, True, False, False]
 
 
-def test_what_was_found_before_is_brought_here(tmp_path: Path, index: Index) -> None:
+def test_wheels_resolved_earlier_are_downloaded(tmp_path: Path, index: Index) -> None:
     head = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="head")
     make_wheel(index.folder, "part-3.0-py3-none-any.whl", {"part.py": b"y = 3\n"})
     here = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="here")
@@ -101,9 +101,9 @@ def test_what_was_found_before_is_brought_here(tmp_path: Path, index: Index) -> 
 
 @pytest.mark.parametrize(
     ("refusal", "hashes", "said"),
-    [((401, b""), True, "cannot be had from its URL alone, 127.0.0.1: HTTP Error 401"), (None, False, "SHA-256")],
+    [((401, b""), True, "cannot be fetched directly from 127.0.0.1: HTTP Error 401"), (None, False, "SHA-256")],
 )
-def test_an_index_that_is_of_no_use_to_nodes(
+def test_an_index_that_nodes_cannot_fetch_from(
     tmp_path: Path, index: Index, refusal: tuple[int, bytes] | None, *, hashes: bool, said: str
 ) -> None:
     index.refusal, index.hashes = refusal, hashes
@@ -114,7 +114,7 @@ def test_an_index_that_is_of_no_use_to_nodes(
     assert said in raised.value.message
 
 
-def test_wheels_of_a_folder_come_from_here(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_of_a_local_folder_have_no_url(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "own"
     make_wheel(own, PART, {"part.py": b"mine"})
     (index.folder / PART).unlink()
@@ -132,7 +132,7 @@ def test_wheels_of_a_folder_come_from_here(tmp_path: Path, index: Index, monkeyp
 
 @pytest.fixture
 def thing(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> BundleFile:
-    """A wheel that the index has, and this machine not yet."""
+    """A wheel that is in the index, but not in the cache."""
     monkeypatch.setattr(package_index, "FIRST_PAUSE_S", 0.01)
     described = describe_file(index.folder / THING)
     wheel = FoundWheel(url=f"{index.url}/files/{THING.replace('+', '%2B')}", sha256=described.sha256)
@@ -149,7 +149,7 @@ def test_a_server_without_ranges(tmp_path: Path, index: Index, thing: BundleFile
 
 
 @pytest.mark.parametrize("trouble", ["none", "failing", "cutting"])
-def test_a_file_is_brought_here(index: Index, thing: BundleFile, trouble: str) -> None:
+def test_a_file_is_downloaded_once(index: Index, thing: BundleFile, trouble: str) -> None:
     if trouble != "none":
         setattr(index, trouble, 2)
     events: list[Event] = []
@@ -160,7 +160,7 @@ def test_a_file_is_brought_here(index: Index, thing: BundleFile, trouble: str) -
     assert [event.kind for event in events] == ["start", "done"]
 
 
-def test_a_file_that_is_not_what_it_should_be_stays_away(tmp_path: Path, index: Index, thing: BundleFile) -> None:
+def test_a_damaged_download_is_discarded(tmp_path: Path, index: Index, thing: BundleFile) -> None:
     index.flip = True
     with pytest.raises(ClusterError, match=r"thing-1.0\+cu1.* could not be fetched: .* has the SHA-256") as raised:
         bring_here(thing, report=silent)
@@ -169,7 +169,7 @@ def test_a_file_that_is_not_what_it_should_be_stays_away(tmp_path: Path, index: 
 
 
 @pytest.mark.parametrize("damaged", ["", "[", "[{}]", "{}x", '[{"name": 1}]'])
-def test_a_list_that_is_cut_short_is_none(tmp_path: Path, thing: BundleFile, damaged: str) -> None:
+def test_a_damaged_list_counts_as_missing(tmp_path: Path, thing: BundleFile, damaged: str) -> None:
     cache = tmp_path / "cache"
     remember(cache, "bundles/x", [thing])
     assert find_kept(cache, "bundles/x", report=silent) == (thing,)
@@ -177,7 +177,7 @@ def test_a_list_that_is_cut_short_is_none(tmp_path: Path, thing: BundleFile, dam
     assert find_kept(cache, "bundles/x", report=silent) is None
 
 
-def test_the_end_of_a_wheel_says_what_it_unpacks_to(tmp_path: Path) -> None:
+def test_the_end_of_a_wheel_shows_its_unpacked_size(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, THING, {f"{n}.py": random.Random(n).randbytes(3000) for n in range(20)})
     data = wheel.read_bytes()
     assert find_unpacked_bytes(data[-10_000:]) == describe_file(wheel).unpacked_bytes

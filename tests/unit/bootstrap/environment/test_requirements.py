@@ -1,4 +1,4 @@
-"""What [bootstrap] packages and requirements files ask for, and what of them a kind of node gets."""
+"""The requirements of [bootstrap] packages and requirements files, and those that apply to a kind of node."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ def wanted(
         ("-c more/limits.txt", [wanted("deep", 1, name="more/deep.txt", only_limits=True)]),
     ],
 )  # fmt: skip
-def test_a_requirements_file_is_read(tmp_path: Path, text: str, expected: list[Wanted] | None) -> None:
+def test_requirements_files_are_read(tmp_path: Path, text: str, expected: list[Wanted] | None) -> None:
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "other.txt").write_text("other\n-r deep.txt\n")
     (tmp_path / "more" / "deep.txt").write_text("deep")
@@ -71,9 +71,9 @@ def test_a_requirements_file_is_read(tmp_path: Path, text: str, expected: list[W
         ("--find-links wheels", "pip config set global.find-links URL"),
         ("--pre", "name the version: NAME==VERSION"),
         ("--unheard-of", "the option --unheard-of is not supported; remove it"),
-        ("a @ https://me:secret@host/a.whl", "line 1: a @ https://***@host/a.whl: no URL or file: packages"),
-        ("git+https://me:secret@host/a", "r.txt, line 1: git+https://***@host/a: no URL or file: "),
-        ("./a.whl", "r.txt, line 1: ./a.whl: no URL or file: "),
+        ("a @ https://me:secret@host/a.whl", "line 1: a @ https://***@host/a.whl: URLs and files are not"),
+        ("git+https://me:secret@host/a", "r.txt, line 1: git+https://***@host/a: URLs and files are not supported: "),
+        ("./a.whl", "r.txt, line 1: ./a.whl: URLs and files are not supported: "),
         ("a ==", 'r.txt, line 1: a ==: not a package with versions, such as "pandas>=2,<3"'),
         ("a --config-settings=x", "the option --config-settings is not supported"),
         ("a --hash=md5:12", "a hash that is not sha256:"),
@@ -84,7 +84,7 @@ def test_a_requirements_file_is_read(tmp_path: Path, text: str, expected: list[W
         ("\xe9\xff", "r.txt: not text in UTF-8"),
     ],
 )  # fmt: skip
-def test_a_line_that_cannot_be_used_is_named_with_what_to_do(tmp_path: Path, text: str, said: str) -> None:
+def test_unsupported_lines_are_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "r.txt").write_bytes(text.encode("latin-1"))
     (tmp_path / "loop.txt").write_text("-r r.txt")
     with pytest.raises(ConfigError) as raised:
@@ -98,8 +98,8 @@ def test_a_line_that_cannot_be_used_is_named_with_what_to_do(tmp_path: Path, tex
     [
         ("[project]\ndependencies = ['a>=1', 'b; python_version<\"3\"']", ["a>=1", 'b; python_version < "3"'], ""),
         ("[project]\ndependencies = []", [], ""),
-        ("[project]\ndynamic = ['dependencies']", None, "pyproject.toml, [project] dependencies: missing; write down"),
-        ("[project]\ndependencies = ['a @ https://me:secret@h/a']", None, "a @ https://***@h/a: no URL"),
+        ("[project]\ndynamic = ['dependencies']", None, "pyproject.toml, [project] dependencies: missing; list"),
+        ("[project]\ndependencies = ['a @ https://me:secret@h/a']", None, "a @ https://***@h/a: URLs and"),
         ("[project", None, "pyproject.toml: not valid TOML"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_projects_dependencies_are_read(tmp_path: Path, text: str, expected: l
     assert said in raised.value.message
 
 
-def test_a_requirements_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_requirements_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r'packages = \["-r no.txt"\]: .*/no.txt: there is no such file'):
         read_packages(["-r no.txt"], folder=tmp_path)
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
@@ -131,13 +131,13 @@ def test_a_requirements_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ("--constraint=limits.txt", "-c limits.txt"),
     ],
 )
-def test_an_entry_of_packages_has_one_form(entry: str, normal: str) -> None:
+def test_entries_are_normalized(entry: str, normal: str) -> None:
     assert check_entry(entry) == normal
 
 
 @pytest.mark.parametrize("entry", ["-e .", "-r", "--index-url x", "a b", "a @ https://host/a.whl"])
-def test_an_entry_of_packages_that_cannot_be_used_is_refused(entry: str) -> None:
-    with pytest.raises(ValueError, match=r"not supported|no URL|not a package"):
+def test_invalid_entries_are_refused(entry: str) -> None:
+    with pytest.raises(ValueError, match=r"not supported|not a package"):
         check_entry(entry)
 
 
@@ -152,11 +152,11 @@ def test_an_entry_of_packages_that_cannot_be_used_is_refused(entry: str) -> None
         ('a; extra == "dev"', (3, 11), None),
     ],
 )
-def test_conditions_are_those_of_the_nodes(requirement: str, version: tuple[int, int], chosen: str | None) -> None:
+def test_conditions_are_evaluated_for_the_nodes(requirement: str, version: tuple[int, int], chosen: str | None) -> None:
     assert choose_requirement(requirement, python_version=version, machine="x86_64") == chosen
 
 
-def test_a_node_gets_what_holds_for_it() -> None:
+def test_a_node_gets_the_requirements_that_apply() -> None:
     packages = (
         wanted("A.b==1", 1, hashes=(HASH,)),
         wanted("mxnet-cu112", 2),
@@ -172,11 +172,11 @@ def test_a_node_gets_what_holds_for_it() -> None:
 
 
 @pytest.mark.parametrize(("name", "known"), [("MXNet>=1", True), ("mxnet_cu112==1.9.1", True), ("mxnet-model", False)])
-def test_distributions_of_mxnet_are_known(name: str, known: bool) -> None:  # noqa: FBT001 - a table
+def test_is_mxnet(name: str, known: bool) -> None:  # noqa: FBT001 - a table
     assert is_mxnet(name) is known
 
 
-def test_lines_have_the_number_at_which_they_begin() -> None:
+def test_join_lines() -> None:
     assert list(join_lines("\na \\\nb\n# c\\\nd\\")) == [(2, "a b"), (5, "d")]
 
 
@@ -186,18 +186,15 @@ def test_lines_have_the_number_at_which_they_begin() -> None:
         ("ERROR: No matching distribution found for docopt", "docopt"),
         ("ERROR: No matching distribution found for a==1 (from b==2)\n", "a==1"),
         ("ERROR: No matching distribution found for a<2,>=1 (from c->b)\nmore", "a<2,>=1"),
-        (
-            "some packages have no matching distributions available for your environment:\n    docopt\n",
-            "docopt",
-        ),
+        ("some packages have no matching distributions available for your environment:\n    docopt\n", "docopt"),
         ("ERROR: ResolutionImpossible", None),
     ],
 )
-def test_what_pip_misses_is_found_in_its_words(said: str, missing: str | None) -> None:
+def test_find_missing(said: str, missing: str | None) -> None:
     assert find_missing(said) == missing
 
 
-def test_a_file_whose_hash_no_line_has_is_refused() -> None:
+def test_an_unlisted_hash_is_refused() -> None:
     target = replace(TARGET, hashes=(("a-b", ("12", "34")),))
     check_hashes([("A_b-1-py3-none-any.whl", "34"), ("c-1-py3-none-any.whl", "56")], target, built=())
     with pytest.raises(ClusterError, match=r"A_b-1-py3-none-any.whl: its SHA-256 is 56"):
@@ -214,16 +211,16 @@ def test_a_file_whose_hash_no_line_has_is_refused() -> None:
         ("[build-system]\nrequires = []", ()),
     ],
 )
-def test_a_source_says_what_it_is_built_with(tmp_path: Path, pyproject: str | None, needed: tuple[str, ...]) -> None:
+def test_build_requirements(tmp_path: Path, pyproject: str | None, needed: tuple[str, ...]) -> None:
     content = {"setup.py": b"", "sub/pyproject.toml": b"no"}
     if pyproject is not None:
         content["pyproject.toml"] = pyproject.encode()
     assert read_build_requirements(make_source(tmp_path, "thing-1.0.tar.gz", content)) == needed
 
 
-def test_a_source_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_source_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "thing-1.0.tar.gz").write_bytes(b"no archive")
-    with pytest.raises(ClusterError, match=r"thing-1\.0\.tar\.gz: no source"):
+    with pytest.raises(ClusterError, match=r"thing-1\.0\.tar\.gz: not a readable source"):
         read_build_requirements(tmp_path / "thing-1.0.tar.gz")
 
 

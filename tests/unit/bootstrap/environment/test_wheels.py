@@ -1,4 +1,4 @@
-"""Which Python and which wheels a node gets."""
+"""The Python and the wheels of a node."""
 
 from dataclasses import replace
 
@@ -48,26 +48,26 @@ def test_a_python_is_chosen(there: tuple[str, ...], setting: str, version: tuple
 @pytest.mark.parametrize(
     ("change", "setting", "said"),
     [
-        ({}, "/opt/python", '/opt/python": no Python works there'),
+        ({}, "/opt/python", '/opt/python": no working Python there'),
         ({"configured": FoundPython(path="/opt/p", version=(3, 7))}, "/opt/p", "is Python 3.7; MXNet works with 3.9"),
         ({"configured": FoundPython(path="/opt/p", version=(3, 13))}, "/opt/p", "is Python 3.13"),
-        ({"pythons": found("3.7!"), "glibc": (2, 12)}, "auto", "no Python 3.9 to 3.12, and the one .* it is 2.12"),
+        ({"pythons": found("3.7!"), "glibc": (2, 12)}, "auto", "no Python 3.9 to 3.12, and the one .* has 2.12"),
         ({"glibc": (2, 12)}, "3.10", "no Python 3.10, and the one"),
     ],
 )
-def test_pythons_that_will_not_do_are_refused(change: dict[str, object], setting: str, said: str) -> None:
+def test_unsuitable_pythons_are_refused(change: dict[str, object], setting: str, said: str) -> None:
     with pytest.raises(ClusterError, match=said):
         choose_python(replace(FACTS, **change), setting=setting, node="n")  # type: ignore[arg-type]
 
 
-def test_the_python_decides_which_environment_it_is() -> None:
+def test_the_target_depends_on_the_python() -> None:
     def target(python: ChosenPython) -> object:
         return choose_wheels(FACTS, python=python, mxnet="auto", packages=[], node="n")
 
     managed = target(ChosenPython(version=(3, 11), path=None))
     named = target(ChosenPython(version=(3, 11), path="/opt/p", named=True))
     elsewhere = target(ChosenPython(version=(3, 11), path="/usr/local/bin/python3"))
-    assert elsewhere == target(PYTHON)  # nodes that have theirs in other places still share their files
+    assert elsewhere == target(PYTHON)  # nodes with a Python at another path still share files
     assert len({managed, named, elsewhere}) == 3
 
 
@@ -103,11 +103,11 @@ def test_wheels_are_chosen_for_the_node(
         ({"machine": "aarch64"}, "auto", "aarch64"),
         ({"gpus": (("9.0", "NVIDIA H100"),)}, "auto", "no MXNet wheel has code for NVIDIA H100"),
         ({"gpus": (("3.7", "Tesla K80"),)}, "auto", '"auto" has no MXNet wheel for Tesla K80'),
-        ({"gpus": (("7.5", "T4"),)}, "mxnet-cu90==1.6.0.post0", "CUDA 9.0 came before the T4"),
-        ({"gpus": (("", "Unheard of"),)}, "auto", "does not tell the compute capability of the Unheard of"),
+        ({"gpus": (("7.5", "T4"),)}, "mxnet-cu90==1.6.0.post0", "from CUDA 9.0, and the T4 needs CUDA 10.0"),
+        ({"gpus": (("", "Unheard of"),)}, "auto", "does not report the compute capability of the Unheard of"),
     ],
 )
-def test_nodes_that_no_wheel_runs_on_are_refused(change: dict[str, object], mxnet: str, said: str) -> None:
+def test_nodes_without_a_suitable_wheel_are_refused(change: dict[str, object], mxnet: str, said: str) -> None:
     facts: NodeFacts = replace(FACTS, **change)  # type: ignore[arg-type]
     with pytest.raises(ClusterError, match=said):
         choose_wheels(facts, python=PYTHON, mxnet=mxnet, packages=[], node="node-0")

@@ -1,4 +1,4 @@
-"""What is said of a node that cannot be reached, and of a key that cannot be used; how words reach a shell. No node."""
+"""Errors of connections, commands and private keys, and the words of ssh commands. Without a node."""
 
 import errno
 import os
@@ -28,14 +28,14 @@ from bootstrap.ssh.explain import (
 from bootstrap.ssh.host import Host, Output, find_ssh_options, render_ssh_command
 from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins, load_private_key
 from foundation.errors import ClusterError, ConnectError
+from node_facts import HOST
 from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
 
-HOST = Host(name="node-1", instance_id="i-1", address="198.18.0.2", private_ip="10.0.0.5", user="ubuntu", is_head=False)
 BOOTED = ("ip-10-0-0-5 login: ",)
 
 
 @pytest.mark.parametrize("key", ["!!!!", "AAAA", "AAAAC3NzaC1lZDI1NTE5AAAAIQ=="])
-def test_a_damaged_pin_is_named_and_nothing_is_trusted(tmp_path: Path, key: str) -> None:
+def test_a_damaged_pin_is_an_error(tmp_path: Path, key: str) -> None:
     pins = HostKeyPins(tmp_path / "known_hosts")
     pins.pin(HOST.instance_id, "ssh-ed25519", key)
     console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: ())
@@ -43,15 +43,10 @@ def test_a_damaged_pin_is_named_and_nothing_is_trusted(tmp_path: Path, key: str)
         connect(HOST, private_key=tmp_path / "key", contact=FirstContact(HOST.instance_id, pins=pins, console=console))
 
 
-def test_packets_leave_at_once() -> None:
+def test_nagles_algorithm_is_off() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
         make_transport(sock)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-def test_a_command_that_a_signal_ended_is_told_from_one_that_failed() -> None:
-    killed = command_error(HOST, "sleep 9", Output(stdout="", stderr="", exit_code=-1))
-    assert killed.message.startswith("node-1: killed by a signal: sleep 9")
 
 
 def key() -> paramiko.PKey:
@@ -59,7 +54,7 @@ def key() -> paramiko.PKey:
 
 
 def several(error: OSError) -> paramiko.ssh_exception.NoValidConnectionsError:
-    """As paramiko raises it where a name has several addresses."""
+    """As paramiko raises it for a name with several addresses."""
     return paramiko.ssh_exception.NoValidConnectionsError({("h", 22): error})
 
 
@@ -87,7 +82,7 @@ REBOOT = "aws ec2 reboot-instances --instance-ids i-1"
         (paramiko.BadHostKeyException("h", key(), key()), "host key has changed", "cluster down, then", False),
     ],
 )
-def test_a_failed_connection_says_why_and_what_to_do(error: Exception, said: str, hint: str, *, may_pass: bool) -> None:
+def test_failed_connections_are_explained(error: Exception, said: str, hint: str, *, may_pass: bool) -> None:
     text, step = explain(HOST, error)
     assert said in text
     assert "node-1 (i-1, ubuntu@198.18.0.2)" in text
@@ -95,44 +90,44 @@ def test_a_failed_connection_says_why_and_what_to_do(error: Exception, said: str
     assert may_be_booting(error) is may_pass
 
 
-def test_a_failed_command_shows_host_command_code_and_last_lines() -> None:
-    output = Output(stdout="".join(f"line {n}\n" for n in range(50)), stderr="the end\n", exit_code=3)
-    message = command_error(HOST, "make it", output).message
-    assert message.startswith("node-1: exit code 3 from: make it\n")
-    assert message.splitlines()[-1] == "  | the end"
-    assert len(message.splitlines()) == 11
+FIFTY = "".join(f"line {n}\n" for n in range(50))
+LAST_TEN = "".join(f"\n  | line {n}" for n in range(41, 50))
+NAMED = 'Please login as the user "ubuntu" rather than the user "root".'
 
 
-def test_a_full_disk_has_its_own_hint() -> None:
-    output = Output(stdout="", stderr="mkdir: cannot create directory 'x': No space left on device\n", exit_code=1)
-    hint = command_error(HOST, "facts.sh", output).hint
-    assert hint is not None
-    assert "cluster exec --node node-1 -- df -h" in hint
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "code", "message", "hint"),
+    [
+        ("", "", -1, "node-1: killed by a signal: make\n  | (it printed nothing)", None),
+        (FIFTY, "the end\n", 3, f"node-1: exit code 3 from: make{LAST_TEN}\n  | the end", None),
+        (f"{NAMED}\n\n", "", 142, f"node-1: exit code 142 from: make\n  | {NAMED}",
+         'set [provision] user = "ubuntu" in cluster.toml'),
+        ("", "x: No space left on device\n", 1, "node-1: exit code 1 from: make\n  | x: No space left on device",
+         "cluster exec --node node-1 -- df -h; free some space there, then run the command again"),
+    ],
+)  # fmt: skip
+def test_errors_of_commands(stdout: str, stderr: str, code: int, message: str, hint: str | None) -> None:
+    error = command_error(HOST, "make", Output(stdout=stdout, stderr=stderr, exit_code=code))
+    assert (error.message, error.hint) == (message, hint)
 
 
 @pytest.mark.parametrize(
     ("lines", "booted", "said"),
     [
-        ((), False, "  as far as its console shows, it is still booting\n  its console is still empty"),
-        (
-            ("[ 3.1] Freeing memory",),
-            False,
-            "it is still booting\n  its console's last lines:\n  | [ 3.1] Freeing memory",
-        ),
+        ((), False, "  according to its console, it is still booting\n  its console is still empty"),
+        (("[ 3.1] Free",), False, "it is still booting\n  its console's last lines:\n  | [ 3.1] Free"),
         (BOOTED, True, "  its console's last lines:\n  | ip-10-0-0-5 login: "),
         (("x", "[ 20.1] cloud-init[9]: Cloud-init v. 24.4 finished at Sat", "eth0: up"), True, "  | eth0: up"),
     ],
 )
-def test_the_console_says_whether_it_has_booted(lines: tuple[str, ...], said: str, *, booted: bool) -> None:
+def test_the_console_shows_whether_a_node_has_booted(lines: tuple[str, ...], said: str, *, booted: bool) -> None:
     text, found = explain_console(lines)
     assert (text.endswith(said), found) == (True, booted)
     assert ("still booting" in text) is not booted
 
 
-def test_an_address_that_is_not_routed_is_told_for_real(tmp_path: Path) -> None:
-    """In a network namespace of its own, where there is no route at all: of an ordinary user, no root is needed."""
-    private_key = tmp_path / "key"
-    key().write_private_key_file(str(private_key))
+def test_a_real_missing_route_is_reported(private_key: Path) -> None:
+    """In a network namespace without routes, which an ordinary user may make."""
     program = (
         "import sys; from pathlib import Path; from test_connection import *\n"
         f"print(reach_nothing(Path({str(private_key)!r})))"
@@ -152,69 +147,69 @@ def test_an_address_that_is_not_routed_is_told_for_real(tmp_path: Path) -> None:
 
 
 def reach_nothing(private_key: Path) -> ConnectError:
-    """What is said where there is no route."""
-    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: BOOTED)
-    pins = HostKeyPins(private_key.parent / "known_hosts")
+    """The error where there is no route."""
     with pytest.raises(ConnectError) as caught:
-        wait_for_connection(HOST, private_key=private_key, pins=pins, console=console, timeout_s=0.1)
+        wait(HOST, private_key, timeout_s=0.1)
     return caught.value
 
 
-def test_one_that_is_shut_out_after_its_key_was_refused_is_told_of_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def wait(host: Host, private_key: Path, *, timeout_s: float) -> None:
+    """Connect to a host whose console shows HOST_KEY and the end of its boot."""
+    console = Console(find_fingerprints=lambda _: frozenset({HOST_KEY.fingerprint}), find_last_lines=lambda _: BOOTED)
+    pins = HostKeyPins(private_key.parent / "known_hosts")
+    wait_for_connection(host, private_key=private_key, pins=pins, console=console, timeout_s=timeout_s)
+
+
+@pytest.fixture
+def private_key(tmp_path: Path) -> Path:
+    key().write_private_key_file(str(tmp_path / "key"))
+    return tmp_path / "key"
+
+
+def test_a_disconnect_after_a_refused_key_is_reported_as_a_refused_key(
+    private_key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As from OpenSSH 9.8 on, which this machine may not have: so the connections are stand-ins."""
-    private_key = tmp_path / "key"
-    key().write_private_key_file(str(private_key))
+    """As OpenSSH 9.8 and later do it, which this machine may not have: so the connections are fakes."""
     causes = [paramiko.AuthenticationException("no")]
 
-    def connect_in_vain(_host: Host, **_: object) -> None:
+    def fail_to_connect(_host: Host, **_: object) -> None:
         cause = causes.pop(0) if causes else paramiko.SSHException("Error reading SSH protocol banner")
         raise ConnectError("refused") from cause
 
-    monkeypatch.setattr(bootstrap.ssh.connection, "connect", connect_in_vain)
-    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: BOOTED)
-    pins = HostKeyPins(tmp_path / "known_hosts")
-    with pytest.raises(ConnectError, match="does not accept the cluster's key for user ubuntu, others could not"):
-        wait_for_connection(HOST, private_key=private_key, pins=pins, console=console, timeout_s=0.2)
+    monkeypatch.setattr(bootstrap.ssh.connection, "connect", fail_to_connect)
+    with pytest.raises(ConnectError, match="does not accept the cluster's key for user ubuntu, and not all other"):
+        wait(HOST, private_key, timeout_s=0.2)
 
 
-def wait_for_login(login: Login, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ConnectError:
-    """What is said of a real server here that does so at every login."""
-    private_key = folder / "key"
-    key().write_private_key_file(str(private_key))
-    console = Console(
-        find_fingerprints=lambda _: frozenset({HOST_KEY.fingerprint}),
-        find_last_lines=lambda _: BOOTED,
-    )
-    host, pins, make = replace(HOST, address="127.0.0.1"), HostKeyPins(folder / "known_hosts"), fabric.Connection
+@pytest.mark.parametrize(
+    ("login", "said"),
+    [
+        ("silent", "ssh failed: no answer while logging in\n"),
+        ("hangs up", "ssh failed: no answer while logging in\n"),
+        (
+            "refuses",
+            "ssh answers, but does not accept the cluster's key for user ubuntu, or any other user that images",
+        ),
+    ],
+)
+def test_an_unanswered_login_is_not_reported_as_a_refused_key(
+    private_key: Path, monkeypatch: pytest.MonkeyPatch, login: Login, said: str
+) -> None:
+    if login == "refuses":
+        monkeypatch.setattr(bootstrap.ssh.explain, "PROBE_TIMEOUT_S", 600.0)
+    else:
+        be_impatient(monkeypatch)
+    make = fabric.Connection
     with silent_sshd(login) as port:
         monkeypatch.setattr(fabric, "Connection", lambda *words, **options: make(*words, **{**options, "port": port}))
         with pytest.raises(ConnectError) as caught:
-            wait_for_connection(host, private_key=private_key, pins=pins, console=console, timeout_s=1.0)
-    return caught.value
-
-
-@pytest.mark.parametrize("login", ["silent", "hangs up"])
-def test_a_login_that_nobody_answers_is_not_called_a_refused_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: Login
-) -> None:
-    be_impatient(monkeypatch)
-    error = wait_for_login(login, tmp_path, monkeypatch)
-    assert error.message.startswith("node-1 (i-1, ubuntu@127.0.0.1): ssh failed: no answer while logging in\n")
-    assert "authorized_keys" not in f"{error.message} {error.hint}"
-
-
-def test_a_key_that_is_refused_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap.ssh.explain, "PROBE_TIMEOUT_S", 600.0)
-    error = wait_for_login("refuses", tmp_path, monkeypatch)
-    assert "does not accept the cluster's key for user ubuntu, nor for any user that images usually have" in (
-        error.message
-    )
+            wait(replace(HOST, address="127.0.0.1"), private_key, timeout_s=1.0)
+    assert f": {said}" in caught.value.message
+    assert ("authorized_keys" in f"{caught.value.message} {caught.value.hint}") is (login == "refuses")
 
 
 def refusing(accepting: str | None = None, output: str = "", broken: str | None = None) -> tuple[Probe, list[str]]:
-    """Tries all users on a node that accepts one of them, and hangs up at another one."""
+    """Try all users on a node that accepts one of them and hangs up on another."""
     tried = []
 
     def try_user(user: str) -> Output:
@@ -226,7 +221,7 @@ def refusing(accepting: str | None = None, output: str = "", broken: str | None 
     return find_accepted_user("ubuntu", try_user), tried
 
 
-def test_the_users_of_images_are_tried_until_one_is_accepted() -> None:
+def test_usual_users_are_tried_until_one_is_accepted() -> None:
     probe, tried = refusing("ec2-user")
     assert (probe, tried) == (Probe(accepted="ec2-user", complete=True), ["ec2-user"])
     probe, tried = refusing()
@@ -237,10 +232,10 @@ def test_the_users_of_images_are_tried_until_one_is_accepted() -> None:
     assert refusing("root", output=named)[0] == Probe(accepted="svc", complete=True)
 
 
-def test_a_refused_key_is_shown(tmp_path: Path) -> None:
+def test_the_error_of_a_refused_key_shows_the_key(tmp_path: Path) -> None:
     refused = key()
     told, hint = explain_refused_key(HOST, Probe(accepted=None, complete=False), key=refused, path=tmp_path / "id")
-    assert "others could not be tried to the end" in told
+    assert "and not all other users could be tried" in told
     assert f"{refused.get_name()} {refused.fingerprint} in {tmp_path / 'id'}" in told
     assert "authorized_keys" in hint
     told, hint = explain_refused_key(HOST, Probe(accepted="admin", complete=True), key=refused, path=tmp_path / "id")
@@ -250,18 +245,16 @@ def test_a_refused_key_is_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "said", "hint"),
     [
-        ("missing", "the cluster's private key is not there", "run this where the cluster was made"),
+        ("missing", "the cluster's private key is missing", "run this on the machine that created the cluster"),
         ("passphrase", "this private key has a passphrase", "ssh-keygen -p -N '' -f "),
-        ("damaged", "damaged, or not a private key", "run this where"),
-        ("public", "damaged, or not a private key", "run this where"),
-        ("empty", "damaged, or not a private key", "run this where"),
-        ("folder", "the private key cannot be read: Is a directory", "run this where"),
-        ("0644", "others than you may read this private key (mode 0644)", "chmod 600 "),
+        ("damaged", "damaged, or not a private key", "run this on the machine"),
+        ("public", "damaged, or not a private key", "run this on the machine"),
+        ("empty", "damaged, or not a private key", "run this on the machine"),
+        ("folder", "the private key cannot be read: Is a directory", "run this on the machine"),
+        ("0644", "other users can read this private key (mode 0644)", "chmod 600 "),
     ],
 )
-def test_a_private_key_that_cannot_be_used_is_refused_with_a_reason(
-    tmp_path: Path, state: str, said: str, hint: str
-) -> None:
+def test_unusable_private_keys(tmp_path: Path, state: str, said: str, hint: str) -> None:
     path = tmp_path / "id"
     phrase = "secret" if state == "passphrase" else ""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", phrase, "-f", str(path)], check=True)
@@ -281,21 +274,14 @@ def test_a_private_key_that_cannot_be_used_is_refused_with_a_reason(
             path.mkdir(mode=0o700)
         case "0644":
             path.chmod(0o644)
-    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: ())
     with pytest.raises(ClusterError) as caught:
-        wait_for_connection(HOST, private_key=path, pins=HostKeyPins(tmp_path / "pins"), console=console)
+        wait(HOST, path, timeout_s=0)
     assert caught.value.message == f"{path}: {said}"
     assert (caught.value.hint or "").startswith(hint)
 
 
-def test_a_login_that_names_another_user_says_so() -> None:
-    said = 'Please login as the user "ubuntu" rather than the user "root".\n\n'
-    error = command_error(replace(HOST, user="root"), "id", Output(stdout=said, stderr="", exit_code=142))
-    assert error.hint == 'set [provision] user = "ubuntu" in cluster.toml'
-
-
-def test_ssh_reads_its_words_as_they_are_meant(tmp_path: Path) -> None:
-    """By ssh itself: what it would do, with a path that has all that it could take for something else."""
+def test_ssh_parses_its_options_as_intended(tmp_path: Path) -> None:
+    """ssh -G prints what ssh would do with a path full of characters that it could misread."""
     folder = tmp_path / 'a "b" %h \\ c'
     folder.mkdir()
     pins, private_key = folder / "known_hosts", folder / "id"

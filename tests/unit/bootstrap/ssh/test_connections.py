@@ -1,5 +1,8 @@
-"""Connections that are made ahead, to where nodes were the last time: over real ssh to a server in this process."""
+"""Connections opened in advance, over real ssh to a server in this process; the same work for many nodes."""
 
+import os
+import signal
+import threading
 from dataclasses import replace
 
 import paramiko
@@ -7,9 +10,9 @@ import pytest
 
 import bootstrap.ssh.connections
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.connections import Connections, on_all
 from first_contact_node import HOST, Node, node
-from foundation.errors import ConnectError
+from foundation.errors import ClusterError, ConnectError
 from waits import until
 
 __all__ = ["node"]
@@ -19,7 +22,7 @@ LAST = replace(HOST, name=HOST.instance_id, private_ip=HOST.address)
 
 @pytest.fixture(autouse=True)
 def facts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Of whom facts were gathered: the server of these tests runs no commands."""
+    """The connections over which facts were gathered; the server of these tests runs no commands."""
     gathered: list[object] = []
 
     def gather(connection: NodeConnection, *, python: str) -> object:
@@ -39,7 +42,7 @@ def open_connections(node: Node) -> Connections:
     return Connections(private_key=node.private_key, pins=node.pins, console=node.console(), wait_s=1)
 
 
-def test_what_was_made_ahead_is_used_once_and_with_what_was_seen(node: Node) -> None:
+def test_an_early_connection_and_its_facts_are_used(node: Node) -> None:
     pin(node)
     with open_connections(node) as connections:
         connections.begin([LAST], python="auto")
@@ -51,7 +54,7 @@ def test_what_was_made_ahead_is_used_once_and_with_what_was_seen(node: Node) -> 
     assert node.happened == ["auth"]
 
 
-def test_a_node_that_has_moved_is_connected_to_anew(node: Node, facts: list[NodeConnection]) -> None:
+def test_a_moved_node_gets_a_new_connection(node: Node, facts: list[NodeConnection]) -> None:
     pin(node)
     with open_connections(node) as connections:
         connections.begin([replace(LAST, address="192.0.2.8")], python="auto")
@@ -59,11 +62,11 @@ def test_a_node_that_has_moved_is_connected_to_anew(node: Node, facts: list[Node
         assert connections.get(HOST) is not facts[0]
         assert connections.take_facts(HOST) is None
         with pytest.raises(ConnectError):
-            facts[0].run("true")  # it has been hung up
+            facts[0].run("true")  # it is closed
     assert node.happened == ["auth", "auth"]
 
 
-def test_what_nobody_asked_for_is_hung_up(node: Node, facts: list[NodeConnection]) -> None:
+def test_an_unused_early_connection_is_closed(node: Node, facts: list[NodeConnection]) -> None:
     pin(node)
     with open_connections(node) as connections:
         connections.begin([LAST], python="auto")
@@ -72,7 +75,7 @@ def test_what_nobody_asked_for_is_hung_up(node: Node, facts: list[NodeConnection
         facts[0].run("true")
 
 
-def test_nothing_is_made_ahead_to_one_whose_key_is_not_pinned(node: Node) -> None:
+def test_no_early_connection_without_a_pinned_key(node: Node) -> None:
     node.shown = [node.own]
     with open_connections(node) as connections:
         connections.begin([LAST], python="auto")
@@ -81,10 +84,55 @@ def test_nothing_is_made_ahead_to_one_whose_key_is_not_pinned(node: Node) -> Non
     assert node.happened == ["look", "auth"]
 
 
-def test_another_machine_at_that_address_is_told_nothing(node: Node) -> None:
+def test_another_machine_at_that_address_learns_nothing(node: Node) -> None:
     pin(node, paramiko.ECDSAKey.generate())
     with open_connections(node) as connections:
         connections.begin([LAST], python="auto")
         with pytest.raises(ConnectError, match="host key"):
             connections.get(HOST)
     assert node.happened == []
+
+
+def test_all_failures_are_collected_and_raised_once() -> None:
+    tried: list[int] = []
+
+    def work(number: int) -> None:
+        tried.append(number)
+        if number % 2:
+            raise ConnectError(f"node-{number} is gone", hint="cluster status")
+
+    with pytest.raises(ClusterError, match="2 of 4 nodes failed") as raised:
+        on_all([0, 1, 2, 3], work)
+    assert sorted(tried) == [0, 1, 2, 3]
+    assert "node-1 is gone" in raised.value.message
+    assert "node-3 is gone" in raised.value.message
+
+
+def test_equal_failures_are_reported_once() -> None:
+    def work(_: int) -> None:
+        raise ClusterError("no such version", hint="another one")
+
+    with pytest.raises(ClusterError) as raised:
+        on_all([0, 1], work)
+    assert (raised.value.message, raised.value.hint) == ("no such version", "another one")
+
+
+def test_ctrl_c_does_not_wait_for_silent_nodes() -> None:
+    both, never = threading.Barrier(2), threading.Event()
+    ended: list[int] = []
+
+    def work(number: int) -> None:
+        both.wait(60)
+        if number == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        never.wait(60)
+        ended.append(number)
+
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            on_all([1, 2], work)
+        assert not ended
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        never.set()

@@ -32,11 +32,11 @@ def ending(node: str, code: int | None, at: float = 0.0, **more: int) -> Ending:
         ((ending("a", 3, 1.0), ending("b", None)), 1),
     ],
 )
-def test_the_exit_code_is_that_of_the_process_that_failed_first(endings: Sequence[Ending], code: int) -> None:
+def test_the_first_failure_sets_the_exit_code(endings: Sequence[Ending], code: int) -> None:
     assert choose_exit_code(endings) == code
 
 
-def test_every_failure_is_named_and_every_hint_once() -> None:
+def test_failures_are_listed_and_hints_merged() -> None:
     endings = [ending("a", 0), ending("b", 137, signal=9), ending("c", None), ending("d", None), ending("e", 4)]
     assert render_failures(endings).splitlines() == [
         "error: the command failed on 4 of 5 nodes:",
@@ -50,7 +50,7 @@ def test_every_failure_is_named_and_every_hint_once() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.binary(max_size=40)), max_size=20))
-def test_output_is_cut_into_whole_lines_however_it_arrives(pieces: list[tuple[str, bytes]]) -> None:
+def test_output_is_printed_in_whole_lines(pieces: list[tuple[str, bytes]]) -> None:
     source, sink = os.pipe()
     printer = LinePrinter(stdout=sink, stderr=sink)
     for node, data in pieces:
@@ -68,7 +68,7 @@ def test_output_is_cut_into_whole_lines_however_it_arrives(pieces: list[tuple[st
         assert lines == (whole.removesuffix(b"\n").split(b"\n") if whole else [])
 
 
-def test_the_end_of_a_flood_is_kept() -> None:
+def test_the_end_of_long_output_is_kept() -> None:
     collector = Collector()
     for _ in range(5):
         collector.take("a", "stdout", b"x" * KEPT_BYTES)
@@ -82,7 +82,7 @@ FOLDER = Path(__file__).parents[4] / "bootstrap" / "node"
 
 
 def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[list[tuple[bytes, bytes]], int]:
-    """The node's program, run here by the shell command that starts it there; its frames, and its exit code."""
+    """Run the node's program here by the shell command that starts it there; its frames and its exit code."""
     program = read_modules(PROGRAM)
     with subprocess.Popen(
         ["sh", "-c", before.decode() + render_launcher()],
@@ -103,7 +103,7 @@ def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[l
     return frames, process.returncode
 
 
-def test_the_nodes_program_runs_a_command_in_the_newest_environment(tmp_path: Path) -> None:
+def test_a_command_runs_in_the_newest_environment(tmp_path: Path) -> None:
     for number, name in enumerate(("old", "new", "unfinished")):
         folder = tmp_path / ".cluster" / "env" / name
         (folder / "bin").mkdir(parents=True)
@@ -123,8 +123,8 @@ def test_the_nodes_program_runs_a_command_in_the_newest_environment(tmp_path: Pa
     assert code == 0
 
 
-# In a process of its own, whose descendants and dead children are all the test's, and whose clock only goes on when it
-# is told to. `tell` stands in for a sudo that takes as long as it may; what it has ended is waited for.
+# In its own process, so that all descendants and dead children are the test's, with a clock that moves only in `sleep`
+# and `tell`. `tell` imitates a sudo that takes its maximum time; the processes that it ends are awaited.
 END_ALL = """
 import os, subprocess, sys
 from types import SimpleNamespace
@@ -155,11 +155,10 @@ os.kill(child.pid, 9) if left else None
 
 
 @pytest.mark.parametrize(
-    ("unheeded", "said"),
-    [((), "15 0 5"), (("SIGTERM",), "9 0 12"), (("SIGTERM", "SIGKILL"), "0 1 14")],
+    ("unheeded", "said"), [((), "15 0 5"), (("SIGTERM",), "9 0 12"), (("SIGTERM", "SIGKILL"), "0 1 14")]
 )
-def test_the_grace_begins_when_the_command_has_been_told(unheeded: Sequence[str], said: str) -> None:
-    """said: the status, how many are left, and after how many seconds; execute.py waits longer than any of these."""
+def test_the_grace_period_starts_after_the_signal(unheeded: Sequence[str], said: str) -> None:
+    """said: the status, the number of processes left, and the seconds; execute.py waits longer than each of these."""
     words = [sys.executable, "-c", END_ALL, str(FOLDER), *unheeded]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == (said, "")

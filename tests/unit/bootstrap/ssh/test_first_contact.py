@@ -1,4 +1,4 @@
-"""The first contact with a node, over real ssh: a server in this process, whose console says what a test wants."""
+"""The first contact with a node, over real ssh to a server in this process, with a console that the test sets."""
 
 import itertools
 import socket
@@ -18,7 +18,7 @@ from foundation.errors import AwsError, ClusterError, ConnectError
 NONE: frozenset[str] = frozenset()
 
 
-def test_a_key_that_the_console_shows_is_pinned_and_the_console_is_left_alone_from_then_on(node: Node) -> None:
+def test_a_key_on_the_console_is_pinned_and_the_console_read_once(node: Node) -> None:
     node.shown = [node.own]
     with node.reached():
         assert node.happened == ["look", "auth"]
@@ -28,13 +28,15 @@ def test_a_key_that_the_console_shows_is_pinned_and_the_console_is_left_alone_fr
         assert node.happened == ["look", "auth", "auth"]
 
 
-def test_nothing_is_sent_until_the_console_shows_the_key(node: Node) -> None:
-    node.shown = [NONE, NONE, node.own]
+@pytest.mark.parametrize("before", [[NONE, NONE], [OTHER, frozenset({"SHA256:" + "y" * 43})]])
+def test_nothing_is_sent_until_the_console_shows_the_key(node: Node, before: list[frozenset[str]]) -> None:
+    """It may be empty at first, or show keys that cloud-init has regenerated since."""
+    node.shown = [*before, node.own]
     with node.reached():
         assert node.happened == ["look", "look", "look", "auth"]
 
 
-def test_another_key_than_the_consoles_is_refused_with_both_after_a_second_look(node: Node) -> None:
+def test_a_key_that_is_not_on_the_console_is_refused_after_a_second_look(node: Node) -> None:
     node.shown = [OTHER]
     error = node.refused()
     assert node.happened == ["look", "look"]
@@ -42,22 +44,17 @@ def test_another_key_than_the_consoles_is_refused_with_both_after_a_second_look(
     assert f"presented: {node.key.get_name()} {node.key.fingerprint}" in error.message
     assert f"console:   {min(OTHER)}" in error.message
     assert node.pins.find("i-1") is None
+    assert not open_connections()
 
 
-def test_keys_that_cloud_init_made_anew_are_accepted(node: Node) -> None:
-    node.shown = [OTHER, frozenset({"SHA256:" + "y" * 43}), node.own]
-    with node.reached():
-        assert node.happened == ["look", "look", "look", "auth"]
-
-
-def test_an_image_that_prints_no_keys_is_said_to_be_one_and_can_be_pinned_by_hand(node: Node) -> None:
+def test_without_keys_on_the_console_the_user_can_pin_one(node: Node) -> None:
     node.shown = [NONE]
     node.lines = ("[   12.3] Reached target", "node login: ")
     error = node.refused(timeout_s=0.3)
     assert "auth" not in node.happened
     for words in (
         "shows no host keys' fingerprints",
-        "It is still booting, or its image's cloud-init does not print them, or it did so too long ago",
+        "It is still booting, or its image's cloud-init does not print them, or they are too old",
         f"presented: {node.key.get_name()} {node.key.fingerprint}",
         "its console's last lines:\n  | [   12.3] Reached target\n  | node login: ",
     ):
@@ -72,7 +69,7 @@ def test_an_image_that_prints_no_keys_is_said_to_be_one_and_can_be_pinned_by_han
         assert node.happened == ["auth"]
 
 
-def test_a_console_that_may_not_be_read_ends_it_and_leaves_no_connection(node: Node) -> None:
+def test_an_unreadable_console_ends_the_attempt_and_the_connection(node: Node) -> None:
     def denied(instance_id: str) -> frozenset[str]:
         raise AwsError(f"AWS says no to {instance_id}", hint="ec2:GetConsoleOutput")
 
@@ -83,14 +80,8 @@ def test_a_console_that_may_not_be_read_ends_it_and_leaves_no_connection(node: N
     assert not open_connections()
 
 
-def test_a_refused_connection_is_hung_up(node: Node) -> None:
-    node.shown = [OTHER]
-    node.refused()
-    assert not open_connections()
-
-
 def open_connections() -> list[paramiko.Transport]:
-    """This side's connections that nobody has hung up."""
+    """This side's open connections."""
     transports = [thread for thread in threading.enumerate() if isinstance(thread, paramiko.Transport)]
     return [transport for transport in transports if transport.is_active() and not transport.server_mode]
 
@@ -102,7 +93,7 @@ def open_connections() -> list[paramiko.Transport]:
         (lambda _: ("a", "b"), "  its console's last lines:\n  | a\n  | b"),
     ],
 )
-def test_a_node_that_does_not_answer_is_quoted(
+def test_an_error_quotes_the_console(
     node: Node, monkeypatch: pytest.MonkeyPatch, find_last_lines: Callable[[str], tuple[str, ...]], said: str
 ) -> None:
     unused = socket.create_server(("127.0.0.1", 0))
@@ -117,10 +108,8 @@ def test_a_node_that_does_not_answer_is_quoted(
     assert node.happened == []
 
 
-def test_a_node_that_lets_nobody_in_leads_to_the_address_that_may_have_changed(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A firewall's silence, as a listener has it whose queue is full."""
+def test_a_timeout_hints_at_a_changed_address(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener with a full queue is silent, like a firewall."""
     monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 1)  # Fabric takes whole seconds only
     node.lines = ("node login: ",)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
@@ -138,7 +127,7 @@ def test_a_node_that_lets_nobody_in_leads_to_the_address_that_may_have_changed(
     assert "cluster allow" in str(error.hint)
 
 
-def test_a_console_that_cannot_be_read_does_not_hide_what_is_wrong(node: Node) -> None:
+def test_a_console_error_does_not_hide_the_connection_error(node: Node) -> None:
     def broken(instance_id: str) -> tuple[str, ...]:
         raise ClusterError(f"no console of {instance_id}")
 
@@ -151,7 +140,7 @@ def test_a_console_that_cannot_be_read_does_not_hide_what_is_wrong(node: Node) -
 
 
 class Clock:
-    """bootstrap.ssh.keys's time: it stands still until it is told."""
+    """A clock for bootstrap.ssh.keys that the test moves."""
 
     now = 1000.0
 
@@ -159,9 +148,7 @@ class Clock:
         return self.now
 
 
-def test_the_console_is_looked_at_once_in_a_pause_however_often_a_node_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_console_is_read_once_per_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(bootstrap.ssh.keys, "time", clock)
     looks: list[float] = []

@@ -1,4 +1,4 @@
-"""Hosts that are not the cluster's, on this machine: who is one, what is remembered, what is done there and undone."""
+"""The user's own hosts, on this machine: which lines name them, what is stored, and the scripts that run there."""
 
 import os
 import subprocess
@@ -24,20 +24,12 @@ from bootstrap.ssh.other_hosts import (
 from bootstrap.ssh.user_ssh import Spec
 from foundation.errors import ClusterError, ConfigError
 from job_world import CODE_DIR, NO_ACCESS, PROJECT_DIR, cpus, node, plan, with_files
+from node_facts import LAB as OWN_HOST
 from train.engines import ENGINES
 from train.job.config import DataConfig, TrainConfig
 
 NODES = [one.host for one in cpus(2)]
-LAB = Host(
-    name="lab:2222",
-    instance_id="lab:2222",
-    address="lab.example.org",
-    private_ip="10.9.0.1",
-    user="alice",
-    is_head=False,
-    port=2222,
-    spec="alice@lab:2222",
-)
+LAB = replace(OWN_HOST, name="lab:2222", instance_id="lab:2222", spec="alice@lab:2222")
 MARK = "cluster-internal-demo-0011aabb"
 LINE = authorized_line("ssh-ed25519 AAAA x", head_ip="10.0.0.4,198.18.0.0", mark=MARK)
 MINE = "ssh-ed25519 MINE me@home"
@@ -54,7 +46,7 @@ MINE = "ssh-ed25519 MINE me@home"
         (["node-1:2222"], "ssh", []),  # a node's port is checked where the job is placed
     ],
 )  # fmt: skip
-def test_what_is_no_node_is_a_host_of_the_users_own(lines: list[str], launcher: str, chosen: list[Spec]) -> None:
+def test_lines_that_are_not_nodes_are_other_hosts(lines: list[str], launcher: str, chosen: list[Spec]) -> None:
     assert (
         list(choose_others(lines, NODES, launcher=launcher, why_not=ENGINES[launcher].is_for_nodes_alone).values())
         == chosen
@@ -64,24 +56,25 @@ def test_what_is_no_node_is_a_host_of_the_users_own(lines: list[str], launcher: 
 @pytest.mark.parametrize(
     ("lines", "launcher", "said"),
     [
-        (["lab"], "mpi", r'train.launcher = "mpi" goes with nodes of the cluster alone.*lab'),
-        (["node-0", "lab"], "local", r'train.launcher = "local" goes with nodes'),
+        (["lab"], "mpi", r'train.launcher = "mpi" works only with nodes of the cluster .*lab'),
+        (["node-0", "lab"], "local", r'train.launcher = "local" works only with nodes'),
         (["me@node-1"], "ssh", '"me@node-1" is node-1 of this cluster'),
         (["198.18.0.1"], "ssh", '"198.18.0.1" is node-1 of this cluster'),
         (["lab:99999"], "ssh", "is neither a node nor"),
         (["$(id)"], "ssh", "is neither a node nor"),
     ],
 )
-def test_lines_that_make_no_sense_are_refused(lines: list[str], launcher: str, said: str) -> None:
+def test_invalid_lines_are_refused(lines: list[str], launcher: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said.replace("$(", r"\$\(") if "$" in said else None) as caught:
         choose_others(lines, NODES, launcher=launcher, why_not=ENGINES[launcher].is_for_nodes_alone)
     assert caught.value.hint
 
 
-def test_a_typo_of_a_nodes_name_gets_the_name_that_was_meant() -> None:
+def test_the_nearest_node_name_is_suggested() -> None:
     error = no_such_host("node-l", "node-l", NODES)
     assert error.message == (
-        'train.hosts: "node-l" is no node of this cluster, and no host that this machine knows; did you mean "node-1"?'
+        'train.hosts: "node-l" is not a node of this cluster, and this machine cannot resolve it; '
+        'did you mean "node-1"?'
     )
     assert "node-0 (10.0.0.4), node-1 (10.0.0.5)" in (error.hint or "")
     assert "HostName gone.example.org" in no_such_host("lab", "gone.example.org", NODES).message
@@ -90,13 +83,13 @@ def test_a_typo_of_a_nodes_name_gets_the_name_that_was_meant() -> None:
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ([replace(LAB, private_ip="127.0.0.1")], "where no node reaches it"),
+        ([replace(LAB, private_ip="127.0.0.1")], "which no node can reach"),
         ([LAB, replace(LAB, spec="lab")], '"lab" and alice@lab:2222 are the same host'),
         ([replace(LAB, private_ip="10.0.0.5")], "and node-1 are the same host"),
         ([LAB, replace(LAB, spec="b", private_ip="10.9.0.2")], None),
     ],
 )
-def test_each_has_an_address_of_its_own(others: list[Host], said: str | None) -> None:
+def test_addresses_are_unique_and_reachable(others: list[Host], said: str | None) -> None:
     if said is None:
         check_addresses(others, NODES)
         return
@@ -104,10 +97,10 @@ def test_each_has_an_address_of_its_own(others: list[Host], said: str | None) ->
         check_addresses(others, NODES)
 
 
-# -- what is remembered ----------------------------------------------------------------------------------------------
+# -- stored hosts ----------------------------------------------------------------------------------------------------
 
 
-def test_hosts_are_remembered_until_they_are_forgotten(tmp_path: Path) -> None:
+def test_hosts_are_remembered_and_forgotten(tmp_path: Path) -> None:
     memory = Memory(tmp_path / "demo" / "other_hosts.json", cluster="demo")
     assert memory.read()[1] == ()
     memory.keep([remember(LAB, key=("ssh-ed25519", "K"))])
@@ -128,7 +121,7 @@ def test_hosts_are_remembered_until_they_are_forgotten(tmp_path: Path) -> None:
     assert not memory.path.parent.exists()
 
 
-def test_none_is_lost_when_several_are_reached_at_once(tmp_path: Path) -> None:
+def test_concurrent_threads_lose_no_host(tmp_path: Path) -> None:
     memory = Memory(tmp_path / "demo" / "other_hosts.json", cluster="demo")
     threads = [
         threading.Thread(target=memory.keep, args=([remember(replace(LAB, spec=f"lab{i}"))],)) for i in range(16)
@@ -141,14 +134,14 @@ def test_none_is_lost_when_several_are_reached_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"mark": "x"}', '{"mark": "x", "hosts": [{"spec": 1}]}'])
-def test_a_damaged_memory_is_named(tmp_path: Path, text: str) -> None:
+def test_a_damaged_memory_is_an_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other_hosts.json"
     path.write_text(text)
     with pytest.raises(ClusterError, match="damaged"):
         Memory(path, cluster="demo").read()
 
 
-# -- what is done there ----------------------------------------------------------------------------------------------
+# -- scripts on the host ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -159,7 +152,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(script: str, home: Path) -> str:
-    """As a host's shell runs it."""
+    """Run a script in a shell with this home."""
     env = {"HOME": str(home), "PATH": os.environ["PATH"]}
     done = subprocess.run(["/bin/sh", "-c", script], env=env, check=True, capture_output=True, text=True, timeout=20)
     assert done.stderr == ""
@@ -178,11 +171,11 @@ def write_keys(home: Path, text: str) -> Path:
     [
         (None, ""),
         (f"{MINE}\n", f"{MINE}\n"),
-        (MINE, f"{MINE}\n"),  # its last line does not end
-        (f"restrict ssh-ed25519 OLD {MARK}\n{MINE}\n", f"{MINE}\n"),  # of the head that was
+        (MINE, f"{MINE}\n"),  # without a newline at the end
+        (f"restrict ssh-ed25519 OLD {MARK}\n{MINE}\n", f"{MINE}\n"),  # of an earlier head
     ],
 )
-def test_the_head_is_let_in_once_and_the_users_lines_stay(home: Path, before: str | None, after: str) -> None:
+def test_the_head_is_authorized_once_and_other_lines_stay(home: Path, before: str | None, after: str) -> None:
     if before is not None:
         write_keys(home, before)
     assert run(render_let_in(LINE, mark=MARK), home) == "changed\n"
@@ -196,7 +189,7 @@ def test_the_head_is_let_in_once_and_the_users_lines_stay(home: Path, before: st
     assert run(render_release(MARK), home) == ""
 
 
-def test_a_link_stays_one(home: Path) -> None:
+def test_a_linked_authorized_keys_stays_a_link(home: Path) -> None:
     keys = write_keys(home, "")
     keys.rename(home / "keys")
     keys.symlink_to(home / "keys")
@@ -206,7 +199,7 @@ def test_a_link_stays_one(home: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["cluster-internal-demo-99999999", "cluster-internal"])
-def test_another_clusters_line_and_files_stay(home: Path, other: str) -> None:
+def test_release_keeps_another_clusters_line_and_files(home: Path, other: str) -> None:
     theirs = f"restrict ssh-ed25519 B {other}"
     keys = write_keys(home, f"{theirs}\n")
     run(render_let_in(LINE, mark=MARK), home)
@@ -216,7 +209,7 @@ def test_another_clusters_line_and_files_stay(home: Path, other: str) -> None:
     assert (home / ".cluster" / "env").is_dir()
 
 
-def test_what_is_to_be_typed_does_the_same(home: Path) -> None:
+def test_the_command_by_hand_does_the_same(home: Path) -> None:
     keys = write_keys(home, f"{MINE}\n{LINE}\n")
     typed = by_hand(Spec(host="lab", user="alice", port=2222), MARK)
     assert typed.startswith("ssh -p 2222 alice@lab '")
@@ -229,7 +222,7 @@ def test_what_is_to_be_typed_does_the_same(home: Path) -> None:
 # -- a job there -----------------------------------------------------------------------------------------------------
 
 
-def test_a_job_has_the_paths_that_a_host_of_the_users_own_has() -> None:
+def test_a_job_uses_the_paths_of_another_host() -> None:
     there = "/home/alice/.cluster"
     lab = replace(
         node(5),
@@ -261,7 +254,7 @@ def test_a_job_has_the_paths_that_a_host_of_the_users_own_has() -> None:
     assert typed.hosts[2].place.command == ("python", "a b")
 
 
-def test_another_library_and_what_is_not_renewed_are_warned_of() -> None:
+def test_warnings_for_another_host() -> None:
     lab = replace(node(5, gpus=1), host=LAB)
     job = plan(
         TrainConfig(hosts=("node-0", LAB.spec), gpus="none"),

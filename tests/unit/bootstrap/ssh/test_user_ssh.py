@@ -1,4 +1,4 @@
-"""The user's own ssh set-up: where it leads, whom it knows, and what is said of what fails."""
+"""The user's own ssh set-up: routes, known hosts, and errors."""
 
 import subprocess
 from dataclasses import replace
@@ -7,7 +7,6 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from bootstrap.ssh.host import Host
 from bootstrap.ssh.user_ssh import (
     Route,
     Spec,
@@ -20,20 +19,11 @@ from bootstrap.ssh.user_ssh import (
     parse_spec,
 )
 from foundation.errors import ClusterError, ConnectError
+from node_facts import LAB
 from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
 
 KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
 SHOWN = f"{KEY.get_name()} {KEY.get_base64()}"
-HOST = Host(
-    name="lab",
-    instance_id="lab",
-    address="lab.example.org",
-    private_ip="10.9.0.1",
-    user="alice",
-    is_head=False,
-    port=2222,
-    spec="lab",
-)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +43,7 @@ HOST = Host(
         ("lab\nlab", None),
     ],
 )
-def test_a_line_of_a_hostfile(text: str, spec: Spec | None) -> None:
+def test_parse_spec(text: str, spec: Spec | None) -> None:
     assert parse_spec(text) == spec
 
 
@@ -81,11 +71,11 @@ def write_config(home: Path, **files: str) -> paramiko.SSHConfig:
          Route(hostname="x.lab", user="al", port=7, proxied=False)),
     ],
 )  # fmt: skip
-def test_where_ssh_config_leads(tmp_path: Path, text: str, spec: Spec, route: Route) -> None:
+def test_routes_from_ssh_config(tmp_path: Path, text: str, spec: Spec, route: Route) -> None:
     assert find_route(spec, write_config(tmp_path, config=text)) == route
 
 
-def test_included_files_count_where_they_are_named(tmp_path: Path) -> None:
+def test_included_files(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("Host lab\n Port 99\n")
     config = write_config(
         tmp_path,
@@ -99,7 +89,7 @@ def test_included_files_count_where_they_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["Garbage\n", "Host lab\n Port ssh\n"])
-def test_a_configuration_that_makes_no_sense_is_named(tmp_path: Path, text: str) -> None:
+def test_an_invalid_ssh_config_is_an_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(ClusterError):
         find_route(Spec(host="lab"), write_config(tmp_path, config=text))
 
@@ -122,7 +112,7 @@ def test_a_configuration_that_makes_no_sense_is_named(tmp_path: Path, text: str)
         (["lab", "lab ssh-rsa", "lab ssh-rsa !!!", "lab ssh-new AAAA", "# lab", "", f"lab {SHOWN}"], "lab", True),
     ],
 )
-def test_whom_known_hosts_know(lines: list[str], name: str, *, known: bool) -> None:
+def test_find_known_keys(lines: list[str], name: str, *, known: bool) -> None:
     assert [key.get_base64() for key in find_known_keys(lines, name)] == ([KEY.get_base64()] if known else [])
 
 
@@ -130,11 +120,11 @@ def test_whom_known_hosts_know(lines: list[str], name: str, *, known: bool) -> N
     ("error", "said", "hint"),
     [
         (UnknownHostKey("[lab.example.org]:2222", KEY), "its host key is not in your known_hosts", "ssh lab, once"),
-        (UnknownHostKey("jump", KEY), "the host key of jump, which is on the way, is not in", "ssh lab, once"),
-        (paramiko.BadHostKeyException("[lab.example.org]:2222", OTHER, KEY), "is another one than your known_hosts",
+        (UnknownHostKey("jump", KEY), "the host key of jump, on the way to it, is not in", "ssh lab, once"),
+        (paramiko.BadHostKeyException("[lab.example.org]:2222", OTHER, KEY), "differs from the one in your known_hosts",
          "ssh-keygen -R '[lab.example.org]:2222'"),
         (paramiko.PasswordRequiredException("x"), "has a passphrase", "ssh-add"),
-        (paramiko.AuthenticationException("x"), "takes none of your keys for user alice", "ssh lab true"),
+        (paramiko.AuthenticationException("x"), "accepts none of your keys for user alice", "ssh lab true"),
         (TimeoutError("x"), "no answer on port 2222 within", "ssh lab true"),
         (ConnectionRefusedError(111, "x"), "connection refused on port 2222", "ssh lab true"),
         (OSError(113, "No route to host"), "ssh failed: No route to host", "ssh lab true"),
@@ -142,8 +132,8 @@ def test_whom_known_hosts_know(lines: list[str], name: str, *, known: bool) -> N
         (EOFError(), "ssh failed: EOFError", "ssh lab true"),
     ],
 )  # fmt: skip
-def test_what_is_said_of_a_host_that_cannot_be_reached(error: Exception, said: str, hint: str) -> None:
-    told, what_to_type = explain(HOST, Spec(host="lab"), error)
+def test_failed_connections_to_own_hosts_are_explained(error: Exception, said: str, hint: str) -> None:
+    told, what_to_type = explain(LAB, Spec(host="lab"), error)
     assert told.startswith("lab (alice@lab.example.org port 2222): ")
     assert said in told
     assert hint in what_to_type
@@ -154,14 +144,14 @@ def test_what_is_said_of_a_host_that_cannot_be_reached(error: Exception, said: s
     [
         ("silent", "ssh failed: no answer while logging in"),
         ("hangs up", "ssh failed: no answer while logging in"),
-        ("refuses", "ssh answers, but takes none of your keys for user alice"),
-        ("hangs up after two", "ssh answers, but takes none of your keys for user alice"),
+        ("refuses", "ssh answers, but accepts none of your keys for user alice"),
+        ("hangs up after two", "ssh answers, but accepts none of your keys for user alice"),
     ],
 )
-def test_a_login_that_nobody_answers_is_told_from_keys_that_are_refused(
+def test_an_unanswered_login_differs_from_refused_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: Login, said: str
 ) -> None:
-    """sshd hangs up on those who try too many keys (MaxAuthTries): they have been refused."""
+    """sshd closes the connection after too many keys (MaxAuthTries): these have been refused."""
     if login == "silent":
         be_impatient(monkeypatch)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -176,7 +166,7 @@ def test_a_login_that_nobody_answers_is_told_from_keys_that_are_refused(
     )
     with silent_sshd(login) as port:
         (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {HOST_KEY.get_name()} {HOST_KEY.get_base64()}\n")
-        host = replace(HOST, address="127.0.0.1", port=port)
+        host = replace(LAB, address="127.0.0.1", port=port)
         with pytest.raises(ConnectError) as caught:
             connect(host, spec=Spec(host="127.0.0.1", user="alice", port=port), config=config)
     assert caught.value.message == f"lab (alice@127.0.0.1 port {port}): {said}"

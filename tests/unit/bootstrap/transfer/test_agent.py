@@ -1,10 +1,9 @@
-"""Set-ups by bootstrap.distribute and real agents: who is killed, what fails, and what the others have in the end."""
+"""Set-ups by the real Distribution and real agents: kills, failures, and the files of the other nodes."""
 
 import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent_steps import Nodes, RawAgent, entry, hold, script
+from agent_steps import Nodes, StartAgent, entry, hold, script, start_agent
 from bootstrap.environment.file_cache import BundleFile, describe_file
-from bootstrap.ssh.node_program import parse_message
 from bootstrap.transfer.distribute import SetUp, failure
 from foundation.errors import ClusterError, ConnectError, NodeCommandError
 from waits import until
 
+__all__ = ["start_agent"]
+
 SIZE = 3 << 20
 HALF = SIZE // 2
 SLACK = 500_000
-"""For the agents' own code and what was on its way to one that was killed."""
+"""For the agents' own code, and bytes on their way to a killed node."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> BundleFile:
 
 
 def at_half_time(nodes: Nodes, file: BundleFile) -> None:
-    """All that was let through has reached every node."""
+    """Wait until all bytes that the gate lets through have reached every node."""
     assert nodes.gate.reached.wait(20)
     reached = nodes.all[0].arriving_bytes(file)
     until(lambda: all(node.arriving_bytes(file) >= reached for node in nodes.all), "half of it does not get through")
@@ -96,7 +96,7 @@ def test_killed_at_any_time(tmp_path_factory: pytest.TempPathFactory, file: Bund
         assert all(node.has(file) for number, node in enumerate(nodes.all) if number not in victims)
 
 
-def test_who_joins_late_takes_from_the_others(tmp_path: Path, file: BundleFile) -> None:
+def test_a_late_node_takes_from_the_others(tmp_path: Path, file: BundleFile) -> None:
     with Nodes(tmp_path, 3, gate_bytes=HALF) as nodes:
         first, second, late = nodes.all
         nodes.start(first, second, files=(file,))
@@ -108,8 +108,8 @@ def test_who_joins_late_takes_from_the_others(tmp_path: Path, file: BundleFile) 
         assert nodes.uploaded_bytes() < SIZE + SLACK
 
 
-def test_who_lacks_nothing_helps_out(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
-    """Before the uplink is used, and only then."""
+def test_a_complete_node_serves_the_others(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
+    """It is woken before the uplink is used, and only once."""
     with Nodes(tmp_path, 3) as nodes:
         idle, taker, other = nodes.all
         hold(idle.home, file.path.read_bytes(), file.name)
@@ -121,8 +121,8 @@ def test_who_lacks_nothing_helps_out(tmp_path: Path, file: BundleFile, small: Bu
         assert len(idle.channels) == 1
 
 
-def test_each_takes_what_it_lacks_from_whom_it_can(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
-    """The first has the big one already: the uplink carries the small one alone, though it comes first."""
+def test_nodes_exchange_different_files(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
+    """The first node has the big file already: the uplink carries only the small one."""
     with Nodes(tmp_path, 3) as nodes:
         has, taker, other = nodes.all
         hold(has.home, file.path.read_bytes(), file.name)
@@ -134,15 +134,21 @@ def test_each_takes_what_it_lacks_from_whom_it_can(tmp_path: Path, file: BundleF
         assert nodes.uploaded_bytes() < SLACK
 
 
-def test_disk_full(tmp_path: Path, file: BundleFile) -> None:
+@pytest.mark.parametrize("full", [0, 1])
+def test_a_full_disk(tmp_path: Path, file: BundleFile, full: int) -> None:
     with Nodes(tmp_path, 3) as nodes:
-        nodes.all[0].limit = "ulimit -f 1000"
+        nodes.all[full].limit = "ulimit -f 1000"
         nodes.start(*nodes.all, files=(file,))
-        errors = nodes.join()
-        assert list(errors) == ["node-0"]
-        assert "node-0" in str(errors["node-0"])
-        assert "File too large" in str(errors["node-0"])
-        assert [node.has(file) for node in nodes.all] == [False, True, True]
+        [(name, error)] = nodes.join().items()
+        assert name == f"node-{full}"
+        assert f"{name}: " in str(error)
+        assert "File too large" in str(error)
+        assert [node.has(file) for node in nodes.all] == [number != full for number in range(3)]
+        assert not any((nodes.all[full].home / ".cluster" / "files").rglob("*.bin"))
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.start(*nodes.all, files=(file,))
+        assert nodes.join() == {}
+        assert all(node.has(file) for node in nodes.all)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
@@ -167,7 +173,7 @@ def test_damaged_on_this_machine(tmp_path: Path, file: BundleFile, damage: str) 
         assert all(node.has(file) for node in nodes.all)
 
 
-def test_what_a_profile_prints_is_no_message(tmp_path: Path, small: BundleFile) -> None:
+def test_output_of_a_profile_is_ignored(tmp_path: Path, small: BundleFile) -> None:
     with Nodes(tmp_path, 1) as nodes:
         nodes.all[0].profile = "echo Welcome; echo 7; echo {; echo; echo '[1]'"
         nodes.start(*nodes.all, files=(small,))
@@ -194,14 +200,12 @@ def test_no_such_python(tmp_path: Path) -> None:
         ("exit 1", 1, []),
         ("kill -9 $$", 137, ["Killed"]),
         ("cat; pwd -P; false", 1, ["HOME"]),
-        ("sleep 60 & exit 4", 4, []),  # what is left running holds nothing up
-        (": >begun; exec sleep 60", -9, ["(it said nothing for 0.2 s, and was ended)"]),
+        ("sleep 60 & exit 4", 4, []),  # without waiting for background processes
+        (": >begun; exec sleep 60", -9, ["(killed after 0.2 s without output)"]),
     ],
 )
-def test_a_script_that_fails(
-    home: Path, start: Callable[..., RawAgent], text: str, code: int, lines: list[str]
-) -> None:
-    agent = start(home, tasks=[script(text, silence_s=0.2 if "begun" in text else 60)])
+def test_failing_scripts(home: Path, start_agent: StartAgent, text: str, code: int, lines: list[str]) -> None:
+    agent = start_agent(home, tasks=[script(text, silence_s=0.2 if "begun" in text else 60)])
     failed = agent.hear("listening", "arrived", "begun", "failed")
     shown = [str(home.resolve()) if line == "HOME" else line for line in lines]
     assert (failed["what"], failed["exit_code"], failed["output"]) == ("a script", code, shown)
@@ -213,23 +217,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., RawAgent]]:
-    agents: list[RawAgent] = []
-
-    def start_agent(home: Path, *files: dict[str, Any], **options: Any) -> RawAgent:
-        agents.append(RawAgent(home, *files, **options))
-        return agents[-1]
-
-    yield start_agent
-    for agent in agents:
-        agent.end()
-
-
-def test_scripts_run_in_order_until_one_fails(home: Path, start: Callable[..., RawAgent]) -> None:
+def test_scripts_run_in_order_until_one_fails(home: Path, start_agent: StartAgent) -> None:
     texts = ["echo a >>log", "echo b >>log", "echo c >>log; false", "echo d >>log"]
     tasks = [script(text) for text in texts]
-    agent = start(home, tasks=tasks)
+    agent = start_agent(home, tasks=tasks)
     agent.hear("listening", "arrived")
     assert [agent.hear("begun") for _ in range(3)] == [0, 1, 2]
     agent.hear("failed")
@@ -237,16 +228,16 @@ def test_scripts_run_in_order_until_one_fails(home: Path, start: Callable[..., R
 
 
 @pytest.mark.parametrize("when", ["before the order", "locked out", "before the peers", "in an upload", "done"])
-def test_it_ends_when_its_stdin_does(home: Path, start: Callable[..., RawAgent], when: str) -> None:
+def test_an_agent_ends_with_its_stdin(home: Path, start_agent: StartAgent, when: str) -> None:
     data = b"x" * (1 << 20)
-    other = start(home)
+    other = start_agent(home)
     other.hear("listening", "arrived", "done")
     if when == "done":
         assert other.hang_up() == 0
         return
     if when != "locked out":
         other.hang_up()
-    agent = start(home, entry(data))
+    agent = start_agent(home, entry(data))
     if when in ("before the peers", "in an upload"):
         agent.hear("listening")
     if when == "in an upload":
@@ -257,18 +248,19 @@ def test_it_ends_when_its_stdin_does(home: Path, start: Callable[..., RawAgent],
     assert not list(home.glob(".cluster/files/*"))
 
 
-def test_a_script_is_not_cut_short(home: Path, start: Callable[..., RawAgent]) -> None:
-    """By the end of the user's machine; and the next command waits for it, even when the agent itself was killed."""
+def test_a_running_script_finishes(home: Path, start_agent: StartAgent) -> None:
+    """Neither the end of stdin nor a killed agent ends it, and the next command waits for it."""
     for kill_it in (False, True):
-        agent = start(home, tasks=[script("echo begun >log; while [ ! -e go ]; do sleep 0.05; done; echo whole >>log")])
+        agent = start_agent(
+            home, tasks=[script("echo begun >log; while [ ! -e go ]; do sleep 0.05; done; echo whole >>log")]
+        )
         agent.hear("listening", "arrived", "begun")
         until(lambda: (home / "log").exists() and (home / "log").read_text() == "begun\n", "it does not begin")
-        assert agent.process.stdin is not None
         if kill_it:
             agent.send(signal.SIGKILL)
         else:
-            agent.process.stdin.close()
-        later = start(home, tasks=[script("echo after >>log")])
+            agent.shutdown_write()
+        later = start_agent(home, tasks=[script("echo after >>log")])
         (home / "go").touch()
         later.hear("listening", "arrived", "begun", "done")
         assert (home / "log").read_text() == "begun\nwhole\nafter\n"
@@ -278,76 +270,64 @@ def test_a_script_is_not_cut_short(home: Path, start: Callable[..., RawAgent]) -
             (home / name).unlink()
 
 
-def test_what_a_script_leaves_running_locks_nobody_out(home: Path, start: Callable[..., RawAgent]) -> None:
-    agent = start(home, tasks=[script("sleep 60 >/dev/null 2>&1 & echo $! >pid")])
+def test_background_processes_do_not_hold_the_lock(home: Path, start_agent: StartAgent) -> None:
+    agent = start_agent(home, tasks=[script("sleep 60 >/dev/null 2>&1 & echo $! >pid")])
     agent.hear("listening", "arrived", "begun", "done")
     agent.hang_up()
-    start(home, lock_timeout_s=0.1).hear("listening")
+    start_agent(home, lock_timeout_s=0.1).hear("listening")
     os.kill(int((home / "pid").read_text()), signal.SIGKILL)
 
 
-def test_another_set_up_of_this_node(home: Path, start: Callable[..., RawAgent]) -> None:
-    running = start(home, entry(b"some"))
+def test_set_ups_of_a_node_exclude_each_other(home: Path, start_agent: StartAgent) -> None:
+    running = start_agent(home, entry(b"some"))
     running.hear("listening")
-    locked_out = start(home, lock_timeout_s=0.1)
+    locked_out = start_agent(home, lock_timeout_s=0.1)
     assert "another set-up of this node" in locked_out.hear("failed")["what"]
     assert locked_out.process.wait() == 1
-    waiting = start(home)
+    waiting = start_agent(home)
     running.send()
     waiting.hear("listening")
 
 
 @pytest.mark.parametrize("said", [b"garbage\n", b"\xff\xfe\n", b"[1, 2]x\n", b"7\n", b"\n"])
-def test_garbage_on_the_control_channel(home: Path, start: Callable[..., RawAgent], said: bytes) -> None:
-    agent = start(home, entry(b"some"))
+def test_invalid_control_messages(home: Path, start_agent: StartAgent, said: bytes) -> None:
+    agent = start_agent(home, entry(b"some"))
     agent.hear("listening")
-    agent.write(said)
-    assert "no message" in agent.hear("failed")["what"]
+    agent.sendall(said)
+    assert "not a message" in agent.hear("failed")["what"]
     assert agent.process.wait() == 1
     assert agent.errors() == ""
 
 
-def test_a_home_that_cannot_be_written(home: Path, start: Callable[..., RawAgent]) -> None:
+def test_an_unwritable_home(home: Path, start_agent: StartAgent) -> None:
     home.mkdir()
     (home / ".cluster").write_text("a file")
-    assert start(home).hear("failed")["what"].startswith(str(home))
+    assert start_agent(home).hear("failed")["what"].startswith(str(home))
 
 
-def test_it_says_regularly_that_it_is_there(home: Path) -> None:
-    agent = RawAgent(home, entry(b"some"))
-    try:
-        assert agent.process.stdout is not None
-        agent.hear("listening")
-        until(lambda: "alive" in str(agent._said.queue), "it is silent")
-    finally:
-        agent.end()
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [(b'{"done": true}', {"done": True}), (b"Welcome", None), (b"7", None), (b"", None), (b"\xff", None)],
-)
-def test_parse_message(line: bytes, message: dict[str, Any] | None) -> None:
-    assert parse_message(line) == message
+def test_an_agent_sends_signs_of_life(home: Path, start_agent: StartAgent) -> None:
+    agent = start_agent(home, entry(b"some"))
+    agent.hear("listening")
+    assert "alive" in agent.read_message()
 
 
 @pytest.mark.parametrize(
     ("said", "text", "hint"),
     [
         ({"what": "x: No space left on device", "exit_code": None, "output": []}, "node-1: x: No space", "free some"),
-        ({"what": "x", "exit_code": None, "output": []}, "node-1: x", "the same command again"),
+        ({"what": "x", "exit_code": None, "output": []}, "node-1: x", "run the command again"),
         ({"what": "s", "exit_code": 2, "output": ["a", "b"]}, "exit code 2 from: s\n  | a\n  | b", None),
         ({"what": "s", "exit_code": -9, "output": []}, "killed by signal 9: s\n  | (it printed nothing)", None),
     ],
 )
-def test_what_is_told_of_a_failure(said: dict[str, Any], text: str, hint: str | None) -> None:
+def test_failure_reports(said: dict[str, Any], text: str, hint: str | None) -> None:
     error = failure("node-1", said)
     assert text in error.message
     assert (error.hint or "").startswith(hint or "")
 
 
-def test_nothing_is_left_of_an_agent(home: Path, start: Callable[..., RawAgent]) -> None:
-    agent = start(home, tasks=[script("exit 0")])
+def test_an_agent_leaves_no_children(home: Path, start_agent: StartAgent) -> None:
+    agent = start_agent(home, tasks=[script("exit 0")])
     agent.hear("listening", "arrived", "begun", "done")
     children = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/children").read_text()
     assert children == ""

@@ -1,4 +1,4 @@
-"""Where nodes have their files from: real agents, a package index over HTTP, and this machine."""
+"""The sources of nodes' files: real agents, a package index over HTTP, and this machine."""
 
 import random
 import threading
@@ -14,8 +14,7 @@ from bootstrap.config import Distribute, Fetch
 from bootstrap.environment.file_cache import BundleFile, describe_file
 from bootstrap.transfer.distribute import Distribution
 from bootstrap.transfer.sources import Sources
-from cluster.config import parse_config
-from foundation.errors import ClusterError, ConfigError, ConnectError
+from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event, silent
 from index_server import Index, make_wheel, serve_index
 from waits import until
@@ -40,13 +39,13 @@ def index(folder: Path) -> Iterator[Index]:
 
 @pytest.fixture
 def own(folder: Path) -> BundleFile:
-    """A file that lies here, and nowhere else."""
+    """A file that only this machine has."""
     return describe_file(folder / "own.bin")
 
 
 @pytest.fixture
 def wheel(folder: Path, index: Index, tmp_path: Path) -> BundleFile:
-    """A wheel that is in the index, and not here."""
+    """A wheel that only the index has."""
     described = describe_file(folder / "thing-1.0-py3-none-any.whl")
     path = tmp_path / "cache" / described.name
     return replace(described, path=path, urls=(f"{index.url}/files/{described.name}",))
@@ -63,7 +62,7 @@ def make_nodes(
 
 
 def asked_bytes(index: Index) -> int:
-    """What nodes have asked the index for, but for their probes; what this machine asks for has no range."""
+    """The bytes that nodes requested, without their probes; requests of this machine have no range."""
     total = 0
     for wanted in index.asked_for(".whl"):
         first, _, last = wanted.removeprefix("bytes=").partition("-")
@@ -91,7 +90,7 @@ def test_the_first_node_takes_wheels_from_the_index(
     assert events == []
 
 
-def test_what_is_here_already_is_uploaded(tmp_path: Path, index: Index, wheel: BundleFile, folder: Path) -> None:
+def test_cached_wheels_are_uploaded(tmp_path: Path, index: Index, wheel: BundleFile, folder: Path) -> None:
     wheel.path.parent.mkdir()
     wheel.path.write_bytes((folder / wheel.name).read_bytes())
     nodes, _ = make_nodes(tmp_path, 2)
@@ -103,10 +102,10 @@ def test_what_is_here_already_is_uploaded(tmp_path: Path, index: Index, wheel: B
     assert index.asked == []
 
 
-def test_nodes_without_a_way_out_get_wheels_through_this_machine(
+def test_nodes_without_internet_get_wheels_from_this_machine(
     tmp_path: Path, index: Index, wheel: BundleFile, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the nodes the index is silent: it takes longer than they wait, and this machine waits for it."""
+    """The index answers later than the nodes wait, but this machine waits longer."""
     monkeypatch.setattr("bootstrap.transfer.sources.PROBE_S", 0.2)
     index.delay_s = 0.6
     other = describe_file(make_wheel(folder, "other-1.0-py3-none-any.whl", {"x": b"x"}))
@@ -122,10 +121,10 @@ def test_nodes_without_a_way_out_get_wheels_through_this_machine(
     assert len(index.asked_for("other-1.0-py3-none-any.whl")) == 1  # it is not tried again in vain
 
 
-def test_what_the_index_gives_a_node_is_damaged(
+def test_a_damaged_wheel_from_the_index(
     tmp_path: Path, index: Index, wheel: BundleFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node says so; what this machine is given is damaged as well."""
+    """The node reports it; the download to this machine is damaged as well."""
     monkeypatch.setattr("bootstrap.environment.package_index.FIRST_PAUSE_S", 0.01)
     index.flip = True
     nodes, events = make_nodes(tmp_path, 1)
@@ -138,10 +137,10 @@ def test_what_the_index_gives_a_node_is_damaged(
     assert not wheel.path.exists()
 
 
-def test_a_first_node_that_dies_on_the_way_is_taken_over_from(
+def test_the_second_node_takes_over_from_a_dead_first_one(
     tmp_path: Path, index: Index, wheel: BundleFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index answers nobody before it is dead."""
+    """The index answers only after the first node's death."""
     is_dead, find_file = threading.Event(), index.find_file
 
     def wait_and_find(path: str) -> bytes | None:
@@ -176,10 +175,9 @@ def test_each_node_takes_wheels_from_the_index(
 
 
 @pytest.mark.parametrize(
-    ("options", "key"),
-    [({"distribute": "pypi"}, 'distribute = "pypi"'), ({"fetch": "head"}, 'fetch = "head"')],
+    ("options", "key"), [({"distribute": "pypi"}, 'distribute = "pypi"'), ({"fetch": "head"}, 'fetch = "head"')]
 )
-def test_an_index_that_nodes_cannot_use(
+def test_an_index_that_refuses_nodes(
     tmp_path: Path, index: Index, wheel: BundleFile, options: dict[str, Any], key: str
 ) -> None:
     index.refusal = (403, b"")
@@ -188,21 +186,9 @@ def test_an_index_that_nodes_cannot_use(
         nodes.start(*nodes.all, files=(wheel,))
         (error,) = nodes.join().values()
     assert isinstance(error, ClusterError)
-    assert error.message.startswith(f"node-0: [bootstrap] {key}, and {wheel.name} could not be taken from there: ")
+    assert error.message.startswith(
+        f"node-0: [bootstrap] {key}, and {wheel.name} could not be fetched from the index: "
+    )
     assert "HTTP 403" in error.message
     assert error.hint is not None
     assert error.hint.startswith("set [bootstrap] ")
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"distribute": "s3"}, 'bootstrap.distribute = "s3": '),
-        ({"distribute": "ftp"}, 'bootstrap.distribute = "ftp": '),
-        ({"fetch": "there"}, 'bootstrap.fetch = "there": '),
-    ],
-)
-def test_what_cluster_toml_may_not_say(keys: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        parse_config({"name": "demo", "bootstrap": keys}, source="cluster.toml")
-    assert raised.value.message.startswith(f"cluster.toml: {said}")

@@ -1,4 +1,4 @@
-"""Who takes from whom: by tables, and by playing whole distributions in which nodes come and die."""
+"""Which node takes from which: by tables, and by simulated distributions in which nodes join and die."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ def test_choose_candidates(members: list[Peer], missing: str, lost: str, chosen:
     assert names(choose_candidates(members, missing, lost=gone)) == chosen
 
 
-def test_only_one_is_fed_at_a_time() -> None:
+def test_one_node_is_fed_at_a_time() -> None:
     peers = Peers()
     one, two, three = member("1"), member("2"), member("3")
     assert peers.feed(one, "a", asked=()) is None
@@ -53,7 +53,7 @@ def test_only_one_is_fed_at_a_time() -> None:
 
 @dataclass
 class Playing:
-    """A node as agent.py is: takes its files in its own order, each from whom it was told of first, or just now."""
+    """A node like agent.py: takes its files in order, each from its first peers or the peer that it was sent to."""
 
     member: Peer
     wanted: list[str]
@@ -66,7 +66,7 @@ class Playing:
 
 
 class Play:
-    """A distribution, in which every step is one that could come next."""
+    """A simulated distribution; each call is one possible step."""
 
     def __init__(self) -> None:
         self.peers = Peers()
@@ -84,7 +84,7 @@ class Play:
             self.peers.lose(node.member)
 
     def step(self, node: Playing) -> bool:
-        """Whether it got on."""
+        """Whether the node made progress."""
         if node.dead or not node.wanted:
             return False
         file = node.wanted[0]
@@ -96,7 +96,7 @@ class Play:
             if file in upstream.has:
                 return self.have(node, file)
             if file in upstream.wanted:
-                return False  # it says that it is still there
+                return False  # it sends signs of life
         asked = node.asked.setdefault(file, set(node.first))
         node.told = self.peers.feed(node.member, file, asked=asked)
         if node.told is None:
@@ -118,7 +118,7 @@ FILES = st.permutations("abc").flatmap(lambda files: st.integers(0, 3).map(lambd
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(FILES, st.sets(st.sampled_from("abc"))), min_size=1, max_size=7), st.randoms())
-def test_nobody_ever_waits_in_a_ring(nodes: list[tuple[list[str], set[str]]], chance: object) -> None:
+def test_no_cycle_of_waiting_nodes(nodes: list[tuple[list[str], set[str]]], chance: object) -> None:
     pick = chance.choice  # type: ignore[attr-defined]
     play = Play()
     coming = list(enumerate(nodes))
@@ -142,7 +142,7 @@ def test_nobody_ever_waits_in_a_ring(nodes: list[tuple[list[str], set[str]]], ch
 
 
 @given(st.lists(FILES.filter(len), min_size=1, max_size=9), st.randoms())
-def test_while_nobody_dies_everything_is_uploaded_once(wanted: list[list[str]], chance: object) -> None:
+def test_without_deaths_files_are_uploaded_once(wanted: list[list[str]], chance: object) -> None:
     play = Play()
     for number, files in enumerate(wanted):
         play.join(number, files, set())

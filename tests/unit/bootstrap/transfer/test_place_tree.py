@@ -1,4 +1,4 @@
-"""What place_tree.py, in a process of its own, makes of what arrives."""
+"""Trees that place_tree.py places, in its own process."""
 
 import errno
 import gzip
@@ -29,7 +29,7 @@ CONTENTS = st.one_of(st.sampled_from([b"", b"same", b"#!/bin/sh\n", b"x" * 70_00
 
 @st.composite
 def trees(draw: st.DrawFn) -> Tree:
-    """Files, some executable, and empty folders, where no file stands in the way of another."""
+    """Files, some executable, and empty folders, without conflicting paths."""
     paths = draw(st.lists(st.lists(NAMES, min_size=1, max_size=3).map(tuple), max_size=8, unique=True))
     above = {path[:count] for path in paths for count in range(1, len(path))}
     leaves = ["/".join(path) for path in paths if path not in above]
@@ -46,8 +46,8 @@ def node(tmp_path: Path) -> Iterator[NodeDir]:
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(first=trees(), second=trees(), shared=trees())
-def test_what_is_placed_is_what_was_sent(node: NodeDir, first: Tree, second: Tree, shared: Tree) -> None:
-    """One after the other on the same node, each from what is there."""
+def test_a_placed_tree_equals_the_sent_tree(node: NodeDir, first: Tree, second: Tree, shared: Tree) -> None:
+    """One after the other on the same node."""
     both = tree_of({f"{name}/{file.path}": file.source for name in ("x", "y") for file in shared.files})  # type: ignore[misc]
     for tree in (first, second, shared, both):
         assert node.send(tree, keep=tuple(node.trees())) == {}
@@ -84,14 +84,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("data", WRONG.values(), ids=WRONG.keys())
-def test_an_archive_that_is_wrong_leaves_nothing(node: NodeDir, data: bytes) -> None:
+def test_an_invalid_archive_leaves_nothing(node: NodeDir, data: bytes) -> None:
     refuse(node, data)
     assert [path.name for path in node.home.parent.iterdir()] == ["home"]
     assert not Path("/tmp/escaped").exists()
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
-def test_what_is_neither_a_file_nor_a_folder_is_not_made(node: NodeDir, kind: bytes) -> None:
+def test_only_files_and_folders_are_unpacked(node: NodeDir, kind: bytes) -> None:
     refuse(node, archive_of(("a", b""), kind=kind))
 
 
@@ -172,7 +172,7 @@ print(count)
 """
 
 
-def test_killed_at_every_step_the_next_run_makes_good(node: NodeDir) -> None:
+def test_a_run_killed_at_any_step_is_repaired(node: NodeDir) -> None:
     first = tree_of({"a": b"1", "b/c": b"2"}, executable=("a",))
     second = tree_of({"a": b"1", "b/d": b"2", "b/e": b"2", "f": b"3"})
     orders, wanted = [], {}
@@ -188,12 +188,12 @@ def test_killed_at_every_step_the_next_run_makes_good(node: NodeDir) -> None:
 
 
 def send_at(node: NodeDir, tree: Tree, second: int, keep: tuple[str, ...] = ()) -> None:
-    """Place a tree, as if so many seconds after 1970."""
+    """Place a tree at a time in seconds after 1970."""
     assert node.send(tree, keep=keep) == {}
     os.utime(node.path(tree) / ".complete", (second, second))
 
 
-def test_old_trees_go_but_not_those_in_use_or_wanted(node: NodeDir) -> None:
+def test_old_trees_are_removed_unless_used_or_wanted(node: NodeDir) -> None:
     made = [tree_of({"n": str(index).encode()}) for index in range(9)]
     wanted = (made[0].digest,)
     for index, tree in enumerate(made[:4]):
@@ -229,7 +229,7 @@ def kept(node: NodeDir, made: list[Tree]) -> list[int]:
         (lambda tree: (tree / ".complete").unlink(), True),
     ],
 )
-def test_what_a_job_has_written_is_not_removed(node: NodeDir, write: Callable[[Path], None], *, stays: bool) -> None:
+def test_files_written_by_a_job_are_kept(node: NodeDir, write: Callable[[Path], None], *, stays: bool) -> None:
     made = [tree_of({"n": str(index).encode()}, "logs") for index in range(6)]
     send_at(node, made[0], 0)
     time.sleep(0.02)  # file systems' clocks tick every 4 ms
@@ -239,7 +239,7 @@ def test_what_a_job_has_written_is_not_removed(node: NodeDir, write: Callable[[P
     assert node.path(made[0]).is_dir() is stays
 
 
-def test_a_tree_in_place_needs_no_archive_and_archives_go_when_they_are_not_needed(node: NodeDir) -> None:
+def test_archives_are_removed_after_use(node: NodeDir) -> None:
     task = node.accept(tree_of({"a": b"1"}))
     assert node.placer.place(node.home, task) == {}
     assert (node.home / task["archive"]).exists()  # others may still be taking it from here
@@ -251,7 +251,7 @@ def test_a_tree_in_place_needs_no_archive_and_archives_go_when_they_are_not_need
     assert node.placer.place(node.home, task) == {}
 
 
-def test_forgotten_archives_go_after_a_day(node: NodeDir) -> None:
+def test_abandoned_archives_are_removed_after_a_day(node: NodeDir) -> None:
     forgotten = node.home / node.accept(tree_of({"a": b"1"}))["archive"]
     wheel = node.home / "files" / "0123" / "numpy-1.23-none-any.whl"
     wheel.parent.mkdir()

@@ -1,25 +1,24 @@
-"""What [bootstrap] sync and exclude choose, and how it is read."""
+"""The files that [bootstrap] sync and exclude select, and how they are read."""
 
 import hashlib
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bootstrap.transfer.sync import Found, find_files, read_found
+from bootstrap.transfer.sync import Found, find_beside, find_files, read_found
 from bootstrap.transfer.tree import Tree
-from cluster.config import parse_config
 from foundation.errors import ClusterError, ConfigError
 from foundation.progress import Event, silent
 from node_dir import NodeDir, content_of, start_placer, wanted_content
 
 
 def fill(root: Path, *paths: str) -> Path:
-    """Files with their own paths as content; what ends with / is a folder."""
+    """Write files with their own paths as content; a path that ends with / is a folder."""
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         if path.endswith("/"):
@@ -68,7 +67,7 @@ MY = ["my/data/a.rec", "my/data/b.txt", "my/logs/", "my/net/model.py", "my/sub/"
         (("my",), ("# not a comment is needed", "*.rec", "!.git", "!*.pyc"), MY[1:]),
     ],
 )
-def test_what_is_sent(project: Path, sync: tuple[str, ...], exclude: tuple[str, ...], chosen: list[str]) -> None:
+def test_selected_files(project: Path, sync: tuple[str, ...], exclude: tuple[str, ...], chosen: list[str]) -> None:
     found = find(project, sync, exclude)
     assert sorted([*found.files, *(f"{path}/" for path in found.folders)]) == sorted(chosen)
     assert found.left_out == []
@@ -94,7 +93,7 @@ PATTERNS += [
 
 
 @pytest.mark.parametrize("first", PATTERNS)
-def test_patterns_mean_what_they_mean_to_git(project: Path, first: str) -> None:
+def test_patterns_match_as_in_git(project: Path, first: str) -> None:
     """Every pattern, and every pair of them."""
     subprocess.run(("rm", "-r", "my/.git", "my/sub"), cwd=project, check=True)
     subprocess.run(("git", "init", "-q", "."), cwd=project, check=True)
@@ -118,14 +117,12 @@ def test_patterns_mean_what_they_mean_to_git(project: Path, first: str) -> None:
     ("sync", "exclude", "said"),
     [
         (("no-such/",), (), "there is no such file or folder in"),
-        (("data/",), ("data/",), "nothing of it would be sent: data is left out"),
-        (("my/net/model.py",), ("net",), "nothing of it would be sent: my/net is left out"),
-        ((".ssh",), (), r"nothing of it would be sent: \.ssh is left out"),
+        (("data/",), ("data/",), "nothing would be sent, since data is excluded"),
+        (("my/net/model.py",), ("net",), "nothing would be sent, since my/net is excluded"),
+        ((".ssh",), (), r"nothing would be sent, since \.ssh is excluded"),
     ],
 )
-def test_entries_of_which_nothing_would_be_sent_are_refused(
-    project: Path, sync: tuple[str, ...], exclude: tuple[str, ...], said: str
-) -> None:
+def test_empty_entries_are_refused(project: Path, sync: tuple[str, ...], exclude: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=f"bootstrap.sync.*{said}"):
         find(project, sync, exclude)
 
@@ -137,26 +134,6 @@ def test_a_whole_home_folder_is_refused(project: Path, below: str, monkeypatch: 
     with pytest.raises(ConfigError, match="your whole home folder, keys and passwords too"):
         find(project, (".",))
     assert "my/train.py" in find(project, ("my",)).files
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"sync": ["/abs"]}, r'bootstrap.sync\[0\] = "/abs": must be relative to the folder of cluster.toml'),
-        ({"sync": ["x", "~/x"]}, r"bootstrap.sync\[1\].*must be relative"),
-        ({"sync": ["../x"]}, "must lie in the folder of cluster.toml"),
-        ({"sync": ["x/../../y"]}, "must lie in the folder of cluster.toml"),
-        ({"sync": [""]}, "not a path"),
-        ({"sync": ["a\0b"]}, "not a path"),
-        ({"sync": "my/"}, "bootstrap.sync"),
-        ({"exclude": ["*.rec", "!"]}, r'bootstrap.exclude\[1\] = "!": not a pattern'),
-        ({"exclude": [""]}, "excludes nothing"),
-        ({"exclude": ["/"]}, "excludes nothing"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings: Mapping[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        parse_config({"name": "x", "bootstrap": settings}, source="cluster.toml")
 
 
 def test_links_are_followed_within_the_project(project: Path) -> None:
@@ -172,16 +149,16 @@ def test_links_are_followed_within_the_project(project: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "exclude", "said"),
     [
-        (lambda path: path.symlink_to("nowhere"), (), "is a link that leads nowhere"),
-        (lambda path: path.symlink_to("x"), (), "is a link that leads nowhere"),
-        (lambda path: path.symlink_to("../my"), (), "is a link to a folder that it lies in"),
-        (lambda path: path.symlink_to("../.ssh/id_rsa"), (), "is a link to what is left out"),
-        (lambda path: path.symlink_to("../data/big.rec"), ("data/",), "is a link to what is left out"),
+        (lambda path: path.symlink_to("nowhere"), (), "is a broken link"),
+        (lambda path: path.symlink_to("x"), (), "is a broken link"),
+        (lambda path: path.symlink_to("../my"), (), "is a link to a folder that contains it"),
+        (lambda path: path.symlink_to("../.ssh/id_rsa"), (), "is a link to an excluded path"),
+        (lambda path: path.symlink_to("../data/big.rec"), ("data/",), "is a link to an excluded path"),
         (os.mkfifo, (), "is neither a file nor a folder"),
         (lambda path: socket.socket(socket.AF_UNIX).bind(str(path)), (), "is neither a file nor a folder"),
     ],
 )
-def test_what_cannot_be_sent_and_is_not_needed_is_left_out_with_a_word(
+def test_unsendable_files_are_skipped_with_a_warning(
     project: Path, make: Callable[[Path], None], exclude: tuple[str, ...], said: str
 ) -> None:
     make(project / "my" / "x")
@@ -192,16 +169,16 @@ def test_what_cannot_be_sent_and_is_not_needed_is_left_out_with_a_word(
     assert [(event.kind, event.what) for event in events] == [("warn", f"not sent: 'my/x' {said}")]
 
 
-def test_a_link_that_leads_outside_is_refused_unless_it_is_excluded(project: Path) -> None:
+def test_a_link_to_the_outside_is_refused_unless_excluded(project: Path) -> None:
     (project / "my" / "x").symlink_to("/etc/passwd")
-    with pytest.raises(ClusterError, match="my/x' is a link that leads out of the folder") as caught:
+    with pytest.raises(ClusterError, match="my/x' is a link to '/etc/passwd', outside the folder") as caught:
         find(project, ("my",))
     assert caught.value.hint is not None
     assert "[bootstrap] exclude" in caught.value.hint
     assert "my/x" not in find(project, ("my",), ("/my/x",)).files
 
 
-def test_a_name_that_is_not_utf_8_is_refused_unless_it_is_excluded(project: Path) -> None:
+def test_a_name_that_is_not_utf_8_is_refused_unless_excluded(project: Path) -> None:
     with open(os.fsencode(project) + b"/my/b\xe9te", "w"):
         pass
     with pytest.raises(ClusterError, match=r"b\\xe9te.*not UTF-8"):
@@ -209,14 +186,14 @@ def test_a_name_that_is_not_utf_8_is_refused_unless_it_is_excluded(project: Path
     assert "my/train.py" in find(project, ("my",), ("b*te",)).files
 
 
-def test_the_name_of_the_mark_is_refused(project: Path) -> None:
+def test_the_reserved_name_is_refused(project: Path) -> None:
     fill(project, ".complete", "my/.complete")
-    with pytest.raises(ClusterError, match="this name is taken on the nodes"):
+    with pytest.raises(ClusterError, match="this name is reserved on the nodes"):
         find(project, (".",))
     assert "my/.complete" in find(project, ("my",)).files
 
 
-def test_names_that_a_shell_would_take_apart_arrive_as_they_are(project: Path) -> None:
+def test_unusual_names_arrive_unchanged(project: Path) -> None:
     names = ["$(touch pwned)", "`id`", "it's", 'a "b" c', "two\nlines", "-rf", "a;b", "é日本", " ", "\\n", "x" * 255]
     fill(project, *[f"odd/{name}" for name in names])
     (project / "odd" / "it's").chmod(0o711)
@@ -228,7 +205,7 @@ def test_names_that_a_shell_would_take_apart_arrive_as_they_are(project: Path) -
     assert {file.path for file in tree.files if file.mode == 0o755} == {"odd/it's"}
 
 
-def test_a_file_that_is_written_to_while_it_is_read_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_while_read_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = hashlib.file_digest
 
     def slow(stream: Any, name: str) -> Any:
@@ -242,8 +219,70 @@ def test_a_file_that_is_written_to_while_it_is_read_is_refused(project: Path, mo
         read(project, "my/train.py")
 
 
-def test_a_file_that_is_gone_meanwhile_is_named(project: Path) -> None:
+def test_a_vanished_file_is_an_error(project: Path) -> None:
     found = find(project, ("my",))
     (project / "my" / "train.py").unlink()
     with pytest.raises(ClusterError, match=r"my/train\.py' cannot be read: No such file"):
         read_found(found, project_dir=project, report=silent)
+
+
+# -- sync = "auto" -----------------------------------------------------------------------------------------------------
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).write_text(text)
+    return root
+
+
+def sent(project: Path, script: str, *exclude: str) -> set[str]:
+    return set(find_beside(project / script, project_dir=project, exclude=exclude).files)
+
+
+def test_auto_sends_the_folder_of_the_script(tmp_path: Path) -> None:
+    files = ["cluster.toml", "notes.txt", "a/own.py", "a/mymod.py", "a/b/deep.py", "a/.git/config", "other/x.py"]
+    files += ["a/env/pyvenv.cfg", "a/env/lib/site.py", "a/__pycache__/own.pyc"]
+    project = fill(tmp_path, *files)
+    below = {"a/own.py", "a/mymod.py", "a/b/deep.py"}
+    assert sent(project, "a/own.py") == below
+    assert sent(project, "notes.txt") == {"notes.txt", "other/x.py", *below}
+
+
+def test_auto_ignores_the_same_files_as_git(tmp_path: Path) -> None:
+    """The repository's top is above the folder of cluster.toml."""
+    paths = ["own.py", "top.log", "keep.log", "other.log", "data/a.rec", "data/b.tmp", "data/b.rec", "build/x.py"]
+    fill(tmp_path / "project", *paths, "sub/a.txt", "sub/deep/a.txt")
+    files = {
+        ".gitignore": "*.rec\n/project/top.log\nbuild/\n",
+        "project/.gitignore": "*.log\n!keep.log\nsub/*.txt\n",
+        "project/data/.gitignore": "!a.rec\n*.tmp",
+    }
+    write(tmp_path, files)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    words = ["git", "-C", str(tmp_path / "project"), "ls-files", "--others", "--exclude-standard"]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert "keep.log" in listed
+    assert sent(tmp_path / "project", "own.py") == set(listed)
+
+
+def test_exclude_overrides_gitignore(tmp_path: Path) -> None:
+    project = write(fill(tmp_path, "own.py", "a.log", "b.log", "big.bin"), {".gitignore": "*.log\n"})
+    assert sent(project, "own.py", "big.bin", "!a.log") == {".gitignore", "own.py", "a.log"}
+
+
+def test_auto_skips_unsendable_files(tmp_path: Path) -> None:
+    project = write(fill(tmp_path / "project", "own.py"), {".gitignore": "\0[[["})
+    (project / "outside").symlink_to("/etc/hosts")
+    found = find_beside(project / "own.py", project_dir=project, exclude=())
+    assert set(found.files) == {"own.py", ".gitignore"}
+    [said] = found.left_out
+    assert "outside" in said
+
+
+def test_auto_does_not_send_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, "own.py", "diary.txt", "code/own.py", "code/mymod.py")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = find_beside(tmp_path / "own.py", project_dir=tmp_path, exclude=())
+    assert set(found.files) == {"own.py"}
+    assert "home folder" in found.left_out[0]
+    assert sent(tmp_path, "code/own.py") == {"code/own.py", "code/mymod.py"}

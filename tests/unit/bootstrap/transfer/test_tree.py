@@ -1,4 +1,4 @@
-"""Trees, and the archives in which they travel."""
+"""Trees and their archives."""
 
 import os
 import tarfile
@@ -14,7 +14,7 @@ from foundation.errors import ClusterError
 from node_dir import tree_of
 
 
-def test_a_digest_names_content_paths_and_modes_and_nothing_else() -> None:
+def test_a_digest_covers_content_paths_and_modes() -> None:
     tree = tree_of({"a": b"1", "b/c": b"2"}, "d")
     assert tree.digest == tree_of({"b/c": b"2", "a": b"1"}, "d").digest
     others = [
@@ -27,7 +27,7 @@ def test_a_digest_names_content_paths_and_modes_and_nothing_else() -> None:
     assert len({tree.digest, *(other.digest for other in others)}) == 6
 
 
-def test_the_same_tree_is_the_same_bytes_compressed(tmp_path: Path) -> None:
+def test_archives_are_reproducible(tmp_path: Path) -> None:
     tree = tree_of({"a": b"all work and no play\n" * 5000}, "empty")
     (tmp_path / "again").mkdir()
     first, again = write_archive(tree, tmp_path), write_archive(tree, tmp_path / "again")
@@ -36,7 +36,7 @@ def test_the_same_tree_is_the_same_bytes_compressed(tmp_path: Path) -> None:
 
 
 def tree_with(path: Path) -> Tree:
-    """A tree of one file, of which `path` had b"abc" when it was looked at."""
+    """A tree of one file, `path`, which had the content b"abc"."""
     file = tree_of({"x.rec": b"abc"}).files[0]
     return make_tree([TreeFile(path=file.path, sha256=file.sha256, size_bytes=3, mode=0o644, source=path)])
 
@@ -44,13 +44,13 @@ def tree_with(path: Path) -> Tree:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda path: path.write_bytes(b"abd"), "its content is another now"),
+        (lambda path: path.write_bytes(b"abd"), "its content has changed"),
         (lambda path: path.write_bytes(b"ab"), "it is shorter now"),
         (lambda _: None, "No such file or directory"),
         (Path.mkdir, "Is a directory"),
     ],
 )
-def test_a_file_that_changed_meanwhile_is_not_sent(tmp_path: Path, change: Callable[[Path], object], said: str) -> None:
+def test_a_changed_file_is_refused(tmp_path: Path, change: Callable[[Path], object], said: str) -> None:
     change(tmp_path / "x")
     with pytest.raises(ClusterError, match=rf"'x\.rec' has changed.*{said}") as caught:
         write_archive(tree_with(tmp_path / "x"), tmp_path)
@@ -58,7 +58,7 @@ def test_a_file_that_changed_meanwhile_is_not_sent(tmp_path: Path, change: Calla
     assert caught.value.hint.startswith("run the command again")
 
 
-def test_what_is_appended_to_a_file_meanwhile_is_not_sent(tmp_path: Path) -> None:
+def test_appended_bytes_are_not_sent(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abcdef")
     with tarfile.open(write_archive(tree_with(tmp_path / "x"), tmp_path).path) as archive:
         stream = archive.extractfile("x.rec")
@@ -67,7 +67,7 @@ def test_what_is_appended_to_a_file_meanwhile_is_not_sent(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("in_the_way", [".", "archives"])
-def test_a_folder_that_takes_no_archives_is_named(tmp_path: Path, in_the_way: str) -> None:
+def test_an_unwritable_archive_folder_is_an_error(tmp_path: Path, in_the_way: str) -> None:
     cache = tmp_path / "cache"
     (cache / in_the_way).parent.mkdir(exist_ok=True)
     (cache / in_the_way).touch()
@@ -76,7 +76,7 @@ def test_a_folder_that_takes_no_archives_is_named(tmp_path: Path, in_the_way: st
         archives.write(tree)
 
 
-def test_all_nodes_get_the_same_archive_which_goes_with_the_command(tmp_path: Path) -> None:
+def test_archives_are_shared_and_removed_at_the_end(tmp_path: Path) -> None:
     tree, other = tree_of({"a": b"1"}), tree_of({"c": b"3"})
     folder = tmp_path / "archives"
     for name, age_s in (("of one that was killed", 90_000), ("of another command", 10)):

@@ -1,4 +1,4 @@
-"""Files from URLs, as nodes take them: a real server over HTTP, which breaks off, refuses and lies."""
+"""Nodes' downloads from a real HTTP server, which breaks off, refuses and sends wrong bytes."""
 
 import hashlib
 import random
@@ -40,7 +40,7 @@ def assert_whole(arriving: Any) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["none", "failing", "cutting", "no ranges", "no ranges, cutting"])
-def test_a_file_arrives_whole_whatever_the_server_does(tmp_path: Path, index: Index, trouble: str) -> None:
+def test_downloads_survive_server_faults(tmp_path: Path, index: Index, trouble: str) -> None:
     index.failing = 3 if trouble == "failing" else 0
     index.cutting = 3 if "cutting" in trouble else 0
     index.ranges = "no ranges" not in trouble
@@ -52,7 +52,7 @@ def test_a_file_arrives_whole_whatever_the_server_does(tmp_path: Path, index: In
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_what_is_there_already_is_not_taken_again(tmp_path: Path, index: Index, *, ranges: bool) -> None:
+def test_downloads_resume(tmp_path: Path, index: Index, *, ranges: bool) -> None:
     index.ranges = ranges
     begun = arrive(tmp_path / "home")
     begun.append(DATA[:70_001], 0)
@@ -64,13 +64,13 @@ def test_what_is_there_already_is_not_taken_again(tmp_path: Path, index: Index, 
         assert index.asked_for(NAME) == ["bytes=70001-99999"]
 
 
-def test_the_next_url_is_tried_and_what_came_is_kept(tmp_path: Path, index: Index) -> None:
+def test_the_next_url_is_tried(tmp_path: Path, index: Index) -> None:
     arriving = arrive(tmp_path / "home")
     urls.fetch([f"{index.url}/files/none.whl", "file:///etc/passwd", f"{index.url}/files/{NAME}"], arriving)
     assert_whole(arriving)
 
 
-def test_what_came_is_damaged(tmp_path: Path, index: Index) -> None:
+def test_a_damaged_download_starts_again(tmp_path: Path, index: Index) -> None:
     index.flip = True
     arriving = arrive(tmp_path / "home")
     with pytest.raises(store.Damaged):
@@ -89,9 +89,7 @@ def test_what_came_is_damaged(tmp_path: Path, index: Index) -> None:
         ((503, b""), "HTTP 503 Service Unavailable"),
     ],
 )
-def test_a_refusal_is_told_without_the_secret_in_the_url(
-    tmp_path: Path, index: Index, refusal: tuple[int, bytes], said: str
-) -> None:
+def test_errors_hide_the_secret_in_the_url(tmp_path: Path, index: Index, refusal: tuple[int, bytes], said: str) -> None:
     index.refusal = refusal
     with pytest.raises(urls.Unreachable) as raised:
         urls.fetch([f"{index.url}/files/{NAME}?X-Amz-Signature=secret"], arrive(tmp_path / "home"))
@@ -99,14 +97,14 @@ def test_a_refusal_is_told_without_the_secret_in_the_url(
     assert len(index.asked_for("secret")) == (urls.TRIES if refusal[0] == 503 else 1)
 
 
-def test_a_server_that_never_answers_is_given_up_when_it_is_probed(tmp_path: Path) -> None:
+def test_a_probe_gives_up_on_a_silent_server(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/files/{NAME}"
         with pytest.raises(urls.Unreachable, match=r"no answer in 0\.1 s|timed out"):
             urls.fetch([address], arrive(tmp_path / "home"), 0.1)
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_a_closed_port(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(urls.Unreachable, match="Connection refused"):

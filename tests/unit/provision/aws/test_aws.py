@@ -1,4 +1,4 @@
-"""AWS's refusals in our words, from botocore's own exceptions."""
+"""Our messages and hints for botocore's exceptions."""
 
 import io
 import socket
@@ -11,7 +11,6 @@ import botocore.credentials
 import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import (
-    ClientError,
     ConfigParseError,
     ConnectTimeoutError,
     CredentialRetrievalError,
@@ -27,6 +26,7 @@ from botocore.exceptions import (
     UnauthorizedSSOTokenError,
 )
 from moto import mock_aws
+from mypy_boto3_ec2 import EC2Client
 
 from foundation.errors import AwsError
 from foundation.thread_pool import run_in_thread
@@ -34,7 +34,7 @@ from provision.aws.clients import aws_errors, find_credentials, make_clients
 from provision.aws.error_hints import NOT_AWS, RETRY_CODES
 from provision.describe import describe_cluster
 from provision.membership import KnownInstances
-from provision_world import World, make_config
+from provision_world import World, aws_error, listening, make_config
 
 WITH_MFA = """
 [profile base]
@@ -58,14 +58,16 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
+def failing_read(ec2: EC2Client) -> AwsError:
+    with pytest.raises(AwsError) as caught:
+        describe_cluster(ec2, name="demo", known=KnownInstances())
+    return caught.value
+
+
 def translate(error: Exception) -> AwsError:
     with pytest.raises(AwsError) as caught, aws_errors("trying it"):
         raise error
     return caught.value
-
-
-def refusal(code: str, words: str = "no way") -> ClientError:
-    return ClientError({"Error": {"Code": code, "Message": words}}, "RunInstances")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +75,8 @@ def refusal(code: str, words: str = "no way") -> ClientError:
     [
         ("AuthFailure", "check your credentials"),
         ("InvalidClientTokenId", "check your credentials"),
-        ("ExpiredToken", "the session has ended"),
-        ("RequestExpired", "the session has ended"),
+        ("ExpiredToken", "get new credentials"),
+        ("RequestExpired", "the session has expired"),
         ("UnauthorizedOperation", "ec2:RunInstances"),
         ("InsufficientInstanceCapacity", "instance_type"),
         ("VcpuLimitExceeded", "higher limit"),
@@ -82,29 +84,29 @@ def refusal(code: str, words: str = "no way") -> ClientError:
         ("OptInRequired", "the account"),
         ("PendingVerification", "verifying the account"),
         ("InvalidAMIID.NotFound", "[provision] ami"),
-        ("InvalidKeyPair.NotFound", "makes it again"),
+        ("InvalidKeyPair.NotFound", "run the command again to make it"),
         *((code, "again in a minute") for code in sorted(RETRY_CODES)),
     ],
 )
-def test_awss_own_words_first_then_what_to_do(code: str, hint: str) -> None:
-    error = translate(refusal(code))
+def test_awss_message_and_a_hint(code: str, hint: str) -> None:
+    error = translate(aws_error(code))
     assert error.message == f"AWS says: no way ({code}, while trying it)"
     assert hint in (error.hint or "")
 
 
-def test_a_code_that_nobody_knows_is_shown_without_advice() -> None:
-    error = translate(refusal("Brand.New"))
+def test_an_unknown_code_has_no_hint() -> None:
+    error = translate(aws_error("Brand.New"))
     assert (error.message, error.hint) == ("AWS says: no way (Brand.New, while trying it)", None)
 
 
-def test_the_missing_permission_is_the_one_that_aws_names() -> None:
+def test_the_hint_has_the_permission_that_aws_names() -> None:
     words = "User: arn:aws:iam::1:user/ada is not authorized to perform: ec2:CreateTags on resource: *"
-    assert "ec2:CreateTags:" in (translate(refusal("UnauthorizedOperation", words)).hint or "")
+    assert "ec2:CreateTags:" in (translate(aws_error("UnauthorizedOperation", words=words)).hint or "")
 
 
-def test_the_encoded_message_is_left_out() -> None:
+def test_omits_the_encoded_message() -> None:
     words = f"You are not authorized. Encoded authorization failure message: {'x9-_' * 300}"
-    assert translate(refusal("UnauthorizedOperation", words)).message == (
+    assert translate(aws_error("UnauthorizedOperation", words=words)).message == (
         "AWS says: You are not authorized. (UnauthorizedOperation, while trying it)"
     )
 
@@ -132,13 +134,13 @@ def test_the_encoded_message_is_left_out() -> None:
         (SSLError(endpoint_url="https://ec2", error=OSError("x")), "AWS_CA_BUNDLE"),
     ],
 )
-def test_aws_was_not_reached(error: Exception, hint: str) -> None:
+def test_a_call_that_does_not_reach_aws(error: Exception, hint: str) -> None:
     translated = translate(error)
     assert translated.message.endswith("(while trying it)")
     assert hint in (translated.hint or "")
 
 
-def test_our_own_mistakes_are_not_dressed_up() -> None:
+def test_other_errors_pass_unchanged() -> None:
     with pytest.raises(ParamValidationError), aws_errors("trying it"):
         raise ParamValidationError(report="x")
     with pytest.raises(KeyError), aws_errors("trying it"):
@@ -146,7 +148,7 @@ def test_our_own_mistakes_are_not_dressed_up() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 404, 502])
-def test_an_answer_that_is_none_of_aws(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+def test_a_response_that_is_not_from_aws(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     """A proxy's error page, or the login page of a hotel's network."""
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
 
@@ -156,11 +158,10 @@ def test_an_answer_that_is_none_of_aws(monkeypatch: pytest.MonkeyPatch, status: 
         return AWSResponse(request.url, status, {}, page)
 
     client = make_clients("us-east-1").ec2
-    client.meta.events.register("before-send", answer)
-    with pytest.raises(AwsError) as caught:
-        describe_cluster(client, name="demo", known=KnownInstances())
-    assert caught.value.hint == NOT_AWS
-    assert "while looking for the nodes of cluster demo" in caught.value.message
+    with listening(client, "before-send", answer):
+        error = failing_read(client)
+    assert error.hint == NOT_AWS
+    assert "while looking for the nodes of cluster demo" in error.message
 
 
 @pytest.mark.parametrize(
@@ -170,65 +171,66 @@ def test_an_answer_that_is_none_of_aws(monkeypatch: pytest.MonkeyPatch, status: 
         ("is not authorized to perform: ssm:GetParameter on x", "need the permission ssm:GetParameter: "),
         (
             "is not authorized to perform: ssm:GetParameter with an explicit deny in a service control policy",
-            "a policy of the account forbids ssm:GetParameter: ",
+            "a policy of the account denies ssm:GetParameter: ",
         ),
     ],
 )
-def test_what_is_denied_and_what_is_forbidden(words: str, hint: str) -> None:
-    error = ClientError({"Error": {"Code": "AccessDeniedException", "Message": words}}, "GetParameter")
+def test_missing_and_denied_permissions(words: str, hint: str) -> None:
+    error = aws_error("AccessDeniedException", "GetParameter", words)
     assert hint in str(translate(error).hint)
 
 
 def test_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    error = failing_read(make_clients("us-east-1").ec2)
+    assert "Unable to locate credentials" in error.message
+    assert "sandbox" in str(error.hint)
 
-    with pytest.raises(AwsError, match="Unable to locate credentials") as caught:
-        describe_cluster(make_clients("us-east-1").ec2, name="demo", known=KnownInstances())
-    assert "sandbox" in (caught.value.hint or "")
 
-
-def test_a_profile_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_PROFILE", "nobody")
-    with pytest.raises(AwsError, match="nobody"):
+@pytest.mark.parametrize(
+    ("variable", "value", "message", "hint"),
+    [
+        ("AWS_PROFILE", "nobody", "nobody", "AWS_PROFILE"),
+        ("AWS_ENDPOINT_URL", "nonsense", "Invalid endpoint: nonsense", "AWS_ENDPOINT_URL"),
+    ],
+)
+def test_an_invalid_environment(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str, hint: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(AwsError, match=message) as caught:
         make_clients("us-east-1")
+    assert hint in str(caught.value.hint)
 
 
-def test_an_endpoint_that_is_no_url(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
-    with pytest.raises(AwsError, match="Invalid endpoint: nonsense") as caught:
-        make_clients("us-east-1")
-    assert "AWS_ENDPOINT_URL" in (caught.value.hint or "")
-
-
-def test_authorities_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("bundle", "message", "hint"),
+    [("/nonexistent/ca.pem", "No such file or directory", "AWS_CA_BUNDLE"), (None, "", "AWS_ENDPOINT_URL")],
+)
+def test_an_endpoint_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, bundle: str | None, message: str, hint: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setenv("AWS_CA_BUNDLE", "/nonexistent/ca.pem")
+        port = server.getsockname()[1] if bundle else 9
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{port}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        if bundle:
+            monkeypatch.setenv("AWS_CA_BUNDLE", bundle)
         monkeypatch.setattr("botocore.retries.standard.time.sleep", lambda _: None)
-        with pytest.raises(AwsError, match="No such file or directory") as caught:
-            describe_cluster(make_clients("us-east-1").ec2, name="demo", known=KnownInstances())
-    assert "AWS_CA_BUNDLE" in (caught.value.hint or "")
+        error = failing_read(make_clients("us-east-1").ec2)
+    assert (message or "Could not connect") in error.message
+    assert hint in str(error.hint)
+    assert "very-secret" not in f"{error.message} {error.hint}"
 
 
-def test_an_endpoint_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://127.0.0.1:9")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("botocore.retries.standard.time.sleep", lambda _: None)
-
-    with pytest.raises(AwsError, match="Could not connect") as caught:
-        describe_cluster(make_clients("us-east-1").ec2, name="demo", known=KnownInstances())
-    assert "very-secret" not in f"{caught.value.message} {caught.value.hint}"
-
-
-def test_the_launching_client_does_not_retry_by_itself() -> None:
+def test_the_launching_client_does_not_retry() -> None:
     clients = make_clients("us-east-1")
     assert clients.run_ec2.meta.config.retries == {"mode": "standard", "total_max_attempts": 1}
     assert clients.ec2.meta.config.retries == {"mode": "standard", "total_max_attempts": 5}
 
 
-# --- refused reads of a whole `up` ------------------------------------------------------------------------------------
+# --- `up` and credentials
 
 
 @pytest.mark.parametrize(
@@ -241,26 +243,23 @@ def test_the_launching_client_does_not_retry_by_itself() -> None:
         ("DescribeInstanceTypes", "AuthFailure"),
     ],
 )
-def test_any_refused_read_of_up_is_an_aws_error(world: World, operation: str, code: str) -> None:
+def test_a_refused_read_of_up(world: World, operation: str, code: str) -> None:
     def refuse(**_: Any) -> None:
-        raise ClientError({"Error": {"Code": code, "Message": "no way"}}, operation)
+        raise aws_error(code, operation)
 
-    clients = (world.clients.ec2, world.clients.sts)
-    for client in clients:
-        client.meta.events.register(f"before-call.*.{operation}", refuse)
-    try:
-        with pytest.raises(AwsError, match=f"no way \\({code}, while "):
-            world.prepare(make_config())
-    finally:
-        for client in clients:
-            client.meta.events.unregister(f"before-call.*.{operation}", refuse)
+    with (
+        listening(world.clients.ec2, f"before-call.*.{operation}", refuse),
+        listening(world.clients.sts, f"before-call.*.{operation}", refuse),
+        pytest.raises(AwsError, match=f"no way \\({code}, while "),
+    ):
+        world.prepare(make_config())
     assert not world.calls.mutating()
 
 
-def test_a_profile_asks_for_its_mfa_code_where_the_credentials_are_looked_for(
+def test_a_profile_prompts_for_its_mfa_code_in_the_calling_thread(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In the caller's thread, which Ctrl-C reaches; later calls, in whatever thread, ask no more."""
+    """Ctrl-C reaches that thread; later calls in other threads do not prompt."""
     config = tmp_path / "config"
     config.write_text(WITH_MFA)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))

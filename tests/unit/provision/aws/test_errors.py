@@ -1,55 +1,32 @@
-"""Every error code of AWS that this program knows, each with what is done about it and with what is said.
+"""What `up` and `down` do about AWS's error codes.
 
-ROWS is the table; each row's tests stand below it in the same order, and the last test sees that none is missing. The
-answers are those of EC2 on the wire, so that botocore's retries are part of what is shown.
+The responses are those of EC2 on the wire, so botocore's retries take part. Missing capacity:
+tests/unit/provision/resources/test_capacity.py. Messages and hints: test_aws.py.
 """
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from foundation.errors import AwsError, ClusterError, ConfigError, CredentialsError, QuotaError
+from foundation.errors import AwsError, ClusterError, CredentialsError, QuotaError
 from foundation.progress import Event, silent
 from provision.aws.clients import ATTEMPTS
 from provision.model import TAG_NAME, resource_name
-from provision.resources.launch import LAUNCH_ATTEMPTS
+from provision.resources.run_instances import LAUNCH_ATTEMPTS
 from provision.up import up
 from provision_world import NAME, World, complete, make_config
 from refusing_wire import Wire, wired
 
-ROWS = (
-    # codes, reaction
-    (("InsufficientInstanceCapacity",), "next zone, then type, then market; bounded; delete the partial set"),
-    (("Unsupported",), "type not in this zone: skip it"),
-    (("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"), "stop; show needed, in use, limit, the quota's code"),
-    (("RequestLimitExceeded", "Throttling", "InternalError", "Unavailable"), "jittered back-off, same ClientToken"),
-    (
-        ("InvalidInstanceID.NotFound", "InvalidGroup.NotFound"),
-        "just after creating: eventual consistency, retry up to 60 s; on `down` already gone",
-    ),
-    (
-        ("InvalidGroup.Duplicate", "InvalidKeyPair.Duplicate", "InvalidPermission.Duplicate"),
-        "ours only if tag (and fingerprint) match",
-    ),
-    (("DependencyViolation",), "wait for the network interfaces, name the one that blocks"),
-    (("InvalidAMIID.NotFound", "InvalidKeyPair.NotFound"), "wrong region or name: say so, point at the TOML key"),
-    (("UnauthorizedOperation",), "name the missing action; found before spending, by DryRun"),
-    (("OptInRequired", "PendingVerification"), "the account's state: explain, no retry"),
-)
 GROUP = resource_name(NAME)
 BUSY = {"RequestLimitExceeded": 503, "Throttling": 400, "InternalError": 500, "Unavailable": 503}
-"""With the HTTP status that EC2 gives."""
-SHOWN: set[str] = set()
-
-Test = TypeVar("Test", bound=Callable[..., None])
-
-
-def row(*codes: str) -> Callable[[Test], Test]:
-    """The test is about these codes, and gets each as `code`."""
-    SHOWN.update(codes)
-    return pytest.mark.parametrize("code", codes)
+"""Code -> EC2's HTTP status."""
+CREATIONS = (
+    "ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "CreatePlacementGroup", "RunInstances",
+)  # fmt: skip
+DELETIONS = ("TerminateInstances", "DeleteSecurityGroup", "DeleteKeyPair")
+FOR_EVER = 1000
 
 
 @pytest.fixture
@@ -69,155 +46,87 @@ def refused(world: World, **settings: Any) -> ClusterError:
     return caught.value
 
 
-def refused_later(world: World, make: Callable[[], object]) -> ClusterError:
-    """What `up` says when something was made between its looking and its doing."""
+def refused_later(world: World, change: Callable[[], object]) -> ClusterError:
+    """The error of `up` when something changes between plan and apply."""
     plan = world.prepare(make_config())
-    make()
+    change()
     with pytest.raises(ClusterError) as caught:
         up(plan, clients=world.clients, files=world.files, report=silent)
     return caught.value
 
 
-def ours() -> list[Any]:
-    return [{"Key": TAG_NAME, "Value": NAME}]
-
-
-# --- InsufficientInstanceCapacity -------------------------------------------------------------------------------------
-
-
-@row("InsufficientInstanceCapacity")
-def test_no_room_next_zone_then_type_then_market(world: World, wire: Wire, code: str) -> None:
-    world.sandbox.book.arm("capacity market=spot")
-    world.sandbox.book.arm("capacity market=on-demand type=c5.xlarge")
-    events: list[Event] = []
-    world.up(make_config(instance_types=["m5.xlarge"], market=["spot", "on-demand"]), report=events.append)
-
-    tried = [
-        (call.get("InstanceMarketOptions.MarketType", "on-demand"), call["InstanceType"])
-        for call in wire.calls("RunInstances")
-    ]
-    zones = tried.count(("spot", "c5.xlarge"))
-    assert zones > 1
-    assert tried == [
-        *[("spot", "c5.xlarge")] * zones,
-        *[("spot", "m5.xlarge")] * zones,
-        *[("on-demand", "c5.xlarge")] * zones,
-        ("on-demand", "m5.xlarge"),
-    ]
-    assert len({call["ClientToken"] for call in wire.calls("RunInstances")}) == len(tried)
-    assert sum(event.what.startswith("no room for 2 x ") and code in event.what for event in events) == len(tried) - 1
+def assert_up_completes(world: World, wire: Wire) -> None:
+    """The next `up`, without errors."""
+    wire.left = 0
+    world.up(make_config())
     assert world.resources() == complete(2)
 
 
-@row("InsufficientInstanceCapacity")
-def test_no_room_anywhere(world: World, wire: Wire, code: str) -> None:
-    wire.refuse("RunInstances", code, times=1000)
-    error = refused(world)
-    places = len({call["NetworkInterface.1.SubnetId"] for call in wire.calls("RunInstances")})
-    assert len(wire.calls("RunInstances")) == places
-    assert error.message.count(f": AWS's words on {code} ({code})") == places
-    assert "no capacity for 2 nodes in any place that was tried, and nothing was launched" in error.message
-    assert all(key in str(error.hint) for key in ("[provision] instance_types", "market", "min_nodes"))
-    assert "instances" not in world.resources()
+# --- quotas
 
 
-@row("InsufficientInstanceCapacity")
-def test_no_room_after_all_the_partial_set_is_deleted(world: World, code: str) -> None:
-    ended: list[str] = []
-    events: list[Event] = []
-
-    def end_one(event: Event) -> None:
-        events.append(event)
-        if event.kind == "done" and event.what.startswith("launch") and not ended:
-            instance = next(iter(world.sandbox.backend.sandbox_instances()))
-            instance._end_for("shutting-down", f"Server.{code}", "There was insufficient capacity")
-            ended.append(instance.id)
-
-    world.up(make_config(nodes=3), report=end_one)
-    assert ended
-    assert {node.zone for node in world.describe().nodes} == {"us-east-1b"}
-    assert world.resources() == complete(3)
-    assert any(ended[0] in event.what and "There was insufficient capacity" in event.what for event in events)
-
-
-# --- Unsupported ------------------------------------------------------------------------------------------------------
-
-
-@row("Unsupported")
-def test_a_zone_without_the_type_is_skipped(world: World, wire: Wire, code: str) -> None:
-    wire.refuse("RunInstances", code)
-    events: list[Event] = []
-    world.up(make_config(), report=events.append)
-    assert {node.zone for node in world.describe().nodes} == {"us-east-1b"}
-    assert len(wire.calls("RunInstances")) == 2
-    assert f"no room for 2 x c5.xlarge on demand in us-east-1a: AWS's words on {code} ({code})" in {
-        event.what for event in events
-    }
-
-
-# --- VcpuLimitExceeded, MaxSpotInstanceCountExceeded ------------------------------------------------------------------
-
-
-@row("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded")
-def test_a_limit_of_the_account_stops(world: World, wire: Wire, code: str) -> None:
-    market, quota = ("spot", "L-34B43A08") if "Spot" in code else ("on-demand", "L-1216C47A")
-    wire.refuse("RunInstances", code, times=1000)
+@pytest.mark.parametrize(
+    ("code", "market", "quota"),
+    [("VcpuLimitExceeded", "on-demand", "L-1216C47A"), ("MaxSpotInstanceCountExceeded", "spot", "L-34B43A08")],
+)
+def test_a_quota_ends_the_launch(world: World, wire: Wire, code: str, market: str, quota: str) -> None:
+    wire.refuse("RunInstances", code, times=FOR_EVER)
     error = refused(world, market=market)
+
     assert isinstance(error, QuotaError)
     assert len(wire.calls("RunInstances")) == 1
     first, second = error.message.splitlines()
     assert first.startswith(words(code))
     assert re.fullmatch(rf"  {quota} .*: 8 vCPUs needed, 0 in use, limit \d+", second)
-    assert "[provision] nodes, instance_type, market" in str(error.hint)
+    assert "[provision] nodes, instance_type or market" in str(error.hint)
     assert f"--quota-code {quota} --desired-value 8" in str(error.hint)
     assert "instances" not in world.resources()
     assert world.files.launches() == ()
 
 
-# --- RequestLimitExceeded, Throttling, InternalError, Unavailable -----------------------------------------------------
+# --- throttling
 
 
-@row(*BUSY)
-def test_busy_the_launch_is_asked_for_again_with_its_token(world: World, wire: Wire, code: str) -> None:
+@pytest.mark.parametrize("code", BUSY)
+def test_retries_a_throttled_launch_with_its_token(world: World, wire: Wire, code: str) -> None:
     wire.refuse("RunInstances", code, times=LAUNCH_ATTEMPTS - 1, status=BUSY[code])
     before = len(world.time.slept_s)
     world.up(make_config())
-    calls = wire.calls("RunInstances")
-    assert len(calls) == LAUNCH_ATTEMPTS
-    assert len({call["ClientToken"] for call in calls}) == 1
-    assert_jittered(world.time.slept_s[before:][: LAUNCH_ATTEMPTS - 1], longest_s=30)
+
+    assert len(wire.calls("RunInstances")) == LAUNCH_ATTEMPTS
+    assert len({call["ClientToken"] for call in wire.calls("RunInstances")}) == 1
+    delays_s = world.time.slept_s[before:][: LAUNCH_ATTEMPTS - 1]
+    assert all(min(2**n, 30) / 2 <= delay_s <= min(2**n, 30) for n, delay_s in enumerate(delays_s))
+    assert len(set(delays_s)) == len(delays_s)  # jitter
     assert world.resources() == complete(2)
 
 
-@row(*BUSY)
-def test_busy_for_good_the_launch_keeps_its_token(world: World, wire: Wire, code: str) -> None:
+@pytest.mark.parametrize("code", BUSY)
+def test_a_launch_that_stays_throttled_keeps_its_token(world: World, wire: Wire, code: str) -> None:
     wire.refuse("RunInstances", code, times=LAUNCH_ATTEMPTS, status=BUSY[code])
     error = refused(world)
     assert error.message.startswith(words(code))
-    assert error.hint == "AWS is busy: the same command again in a minute; it goes on where it stopped"
+    assert error.hint == "AWS is busy: run the command again in a minute; it continues where it stopped"
     [launch] = world.files.launches()
 
-    world.up(make_config())
+    assert_up_completes(world, wire)
     assert {call["ClientToken"] for call in wire.calls("RunInstances")} == {launch.token}
-    assert world.resources() == complete(2)
 
 
-@row("RequestLimitExceeded")
-@pytest.mark.parametrize(
-    "action", ["ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "CreatePlacementGroup"]
-)
-def test_busy_for_a_minute_up_waits(world: World, wire: Wire, action: str, code: str) -> None:
-    wire.refuse(action, code, times=ATTEMPTS - 1, status=BUSY[code])
+@pytest.mark.parametrize("action", CREATIONS[:-1])
+def test_up_retries_throttled_calls_for_a_minute(world: World, wire: Wire, action: str) -> None:
+    wire.refuse(action, "RequestLimitExceeded", times=ATTEMPTS - 1, status=503)
     before = len(world.time.slept_s)
     world.up(make_config())
+
     assert len(wire.calls(action)) == ATTEMPTS
-    assert len(set(world.time.slept_s[before:][: ATTEMPTS - 1])) == ATTEMPTS - 1  # no two waits are the same: jitter
+    assert len(set(world.time.slept_s[before:][: ATTEMPTS - 1])) == ATTEMPTS - 1  # jitter
     assert world.resources() == complete(2)
 
 
-@row("RequestLimitExceeded", "InternalError")
-@pytest.mark.parametrize("action", ["TerminateInstances", "DeleteSecurityGroup", "DeleteKeyPair", "DescribeInstances"])
-def test_busy_for_a_minute_down_waits(world: World, wire: Wire, action: str, code: str) -> None:
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError"])
+@pytest.mark.parametrize("action", [*DELETIONS, "DescribeInstances"])
+def test_down_retries_throttled_calls_for_a_minute(world: World, wire: Wire, action: str, code: str) -> None:
     world.up(make_config())
     wire.refuse(action, code, times=ATTEMPTS - 1, status=BUSY[code])
     assert world.down().leftovers == ()
@@ -225,54 +134,41 @@ def test_busy_for_a_minute_down_waits(world: World, wire: Wire, action: str, cod
     assert not world.resources()
 
 
-@row(*BUSY)
-def test_busy_for_good_is_said_and_the_next_up_goes_on(world: World, wire: Wire, code: str) -> None:
-    wire.refuse("CreateSecurityGroup", code, times=1000, status=BUSY[code])
+@pytest.mark.parametrize("code", BUSY)
+def test_up_continues_after_a_call_that_stayed_throttled(world: World, wire: Wire, code: str) -> None:
+    wire.refuse("CreateSecurityGroup", code, times=FOR_EVER, status=BUSY[code])
     error = refused(world)
     assert len(wire.calls("CreateSecurityGroup")) == ATTEMPTS
     assert error.message.startswith(f"{words(code)}trying to make security group {GROUP} in vpc-")
-    assert error.hint == "AWS is busy: the same command again in a minute; it goes on where it stopped"
-    wire.left = 0
-    world.up(make_config())
-    assert world.resources() == complete(2)
+    assert_up_completes(world, wire)
 
 
-def assert_jittered(delays_s: list[float], *, longest_s: float) -> None:
-    for number, delay_s in enumerate(delays_s):
-        ceiling_s = min(2**number, longest_s)
-        assert ceiling_s / 2 <= delay_s <= ceiling_s
-    assert len(set(delays_s)) == len(delays_s)
+# --- resources that EC2 does not know everywhere yet, or any more
 
 
-# --- InvalidInstanceID.NotFound, InvalidGroup.NotFound ----------------------------------------------------------------
-
-
-@row("InvalidGroup.NotFound")
 @pytest.mark.parametrize("action", ["AuthorizeSecurityGroupIngress", "RunInstances"])
-def test_a_group_too_young_to_be_known(world: World, wire: Wire, action: str, code: str) -> None:
-    wire.refuse(action, code, times=5)
+def test_up_waits_until_a_new_group_is_known(world: World, wire: Wire, action: str) -> None:
+    wire.refuse(action, "InvalidGroup.NotFound", times=5)
     world.up(make_config())
     assert len(wire.calls(action)) == 6
     assert len({call.get("ClientToken") for call in wire.calls(action)}) == 1
     assert world.resources() == complete(2)
 
 
-@row("InvalidGroup.NotFound")
-def test_a_group_that_is_never_known(world: World, wire: Wire, code: str) -> None:
-    wire.refuse("RunInstances", code, times=1000)
+@pytest.mark.parametrize("code", ["InvalidGroup.NotFound", "InvalidKeyPair.NotFound"])
+def test_up_waits_a_minute_for_what_it_launches_with(world: World, wire: Wire, code: str) -> None:
+    wire.refuse("RunInstances", code, times=FOR_EVER)
     began = world.time.monotonic()
     error = refused(world)
     assert 60 <= world.time.monotonic() - began < 100
+    assert len({call["ClientToken"] for call in wire.calls("RunInstances")}) == 1
     assert error.message.startswith(words(code))
-    assert "[provision] region" in str(error.hint)
-    wire.left = 0
-    world.up(make_config())
-    assert world.resources() == complete(2)
+    assert "not in [provision] region" in str(error.hint)
+    assert_up_completes(world, wire)
 
 
-@row("InvalidInstanceID.NotFound")
-def test_instances_too_young_to_be_known_are_ended_all_the_same(world: World, wire: Wire, code: str) -> None:
-    fail_one = world.failing_launch(lambda: wire.refuse("TerminateInstances", code, times=5))
+def test_rolls_back_instances_that_are_not_known_yet(world: World, wire: Wire) -> None:
+    fail_one = world.failing_launch(lambda: wire.refuse("TerminateInstances", "InvalidInstanceID.NotFound", times=5))
 
     with pytest.raises(AwsError, match="the host did not come up"):
         world.up(make_config(), report=fail_one)
@@ -280,79 +176,91 @@ def test_instances_too_young_to_be_known_are_ended_all_the_same(world: World, wi
     assert "instances" not in world.resources()
 
 
-@row("InvalidInstanceID.NotFound")
-def test_down_waits_for_listed_instances_to_be_known(world: World, wire: Wire, code: str) -> None:
+def test_down_waits_until_listed_instances_are_known(world: World, wire: Wire) -> None:
     world.up(make_config())
-    wire.refuse("TerminateInstances", code, times=5)
+    wire.refuse("TerminateInstances", "InvalidInstanceID.NotFound", times=5)
     assert world.down().leftovers == ()
     assert len(wire.calls("TerminateInstances")) == 6
     assert not world.resources()
 
 
-@row("InvalidInstanceID.NotFound")
-def test_down_does_not_wait_for_ever(world: World, wire: Wire, code: str) -> None:
+def test_down_waits_a_minute_for_listed_instances(world: World, wire: Wire) -> None:
     world.up(make_config())
-    wire.refuse("TerminateInstances", code, times=1000)
+    wire.refuse("TerminateInstances", "InvalidInstanceID.NotFound", times=FOR_EVER)
     began = world.time.monotonic()
     with pytest.raises(AwsError) as caught:
         world.down()
     assert 60 <= world.time.monotonic() - began < 100
-    assert caught.value.message.startswith(words(code))
+    assert caught.value.message.startswith(words("InvalidInstanceID.NotFound"))
     assert "cluster status" in str(caught.value.hint)
     assert world.resources()["instances"] == 2
 
 
-@row("InvalidInstanceID.NotFound", "InvalidGroup.NotFound")
-def test_gone_already_is_as_good_to_down(world: World, wire: Wire, code: str) -> None:
+@pytest.mark.parametrize(
+    ("action", "code"),
+    [("TerminateInstances", "InvalidInstanceID.NotFound"), ("DeleteSecurityGroup", "InvalidGroup.NotFound")],
+)
+def test_down_accepts_what_is_already_deleted(world: World, wire: Wire, action: str, code: str) -> None:
     world.up(make_config())
-    wire.refuse("TerminateInstances" if "Instance" in code else "DeleteSecurityGroup", code, after=True)
+    wire.refuse(action, code, after=True)
     assert world.down().leftovers == ()
     assert wire.left == 0
     assert not world.resources()
 
 
-# --- InvalidGroup.Duplicate, InvalidKeyPair.Duplicate, InvalidPermission.Duplicate ------------------------------------
-
-
-def make_named(world: World, code: str, tags: list[Any]) -> None:
-    """What takes the name that `up` wants, with another machine's key."""
-    ec2 = world.clients.ec2
-    if code == "InvalidGroup.Duplicate":
-        tagged: Any = [{"ResourceType": "security-group", "Tags": tags}] if tags else []
-        ec2.create_security_group(GroupName=GROUP, Description="x", TagSpecifications=tagged)
+@pytest.mark.parametrize(("times", "seconds"), [(5, 0), (FOR_EVER, 180)])
+def test_down_waits_for_a_group_in_use(world: World, wire: Wire, times: int, seconds: int) -> None:
+    world.up(make_config())
+    code = "DependencyViolation"
+    wire.refuse("DeleteSecurityGroup", code, times=times)
+    began = world.time.monotonic()
+    if times == FOR_EVER:
+        with pytest.raises(AwsError) as caught:
+            world.down()
+        assert caught.value.message.startswith(f"AWS says: AWS's words on {code}. ({code}): the security group sg-")
+        assert caught.value.message.endswith("is still in use after 180 s: AWS does not say by what")
     else:
-        tagged = [{"ResourceType": "key-pair", "Tags": tags}] if tags else []
-        ec2.create_key_pair(KeyName=GROUP, KeyType="ed25519", TagSpecifications=tagged)
+        assert world.down().leftovers == ()
+        assert len(wire.calls("DeleteSecurityGroup")) == times + 1
+    assert seconds <= world.time.monotonic() - began < 300
 
 
-@row("InvalidGroup.Duplicate", "InvalidKeyPair.Duplicate")
-def test_a_name_that_somebody_else_has_taken(world: World, code: str) -> None:
-    error = refused_later(world, lambda: make_named(world, code, []))
-    kind = "security group" if "Group" in code else "key pair"
+# --- duplicates
+
+
+def make_duplicate(world: World, kind: str, *, ours: bool) -> None:
+    """A resource with the name that `up` uses; the key pair is another machine's."""
+    tags = [{"Key": TAG_NAME, "Value": NAME}] if ours else []
+    tagged: Any = [{"ResourceType": kind.replace(" ", "-"), "Tags": tags}] if tags else []
+    if kind == "security group":
+        world.clients.ec2.create_security_group(GroupName=GROUP, Description="x", TagSpecifications=tagged)
+    else:
+        world.clients.ec2.create_key_pair(KeyName=GROUP, KeyType="ed25519", TagSpecifications=tagged)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("InvalidGroup.Duplicate", "security group"), ("InvalidKeyPair.Duplicate", "key pair")]
+)
+def test_a_name_that_is_taken(world: World, code: str, kind: str) -> None:
+    error = refused_later(world, lambda: make_duplicate(world, kind, ours=False))
     assert error.message.startswith("AWS says: ")
-    assert f"({code}): a {kind} {GROUP} is there that this program did not make" in error.message
+    assert f"({code}): the {kind} {GROUP} exists, but this program did not make it" in error.message
     assert error.message.endswith(f"(no tag {TAG_NAME} = {NAME})")
-    assert error.hint == "give the cluster another name in cluster.toml, or remove it yourself"
-    assert "instances" not in world.resources()
+    assert error.hint == "set another name in cluster.toml, or delete the resource yourself"
+    assert "RunInstances" not in world.calls.made
 
 
-@row("InvalidKeyPair.Duplicate")
-def test_our_key_pair_with_another_fingerprint(world: World, code: str) -> None:
-    error = refused_later(world, lambda: make_named(world, code, ours()))
+def test_the_cluster_has_another_machines_key_pair(world: World) -> None:
+    error = refused_later(world, lambda: make_duplicate(world, "key pair", ours=True))
     assert error.message.startswith("AWS says: ")
-    assert f"({code}): the key pair {GROUP} is this cluster's, and its private key is not" in error.message
-    assert error.hint == "work from the machine that made it; or end all: cluster down"
+    assert "(InvalidKeyPair.Duplicate): the private key of cluster demo is not the one on this" in error.message
+    assert "use the machine that made the cluster" in str(error.hint)
     assert "instances" not in world.resources()
 
 
-@row("InvalidGroup.Duplicate", "InvalidKeyPair.Duplicate", "InvalidPermission.Duplicate")
-def test_our_own_whose_reply_was_lost(world: World, wire: Wire, code: str) -> None:
-    """The deed is done, the reply says InternalError, and the repeated call meets what the first one made."""
-    action = {
-        "InvalidGroup.Duplicate": "CreateSecurityGroup",
-        "InvalidKeyPair.Duplicate": "ImportKeyPair",
-        "InvalidPermission.Duplicate": "AuthorizeSecurityGroupIngress",
-    }[code]
+@pytest.mark.parametrize("action", ["CreateSecurityGroup", "ImportKeyPair", "AuthorizeSecurityGroupIngress"])
+def test_a_response_that_was_lost(world: World, wire: Wire, action: str) -> None:
+    """The call takes effect, the response is InternalError, and the retry meets what the first call made."""
     wire.refuse(action, "InternalError", status=500, after=True)
     events: list[Event] = []
     world.up(make_config(), report=events.append)
@@ -361,164 +269,77 @@ def test_our_own_whose_reply_was_lost(world: World, wire: Wire, code: str) -> No
     assert world.resources() == complete(2)
 
 
-# --- DependencyViolation ----------------------------------------------------------------------------------------------
+# --- errors that a retry does not help
 
 
-@row("DependencyViolation")
-def test_a_group_in_use_is_waited_for(world: World, wire: Wire, code: str) -> None:
-    world.up(make_config())
-    wire.refuse("DeleteSecurityGroup", code, times=5)
-    assert world.down().leftovers == ()
-    assert len(wire.calls("DeleteSecurityGroup")) == 6
-
-
-@row("DependencyViolation")
-def test_a_group_that_aws_does_not_say_by_what_it_is_held(world: World, wire: Wire, code: str) -> None:
-    world.up(make_config())
-    wire.refuse("DeleteSecurityGroup", code, times=1000)
-    began = world.time.monotonic()
-    with pytest.raises(AwsError) as caught:
-        world.down()
-    assert 180 <= world.time.monotonic() - began < 300
-    assert caught.value.message.startswith(f"AWS says: AWS's words on {code}. ({code}): the security group sg-")
-    assert caught.value.message.endswith("is still in use after 180 s: by what, AWS does not say")
-
-
-# --- InvalidAMIID.NotFound, InvalidKeyPair.NotFound -------------------------------------------------------------------
-
-
-@row("InvalidAMIID.NotFound")
-def test_an_image_of_another_region_is_found_before_spending(world: World, code: str) -> None:
-    error = refused(world, ami="ami-0fedcba9876543210")
-    assert isinstance(error, ConfigError)
-    assert error.message.startswith('[provision] ami = "ami-0fedcba9876543210": AWS says: The image id ')
-    assert f"({code})" in error.message
-    assert error.message.endswith("us-east-1 has no such image (an image belongs to one region)")
-    assert 'ami = "auto"' in str(error.hint)
-    assert not world.calls.mutating()
-
-
-@row("InvalidAMIID.NotFound")
-def test_an_image_that_went_meanwhile(world: World, wire: Wire, code: str) -> None:
-    wire.refuse("RunInstances", code, times=1000)
-    error = refused(world)
-    assert len(wire.calls("RunInstances")) == 1
-    assert error.message.startswith(words(code))
-    assert error.hint == 'set [provision] ami = "auto", or to an image of [provision] region'
-    assert world.files.launches() == ()
-
-
-@row("InvalidKeyPair.NotFound")
-def test_a_key_pair_that_went_meanwhile(world: World, wire: Wire, code: str) -> None:
-    """It may be too young as well: it is asked for again first."""
-    wire.refuse("RunInstances", code, times=1000)
-    began = world.time.monotonic()
-    error = refused(world)
-    assert 60 <= world.time.monotonic() - began < 100
-    assert len({call["ClientToken"] for call in wire.calls("RunInstances")}) == 1
-    assert error.message.startswith(words(code))
-    assert "another region than [provision] region" in str(error.hint)
-    wire.left = 0
-    world.up(make_config())
-    assert world.resources() == complete(2)
-
-
-# --- UnauthorizedOperation --------------------------------------------------------------------------------------------
-
-
-@row("UnauthorizedOperation")
-@pytest.mark.parametrize("action", ["RunInstances", "CreateSecurityGroup", "ImportKeyPair", "TerminateInstances"])
-def test_a_missing_permission_is_found_before_spending(world: World, action: str, code: str) -> None:
-    world.sandbox.book.arm(f"unauthorized action={action}")
-    error = refused(world)
-    assert f"nothing was made: ec2:{action}" in error.message
-    assert code not in error.message  # several calls were rehearsed, and all that is missing is told at once
-    assert error.hint == "show whoever runs the account what is needed: cluster iam-policy"
-    assert not world.calls.mutating()
-
-
-@row("UnauthorizedOperation")
+@pytest.mark.parametrize("action", CREATIONS)
 @pytest.mark.parametrize(
-    "action",
-    ["ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "CreatePlacementGroup", "RunInstances"],
+    ("code", "hint"),
+    [
+        ("UnauthorizedOperation", "need the permission ec2:"),
+        ("ExpiredToken", "get new credentials"),
+        ("RequestExpired", "the session has expired"),
+        ("AuthFailure", "aws sts get-caller-identity"),
+    ],
 )
-def test_a_permission_that_goes_meanwhile(world: World, wire: Wire, action: str, code: str) -> None:
-    wire.refuse(action, code, times=1000)
+def test_permissions_and_credentials_that_end_during_up(
+    world: World, wire: Wire, action: str, code: str, hint: str
+) -> None:
+    wire.refuse(action, code, times=FOR_EVER)
     error = refused(world)
+    assert isinstance(error, CredentialsError) is (code != "UnauthorizedOperation")
     assert len(wire.calls(action)) == 1
     assert error.message.startswith(words(code))
-    assert f"need the permission ec2:{action}: " in str(error.hint)
-    assert "cluster iam-policy" in str(error.hint)
-    wire.left = 0
-    world.up(make_config())
-    assert world.resources() == complete(2)
+    assert hint in str(error.hint)
+    assert_up_completes(world, wire)
 
 
-@row("UnauthorizedOperation")
-@pytest.mark.parametrize("action", ["TerminateInstances", "DeleteSecurityGroup", "DeleteKeyPair"])
-def test_a_permission_that_down_lacks(world: World, wire: Wire, action: str, code: str) -> None:
+@pytest.mark.parametrize("action", DELETIONS)
+def test_a_permission_that_down_lacks(world: World, wire: Wire, action: str) -> None:
     world.up(make_config())
-    wire.refuse(action, code)
+    wire.refuse(action, "UnauthorizedOperation")
     with pytest.raises(AwsError, match="UnauthorizedOperation, while trying to"):
         world.down()
     assert world.down().leftovers == ()
     assert not world.resources()
 
 
-# --- OptInRequired, PendingVerification -------------------------------------------------------------------------------
-
-ACCOUNT_WORDS = {"OptInRequired": "sign in to the AWS console", "PendingVerification": "still verifying the account"}
-
-
-@row("OptInRequired", "PendingVerification")
-def test_the_accounts_state_is_found_before_spending(world: World, wire: Wire, code: str) -> None:
-    wire.refuse("RunInstances", code, times=1000)
-    error = refused(world)
-    assert error.message.startswith(f"{words(code)}checking what is to be launched)")
-    assert ACCOUNT_WORDS[code] in str(error.hint)
-    assert "does not help" in str(error.hint)
-    assert wire.left == 999
-    assert not world.calls.mutating()
-
-
-@row("OptInRequired", "PendingVerification")
-def test_the_accounts_state_is_not_asked_for_again(world: World, wire: Wire, code: str) -> None:
-    error = refused_later(world, lambda: wire.refuse("RunInstances", code, times=1000))
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("OptInRequired", "sign in to the AWS console"),
+        ("PendingVerification", "still verifying the account"),
+        ("InvalidAMIID.NotFound", 'set [provision] ami = "auto", or to an image of [provision] region'),
+    ],
+)
+def test_a_launch_that_a_retry_does_not_help(world: World, wire: Wire, code: str, hint: str) -> None:
+    error = refused_later(world, lambda: wire.refuse("RunInstances", code, times=FOR_EVER))
     assert len(wire.calls("RunInstances")) == 1
     assert error.message.startswith(words(code))
-    assert ACCOUNT_WORDS[code] in str(error.hint)
+    assert hint in str(error.hint)
     assert world.files.launches() == ()
     assert "instances" not in world.resources()
 
 
-# --- credentials that end in the middle -------------------------------------------------------------------------------
-
-ACTIONS = ("ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "RunInstances")
-
-
-@pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "AuthFailure"])
-@pytest.mark.parametrize("action", ACTIONS)
-def test_credentials_that_end_in_the_middle(world: World, wire: Wire, action: str, code: str) -> None:
-    wire.refuse(action, code, times=1000)
+@pytest.mark.parametrize("code", ["OptInRequired", "PendingVerification"])
+def test_the_accounts_state_is_checked_before_the_launch(world: World, wire: Wire, code: str) -> None:
+    wire.refuse("RunInstances", code, times=FOR_EVER)
     error = refused(world)
-    assert isinstance(error, CredentialsError)
-    assert len(wire.calls(action)) == 1
-    assert error.message.startswith(words(code))
-    assert "session has ended" in str(error.hint) or "aws sts get-caller-identity" in str(error.hint)
-    wire.left = 0
-    world.up(make_config())
-    assert world.resources() == complete(2)
+    assert error.message.startswith(f"{words(code)}checking the launch)")
+    assert "a retry" in str(error.hint)
+    assert wire.left == FOR_EVER - 1
+    assert not world.calls.mutating()
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "AuthFailure", "UnauthorizedOperation"])
-def test_a_launch_of_which_nothing_is_known_is_not_doubled_when_the_credentials_end(world: World, code: str) -> None:
-    """The reply to the first call is lost, the second one is refused: only the token knows what was launched."""
+def test_a_launch_with_an_unknown_result_keeps_its_token(world: World, code: str) -> None:
+    """The response to the first call is lost, and the second call is refused: only the token knows the instances."""
     world.sandbox.reset(consistency_delay_s=20)
     with wired(world) as wire:
         world.sandbox.book.arm("lost-reply action=RunInstances")
 
         def expire(event: Event) -> None:
-            if event.what.startswith("launch not done yet"):
+            if event.what.startswith("retrying the launch"):
                 wire.refuse("RunInstances", code)
 
         with pytest.raises(AwsError, match=code):
@@ -531,23 +352,15 @@ def test_a_launch_of_which_nothing_is_known_is_not_doubled_when_the_credentials_
     assert world.resources() == complete(2)
 
 
-def test_credentials_that_end_while_half_a_cluster_is_ended(world: World, wire: Wire) -> None:
-    fail_one = world.failing_launch(lambda: wire.refuse("TerminateInstances", "ExpiredToken", times=1000))
+@pytest.mark.parametrize(("code", "first"), [("ExpiredToken", "get new credentials"), ("UnauthorizedOperation", "")])
+def test_a_roll_back_that_fails(world: World, wire: Wire, code: str, first: str) -> None:
+    fail_one = world.failing_launch(lambda: wire.refuse("TerminateInstances", code, times=FOR_EVER))
 
     with pytest.raises(ClusterError, match="the host did not come up") as caught:
         world.up(make_config(), report=fail_one)
-    assert "What was launched could not be ended: AWS says: AWS's words on ExpiredToken." in caught.value.message
-    assert str(caught.value.hint).startswith("the session has ended: get new credentials")
-    assert str(caught.value.hint).endswith("then: cluster down, so that nothing is left that costs money")
+    assert f"The new instances could not be terminated: AWS says: AWS's words on {code}." in caught.value.message
+    assert str(caught.value.hint).startswith(first)
+    assert str(caught.value.hint).endswith("cluster down, so that nothing is left that costs money")
     wire.left = 0
     assert world.down().leftovers == ()
     assert not world.resources()
-
-
-# --- the table itself -------------------------------------------------------------------------------------------------
-
-
-def test_no_row_of_the_table_is_without_its_tests() -> None:
-    codes = [code for row_codes, _ in ROWS for code in row_codes]
-    assert len(set(codes)) == len(codes)
-    assert set(codes) == SHOWN

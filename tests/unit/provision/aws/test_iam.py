@@ -1,4 +1,4 @@
-"""The nodes' role and instance profile: made, changed and deleted, killed at every call on the way."""
+"""The nodes' role and instance profile: make, change and delete them, with kills at every call."""
 
 import json
 from collections import Counter
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
 
@@ -25,13 +24,24 @@ from provision.resources.instance_profile import (
     plan_instance_profile,
 )
 from provision.resources.resource import Scope
-from provision_world import NAME, Killed, World, make_config, make_wanted
+from provision_world import NAME, Killed, World, aws_error, make_config, make_wanted
 
 REGION = "us-east-1"
 CALLED = "cluster-us-east-1-demo"
 POLICY = render_role_policy(data_url="s3://data/digits/", results_url=None, region=REGION)
 OTHER_POLICY = render_role_policy(data_url="s3://data/mnist/", results_url=None, region=REGION)
 OWNER = "arn:aws:iam::123456789012:user/ada,lovelace@example.com"
+
+
+COMPLETE = InstanceProfile(
+    name=CALLED,
+    ours=True,
+    has_role=True,
+    has_profile=True,
+    in_profile=True,
+    policy_names=(POLICY_NAME,),
+    policy=POLICY,
+)
 
 
 def context(world: World) -> Context:
@@ -49,7 +59,7 @@ def plan(found: InstanceProfile | None, policy: str = POLICY, *, profile: str = 
 
 
 def make(world: World, policy: str = POLICY) -> None:
-    """Plans, and carries out what is planned."""
+    """Plan and apply."""
     for step in plan(find(world), policy):
         with aws_errors("making the role"):
             step.apply(context(world))
@@ -64,7 +74,7 @@ def delete(world: World) -> bool:
 
 
 def in_iam() -> Counter[str]:
-    """What IAM has, asked without the code under test."""
+    """What IAM has, without the code under test."""
     backend = iam_backends[DEFAULT_ACCOUNT_ID]["aws"]
     return +Counter({"roles": len(backend.get_roles()), "profiles": len(backend.get_instance_profiles())})
 
@@ -72,21 +82,13 @@ def in_iam() -> Counter[str]:
 def assert_complete(world: World) -> None:
     found = find(world)
     assert found is not None
-    assert found == InstanceProfile(
-        name=CALLED,
-        ours=True,
-        has_role=True,
-        has_profile=True,
-        in_profile=True,
-        policy_names=(POLICY_NAME,),
-        policy=found.policy,
-    )
+    assert found == replace(COMPLETE, policy=found.policy)
     assert json.loads(found.policy or "") == json.loads(POLICY)
     assert plan(found) == ()
     assert in_iam() == {"roles": 1, "profiles": 1}
 
 
-def test_a_role_is_made_with_four_calls_and_deleted_with_four(world: World) -> None:
+def test_makes_and_deletes_a_role_with_four_calls_each(world: World) -> None:
     assert find(world) is None
     world.calls.made.clear()
     make(world)
@@ -107,12 +109,6 @@ def test_a_role_is_made_with_four_calls_and_deleted_with_four(world: World) -> N
     assert not in_iam()
 
 
-def count_points(world: World, act: Any) -> int:
-    world.calls.points = 0
-    act(world)
-    return world.calls.points
-
-
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("then", [make, delete], ids=["then-make", "then-delete"])
 @pytest.mark.parametrize(("act", "least"), [(make, 6), (delete, 8)], ids=["make", "delete"])
@@ -123,7 +119,9 @@ def test_killed_at_every_call(world: World, tmp_path: Path, act: Any, least: int
             make(world)
 
     start("count")
-    points = count_points(world, act)
+    world.calls.points = 0
+    act(world)
+    points = world.calls.points
     assert points >= least
     for point in range(points):
         start(str(point))
@@ -136,8 +134,8 @@ def test_killed_at_every_call(world: World, tmp_path: Path, act: Any, least: int
             assert not in_iam(), point
 
 
-def test_a_plan_that_is_out_of_date_does_no_harm(world: World) -> None:
-    """Two commands at once: what the other one has made or deleted is taken as it is."""
+def test_an_outdated_plan(world: World) -> None:
+    """Two commands at once: each accepts what the other has made or deleted."""
     step = CreateInstanceProfile(name=CALLED, policy=POLICY)
     step.apply(context(world))
     step.apply(context(world))
@@ -148,7 +146,7 @@ def test_a_plan_that_is_out_of_date_does_no_harm(world: World) -> None:
     assert not in_iam()
 
 
-def test_a_changed_policy_is_put_again(world: World) -> None:
+def test_replaces_a_changed_policy(world: World) -> None:
     make(world, OTHER_POLICY)
     found = find(world)
     assert plan(found) == (CreateInstanceProfile(name=CALLED, policy=POLICY),)
@@ -156,7 +154,7 @@ def test_a_changed_policy_is_put_again(world: World) -> None:
     assert_complete(world)
 
 
-def test_more_policies_on_our_role_go_with_it(world: World) -> None:
+def test_deletes_further_policies_of_our_role(world: World) -> None:
     make(world)
     world.clients.iam.put_role_policy(RoleName=CALLED, PolicyName="by hand", PolicyDocument=OTHER_POLICY)
     assert delete(world)
@@ -174,24 +172,24 @@ def make_foreign_profile(world: World) -> None:
 
 
 @pytest.mark.parametrize("make_foreign", [make_foreign_role, make_foreign_profile])
-def test_what_is_not_ours_is_refused_and_left_alone(world: World, make_foreign: Any) -> None:
+def test_rejects_and_keeps_what_is_not_ours(world: World, make_foreign: Any) -> None:
     make_foreign(world)
     before = in_iam()
     found = find(world)
     assert found is not None
     assert not found.ours
     assert found.policy_names == ()
-    with pytest.raises(ClusterError, match="did not make for this cluster"):
+    with pytest.raises(ClusterError, match="did not make it for this cluster"):
         plan(found)
-    with pytest.raises(ClusterError, match="did not make for this cluster"):
+    with pytest.raises(ClusterError, match="did not make it for this cluster"):
         CreateInstanceProfile(name=CALLED, policy=POLICY).apply(context(world))
     role = next((role for role in iam_backends[DEFAULT_ACCOUNT_ID]["aws"].get_roles() if role.name == CALLED), None)
     assert role is None or before == {"profiles": 1} or not role.policies
 
 
-def test_of_ours_and_anothers_only_ours_is_told_of_and_deleted(world: World) -> None:
+def test_finds_and_deletes_only_ours_of_two(world: World) -> None:
     make_foreign_profile(world)
-    with pytest.raises(ClusterError, match="instance profile cluster-us-east-1-demo is there"):
+    with pytest.raises(ClusterError, match="instance profile cluster-us-east-1-demo exists"):
         CreateInstanceProfile(name=CALLED, policy=POLICY).apply(context(world))
     found = find(world)
     assert found is not None
@@ -200,18 +198,18 @@ def test_of_ours_and_anothers_only_ours_is_told_of_and_deleted(world: World) -> 
     assert in_iam() == {"profiles": 1}
 
 
-def test_a_profile_of_ours_that_holds_another_role_is_named(world: World) -> None:
+def test_our_profile_contains_another_role(world: World) -> None:
     iam = world.clients.iam
     make(world)
     iam.create_role(RoleName="other", AssumeRolePolicyDocument=render_trust_policy(REGION))
     iam.remove_role_from_instance_profile(InstanceProfileName=CALLED, RoleName=CALLED)
     iam.add_role_to_instance_profile(InstanceProfileName=CALLED, RoleName="other")
-    with pytest.raises(ClusterError, match="holds another role, other") as caught:
+    with pytest.raises(ClusterError, match="contains another role, other") as caught:
         make(world)
     assert "remove-role-from-instance-profile" in str(caught.value.hint)
 
 
-def test_a_role_that_something_was_attached_to_by_hand_is_said_to_be_in_use(world: World) -> None:
+def test_a_role_with_an_attached_policy_is_in_use(world: World) -> None:
     iam = world.clients.iam
     make(world)
     arn = iam.create_policy(PolicyName="more", PolicyDocument=OTHER_POLICY)["Policy"]["Arn"]
@@ -223,15 +221,15 @@ def test_a_role_that_something_was_attached_to_by_hand_is_said_to_be_in_use(worl
     assert delete(world)
 
 
-def test_a_role_that_is_not_known_everywhere_yet_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As IAM's eventual consistency has it, which moto lacks."""
+def test_waits_until_a_new_role_is_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """IAM is eventually consistent, moto is not."""
     put = world.clients.iam.put_role_policy
     blind = {"looks": 3}
 
     def put_later(**request: Any) -> Any:
         if blind["looks"]:
             blind["looks"] -= 1
-            raise ClientError({"Error": {"Code": "NoSuchEntity", "Message": "not found"}}, "PutRolePolicy")
+            raise aws_error("NoSuchEntity", "PutRolePolicy")
         return put(**request)
 
     monkeypatch.setattr(world.clients.iam, "put_role_policy", put_later)
@@ -242,20 +240,9 @@ def test_a_role_that_is_not_known_everywhere_yet_is_waited_for(world: World, mon
         make(world, OTHER_POLICY)
 
 
-def test_nothing_is_planned_unless_a_role_is_to_be_made() -> None:
+def test_plans_nothing_without_auto() -> None:
     for profile in ("none", "trainers"):
         assert plan(None, profile=profile) == ()
-
-
-COMPLETE = InstanceProfile(
-    name=CALLED,
-    ours=True,
-    has_role=True,
-    has_profile=True,
-    in_profile=True,
-    policy_names=(POLICY_NAME,),
-    policy=POLICY,
-)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +250,7 @@ COMPLETE = InstanceProfile(
     [
         (None, True),
         (COMPLETE, False),
-        (replace(COMPLETE, policy=json.dumps(json.loads(POLICY))), False),  # written otherwise, and the same
+        (replace(COMPLETE, policy=json.dumps(json.loads(POLICY))), False),  # the same policy, formatted differently
         (replace(COMPLETE, policy=OTHER_POLICY), True),
         (replace(COMPLETE, policy=None, policy_names=()), True),
         (replace(COMPLETE, has_role=False), True),
@@ -271,15 +258,15 @@ COMPLETE = InstanceProfile(
         (replace(COMPLETE, in_profile=False), True),
     ],
 )
-def test_the_plan_makes_what_is_missing_or_differs(found: InstanceProfile | None, *, makes: bool) -> None:
+def test_plans_what_is_missing_or_differs(found: InstanceProfile | None, *, makes: bool) -> None:
     steps = plan(found)
     assert steps == ((CreateInstanceProfile(name=CALLED, policy=POLICY),) if makes else ())
 
 
-def test_a_caller_that_may_not_look_is_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_without_permission_to_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> Any:
         words = "User: ada is not authorized to perform: iam:GetInstanceProfile on resource: x"
-        raise ClientError({"Error": {"Code": "AccessDenied", "Message": words}}, "GetInstanceProfile")
+        raise aws_error("AccessDenied", "GetInstanceProfile", words)
 
     monkeypatch.setattr(world.clients.iam, "get_instance_profile", refuse)
     with pytest.raises(AwsError, match="not authorized") as caught:

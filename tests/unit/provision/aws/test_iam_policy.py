@@ -1,4 +1,4 @@
-"""What the nodes' role and an operator may do: the documents, and what IAM makes of them."""
+"""IAM policies of the nodes' role, a job and an operator, evaluated by the sandbox's IAM."""
 
 import ast
 import json
@@ -48,7 +48,7 @@ def operator(
 
 
 def may(document: str, action: str, resource: str = "*", **context: str) -> bool:
-    """Whether IAM lets it; context: condition keys, with __ for : and ___ for /."""
+    """Whether IAM allows it. context: condition keys, with __ for : and ___ for /."""
     given = {key.replace("___", "/").replace("__", ":").lower(): (value,) for key, value in context.items()}
     ask = Ask(action=action, resource=resource, context={"aws:requestedregion": (REGION,), **given})
     return decide([parse_policy(document)], ask) == "allowed"
@@ -56,6 +56,15 @@ def may(document: str, action: str, resource: str = "*", **context: str) -> bool
 
 def ec2(resource: str) -> str:
     return f"arn:aws:ec2:{REGION}:{ACCOUNT}:{resource}"
+
+
+SCOPE = S3Scope(
+    data_url=DATA,
+    results_url=RESULTS,
+    also_read=("s3://more/one.rec", "s3://more/two/"),
+    also_written=("s3://saved/net",),
+)
+JOB = render_job_policy(SCOPE, region=REGION)
 
 
 @pytest.mark.parametrize(
@@ -77,30 +86,14 @@ def ec2(resource: str) -> str:
         ("s3:GetBucketLocation", "data", False),
     ],
 )
-def test_the_role_reads_data_and_writes_results_and_nothing_else(action: str, resource: str, *, allowed: bool) -> None:
+def test_role_and_job_only_read_data_and_write_results(action: str, resource: str, *, allowed: bool) -> None:
     assert may(role(), action, f"arn:aws:s3:::{resource}") is allowed
-
-
-SCOPE = S3Scope(
-    data_url=DATA,
-    results_url=RESULTS,
-    also_read=("s3://more/one.rec", "s3://more/two/"),
-    also_written=("s3://saved/net",),
-)
+    assert may(JOB, action, f"arn:aws:s3:::{resource}") is allowed
 
 
 @pytest.mark.parametrize(
     ("action", "resource", "allowed"),
     [
-        ("s3:GetObject", "data/digits/train/0.rec", True),
-        ("s3:GetObject", "data/digits-secret/0.rec", False),
-        ("s3:PutObject", "data/digits/train/0.rec", False),
-        ("s3:PutObject", "results/models/a.params", True),
-        ("s3:GetObject", "results/models/a.params", True),
-        ("s3:AbortMultipartUpload", "results/models/a.params", True),
-        ("s3:ListMultipartUploadParts", "results/models/a.params", True),
-        ("s3:DeleteObject", "results/models/a.params", False),
-        ("s3:PutObject", "results/elsewhere", False),
         ("s3:GetObject", "more/one.rec", True),
         ("s3:GetObject", "more/two/a", True),
         ("s3:GetObject", "more/three", False),
@@ -110,52 +103,56 @@ SCOPE = S3Scope(
         ("s3:PutObject", "saved/other", False),
     ],
 )
-def test_a_jobs_credentials_are_for_its_places_alone(action: str, resource: str, *, allowed: bool) -> None:
-    assert may(render_job_policy(SCOPE, region=REGION), action, f"arn:aws:s3:::{resource}") is allowed
+def test_a_job_also_uses_its_further_urls(action: str, resource: str, *, allowed: bool) -> None:
+    assert may(JOB, action, f"arn:aws:s3:::{resource}") is allowed
 
 
 @pytest.mark.parametrize(
-    ("bucket", "prefix", "allowed"),
+    ("bucket", "prefix", "role_may", "job_may"),
     [
-        ("data", "digits", True),  # as MXNet's reader looks for a folder
-        ("data", "digits/", True),
-        ("data", "digits-secret/", False),
-        ("results", "models/a", True),
-        ("more", "two", True),
-        ("more", "two/a", True),
-        ("more", "one.rec", True),
-        ("more", "", False),
-        ("more", "three/a", False),
-        ("saved", "net-", True),
-        ("saved", "", True),  # where a checkpoint's name begins is found by listing what holds it
+        ("data", "digits", True, True),  # as MXNet's reader looks for a folder
+        ("data", "digits/", True, True),
+        ("data", "digits/train/0.rec", True, True),
+        ("data", "", False, False),
+        ("data", "digits-secret/", False, False),
+        ("data", "models/", False, False),
+        ("results", "models/a", True, True),
+        ("results", "digits/", False, False),
+        ("more", "two", False, True),
+        ("more", "two/a", False, True),
+        ("more", "one.rec", False, True),
+        ("more", "", False, False),
+        ("more", "three/a", False, False),
+        ("saved", "net-", False, True),
+        ("saved", "", False, True),  # checkpoints are found by listing their folder
     ],
 )
-def test_a_jobs_credentials_list_its_places_alone(bucket: str, prefix: str, *, allowed: bool) -> None:
-    document = render_job_policy(SCOPE, region=REGION)
-    assert may(document, "s3:ListBucket", f"arn:aws:s3:::{bucket}", s3__prefix=prefix) is allowed
-    assert may(document, "s3:ListBucket", f"arn:aws:s3:::{bucket}") is (bucket == "saved")
+def test_role_and_job_list_only_their_folders(bucket: str, prefix: str, *, role_may: bool, job_may: bool) -> None:
+    arn = f"arn:aws:s3:::{bucket}"
+    assert may(role(), "s3:ListBucket", arn, s3__prefix=prefix) is role_may
+    assert may(JOB, "s3:ListBucket", arn, s3__prefix=prefix) is job_may
+    assert not may(role(), "s3:ListBucket", arn)
+    assert may(JOB, "s3:ListBucket", arn) is (bucket == "saved")
 
 
 @pytest.mark.parametrize("action", ["ec2:DescribeInstances", "iam:GetUser", "sts:AssumeRole", "s3:ListAllMyBuckets"])
-def test_a_jobs_credentials_do_nothing_but_that(action: str) -> None:
-    assert not may(render_job_policy(SCOPE, region=REGION), action)
+def test_a_job_has_no_other_permissions(action: str) -> None:
+    assert not may(JOB, action)
 
 
-def test_keys_of_kms_are_used_through_s3_alone() -> None:
-    """Where the data is encrypted with one: whoever may use it may do so through S3."""
-    document = render_job_policy(SCOPE, region=REGION)
-    assert may(document, "kms:Decrypt", kms__ViaService="s3.us-east-1.amazonaws.com")
-    assert not may(document, "kms:Decrypt", kms__ViaService="ec2.us-east-1.amazonaws.com")
-    assert not may(document, "kms:Decrypt")
+def test_a_job_uses_kms_keys_only_through_s3() -> None:
+    assert may(JOB, "kms:Decrypt", kms__ViaService="s3.us-east-1.amazonaws.com")
+    assert not may(JOB, "kms:Decrypt", kms__ViaService="ec2.us-east-1.amazonaws.com")
+    assert not may(JOB, "kms:Decrypt")
 
 
-def test_more_places_than_a_policy_has_room_for_are_refused_before_the_start() -> None:
-    with pytest.raises(ConfigError, match="AWS takes 2048"):
+def test_rejects_more_urls_than_a_policy_can_hold() -> None:
+    with pytest.raises(ConfigError, match="AWS allows 2048"):
         render_job_policy(S3Scope(also_read=tuple(f"s3://bucket-{n}/a/folder/" for n in range(30))), region=REGION)
-    assert len(render_job_policy(SCOPE, region=REGION)) < MAX_SESSION_POLICY_LENGTH
+    assert len(JOB) < MAX_SESSION_POLICY_LENGTH
 
 
-def test_jobs_are_limited_by_who_may_run_them() -> None:
+def test_an_operator_may_make_credentials_for_jobs() -> None:
     sts = f"arn:aws:sts::{ACCOUNT}:federated-user"
     assert may(operator(), "sts:GetFederationToken", f"{sts}/{federated_name('demo')}")
     assert not may(operator(), "sts:GetFederationToken", f"{sts}/cluster-other")
@@ -163,34 +160,13 @@ def test_jobs_are_limited_by_who_may_run_them() -> None:
     assert not may(operator(instance_profile="auto"), "sts:GetFederationToken", f"{sts}/cluster-demo")
 
 
-@pytest.mark.parametrize(
-    ("bucket", "prefix", "allowed"),
-    [
-        ("data", "digits", True),  # as MXNet's reader looks for a folder
-        ("data", "digits/", True),
-        ("data", "digits/train/0.rec", True),
-        ("data", "", False),
-        ("data", "digits-secret/", False),
-        ("data", "models/", False),
-        ("results", "models/a", True),
-        ("results", "digits/", False),
-    ],
-)
-def test_the_role_lists_its_folders_alone(bucket: str, prefix: str, *, allowed: bool) -> None:
-    assert may(role(), "s3:ListBucket", f"arn:aws:s3:::{bucket}", s3__prefix=prefix) is allowed
-
-
-def test_the_role_does_not_list_without_a_prefix() -> None:
-    assert not may(role(), "s3:ListBucket", "arn:aws:s3:::data")
-
-
-def test_a_role_may_have_one_of_the_two_only() -> None:
+def test_a_role_with_only_one_url() -> None:
     assert not may(role(results=None), "s3:PutObject", "arn:aws:s3:::results/models/a")
     assert not may(role(data=None), "s3:GetObject", "arn:aws:s3:::data/digits/a")
     assert may(role(data=None), "s3:PutObject", "arn:aws:s3:::results/models/a")
 
 
-def test_a_url_without_a_slash_at_its_end_may_name_an_object_too() -> None:
+def test_a_url_without_a_slash_may_be_an_object() -> None:
     document = role(data="s3://data/train.rec", results=None)
     assert may(document, "s3:GetObject", "arn:aws:s3:::data/train.rec")
     assert may(document, "s3:GetObject", "arn:aws:s3:::data/train.rec/0")
@@ -206,7 +182,7 @@ def test_a_whole_bucket(url: str) -> None:
     assert not may(document, "s3:GetObject", "arn:aws:s3:::database/anything")
 
 
-def test_a_role_that_may_nothing_is_refused() -> None:
+def test_rejects_a_role_without_urls() -> None:
     with pytest.raises(ConfigError, match=r"\[data\] url") as caught:
         role(data=None, results=None)
     assert "instance_profile" in str(caught.value.hint)
@@ -214,7 +190,7 @@ def test_a_role_that_may_nothing_is_refused() -> None:
 
 @pytest.mark.parametrize("letter", ["*", "?", "$", "\n"])
 @pytest.mark.parametrize("key", ["url", "results"])
-def test_what_iam_would_read_as_a_pattern_is_refused(letter: str, key: str) -> None:
+def test_rejects_special_characters_of_iam(letter: str, key: str) -> None:
     urls = {"data": DATA, "results": RESULTS, {"url": "data"}.get(key, key): f"s3://data/a{letter}b/"}
     with pytest.raises(ConfigError, match=rf"\[data\] {key} = "):
         role(**urls)
@@ -225,7 +201,7 @@ def test_what_iam_would_read_as_a_pattern_is_refused(letter: str, key: str) -> N
 @pytest.mark.parametrize(
     ("region", "service"), [("us-east-1", "ec2.amazonaws.com"), ("cn-north-1", "ec2.amazonaws.com.cn")]
 )
-def test_only_ec2_may_take_the_role(region: str, service: str) -> None:
+def test_only_ec2_may_assume_the_role(region: str, service: str) -> None:
     (statement,) = json.loads(render_trust_policy(region))["Statement"]
     assert statement == {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
 
@@ -234,7 +210,7 @@ def test_only_ec2_may_take_the_role(region: str, service: str) -> None:
     ("region", "partition"),
     [("eu-central-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov"), ("us-west-2", "aws")],
 )
-def test_arns_are_of_the_regions_partition(region: str, partition: str) -> None:
+def test_arns_have_the_regions_partition(region: str, partition: str) -> None:
     assert partition_of(region) == partition
     policies = (
         render_role_policy(data_url=DATA, results_url=RESULTS, region=region),
@@ -280,13 +256,13 @@ NEIGHBOURS = {"aws__ResourceTag___cluster__name": "other"}
         ("ec2:ModifyInstanceAttribute", "instance/i-1", OURS, False),
     ],
 )
-def test_an_operator_touches_only_what_carries_the_clusters_tag(
+def test_an_operator_changes_only_what_has_the_clusters_tag(
     action: str, resource: str, context: dict[str, str], *, allowed: bool
 ) -> None:
     assert may(operator(), action, ec2(resource), **context) is allowed
 
 
-def test_an_operator_of_all_clusters_needs_a_tag_nevertheless() -> None:
+def test_an_operator_of_all_clusters_also_needs_a_tag() -> None:
     document = operator(name=None)
     assert may(document, "ec2:TerminateInstances", ec2("instance/i-1"), **NEIGHBOURS)
     assert not may(document, "ec2:TerminateInstances", ec2("instance/i-1"))
@@ -294,7 +270,7 @@ def test_an_operator_of_all_clusters_needs_a_tag_nevertheless() -> None:
     assert not may(document, "ec2:ImportKeyPair", ec2("key-pair/mine"), **MADE)
 
 
-def test_an_operator_reads_in_the_clusters_region_alone() -> None:
+def test_an_operator_reads_only_in_the_clusters_region() -> None:
     assert may(operator(), "ec2:DescribeInstances")
     assert not may(operator(), "ec2:DescribeInstances", aws__RequestedRegion="eu-west-1")
     assert not may(operator(), "ec2:DescribeInstanceAttribute", ec2("instance/i-1"))
@@ -304,7 +280,7 @@ def iam(resource: str) -> str:
     return f"arn:aws:iam::{ACCOUNT}:{resource}"
 
 
-def test_only_auto_lets_an_operator_make_roles_and_only_the_clusters() -> None:
+def test_an_operator_makes_only_the_clusters_role_and_only_for_auto() -> None:
     own = iam("role/cluster-us-east-1-demo")
     assert not may(operator(), "iam:PutRolePolicy", own)
     assert not may(operator(), "iam:PassRole", own, iam__PassedToService="ec2.amazonaws.com")
@@ -317,14 +293,14 @@ def test_only_auto_lets_an_operator_make_roles_and_only_the_clusters() -> None:
     assert may(operator(name=None, instance_profile="auto"), "iam:CreateRole", iam("role/cluster-us-east-1-x"))
 
 
-def test_a_named_profile_may_be_given_and_not_changed() -> None:
+def test_an_operator_may_pass_a_named_profile_but_not_change_it() -> None:
     document = operator(instance_profile="trainers")
     assert may(document, "iam:PassRole", iam("role/trainers"), iam__PassedToService="ec2.amazonaws.com")
     assert may(document, "iam:GetInstanceProfile", iam("instance-profile/trainers"))
     assert not may(document, "iam:PutRolePolicy", iam("role/trainers"))
 
 
-def test_spot_is_allowed_where_it_is_asked_for() -> None:
+def test_only_a_spot_cluster_allows_spot() -> None:
     linked = iam("role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot")
     for market, allowed in (("spot", True), ("on-demand", False)):
         document = operator(market=market)
@@ -333,7 +309,7 @@ def test_spot_is_allowed_where_it_is_asked_for() -> None:
         assert may(document, "ec2:RunInstances", ec2("spot-instances-request/*")) is allowed
 
 
-def test_an_operator_uses_the_configured_buckets_alone() -> None:
+def test_an_operator_uses_only_the_configured_buckets() -> None:
     for bucket, allowed in (("data", True), ("results", True), ("other", False)):
         assert may(operator(), "s3:PutObject", f"arn:aws:s3:::{bucket}/any/key") is allowed
         assert may(operator(), "s3:CreateBucket", f"arn:aws:s3:::{bucket}") is allowed
@@ -348,7 +324,7 @@ def test_an_operator_may_make_every_call_of_the_data_commands() -> None:
 
 @pytest.mark.parametrize("region", ["us-gov-west-1", "ap-southeast-1", "cn-northwest-1"])
 @pytest.mark.parametrize("profile", ["auto", "p" * 128])
-def test_the_longest_policy_fits_into_a_managed_policy(region: str, profile: str) -> None:
+def test_the_longest_policy_fits(region: str, profile: str) -> None:
     document = operator(
         name="n" * 32,
         data=f"s3://{'d' * 63}/",
@@ -362,7 +338,7 @@ def test_the_longest_policy_fits_into_a_managed_policy(region: str, profile: str
 
 
 @pytest.mark.parametrize("profile", ["none", "auto", "trainers"])
-def test_sids_are_what_iam_takes_and_there_once(profile: str) -> None:
+def test_sids_are_valid_and_unique(profile: str) -> None:
     documents = operator(instance_profile=profile, market=["spot"]), role()
     for document in documents:
         sids = [statement["Sid"] for statement in json.loads(document)["Statement"]]
@@ -373,7 +349,7 @@ def test_sids_are_what_iam_takes_and_there_once(profile: str) -> None:
 SERVICES = {"ec2": "ec2", "run_ec2": "ec2", "iam": "iam", "ssm": "ssm", "sts": "sts", "s3": "s3",
             "service_quotas": "service-quotas", "pricing": "pricing"}  # fmt: skip
 PREFIXES = {"service-quotas": "servicequotas"}
-# S3 calls some permissions otherwise than its operations; STS's two calls need none.
+# Some of S3's permissions and operations have different names.
 S3_PERMISSIONS = {"ListObjectsV2": "ListBucket", "ListMultipartUploads": "ListBucketMultipartUploads",
                   "ListParts": "ListMultipartUploadParts"}  # fmt: skip
 
@@ -411,7 +387,7 @@ def test_the_operator_policy_has_every_action_that_provision_calls() -> None:
     assert called - allowed <= {"sts:GetCallerIdentity"}
 
 
-def test_the_command_prints_json_and_keeps_its_notes_apart(tmp_path: Path) -> None:
+def test_the_command_prints_only_json_to_stdout(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write('name = "demo"\n[provision]\ninstance_profile = "auto"\n[data]\nurl = "s3://data/digits/"\n')
     done = project.run("iam-policy")

@@ -1,4 +1,4 @@
-"""Reading GPU architectures out of fat binaries: hand-made ones, damaged ones, and a real wheel's."""
+"""GPU architectures of fat binaries: synthetic ones, damaged ones, and those of a real wheel."""
 
 import json
 import struct
@@ -26,7 +26,7 @@ PTX, ELF, OTHER = 1, 2, 8
 
 
 def module(entries: Sequence[Entry]) -> bytes:
-    """One fat binary. PTX entries have longer headers, as those of nvcc do."""
+    """One fat binary. PTX entries have longer headers, as in nvcc's output."""
     body = b""
     for kind, architecture, size in entries:
         header_size = 72 if kind == PTX else 64
@@ -36,7 +36,7 @@ def module(entries: Sequence[Entry]) -> bytes:
 
 
 def elf(sections: Sequence[tuple[str, bytes]], *, names_first: bool = False) -> bytes:
-    """A shared library of nothing but sections, their names, and their table at the end."""
+    """A shared library with only sections, their names, and their table at the end."""
     names = b"\0" + b"".join(name.encode() + b"\0" for name, _ in sections) + b".shstrtab\0"
     ordered = [(".shstrtab", names), *sections] if names_first else [*sections, (".shstrtab", names)]
     data, rows = b"\0" * 64, [b"\0" * 64]
@@ -53,7 +53,7 @@ def elf(sections: Sequence[tuple[str, bytes]], *, names_first: bool = False) -> 
 
 FATBIN = (
     module([(ELF, 70, 40), (ELF, 75, 8), (PTX, 75, 16)])
-    + b"\0" * 24  # filled up by the linker
+    + b"\0" * 24  # padding of the linker
     + module([(ELF, 70, 8), (ELF, 120, 0), (OTHER, 90, 8)])
 )
 LIBRARY = elf([(".text", b"\xc3" * 100), (".nv_fatbin", FATBIN), ("__nv_relfatbin", module([(ELF, 35, 8)]))])
@@ -69,8 +69,8 @@ def wheel(folder: Path, members: dict[str, bytes], name: str = "x-1.0-py3-none-a
 
 @pytest.mark.parametrize("packed", [True, False], ids=["wheel", "library"])
 @pytest.mark.parametrize("names_first", [True, False])
-def test_architectures_are_read(tmp_path: Path, *, packed: bool, names_first: bool) -> None:
-    # More between the names and the table than is read at once.
+def test_reads_architectures(tmp_path: Path, *, packed: bool, names_first: bool) -> None:
+    # More between the names and the table than one read gets.
     padding = (".rodata", bytes(100_000)) if names_first else (".data", b"")
     content = elf([(".nv_fatbin", FATBIN), padding], names_first=names_first)
     if packed:
@@ -85,7 +85,7 @@ def test_architectures_are_read(tmp_path: Path, *, packed: bool, names_first: bo
     assert library.ptx == {(7, 5): 1}
 
 
-def test_code_that_was_to_be_linked_is_left_out(tmp_path: Path) -> None:
+def test_ignores_code_for_the_linker(tmp_path: Path) -> None:
     (library,) = read_wheel(wheel(tmp_path, {"a.so.1": LIBRARY, "b.so": elf([(".text", b"")])}))
     assert (library.name, (3, 5) in library.code) == ("a.so.1", False)
 
@@ -93,25 +93,25 @@ def test_code_that_was_to_be_linked_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (elf([(".nv_fatbin", b"\x01" + FATBIN)]), "no fat binary where one should begin"),
+        (elf([(".nv_fatbin", b"\x01" + FATBIN)]), "expected a fat binary"),
         (elf([(".nv_fatbin", FATBIN[:-8])]), "longer than its section"),
         (elf([(".nv_fatbin", FATBIN.replace(struct.pack("<I", 64), struct.pack("<I", 0), 1))]), "is damaged"),
-        (LIBRARY[:-1], "ends too early"),
-        (LIBRARY[:70], "ends too early"),
-        (b"\x7fELF", "ends too early"),
+        (LIBRARY[:-1], "truncated"),
+        (LIBRARY[:70], "truncated"),
+        (b"\x7fELF", "truncated"),
         (LIBRARY[:4] + b"\x01" + LIBRARY[5:], "64-bit"),
-        (LIBRARY[:60] + b"\0\0" + LIBRARY[62:], "no table of sections"),
-        (LIBRARY[:40] + b"\xff" * 8 + LIBRARY[48:], "it points to byte"),
+        (LIBRARY[:60] + b"\0\0" + LIBRARY[62:], "no section table"),
+        (LIBRARY[:40] + b"\xff" * 8 + LIBRARY[48:], "it points to its byte"),
     ],
     ids=range(9),
 )
-def test_damaged_libraries_are_told(tmp_path: Path, content: bytes, said: str) -> None:
+def test_rejects_damaged_libraries(tmp_path: Path, content: bytes, said: str) -> None:
     with pytest.raises(ClusterError, match=said) as raised:
         read_wheel(wheel(tmp_path, {"mxnet/libmxnet.so": content}))
     assert "mxnet/libmxnet.so" in raised.value.message
 
 
-def test_other_files_are_told(tmp_path: Path) -> None:
+def test_rejects_other_files(tmp_path: Path) -> None:
     path = tmp_path / "a.whl"
     with pytest.raises(NotFoundError, match="no such file"):
         read_wheel(path)
@@ -124,7 +124,7 @@ def test_other_files_are_told(tmp_path: Path) -> None:
 
 @settings(max_examples=150)
 @given(damage=st.lists(st.tuples(st.integers(0, len(LIBRARY) - 1), st.integers(0, 255)), min_size=1, max_size=4))
-def test_no_damage_leads_to_anything_but_an_error_of_ours(
+def test_any_damage_gives_only_our_error(
     tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]]
 ) -> None:
     folder = tmp_path_factory.getbasetemp()
@@ -147,7 +147,7 @@ def run(path: Path, *args: str) -> tuple[str, BaseException | None]:
     return done.stdout, done.exception
 
 
-def test_the_command_shows_a_wheel_of_others(tmp_path: Path) -> None:
+def test_the_command_shows_another_wheel(tmp_path: Path) -> None:
     path = wheel(tmp_path, {"a.so": LIBRARY})
     text, error = run(path)
     assert error is None
@@ -160,7 +160,7 @@ def test_the_command_shows_a_wheel_of_others(tmp_path: Path) -> None:
     assert run(wheel(tmp_path, {"b.py": b""}))[0] == "no GPU code\n"
 
 
-def test_a_wheel_of_the_table_is_held_against_it(tmp_path: Path) -> None:
+def test_compares_a_wheel_with_the_table(tmp_path: Path) -> None:
     entries = [(ELF, architecture, 8) for architecture in (50, 60, 70, 80, 86)]
     name = "mxnet_cu112-1.9.1-py3-none-manylinux2014_x86_64.whl"
     text, error = run(wheel(tmp_path, {"mxnet/libmxnet.so": elf([(".nv_fatbin", module(entries) * 198)])}, name))
@@ -174,8 +174,8 @@ def test_a_wheel_of_the_table_is_held_against_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_real_wheel_holds_what_the_table_says(tmp_path: Path) -> None:
-    """The smallest one, 327 MB, from PyPI."""
+def test_a_real_wheel_matches_the_table(tmp_path: Path) -> None:
+    """The smallest GPU wheel, 327 MB, from PyPI."""
     requirement = "mxnet-cu110==1.9.1"
     target = ["--no-deps", "--only-binary=:all:", "--platform=manylinux2014_x86_64", "--python-version=3.8"]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", *target, "--dest", str(tmp_path), requirement]

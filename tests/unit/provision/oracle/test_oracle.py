@@ -1,4 +1,4 @@
-"""Which MXNet wheel runs on which GPU, and what `up` refuses before anything is spent."""
+"""Which MXNet wheel runs on which GPU, and what `up` rejects before it costs money."""
 
 import gzip
 import json
@@ -59,9 +59,7 @@ def short(wheel: Wheel) -> str:
         ("g7e.2xlarge", "RTX PRO Server 6000 12.0", None, []),
     ],
 )
-def test_a_type_has_a_gpu_and_a_gpu_has_wheels(
-    instance_type: str, gpu: str, auto: Wheel | None, wheels: list[str]
-) -> None:
+def test_the_gpu_and_the_wheels_of_a_type(instance_type: str, gpu: str, auto: Wheel | None, wheels: list[str]) -> None:
     machine = find_machine(instance_type)
     assert machine is not None
     assert machine.gpu is not None
@@ -77,20 +75,22 @@ def test_a_type_has_a_gpu_and_a_gpu_has_wheels(
     [
         ("mxnet-cu112==1.9.1", (8, 9), True, "sm_86"),
         ("mxnet-cu112==1.9.1", (7, 5), True, "sm_70"),
-        ("mxnet-cu110==1.9.1", (8, 6), False, "CUDA 11.0 came before"),
+        ("mxnet-cu110==1.9.1", (8, 6), False, "from CUDA 11.0, and the X needs CUDA 11.1"),
         ("mxnet-cu102==1.9.1", (8, 0), False, "no machine code for 8.0"),
         ("mxnet-cu102==1.9.1", (5, 2), True, "sm_50"),
         ("mxnet-cu90==1.6.0.post0", (7, 0), True, "sm_70"),
-        ("mxnet-cu90==1.6.0.post0", (7, 5), False, "CUDA 9.0 came before"),
-        ("mxnet-cu90==1.6.0.post0", (9, 0), False, "PTX in 318 of its 369 modules only"),
-        ("mxnet-cu100==1.7.0", (9, 0), False, "PTX in 351 of its 406 modules only"),
+        ("mxnet-cu90==1.6.0.post0", (7, 5), False, "from CUDA 9.0, and the X needs CUDA 10.0"),
+        ("mxnet-cu90==1.6.0.post0", (9, 0), False, "PTX in only 318 of its 369 modules"),
+        ("mxnet-cu100==1.7.0", (9, 0), False, "PTX in only 351 of its 406 modules"),
         ("mxnet-cu112==1.9.1", (3, 5), False, "no machine code for 3.5 (it has sm_ 50 60 70 80 86)"),
         ("mxnet-cu112==1.9.1", None, False, "needs an NVIDIA GPU"),
-        ("mxnet==1.9.1", (9, 0), True, "the GPU stays unused"),
-        ("mxnet==1.9.1", None, True, "runs on the processor"),
+        ("mxnet==1.9.1", (9, 0), True, "does not use the GPU"),
+        ("mxnet==1.9.1", None, True, "runs on the CPU"),
     ],
 )
-def test_code_and_libraries_decide(wheel: str, capability: tuple[int, int] | None, *, runs: bool, why: str) -> None:
+def test_code_and_libraries_determine_whether_a_wheel_runs(
+    wheel: str, capability: tuple[int, int] | None, *, runs: bool, why: str
+) -> None:
     known = find_wheel(wheel)
     assert known is not None
     gpu = Gpu(name="X", capability=capability) if capability is not None else None
@@ -102,20 +102,20 @@ def test_code_and_libraries_decide(wheel: str, capability: tuple[int, int] | Non
 @pytest.mark.parametrize(
     ("instance_type", "mxnet", "said", "hint"),
     [
-        ("g4dn.xlarge", "mxnet-cu90==1.6.0.post0", "CUDA 9.0 came before the T4", GPU_WHEEL.requirement),
+        ("g4dn.xlarge", "mxnet-cu90==1.6.0.post0", "from CUDA 9.0, and the T4 needs CUDA 10.0", GPU_WHEEL.requirement),
         ("p5.48xlarge", "mxnet-cu90==1.6.0.post0", "no machine code for 9.0", "T4, A100, A10G, L4 or L40S"),
         ("p5.48xlarge", "auto", "no MXNet wheel has code for H100 (compute capability 9.0)", "g5.xlarge"),
-        ("p2.xlarge", "auto", "PyPI has no CUDA libraries", 'mxnet = "mxnet-cu102==1.9.1"'),
+        ("p2.xlarge", "auto", "PyPI lacks the CUDA libraries", 'mxnet = "mxnet-cu102==1.9.1"'),
         ("p2.xlarge", "mxnet-cu112==1.9.1", "no machine code for 3.7", 'mxnet = "mxnet-cu102==1.9.1"'),
-        ("c5.xlarge", "mxnet-cu112==1.9.1", "there is none", CPU_WHEEL.requirement),
-        ("trn1.2xlarge", "mxnet-cu112==1.9.1", "there is none", CPU_WHEEL.requirement),
-        ("g4ad.xlarge", "auto", "no MXNet wheel has code for Radeon Pro V520 (a GPU of AMD)", "g5.xlarge"),
-        ("g4ad.xlarge", "mxnet-cu112==1.9.1", "Radeon Pro V520 is AMD's", "g5.xlarge"),
-        ("g5g.xlarge", "auto", "its processor is arm64", "c5.xlarge"),
-        ("c7gn.xlarge", "mxnet==1.9.1", "its processor is arm64", "c5.xlarge"),
+        ("c5.xlarge", "mxnet-cu112==1.9.1", "needs an NVIDIA GPU", CPU_WHEEL.requirement),
+        ("trn1.2xlarge", "mxnet-cu112==1.9.1", "needs an NVIDIA GPU", CPU_WHEEL.requirement),
+        ("g4ad.xlarge", "auto", "no MXNet wheel has code for Radeon Pro V520 (a GPU from AMD)", "g5.xlarge"),
+        ("g4ad.xlarge", "mxnet-cu112==1.9.1", "the Radeon Pro V520 is from AMD", "g5.xlarge"),
+        ("g5g.xlarge", "auto", "the type is arm64", "c5.xlarge"),
+        ("c7gn.xlarge", "mxnet==1.9.1", "the type is arm64", "c5.xlarge"),
     ],
 )
-def test_what_cannot_work_is_refused(instance_type: str, mxnet: str, said: str, hint: str) -> None:
+def test_rejects_what_cannot_work(instance_type: str, mxnet: str, said: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)) as raised:
         check_mxnet(instance_type=instance_type, mxnet=mxnet, ami="auto")
     assert f'[provision] instance_type = "{instance_type}"' in raised.value.message
@@ -123,7 +123,7 @@ def test_what_cannot_work_is_refused(instance_type: str, mxnet: str, said: str, 
     assert hint in (raised.value.hint or "")
 
 
-def test_the_key_that_a_type_stands_under_is_named() -> None:
+def test_names_the_key_of_the_type() -> None:
     with pytest.raises(ConfigError, match=re.escape('[provision] instance_types, "g5g.xlarge" with [bootstrap]')):
         check_mxnet(instance_type="g5g.xlarge", mxnet="auto", ami="auto", is_other=True)
 
@@ -137,7 +137,7 @@ def test_the_key_that_a_type_stands_under_is_named() -> None:
         ("g4dn.xlarge", "MXNet_cu112==1.9.1", "auto", []),
         ("g5.xlarge", "mxnet==1.9.1", "auto", ["does not use the A10G"]),
         ("g4dn.xlarge", "mxnet-cu100==1.7.0", "ami-12345678", ["needs CUDA 10.0"]),
-        ("g4dn.xlarge", "mxnet-cu100==1.7.0", "auto", ['that of [provision] ami = "auto" does not']),
+        ("g4dn.xlarge", "mxnet-cu100==1.7.0", "auto", ['the image of [provision] ami = "auto" does not']),
         ("p3dn.24xlarge", "auto", "auto", ["open driver"]),
         ("p3dn.24xlarge", "auto", "ami-12345678", []),
         ("p3dn.24xlarge", "mxnet-cu90==1.6.0.post0", "auto", ["needs CUDA 9.0", "open driver"]),
@@ -234,10 +234,10 @@ def test_the_tables_are_shown() -> None:
         ("c5.xlarge", ["no GPU, x86_64", "takes mxnet==1.7.0.post2, which reads s3://"]),
         ("p5.48xlarge", ["H100 (compute capability 9.0)", 'mxnet = "auto" has no wheel for it']),
         ("p3dn", ["V100", "open driver"]),
-        ("g5g.xlarge", ["arm64", "is set up on x86_64 alone"]),
+        ("g5g.xlarge", ["arm64", "is only supported on x86_64"]),
     ],
 )
-def test_one_type_is_shown_with_reasons(name: str, lines: list[str]) -> None:
+def test_shows_a_type_with_reasons(name: str, lines: list[str]) -> None:
     machine = find_machine(name)
     assert machine is not None
     text = render_machine(name, machine)
@@ -258,18 +258,18 @@ def test_the_command_needs_no_cluster_toml(tmp_path: Path) -> None:
     ("args", "said"),
     [(["p5x.large"], "p5x.large is not in the table"), (["g5", "--wheel", "x.whl"], "exclude each other")],
 )
-def test_the_command_says_what_it_does_not_know(tmp_path: Path, args: list[str], said: str) -> None:
+def test_the_command_rejects_unknown_types(tmp_path: Path, args: list[str], said: str) -> None:
     done = CliRunner().invoke(oracle_command, args, obj=App(config_path=tmp_path / "cluster.toml"))
     assert said in str(done.exception)
 
 
-def test_up_refuses_before_it_asks_any_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_rejects_before_it_calls_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(
         'name = "demo"\ncloud = "aws"\n[provision]\ninstance_type = "g4dn.xlarge"\n'
         '[bootstrap]\nmxnet = "mxnet-cu90==1.6.0.post0"\n'
     )
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # whoever asked it would fail in another way
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # a call would fail in another way
     done = CliRunner().invoke(up_command, ["--yes"], obj=App(config_path=path))
     assert isinstance(done.exception, ConfigError)
     assert 'instance_type = "g4dn.xlarge" with [bootstrap] mxnet = "mxnet-cu90==1.6.0.post0"' in str(done.exception)

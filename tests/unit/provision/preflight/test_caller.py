@@ -30,7 +30,7 @@ def test_the_caller(world: World) -> None:
 
 def test_credentials_that_are_refused(world: World) -> None:
     world.sandbox.book.arm("unauthorized service=sts action=GetCallerIdentity")
-    with pytest.raises(AwsError, match="AccessDenied, while asking who we are"):
+    with pytest.raises(AwsError, match="AccessDenied, while looking up the caller's identity"):
         describe_caller(world.clients, make_config())
 
 
@@ -95,7 +95,7 @@ def test_auto_opens_ssh_to_the_callers_address_alone(
 def test_an_answer_that_is_no_address(answer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         checkip(answer, tmp_path) as (url, bundle),
-        pytest.raises(ClusterError, match="did not answer with an IPv4 address"),
+        pytest.raises(ClusterError, match="which is not an IPv4 address"),
     ):
         ask(monkeypatch, url, bundle)
 
@@ -110,7 +110,7 @@ def test_an_unknown_certificate_is_not_believed(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("url", "words"),
-    [("http://127.0.0.1:9/", "only https://"), ("https://127.0.0.1:9/", "cannot find the address .* refused")],
+    [("http://127.0.0.1:9/", "must be https://"), ("https://127.0.0.1:9/", "cannot find the address .* refused")],
 )
 def test_no_answer(url: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ClusterError, match=words) as caught:

@@ -1,4 +1,4 @@
-"""What the caller may do, found out without doing any of it."""
+"""The caller's permissions, tested by dry runs."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from foundation.errors import AwsError
-from provision.model import ClusterState, KeyPair, LaunchOption, Permissions, SecurityGroup
+from provision.model import ClusterState, LaunchOption, Permissions
 from provision.preflight.caller import describe_permissions
 from provision.resources.instances import STAND_IN as STAND_IN_INSTANCE
 from provision.resources.key_pair import STAND_IN_NAME
@@ -14,8 +14,21 @@ from provision.resources.placement_group import PlacementGroup
 from provision.resources.resource import DryRun
 from provision.resources.security_group import STAND_IN_GROUP
 from provision.resources.table import KINDS
-from provision_world import NAME, World, make_config, make_node, make_option, make_preflight, make_wanted
+from provision_world import (
+    NAME,
+    World,
+    listening,
+    make_config,
+    make_group,
+    make_key,
+    make_node,
+    make_option,
+    make_preflight,
+    make_wanted,
+)  # fmt: skip
 
+REFUSED = "UnauthorizedOperation"
+DEFAULT_GROUP = "arn:aws:ec2:us-east-1:123456789012:security-group/sg-0"
 ALWAYS = {
     "ec2:AuthorizeSecurityGroupIngress",
     "ec2:CreateSecurityGroup",
@@ -27,19 +40,28 @@ ALWAYS = {
     "ec2:RunInstances",
     "ec2:TerminateInstances",
 }
+WIDE = {
+    "ec2:AuthorizeSecurityGroupEgress",
+    "ec2:CancelSpotInstanceRequests",
+    "ec2:CreatePlacementGroup",
+    "ec2:DeletePlacementGroup",
+}
+"""With EFA, spot and a placement group."""
 STAND_IN_CALLS = ("AuthorizeSecurityGroupIngress", "DeleteKeyPair", "DeleteSecurityGroup", "GetConsoleOutput")
-"""Those that name what is not there, TerminateInstances aside."""
+"""Besides TerminateInstances."""
 WHOLE = ClusterState(
     name=NAME,
     nodes=(make_node(0, instance_id="i-1"), make_node(1, instance_id="i-2")),
-    key_pair=KeyPair(key_name="cluster-demo", public_key=None, ours=True),
-    security_groups=(
-        SecurityGroup(group_id="sg-1", vpc_id="vpc-1", ours=True, ssh_from=(), ssh_open_to=(), open_to_members=True),
-    ),
+    key_pair=make_key(),
+    security_groups=(make_group(),),
     found={"placement group": PlacementGroup(group_name="cluster-demo", ours=True)},
 )
 EVERYTHING: dict[str, Any] = {"efa": True, "instance_profile": "nodes", "market": ["spot", "on-demand"]}
 OPTIONS = (make_option(placement=True, efa=True), make_option(placement=True, efa=True, market="spot"))
+
+
+def denial(action: str, resource: str = "*", why: str = "because no identity-based policy allows it") -> str:
+    return f"User: ada is not authorized to perform: {action} on resource: {resource} {why}"
 
 
 def real_options(world: World, **values: Any) -> tuple[LaunchOption, ...]:
@@ -72,8 +94,8 @@ def refuse(world: World, *actions: str) -> None:
 # --- dry runs have no effect
 
 
-def test_every_dry_run_is_dry(world: World) -> None:
-    """Of everything that may be rehearsed: what leaves the program says so, and nothing is made or ended."""
+def test_dry_runs_have_no_effect(world: World) -> None:
+    """Every request of all dry runs has DryRun, and no resource changes."""
     sent: list[tuple[str, str | None]] = []
 
     def note(params: dict[str, Any], model: Any, **_: Any) -> None:
@@ -81,33 +103,16 @@ def test_every_dry_run_is_dry(world: World) -> None:
 
     world.up(make_config())
     state, before = world.describe(), world.resources()
-    world.clients.ec2.meta.events.register("before-call.ec2", note)
-    try:
-        options = tuple(
-            option
-            for market in ("on-demand", "spot")
-            for option in real_options(world, placement=True, efa=True, market=market)
-        )
-        empty = ClusterState(name=NAME)
-        for known in (empty, state):
+    options = tuple(
+        option
+        for market in ("on-demand", "spot")
+        for option in real_options(world, placement=True, efa=True, market=market)
+    )
+    with listening(world.clients.ec2, "before-call.ec2", note):
+        for known in (ClusterState(name=NAME), state):
             permissions(world, known, options, **EVERYTHING)
-    finally:
-        world.clients.ec2.meta.events.unregister("before-call.ec2", note)
 
-    assert {name for name, _ in sent} == {
-        "AuthorizeSecurityGroupEgress",
-        "AuthorizeSecurityGroupIngress",
-        "CancelSpotInstanceRequests",
-        "CreatePlacementGroup",
-        "CreateSecurityGroup",
-        "DeleteKeyPair",
-        "DeletePlacementGroup",
-        "DeleteSecurityGroup",
-        "GetConsoleOutput",
-        "ImportKeyPair",
-        "RunInstances",
-        "TerminateInstances",
-    }
+    assert {f"ec2:{name}" for name, _ in sent} == ALWAYS - {"ec2:CreateTags"} | WIDE
     assert {dry for _, dry in sent} == {"true"}
     assert world.describe() == state
     assert world.resources() == before
@@ -117,18 +122,17 @@ def test_a_service_that_carries_out_a_dry_run_is_an_error(world: World) -> None:
     def obey(params: dict[str, Any], **_: Any) -> None:
         del params["body"]["DryRun"]
 
-    world.clients.ec2.meta.events.register("before-call.ec2.DeleteKeyPair", obey)
-    try:
-        with pytest.raises(AwsError, match=r"ec2:DeleteKeyPair was to be rehearsed only \(DryRun\)"):
-            permissions(world)
-    finally:
-        world.clients.ec2.meta.events.unregister("before-call.ec2.DeleteKeyPair", obey)
+    with (
+        listening(world.clients.ec2, "before-call.ec2.DeleteKeyPair", obey),
+        pytest.raises(AwsError, match="ec2:DeleteKeyPair was a dry run, but the service carried it out"),
+    ):
+        permissions(world)
 
 
 # --- what is rehearsed
 
 
-def test_what_is_not_there_has_stand_ins(world: World) -> None:
+def test_stand_ins_for_missing_resources(world: World) -> None:
     found = {run.action: run for run in dry_runs(ClusterState(name=NAME), world)}
     assert found["ec2:TerminateInstances"].request == {"InstanceIds": [STAND_IN_INSTANCE]}
     assert found["ec2:GetConsoleOutput"].request == {"InstanceId": STAND_IN_INSTANCE}
@@ -151,7 +155,7 @@ def test_what_is_not_there_has_stand_ins(world: World) -> None:
     assert (launch["MinCount"], launch["MaxCount"]) == (2, 2)
 
 
-def test_what_is_there_is_named(world: World) -> None:
+def test_dry_runs_name_existing_resources(world: World) -> None:
     found = {run.action: run for run in dry_runs(WHOLE, world)}
     assert not {"ec2:ImportKeyPair", "ec2:CreateSecurityGroup", "ec2:CreatePlacementGroup"} & found.keys()
     assert found["ec2:TerminateInstances"].request == {"InstanceIds": ["i-1"]}
@@ -163,62 +167,60 @@ def test_what_is_there_is_named(world: World) -> None:
     assert launch["NetworkInterfaces"][0]["Groups"] == ["sg-1"]
 
 
-def test_only_what_will_be_called_is_asked_for(world: World) -> None:
+def test_tests_only_the_calls_of_this_cluster(world: World) -> None:
     assert set(permissions(world).allowed) == ALWAYS
     wide = permissions(world, options=real_options(world, placement=True, market="spot"), market="spot", efa=True)
-    assert set(wide.allowed) - ALWAYS == {
-        "ec2:AuthorizeSecurityGroupEgress",
-        "ec2:CancelSpotInstanceRequests",
-        "ec2:CreatePlacementGroup",
-        "ec2:DeletePlacementGroup",
-    }
+    assert set(wide.allowed) - ALWAYS == WIDE
 
 
 # --- what is missing
 
 
 @pytest.mark.parametrize(
-    "action", ["RunInstances", "ImportKeyPair", "CreateSecurityGroup", "TerminateInstances", "DeleteSecurityGroup"]
-)
-def test_a_refused_dry_run_is_a_missing_permission(world: World, action: str) -> None:
-    refuse(world, action)
+    "actions",
+    [
+        ["RunInstances"], ["ImportKeyPair"], ["CreateSecurityGroup"], ["TerminateInstances"], ["DeleteSecurityGroup"],
+        ["DeleteKeyPair", "ImportKeyPair", "RunInstances"],
+    ],
+)  # fmt: skip
+def test_a_refused_dry_run_is_a_missing_permission(world: World, actions: list[str]) -> None:
+    refuse(world, *actions)
     found = permissions(world)
-    assert found.missing == (f"ec2:{action}",)
-    assert f"ec2:{action}" not in found.allowed
+    assert found.missing == tuple(f"ec2:{action}" for action in actions)
+    assert not set(found.missing) & set(found.allowed)
 
 
-def test_all_that_is_missing_is_told_at_once(world: World) -> None:
-    refuse(world, "RunInstances", "ImportKeyPair", "DeleteKeyPair")
-    assert permissions(world).missing == ("ec2:DeleteKeyPair", "ec2:ImportKeyPair", "ec2:RunInstances")
-
-
-def answer_with(world: World, operation: str, code: str, message: str) -> Any:
-    """EC2 answers so: for refusals that only a policy of a certain kind would give."""
+def answering(world: World, operation: str, code: str, message: str) -> Any:
+    """EC2's response, for refusals that only certain policies give."""
 
     def change(parsed: dict[str, Any], **_: Any) -> None:
         parsed["Error"] = {"Code": code, "Message": message}
 
-    world.clients.ec2.meta.events.register(f"after-call.ec2.{operation}", change)
-    return lambda: world.clients.ec2.meta.events.unregister(f"after-call.ec2.{operation}", change)
+    return listening(world.clients.ec2, f"after-call.ec2.{operation}", change)
 
 
-def denial(action: str, resource: str = "*", why: str = "because no identity-based policy allows it") -> str:
-    return f"User: ada is not authorized to perform: {action} on resource: {resource} {why}"
-
-
-@pytest.mark.parametrize("action", ["ec2:CreateTags", "iam:PassRole"])
-def test_a_permission_behind_a_call_is_the_one_that_is_named(world: World, action: str) -> None:
-    undo = answer_with(world, "RunInstances", "UnauthorizedOperation", denial(action))
-    try:
+@pytest.mark.parametrize(
+    ("operation", "code", "message", "missing", "unknown"),
+    [
+        # AWS names a permission behind the call.
+        ("RunInstances", REFUSED, denial("ec2:CreateTags"), ("ec2:CreateTags",), ("ec2:RunInstances",)),
+        ("RunInstances", REFUSED, denial("iam:PassRole"), ("iam:PassRole",), ("ec2:RunInstances",)),
+        # The VPC's default group stands in for the cluster's.
+        ("RunInstances", REFUSED, denial("ec2:RunInstances", DEFAULT_GROUP), (), ("ec2:RunInstances",)),
+        # Other errors say nothing about permissions.
+        ("TerminateInstances", "InvalidInstanceID.NotFound", "no such instance", (), ("ec2:TerminateInstances",)),
+    ],
+)
+def test_what_a_response_says_about_permissions(
+    world: World, operation: str, code: str, message: str, *, missing: tuple[str, ...], unknown: tuple[str, ...]
+) -> None:
+    with answering(world, operation, code, message):
         found = permissions(world)
-    finally:
-        undo()
-    assert found.missing == (action,)
-    assert found.unknown == ("ec2:RunInstances",)
+    assert (found.missing, found.unknown) == (missing, unknown)
 
 
-def test_a_missing_permission_to_pass_a_role_does_not_hide_the_launch(world: World) -> None:
-    """The launch is rehearsed without the role as well."""
+def test_a_missing_permission_to_pass_a_role(world: World) -> None:
+    """A second dry run, without the role, shows the permission to launch."""
 
     def deny_role(parsed: dict[str, Any], context: Any, **_: Any) -> None:
         if "IamInstanceProfile" in context["asked"]:
@@ -227,19 +229,17 @@ def test_a_missing_permission_to_pass_a_role_does_not_hide_the_launch(world: Wor
     def keep(params: dict[str, Any], context: Any, **_: Any) -> None:
         context["asked"] = " ".join(params["body"])
 
-    events = world.clients.ec2.meta.events
-    events.register("before-call.ec2.RunInstances", keep)
-    events.register("after-call.ec2.RunInstances", deny_role)
-    try:
+    ec2 = world.clients.ec2
+    with (
+        listening(ec2, "before-call.ec2.RunInstances", keep),
+        listening(ec2, "after-call.ec2.RunInstances", deny_role),
+    ):
         found = permissions(world, instance_profile="nodes")
-    finally:
-        events.unregister("before-call.ec2.RunInstances", keep)
-        events.unregister("after-call.ec2.RunInstances", deny_role)
     assert found.missing == ("iam:PassRole",)
     assert {"ec2:RunInstances", "ec2:CreateTags"} <= set(found.allowed)
 
 
-def test_a_policy_that_goes_by_tags_refuses_all_stand_ins_and_none_is_called_missing(world: World) -> None:
+def test_a_policy_by_tags_refuses_all_stand_ins(world: World) -> None:
     refuse(world, "TerminateInstances", *STAND_IN_CALLS)
     found = permissions(world)
     assert found.missing == ()
@@ -252,48 +252,20 @@ def test_a_policy_that_goes_by_tags_refuses_all_stand_ins_and_none_is_called_mis
     }
 
 
-def test_an_explicit_denial_counts_for_a_stand_in_as_well(world: World) -> None:
+def test_an_explicit_denial_counts_for_a_stand_in(world: World) -> None:
     refuse(world, *STAND_IN_CALLS)
     words = denial("ec2:TerminateInstances", why="with an explicit deny in an identity-based policy")
-    undo = answer_with(world, "TerminateInstances", "UnauthorizedOperation", words)
-    try:
+    with answering(world, "TerminateInstances", REFUSED, words):
         assert permissions(world).missing == ("ec2:TerminateInstances",)
-    finally:
-        undo()
-
-
-def test_the_default_group_stands_in_for_the_clusters_own(world: World) -> None:
-    words = denial("ec2:RunInstances", "arn:aws:ec2:us-east-1:123456789012:security-group/sg-0")
-    undo = answer_with(world, "RunInstances", "UnauthorizedOperation", words)
-    try:
-        found = permissions(world)
-    finally:
-        undo()
-    assert (found.missing, found.unknown) == ((), ("ec2:RunInstances",))
-
-
-def test_other_answers_say_nothing_about_permissions(world: World) -> None:
-    undo = answer_with(world, "TerminateInstances", "InvalidInstanceID.NotFound", "no such instance")
-    try:
-        found = permissions(world)
-    finally:
-        undo()
-    assert (found.missing, found.unknown) == ((), ("ec2:TerminateInstances",))
 
 
 def test_an_account_that_cannot_be_used(world: World) -> None:
-    undo = answer_with(world, "RunInstances", "OptInRequired", "You are not subscribed to this service")
-    try:
-        with pytest.raises(ClientError, match="OptInRequired"):
-            permissions(world)
-    finally:
-        undo()
+    with answering(world, "RunInstances", "OptInRequired", "no"), pytest.raises(ClientError, match="OptInRequired"):
+        permissions(world)
 
 
 @pytest.mark.parametrize(("profile", "without"), [("none", ("sts:GetFederationToken",)), ("auto", ())])
-def test_whether_jobs_can_be_limited_is_tried_and_a_launch_does_without(
-    world: World, profile: str, without: tuple[str, ...]
-) -> None:
+def test_limited_credentials_for_jobs_are_not_required(world: World, profile: str, without: tuple[str, ...]) -> None:
     refuse(world, "GetFederationToken")
     assert permissions(world, instance_profile="none").missing == ()
     assert permissions(world, instance_profile=profile).without == without

@@ -1,4 +1,4 @@
-"""What things cost, and that nothing depends on it."""
+"""Prices, and that a missing one is not an error."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from provision.preflight.prices import (
     find_volume_price,
     parse_price,
 )
-from provision_world import World, make_node
+from provision_world import World, listening, make_node
 from sandbox.api.prices import ON_DEMAND, spot_price
 
 HOURS = frozenset({"Hrs"})
@@ -43,7 +43,7 @@ def test_prices_of_all_places(world: World) -> None:
     assert world.calls.made.count("DescribeSpotPriceHistory") == 1
 
 
-def test_no_place_no_call(world: World) -> None:
+def test_no_calls_without_places(world: World) -> None:
     assert describe_prices(world.clients, ()) == {}
     assert world.calls.made == []
 
@@ -58,11 +58,11 @@ def test_prices_of_nodes(world: World) -> None:
     assert spot < 0.17
 
 
-def test_disks(world: World) -> None:
+def test_the_price_of_disks(world: World) -> None:
     assert find_volume_price(world.clients) == 0.08
 
 
-def test_who_may_not_ask_is_told_nothing(world: World) -> None:
+def test_prices_that_may_not_be_read(world: World) -> None:
     world.sandbox.book.arm("unauthorized service=pricing")
     world.sandbox.book.arm("unauthorized action=DescribeSpotPriceHistory")
     assert describe_prices(world.clients, PLACES) == UNKNOWN
@@ -70,22 +70,19 @@ def test_who_may_not_ask_is_told_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [EndpointConnectionError, ConnectTimeoutError, ReadTimeoutError])
-def test_a_price_list_out_of_reach(world: World, error: Callable[..., Exception]) -> None:
+def test_a_price_list_that_cannot_be_reached(world: World, error: Callable[..., Exception]) -> None:
     def fail(**_: Any) -> None:
         raise error(endpoint_url="https://api.pricing.us-east-1.amazonaws.com/")
 
-    clients = (world.clients.pricing, world.clients.ec2)
-    for client in clients:
-        client.meta.events.register_first("before-send.*", fail)
-    try:
+    with (
+        listening(world.clients.pricing, "before-send.*", fail),
+        listening(world.clients.ec2, "before-send.*", fail),
+    ):
         assert describe_prices(world.clients, PLACES) == UNKNOWN
         assert find_volume_price(world.clients) is None
-    finally:
-        for client in clients:
-            client.meta.events.unregister("before-send.*", fail)
 
 
-def test_the_newest_spot_price_counts_and_all_pages_are_read(world: World) -> None:
+def test_the_newest_spot_price_of_all_pages(world: World) -> None:
     """The history may hold older prices, in any order."""
     now = datetime(2030, 1, 1, tzinfo=UTC)
     pages: Iterator[dict[str, Any]] = iter(
@@ -98,13 +95,8 @@ def test_the_newest_spot_price_counts_and_all_pages_are_read(world: World) -> No
     def change(parsed: dict[str, Any], **_: Any) -> None:
         parsed.update(next(pages))
 
-    event = "after-call.ec2.DescribeSpotPriceHistory"
-    world.clients.ec2.meta.events.register(event, change)
-    try:
-        found = describe_prices(world.clients, [PLACES[3]])
-    finally:
-        world.clients.ec2.meta.events.unregister(event, change)
-    assert found == {PLACES[3]: 0.5}
+    with listening(world.clients.ec2, "after-call.ec2.DescribeSpotPriceHistory", change):
+        assert describe_prices(world.clients, [PLACES[3]]) == {PLACES[3]: 0.5}
 
 
 def entry(price: str, at: datetime) -> dict[str, Any]:
@@ -133,11 +125,11 @@ def product(*prices: tuple[str, str, str]) -> str:
         ([product(("Hrs", "USD", "0.2")), product(("Hrs", "USD", "0.3"))], 0.3),
     ],
 )
-def test_what_a_product_costs(documents: list[str], price: float | None) -> None:
+def test_the_price_of_a_product(documents: list[str], price: float | None) -> None:
     assert parse_price(documents, HOURS) == price
 
 
-def test_every_price_that_the_sandbox_has_can_be_read(world: World) -> None:
+def test_reads_every_price_of_the_sandbox(world: World) -> None:
     names = sorted(ON_DEMAND)[::10]
     found = describe_prices(world.clients, [("on-demand", name, "us-east-1a") for name in names])
     assert [found["on-demand", name, "us-east-1a"] for name in names] == [ON_DEMAND[name] for name in names]

@@ -1,4 +1,4 @@
-"""Which quota a type counts against, what counts, and what is said when it cannot be known."""
+"""vCPU quotas: the kind of a type, use, limit, and messages."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from provision.model import LaunchOption, Market, Quota
 from provision.preflight.quotas import QUOTA_KINDS, describe_quotas, find_quota_kind, quota_error, render_quota
-from provision_world import World, make_config, make_option
+from provision_world import World, listening, make_config, make_option
 from sandbox.config import QUOTAS
 
 STANDARD, GRAPHICS, P = "L-1216C47A", "L-DB2E81BA", "L-417A185B"
@@ -43,7 +43,7 @@ SPOT_STANDARD, SPOT_GRAPHICS, SPOT_P, SPOT_P5 = "L-34B43A08", "L-3819A6DF", "L-7
         ("", None, None),
     ],
 )
-def test_which_quota_a_type_counts_against(instance_type: str, on_demand: str | None, spot: str | None) -> None:
+def test_the_quota_of_a_type(instance_type: str, on_demand: str | None, spot: str | None) -> None:
     def code(market: Market) -> str | None:
         kind = find_quota_kind(instance_type, market)
         return kind.code if kind else None
@@ -51,8 +51,8 @@ def test_which_quota_a_type_counts_against(instance_type: str, on_demand: str | 
     assert (code("on-demand"), code("spot")) == (on_demand, spot)
 
 
-def test_every_standard_family_that_ec2_has_is_counted() -> None:
-    """A family that begins with a letter of the Standard quota's name, and is none of the others, is in it."""
+def test_every_standard_family_has_the_standard_quota() -> None:
+    """Families that begin with a letter in the quota's name, with a few exceptions."""
     others = ("dl", "hpc", "inf", "mac", "trn")
     for name in INSTANCE_TYPES:
         letters = name[: next(at for at, sign in enumerate(name) if not sign.isalpha())]
@@ -61,8 +61,8 @@ def test_every_standard_family_that_ec2_has_is_counted() -> None:
         assert (kind is not None and kind.code == STANDARD) == standard, name
 
 
-def test_codes_and_names_are_those_that_the_sandbox_has_of_aws() -> None:
-    """Written down twice, independently; P5's spot quota the sandbox does not have."""
+def test_codes_and_names_match_the_sandboxs() -> None:
+    """Two independent tables; the sandbox lacks P5's spot quota."""
     ours = {kind.code: (kind.name, kind.market) for kind in QUOTA_KINDS}
     theirs = {code: (quota.name, quota.market) for code, quota in QUOTAS.items()}
     assert {code: ours[code] for code in theirs} == theirs
@@ -87,7 +87,7 @@ def test_need_use_and_limit(world: World) -> None:
     }
 
 
-def test_what_counts_is_of_the_same_kind_and_market(world: World) -> None:
+def test_counts_the_same_kind_and_market(world: World) -> None:
     world.up(make_config(nodes=2, market="spot"))
     world.up(make_config(nodes=2, market="spot"))
     found = quotas(
@@ -113,8 +113,8 @@ def test_stopped_and_ended_instances_do_not_count(world: World) -> None:
     assert quotas(world)["on-demand", "c5.xlarge"].in_use == 4
 
 
-def test_an_instance_says_itself_how_many_vcpus_it_has(world: World) -> None:
-    """Where somebody chose fewer cores; the sandbox does not say, and dedicated hosts have a quota of their own."""
+def test_counts_an_instances_own_vcpus(world: World) -> None:
+    """An instance may have fewer cores than its type; dedicated hosts have quotas of their own."""
     world.up(make_config(nodes=3))
 
     def choose(parsed: dict[str, Any], **_: Any) -> None:
@@ -122,54 +122,43 @@ def test_an_instance_says_itself_how_many_vcpus_it_has(world: World) -> None:
         instances[0]["CpuOptions"] = {"CoreCount": 1, "ThreadsPerCore": 1}
         instances[1]["Placement"] = {"Tenancy": "host"}
 
-    world.clients.ec2.meta.events.register("after-call.ec2.DescribeInstances", choose)
-    try:
+    with listening(world.clients.ec2, "after-call.ec2.DescribeInstances", choose):
         assert quotas(world)["on-demand", "c5.xlarge"].in_use == 1 + 4
-    finally:
-        world.clients.ec2.meta.events.unregister("after-call.ec2.DescribeInstances", choose)
 
 
-def test_a_family_without_a_known_quota_asks_nobody(world: World) -> None:
+def test_no_calls_for_a_family_without_a_known_quota(world: World) -> None:
     assert quotas(world, make_option(instance_type="inf2.xlarge")) == {}
     assert world.calls.made == []
 
 
-def test_limits_that_may_not_be_read(world: World) -> None:
+def test_a_limit_that_may_not_be_read(world: World) -> None:
     world.sandbox.book.arm("unauthorized service=servicequotas")
     quota = quotas(world)["on-demand", "c5.xlarge"]
     assert (quota.limit, quota.in_use, quota.unknown) == (None, 0, "Service Quotas says AccessDeniedException")
     assert quota.suffices
 
 
-def test_limits_out_of_reach(world: World) -> None:
+def test_a_limit_that_cannot_be_reached(world: World) -> None:
     def fail(**_: Any) -> None:
         raise EndpointConnectionError(endpoint_url="https://servicequotas.us-east-1.amazonaws.com/")
 
-    events = world.clients.service_quotas.meta.events
-    events.register_first("before-send.service-quotas", fail)
-    try:
+    with listening(world.clients.service_quotas, "before-send.service-quotas", fail):
         assert quotas(world)["on-demand", "c5.xlarge"].unknown == "Service Quotas cannot be reached"
-    finally:
-        events.unregister("before-send.service-quotas", fail)
 
 
-def test_a_limit_that_nobody_changed_is_awss_default(world: World) -> None:
+def test_an_unchanged_limit_is_the_default(world: World) -> None:
     def absent(parsed: dict[str, Any], http_response: Any, **_: Any) -> None:
         http_response.status_code = 400
         parsed["Error"] = {"Code": "NoSuchResourceException", "Message": "no"}
 
-    event = "after-call.service-quotas.GetServiceQuota"
-    world.clients.service_quotas.meta.events.register(event, absent)
-    try:
+    with listening(world.clients.service_quotas, "after-call.service-quotas.GetServiceQuota", absent):
         assert quotas(world)["on-demand", "c5.xlarge"].limit == 5
-        # The sandbox has none for P5 on spot: neither the one nor the other answers.
+        # The sandbox has no default for P5 on spot.
         p5 = make_option(instance_type="p5.48xlarge", market="spot", vcpus=192)
         assert quotas(world, p5)["spot", "p5.48xlarge"].unknown == "Service Quotas says NoSuchResourceException"
-    finally:
-        world.clients.service_quotas.meta.events.unregister(event, absent)
 
 
-def test_an_account_whose_instances_may_not_be_listed(world: World) -> None:
+def test_raises_if_instances_may_not_be_listed(world: World) -> None:
     world.sandbox.book.arm("unauthorized action=DescribeInstances")
     with pytest.raises(ClientError, match="UnauthorizedOperation"):
         quotas(world)
@@ -182,17 +171,17 @@ def quota(**values: Any) -> Quota:
     return Quota(**{"code": "L-1", "name": "Some", "needed": 8, "limit": 4.0, "in_use": 2, **values})
 
 
-def test_a_quota_in_one_line() -> None:
+def test_a_quota_as_text() -> None:
     assert render_quota(quota()) == "L-1 Some: 8 vCPUs needed, 2 in use, limit 4"
     assert render_quota(quota(limit=None, in_use=None, unknown="it says no")) == (
         "L-1 Some: 8 vCPUs needed, unknown in use, limit unknown (it says no)"
     )
 
 
-def test_the_error_shows_each_quota_once_and_the_command_for_it() -> None:
+def test_the_error_has_each_quota_once_with_its_command() -> None:
     error = quota_error([quota(), quota(), quota(code="L-2", name="Other", needed=16)], least=1, launching=4)
     assert error.message.splitlines() == [
-        "the account's limits do not allow 4 nodes (nor 1 of them):",
+        "the account's quotas do not allow 4 nodes (nor 1 of them):",
         "  L-1 Some: 8 vCPUs needed, 2 in use, limit 4",
         "  L-2 Other: 16 vCPUs needed, 2 in use, limit 4",
     ]

@@ -1,4 +1,4 @@
-"""Reading host keys' fingerprints from consoles as EC2 has them, and asking EC2 for them."""
+"""Host keys' fingerprints and last lines from EC2's console output."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,7 +55,7 @@ def text(*lines: str, before: str = "", end: str = "\n") -> str:
     ("console", "found"),
     [
         pytest.param("", set(), id="nothing yet"),
-        pytest.param("[    0.0] Linux version\n", set(), id="the kernel alone"),
+        pytest.param("[    0.0] Linux version\n", set(), id="only the kernel"),
         pytest.param(UBUNTU, {ECDSA, ED25519}, id="Ubuntu on EC2"),
         pytest.param(text(BEGIN, *KEYS, END), {ECDSA, ED25519}, id="as cloud-init's tool prints it"),
         pytest.param(text(BEGIN, *KEYS, END, before="ec2: "), {ECDSA, ED25519}, id="logger -s"),
@@ -79,34 +79,34 @@ def text(*lines: str, before: str = "", end: str = "\n") -> str:
         pytest.param(
             text(BEGIN, "2048 MD5:aa:bb:cc root@ip (RSA)", "2048 aa:bb:cc root@ip (RSA)", KEYS[1], END),
             {ED25519},
-            id="MD5 beside it",
+            id="MD5 as well",
         ),
         pytest.param(text(BEGIN, f"256 {ECDSA}x root (ECDSA)", f"256 {ED25519[:-1]} root (ED25519)", END), set(),
                      id="too long and too short"),
         pytest.param(text(BEGIN, f"sshd: invalid user 256 {RSA} x (RSA) from 192.0.2.1", KEYS[0], END), {ECDSA},
-                     id="what somebody else has said in between"),
+                     id="another program's line in between"),
         pytest.param(text(BEGIN, f"256 {ECDSA} 256 {RSA} (RSA) (ECDSA)", END), {ECDSA}, id="a comment like a key"),
     ],
 )  # fmt: skip
-def test_fingerprints_are_those_of_the_last_whole_block(console: str, found: set[str]) -> None:
+def test_fingerprints_of_the_last_complete_block(console: str, found: set[str]) -> None:
     assert parse_fingerprints(console) == found
 
 
 @given(st.integers(min_value=0, max_value=len(UBUNTU)), st.integers(min_value=0, max_value=len(UBUNTU)))
-def test_a_console_cut_anywhere_shows_all_keys_or_none(start: int, end: int) -> None:
-    """Half of the keys would make the other half look like an attacker's."""
+def test_a_truncated_console_shows_all_keys_or_none(start: int, end: int) -> None:
+    """With only some of the keys, the others would look like an attacker's."""
     assert parse_fingerprints(UBUNTU[start:end]) in (frozenset(), {ECDSA, ED25519})
 
 
 @given(st.text())
-def test_any_console_can_be_read(console: str) -> None:
+def test_reads_any_console(console: str) -> None:
     assert parse_fingerprints(console) == frozenset()
     lines = parse_last_lines(console, 10)
     assert len(lines) <= 10
     assert all(line and (line.replace("\t", "").isprintable()) for line in lines)
 
 
-def test_last_lines_are_fit_to_be_shown() -> None:
+def test_last_lines_are_safe_to_print() -> None:
     console = "one\r\n\r\n\x1b[2J\x1b[1;31mtwo\x1b[0m\x07\n   \n\x1b]0;owned\x07three\n" + "x" * 1000 + "\n"
     assert parse_last_lines(console, 3) == ("two", "three", "x" * LONGEST_LINE)
     assert parse_last_lines("", 3) == ()
@@ -133,21 +133,19 @@ def refuse(answers: Stubber, code: str, words: str = "no way") -> None:
     answers.add_client_error("get_console_output", code, words, expected_params={"InstanceId": "i-1", "Latest": True})
 
 
-def test_one_call_finds_the_fingerprints(ec2: EC2Client, answers: Stubber) -> None:
+def test_finds_the_fingerprints_with_one_call(ec2: EC2Client, answers: Stubber) -> None:
     say(answers, UBUNTU)
     assert find_host_fingerprints(ec2, "i-1") == {ECDSA, ED25519}
 
 
-def test_a_console_without_output_yet_has_none(ec2: EC2Client, answers: Stubber) -> None:
+def test_a_console_without_output(ec2: EC2Client, answers: Stubber) -> None:
     say(answers, None)
     say(answers, None)
     assert find_host_fingerprints(ec2, "i-1") == frozenset()
     assert find_last_console_lines(ec2, "i-1") == ()
 
 
-def test_an_instance_type_without_the_latest_output_is_asked_for_what_there_is(
-    ec2: EC2Client, answers: Stubber
-) -> None:
+def test_an_instance_type_without_the_latest_output(ec2: EC2Client, answers: Stubber) -> None:
     words = "This instance type does not support retrieving the latest console logs."
     refuse(answers, "UnsupportedOperation", words)
     say(answers, UBUNTU, latest=False)
@@ -158,7 +156,7 @@ def test_an_instance_type_without_the_latest_output_is_asked_for_what_there_is(
     assert last.endswith("Up 22.12 seconds")
 
 
-def test_a_missing_permission_is_named(ec2: EC2Client, answers: Stubber) -> None:
+def test_a_missing_permission(ec2: EC2Client, answers: Stubber) -> None:
     refuse(answers, "UnauthorizedOperation", "You are not authorized to perform this operation.")
     with pytest.raises(AwsError) as caught:
         find_host_fingerprints(ec2, "i-1")
@@ -169,8 +167,8 @@ def test_a_missing_permission_is_named(ec2: EC2Client, answers: Stubber) -> None
     assert "ec2:GetConsoleOutput" in str(caught.value.hint)
 
 
-def test_a_busy_aws_is_asked_again_later(ec2: EC2Client, answers: Stubber) -> None:
-    """Refused for want of time is not refused: the caller's pauses are long, and its patience has an end."""
+def test_throttling_is_not_an_error(ec2: EC2Client, answers: Stubber) -> None:
+    """The caller tries again later, for a limited time."""
     refuse(answers, "InvalidInstanceID.NotFound")
     with pytest.raises(AwsError, match=r"InvalidInstanceID\.NotFound"):
         find_host_fingerprints(ec2, "i-1")

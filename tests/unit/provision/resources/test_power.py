@@ -1,4 +1,4 @@
-"""stop, start and allow, carried out in an EC2 in this process."""
+"""stop, start and allow, applied to an EC2 in this process."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +22,8 @@ from provision.pause import (
 )
 from provision.plan import Plan
 from provision.up import up
-from provision_world import CALLER_NETWORK, NAME, Killed, World, make_config
+from provision_world import CALLER_NETWORK, NAME, Killed, World, listening, make_config
+from refusing_wire import wired
 
 OTHER = "198.51.100.1/32"
 
@@ -59,7 +60,7 @@ def test_stop_and_start_take_one_call_each_for_any_number_of_nodes(world: World)
     assert all(node.public_ip for node in after.nodes)
 
 
-def test_what_is_done_already_is_not_done_again(world: World) -> None:
+def test_a_second_stop_or_start_does_nothing(world: World) -> None:
     world.up(make_config())
     assert not prepare_start(world.clients, name=NAME, config=make_config(), files=world.files)
     stop(world)
@@ -68,7 +69,7 @@ def test_what_is_done_already_is_not_done_again(world: World) -> None:
     assert not world.calls.mutating()
 
 
-def test_a_stop_notes_how_long_each_node_ran(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_writes_how_long_each_node_ran(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provision.pause, "time", world.time)
     world.up(make_config())
     stopped_at = int(world.time.now_s)
@@ -82,7 +83,7 @@ def test_a_stop_notes_how_long_each_node_ran(world: World, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_stop_and_start_go_on_wherever_they_were_killed(world: World, before: bool) -> None:  # noqa: FBT001 - a case
+def test_stop_and_start_continue_after_a_kill_at_any_point(world: World, before: bool) -> None:  # noqa: FBT001 - a case
     world.up(make_config())
     points = 0
     for command, state in ((stop, "stopped"), (start_again, "running")) * 2:
@@ -100,7 +101,7 @@ def test_stop_and_start_go_on_wherever_they_were_killed(world: World, before: bo
     assert world.resources()["instances"] == 2
 
 
-def test_nodes_that_ended_since_they_were_to_be_stopped_do_not_keep_the_others_running(world: World) -> None:
+def test_stops_the_other_nodes_if_one_has_ended(world: World) -> None:
     state = world.up(make_config(nodes=3))
     plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
     world.clients.ec2.terminate_instances(InstanceIds=[state.nodes[1].instance_id])
@@ -115,31 +116,21 @@ def test_nodes_that_ended_since_they_were_to_be_stopped_do_not_keep_the_others_r
     ("code", "hint"),
     [("InsufficientInstanceCapacity", "only in their own zone"), ("VcpuLimitExceeded", "a higher limit")],
 )
-def test_a_start_that_aws_refuses(world: World, code: str, hint: str) -> None:
+def test_a_start_that_fails(world: World, code: str, hint: str) -> None:
     world.up(make_config())
     stop(world)
-    refuse(world, "StartInstances", code)
 
-    with pytest.raises(AwsError, match=f"AWS says: .*{code}, while starting the nodes") as caught:
-        start_again(world)
+    with wired(world) as wire:
+        wire.refuse("StartInstances", code)
+        with pytest.raises(AwsError, match=f"AWS says: .*{code}, while starting the nodes") as caught:
+            start_again(world)
 
     assert hint in (caught.value.hint or "")
     assert {node.state for node in world.describe().nodes} == {"stopped"}
     assert {node.state for node in start_again(world).nodes} == {"running"}
 
 
-def refuse(world: World, action: str, code: str) -> None:
-    """The next call of the action gets this error."""
-
-    def answer(**_: Any) -> tuple[Any, dict[str, Any]]:
-        world.clients.ec2.meta.events.unregister(f"before-call.ec2.{action}", answer)
-        error = {"Code": code, "Message": "as the test wants it"}
-        return type("Http", (), {"status_code": 400}), {"Error": error, "ResponseMetadata": {}}
-
-    world.clients.ec2.meta.events.register(f"before-call.ec2.{action}", answer)
-
-
-def test_a_node_that_stops_while_it_starts_is_named_with_its_reason(world: World) -> None:
+def test_a_node_that_stops_while_starting(world: World) -> None:
     world.up(make_config())
     stop(world)
     plan = prepare_start(world.clients, name=NAME, config=make_config(), files=world.files)
@@ -148,21 +139,20 @@ def test_a_node_that_stops_while_it_starts_is_named_with_its_reason(world: World
     def lose(**_: Any) -> None:
         victim.lose_host()
 
-    world.clients.ec2.meta.events.register("after-call.ec2.StartInstances", lose)
-    try:
-        with pytest.raises(AwsError, match=f"1 of the nodes stopped.*{victim.id}: Server.ScheduledStop"):
-            apply(plan, clients=world.clients, files=world.files, report=silent)
-    finally:
-        world.clients.ec2.meta.events.unregister("after-call.ec2.StartInstances", lose)
+    with (
+        listening(world.clients.ec2, "after-call.ec2.StartInstances", lose),
+        pytest.raises(AwsError, match=f"1 of the nodes stopped.*{victim.id}: Server.ScheduledStop"),
+    ):
+        apply(plan, clients=world.clients, files=world.files, report=silent)
 
 
-def test_lists_that_lag_behind_do_not_make_a_start_fail(late_world: World) -> None:
+def test_start_with_lists_that_lag(late_world: World) -> None:
     late_world.up(make_config())
     stop(late_world)
     assert {node.state for node in start_again(late_world).nodes} == {"running"}
 
 
-def test_a_node_that_boots_is_stopped_when_it_runs(world: World) -> None:
+def test_stop_waits_for_a_pending_node(world: World) -> None:
     world.up(make_config(nodes=1))
     [node] = world.describe().nodes
     [instance] = world.sandbox.backend.sandbox_instances()
@@ -178,7 +168,7 @@ def test_a_node_that_boots_is_stopped_when_it_runs(world: World) -> None:
     ]
 
 
-def test_allow_moves_the_rule_and_leaves_those_made_by_hand(world: World) -> None:
+def test_allow_replaces_our_rule_and_keeps_those_made_by_hand(world: World) -> None:
     world.up(make_config())
     world.clients.ec2.authorize_security_group_ingress(
         GroupName="cluster-demo", IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="192.0.2.0/24"
@@ -195,7 +185,7 @@ def test_allow_moves_the_rule_and_leaves_those_made_by_hand(world: World) -> Non
     assert not prepare_allow(world.clients, name=NAME, config=config, files=world.files)[0]
 
 
-def test_start_from_another_address_lets_that_one_in(world: World) -> None:
+def test_start_from_another_address_allows_it(world: World) -> None:
     world.up(make_config())
     stop(world)
     group = start_again(world, ssh_from=OTHER).security_group
@@ -203,8 +193,8 @@ def test_start_from_another_address_lets_that_one_in(world: World) -> None:
     assert group.ssh_open_to == (OTHER,)
 
 
-def test_the_rest_does_not_count_as_running_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An hour's run, a day's rest, two hours' run, all in the tag and in what EC2 says of the present period."""
+def test_a_stopped_period_is_not_running_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs for an hour, is stopped for a day, runs for two hours."""
     monkeypatch.setattr(provision.pause, "time", world.time)
     world.up(make_config(nodes=1))
     [instance] = world.sandbox.backend.sandbox_instances()
@@ -219,14 +209,11 @@ def test_the_rest_does_not_count_as_running_time(world: World, monkeypatch: pyte
     begin_period()
     for interface in instance.nics.values():
         interface.attach_time = instance.launch_time
-    world.clients.ec2.meta.events.register("after-call.ec2.StartInstances", begin_period)
-    try:
+    with listening(world.clients.ec2, "after-call.ec2.StartInstances", begin_period):
         wait_h(1)
         stop(world)
         wait_h(24)
         start_again(world, nodes=1)
-    finally:
-        world.clients.ec2.meta.events.unregister("after-call.ec2.StartInstances", begin_period)
     now = wait_h(2)
     [node] = world.describe().nodes
     assert running_s(node, now=now) == pytest.approx(3 * 3600, abs=60)
@@ -235,7 +222,7 @@ def test_the_rest_does_not_count_as_running_time(world: World, monkeypatch: pyte
 
 @pytest.mark.parametrize("fault", ["throttle", "internal-error", "lost-reply"])
 @pytest.mark.parametrize("action", ["CreateTags", "StopInstances", "StartInstances"])
-def test_a_call_that_fails_once_is_made_again(world: World, fault: str, action: str) -> None:
+def test_retries_a_call_that_fails_once(world: World, fault: str, action: str) -> None:
     world.up(make_config())
     world.sandbox.book.arm(f"{fault} action={action}")
     stop(world)

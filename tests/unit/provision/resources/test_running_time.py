@@ -1,4 +1,4 @@
-"""How long a node has run: a table of cases, and lives of nodes made up by hypothesis."""
+"""How long a node has run: a table, and random histories."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ HOUR = 3600
 
 
 def at(second: float) -> datetime:
-    """So many seconds after the launch."""
+    """Seconds after the launch."""
     return datetime.fromtimestamp(LAUNCH, UTC) + timedelta(seconds=second)
 
 
@@ -40,10 +40,14 @@ def tag(before: int, start: int, stop: int) -> str:
         ("starting again", node("pending", started=8 * HOUR, ran=tag(0, 0, HOUR)), 3 * HOUR),
         ("stopped twice", node("stopped", started=8 * HOUR, ran=tag(HOUR, 8 * HOUR, 9 * HOUR)), 2 * HOUR),
         ("the stop was interrupted", node("running", ran=tag(0, 0, HOUR)), 10 * HOUR),
-        ("the second stop was", node("running", started=8 * HOUR, ran=tag(HOUR, 8 * HOUR, 9 * HOUR)), 3 * HOUR),
+        (
+            "the second stop was interrupted",
+            node("running", started=8 * HOUR, ran=tag(HOUR, 8 * HOUR, 9 * HOUR)),
+            3 * HOUR,
+        ),
         ("stopped by something else", node("stopped", started=8 * HOUR, ran=tag(0, 0, HOUR)), 3 * HOUR),
-        ("stopped, and nobody noted it", node("stopped"), 10 * HOUR),
-        ("no tag of ours", node("running", started=9 * HOUR, ran="a lot"), 10 * HOUR),
+        ("stopped without a tag", node("stopped"), 10 * HOUR),
+        ("another tag", node("running", started=9 * HOUR, ran="a lot"), 10 * HOUR),
         ("an empty tag", node("stopped", ran=""), 10 * HOUR),
         ("a tag cut short", node("stopped", ran=f"0,{LAUNCH}"), 10 * HOUR),
         ("negative", node("stopped", ran=f"-5,{LAUNCH},{LAUNCH + 9}"), 10 * HOUR),
@@ -51,16 +55,16 @@ def tag(before: int, start: int, stop: int) -> str:
         ("stop before start", node("running", started=9 * HOUR, ran=tag(0, HOUR, 0)), 10 * HOUR),
         ("start before the launch", node("running", started=9 * HOUR, ran=tag(0, -9, HOUR)), 10 * HOUR),
         ("start in the future", node("running", started=8 * HOUR, ran=tag(0, 9 * HOUR, 9 * HOUR)), 10 * HOUR),
-        ("more before than there was", node("running", started=HOUR, ran=tag(2 * HOUR, HOUR, HOUR)), 10 * HOUR),
-        ("stopped in the future: a clock that is wrong", node("stopped", ran=tag(0, 0, 20 * HOUR)), 10 * HOUR),
+        ("more before than since the launch", node("running", started=HOUR, ran=tag(2 * HOUR, HOUR, HOUR)), 10 * HOUR),
+        ("stopped in the future: a wrong clock", node("stopped", ran=tag(0, 0, 20 * HOUR)), 10 * HOUR),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_how_long_a_node_has_run_ten_hours_after_its_launch(what: str, given_node: Node, wanted_s: float) -> None:
+def test_running_time_ten_hours_after_the_launch(what: str, given_node: Node, wanted_s: float) -> None:
     assert running_s(given_node, now=at(10 * HOUR)) == wanted_s
 
 
-def test_before_its_launch_it_has_not_run() -> None:
+def test_running_time_before_the_launch() -> None:
     assert running_s(node("running"), now=at(-5)) == 0
 
 
@@ -78,11 +82,11 @@ def test_before_its_launch_it_has_not_run() -> None:
         (node("running", started=8 * HOUR, ran="?"), tag(8 * HOUR, 8 * HOUR, 10 * HOUR)),
     ],
 )
-def test_what_a_stop_notes(given_node: Node, wanted: str) -> None:
+def test_the_tag_that_stop_writes(given_node: Node, wanted: str) -> None:
     assert ran_tag(given_node, now=at(10 * HOUR)) == wanted
 
 
-def test_a_clock_behind_ec2s_notes_an_empty_period() -> None:
+def test_the_tag_with_a_clock_behind_ec2s() -> None:
     assert ran_tag(node("running", started=HOUR, ran=tag(0, 0, 60)), now=at(60)) == tag(60, HOUR, HOUR)
 
 
@@ -90,8 +94,8 @@ phases = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.int
 
 
 @given(phases=phases)
-def test_a_life_of_stops_and_starts_adds_up(phases: list[tuple[int, int, int]]) -> None:
-    """Each phase: so long it runs, so long it is stopped, and so many times the stop is interrupted before."""
+def test_the_periods_of_a_random_history_add_up(phases: list[tuple[int, int, int]]) -> None:
+    """Each phase: seconds that it runs, seconds that it is stopped, and how many stops are interrupted before."""
     now, ran_s = 0, 0
     life = node("running")
     for runs_s, rests_s, interrupted in phases:
@@ -117,7 +121,7 @@ def test_a_life_of_stops_and_starts_adds_up(phases: list[tuple[int, int, int]]) 
     started=st.integers(0, 20),
     now=st.integers(-5, 40),
 )
-def test_whatever_the_tag_says_the_time_is_possible(text: str, state: InstanceState, started: int, now: int) -> None:
+def test_any_tag_gives_a_possible_time(text: str, state: InstanceState, started: int, now: int) -> None:
     damaged = node(state, started=started, ran=text)
     assert 0 <= running_s(damaged, now=at(now)) <= max(now, 0)
     again = replace(damaged, ran=ran_tag(damaged, now=at(now)))

@@ -1,4 +1,4 @@
-"""Datasets from the files in which they are published to those that MXNet reads."""
+"""Datasets, from published files to those that MXNet reads."""
 
 import gzip
 import io
@@ -40,7 +40,7 @@ Labelled = tuple[int, bytes]
 
 
 def read_part(folder: Path, *, mode: str, size: tuple[int, int]) -> list[list[Labelled]]:
-    """The images of each shard, whose ids count through."""
+    """The images of each shard; checks that the ids are consecutive."""
     shards = []
     records_before = 0
     for path in sorted(folder.iterdir()):
@@ -60,7 +60,7 @@ def read_part(folder: Path, *, mode: str, size: tuple[int, int]) -> list[list[La
 
 
 def publish_mnist(folder: Path) -> dict[str, bytes]:
-    """MNIST with 13 and 5 images of 6 by 4; returns what its files are, unpacked."""
+    """Publish MNIST with 13 and 5 images of 6 by 4; returns the unpacked files."""
     files = {}
     for images, labels, count in ((TRAIN_IMAGES, TRAIN_LABELS, 13), (VAL_IMAGES, VAL_LABELS, 5)):
         files[images] = encode_idx((count, 6, 4), DRAW.randbytes(count * 24))
@@ -76,7 +76,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_mnist_comes_in_both_formats(tmp_path: Path, out: Path) -> None:
+def test_mnist_in_both_formats(tmp_path: Path, out: Path) -> None:
     files = publish_mnist(tmp_path)
     written = DATASETS["mnist"].write(tmp_path, out, 3)
     there = read_files(out)
@@ -101,7 +101,7 @@ def test_mnist_comes_in_both_formats(tmp_path: Path, out: Path) -> None:
     ],
     ids=["no gzip", "cut", "no idx", "count", "dimensions"],
 )
-def test_what_was_published_damaged_is_refused(tmp_path: Path, out: Path, content: bytes, said: str) -> None:
+def test_damaged_downloads_are_errors(tmp_path: Path, out: Path, content: bytes, said: str) -> None:
     publish_mnist(tmp_path)
     (tmp_path / f"{TRAIN_LABELS}.gz").write_bytes(content)
     with pytest.raises(ClusterError, match=said):
@@ -109,13 +109,13 @@ def test_what_was_published_damaged_is_refused(tmp_path: Path, out: Path, conten
 
 
 @given(st.lists(st.integers(0, 4), max_size=4), st.data())
-def test_an_idx_file_there_and_back(shape: list[int], data: st.DataObject) -> None:
+def test_idx_round_trip(shape: list[int], data: st.DataObject) -> None:
     size = math.prod(shape)
     content = data.draw(st.binary(min_size=size, max_size=size))
     assert decode_idx(encode_idx(shape, content), name="x") == (tuple(shape), content)
 
 
-def test_the_header_is_mnists() -> None:
+def test_idx_header_is_mnists() -> None:
     assert encode_idx((2, 1, 3), b"abcdef") == bytes.fromhex("00000803 00000002 00000001 00000003") + b"abcdef"
 
 
@@ -130,7 +130,7 @@ def test_the_header_is_mnists() -> None:
         encode_idx((2, 2), b"abcd")[:-1],
     ],
 )
-def test_what_is_no_idx_file_is_refused(file: bytes) -> None:
+def test_invalid_idx_files(file: bytes) -> None:
     with pytest.raises(ClusterError, match=r"^images: .*idx"):
         decode_idx(file, name="images")
 
@@ -144,7 +144,7 @@ def test_content_must_fill_the_shape() -> None:
 
 
 def publish_cifar(folder: Path, *, without: str = "", cut: str = "") -> dict[str, bytes]:
-    """CIFAR-10 with 4 images in each batch, not in the batches' order; returns these. cut: one that is no whole row."""
+    """Publish CIFAR-10 with 4 images per batch, out of order; returns the batches. cut: one to truncate."""
     names = [datasets.CIFAR_VAL, *reversed(datasets.CIFAR_TRAIN)]
     batches = {name: b"".join(bytes([at % 10]) + DRAW.randbytes(3072) for at in range(4)) for name in names}
     with tarfile.open(folder / datasets.CIFAR_ARCHIVE, mode="w:gz") as archive:
@@ -156,7 +156,7 @@ def publish_cifar(folder: Path, *, without: str = "", cut: str = "") -> dict[str
     return batches
 
 
-def test_cifar10_comes_as_records_in_the_order_of_its_batches(tmp_path: Path, out: Path) -> None:
+def test_cifar10_in_the_order_of_its_batches(tmp_path: Path, out: Path) -> None:
     batches = publish_cifar(tmp_path)
     written = DATASETS["cifar10"].write(tmp_path, out, 16)
     assert (written.train_images, written.val_images) == (20, 4)
@@ -171,12 +171,12 @@ def test_cifar10_comes_as_records_in_the_order_of_its_batches(tmp_path: Path, ou
     assert sorted(path.name for path in out.iterdir()) == ["train", "val"]
 
 
-def test_batches_that_are_missing_or_cut_are_named(tmp_path: Path, out: Path) -> None:
+def test_missing_or_truncated_batches_are_named(tmp_path: Path, out: Path) -> None:
     publish_cifar(tmp_path, without="data_batch_3.bin")
-    with pytest.raises(ClusterError, match=r"there is no data_batch_3\.bin in it"):
+    with pytest.raises(ClusterError, match=r"has no data_batch_3\.bin"):
         DATASETS["cifar10"].write(tmp_path, out, 1)
     publish_cifar(tmp_path, cut="data_batch_3.bin")
-    with pytest.raises(ClusterError, match=r"data_batch_3\.bin: not a row of records"):
+    with pytest.raises(ClusterError, match=r"data_batch_3\.bin: its size is not a multiple"):
         DATASETS["cifar10"].write(tmp_path, out, 1)
     (tmp_path / datasets.CIFAR_ARCHIVE).write_bytes(b"no archive")
     with pytest.raises(ClusterError, match="not a whole tar"):
@@ -184,7 +184,7 @@ def test_batches_that_are_missing_or_cut_are_named(tmp_path: Path, out: Path) ->
     assert not list(out.iterdir())
 
 
-def test_mxnet_reads_what_was_written(tmp_path: Path, out: Path) -> None:
+def test_mxnet_reads_the_records(tmp_path: Path, out: Path) -> None:
     batches = publish_cifar(tmp_path)
     DATASETS["cifar10"].write(tmp_path, out, 1)
     lines = run_mxnet(
@@ -197,7 +197,7 @@ def test_mxnet_reads_what_was_written(tmp_path: Path, out: Path) -> None:
         out / "val" / "part-00000.rec",
     )
     content = batches[datasets.CIFAR_VAL]
-    # MXNet's order is CIFAR-10's own: the red plane, the green one, the blue one.
+    # MXNet uses CIFAR-10's own order: the red, the green and the blue plane.
     assert lines == [f"{content[at]} {content[at + 1 : at + 3073].hex()}" for at in range(0, 4 * 3073, 3073)]
 
 
@@ -218,7 +218,7 @@ def read_idx(folder: Path, images: str, labels: str) -> list[Labelled]:
     return [(value, pixels[at * area :][:area]) for at, value in enumerate(values)]
 
 
-def test_both_formats_hold_the_same_digits_in_the_same_order(demo: tuple[Path, Written]) -> None:
+def test_both_formats_have_the_same_digits(demo: tuple[Path, Written]) -> None:
     folder, written = demo
     size = (DIGIT_SIDE, DIGIT_SIDE)
     train = read_part(folder / "train", mode="L", size=size)
@@ -229,7 +229,7 @@ def test_both_formats_hold_the_same_digits_in_the_same_order(demo: tuple[Path, W
     assert written.files.keys() == {*MNIST_FILES, *shard_names(4)}
 
 
-def test_every_digit_is_in_one_part_and_every_label_in_the_same_share(demo: tuple[Path, Written]) -> None:
+def test_the_split_is_stratified(demo: tuple[Path, Written]) -> None:
     folder, counts = demo
     train = read_idx(folder, TRAIN_IMAGES, TRAIN_LABELS)
     val = read_idx(folder, VAL_IMAGES, VAL_LABELS)
@@ -242,7 +242,7 @@ def test_every_digit_is_in_one_part_and_every_label_in_the_same_share(demo: tupl
     assert labels != sorted(labels)
 
 
-def test_digits_are_in_mnists_form(demo: tuple[Path, Written]) -> None:
+def test_digits_look_like_mnists(demo: tuple[Path, Written]) -> None:
     folder, _ = demo
     for _, pixels in read_idx(folder, VAL_IMAGES, VAL_LABELS):
         assert max(pixels) > 200
@@ -252,19 +252,19 @@ def test_digits_are_in_mnists_form(demo: tuple[Path, Written]) -> None:
         assert max(box) <= 24
 
 
-def test_the_same_bytes_are_written_again(demo: tuple[Path, Written], tmp_path: Path) -> None:
+def test_digits_are_reproducible(demo: tuple[Path, Written], tmp_path: Path) -> None:
     folder, first = demo
     assert datasets.write_demo(tmp_path) == first
     assert read_files(tmp_path) == read_files(folder)
 
 
-def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
+def test_an_impossible_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match=r"cannot write the demo data: .*/file"):
         datasets.write_demo(tmp_path / "file" / "below")
 
 
-def test_the_table_is_whole() -> None:
+def test_the_table_is_complete() -> None:
     for name, dataset in DATASETS.items():
         assert name == dataset.name
         for file in dataset.sources:

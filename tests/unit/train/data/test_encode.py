@@ -1,4 +1,4 @@
-"""One image into one record: sizes, crops, colours, and images that are not whole."""
+"""Encoding an image as a record: sizes, crops, colours and broken images."""
 
 import io
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_transformations(tmp_path: Path) -> None:
     assert pixels(encoded(path, center_crop=True, encoding="png", quality=3)).shape == (200, 200, 3)
     assert pixels(encoded(path, color="gray", resize=400)).shape == (400, 600)
     assert encoded(path, pass_through=True) == path.read_bytes()
-    # The middle of the picture, and not an edge of it.
+    # The middle of the picture.
     whole = pixels(encoded(path, encoding="png"))
     assert np.array_equal(pixels(encoded(path, center_crop=True, encoding="png")), whole[:, 50:250])
     turned = Image.Exif()
@@ -44,8 +44,8 @@ def test_transformations(tmp_path: Path) -> None:
     assert pixels(encoded(path, resize=150)).shape == (225, 150, 3)
 
 
-def test_reading_at_a_part_of_the_size_is_no_worse(tmp_path: Path) -> None:
-    """Beside a picture that was made small with the best filter."""
+def test_decoding_at_a_fraction_is_no_worse(tmp_path: Path) -> None:
+    """Compared with a picture that was shrunk with the best filter."""
     path = tmp_path / "a.jpg"
     photo(1200, 900).save(path, quality=95)
     best = np.asarray(photo(1200, 900).resize((341, 256), Image.Resampling.LANCZOS))[:, :, ::-1].astype(float)
@@ -60,9 +60,9 @@ def test_reading_at_a_part_of_the_size_is_no_worse(tmp_path: Path) -> None:
 def test_broken_jpegs(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     for content, said in (
-        (b"\xff\xd8", "no whole header"),
+        (b"\xff\xd8", "no complete header"),
         (small_jpeg()[:-2], "ends too early"),
-        (small_jpeg()[:200], "no whole header"),
+        (small_jpeg()[:200], "no complete header"),
     ):
         path.write_bytes(content)
         with pytest.raises(PictureError, match=said):

@@ -1,4 +1,4 @@
-"""Files of datasets from servers that behave well or badly, and the folder that the dataset is written to."""
+"""Downloads from good and bad servers, and the folder that the dataset is written to."""
 
 import hashlib
 import random
@@ -25,7 +25,7 @@ Answer = Callable[[BaseHTTPRequestHandler, bytes], None]
 
 @dataclass(slots=True)
 class Mirror:
-    """A server of files. answers: what it does in turn, instead of giving the file as it was asked for."""
+    """A server of files. answers: used in turn instead of the requested file."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -110,31 +110,31 @@ def source(mirrors: list[Mirror], name: str, content: bytes) -> Source:
 
 
 def load(wanted: Source, folder: Path, events: list[Event]) -> int:
-    """Download it; how many bytes were told to have come, in all."""
-    come: list[int] = []
-    fetching.download(wanted, folder, report=events.append, advance=come.append)
-    return sum(come)
+    """Download it; returns the number of bytes that were reported."""
+    reported: list[int] = []
+    fetching.download(wanted, folder, report=events.append, advance=reported.append)
+    return sum(reported)
 
 
 @pytest.mark.parametrize(
     ("first", "asked", "warned"),
     [
         ([], ([None], []), None),
-        # It is asked for the rest where it breaks off, and begins anew where it does not know how to.
+        # After a broken connection the rest is requested; a server without ranges starts from the beginning.
         ([cut(400_000), cut(100_000)], ([None, "bytes=400000-", "bytes=500000-"], []), None),
         ([cut(400_000), give_all], ([None, "bytes=400000-"], []), None),
         ([refuse(503), refuse(429)], ([None] * 3, []), None),
         ([refuse(404)], ([None], [None]), "404 Not Found; trying the next mirror"),
-        # What has come from a mirror that gives up is not asked for again.
+        # The next mirror sends only the rest.
         ([cut(100_000)] + [cut(0)] * 3, ([None] + ["bytes=100000-"] * 3, ["bytes=100000-"]), "after 100000 of 1000000"),
-        # Another file: of the same size, longer, or an answer that is none.
-        ([give_another], ([None], [None]), "not the file that was published"),
-        ([give_more], ([None], [None]), "not the file that was published"),
-        # A page in its place looks like a beginning until the end.
+        # Another file: of the same size, or longer.
+        ([give_another], ([None], [None]), "not the published file"),
+        ([give_more], ([None], [None]), "not the published file"),
+        # An error page looks like the beginning of the file until the end.
         ([page] * 4, ([None, *["bytes=11-"] * 3], ["bytes=11-", None]), "ended after 11 of 1000000 bytes, 4 times"),
     ],
 )
-def test_a_file_comes_whole_or_from_the_next_mirror(
+def test_mirrors(
     mirrors: list[Mirror],
     tmp_path: Path,
     *,
@@ -145,15 +145,15 @@ def test_a_file_comes_whole_or_from_the_next_mirror(
     events: list[Event] = []
     wanted = source(mirrors, "file", CONTENT)
     mirrors[0].answers = list(first)
-    come = load(wanted, tmp_path, events)
+    reported = load(wanted, tmp_path, events)
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert tuple([ranges for _, ranges in mirror.asked] for mirror in mirrors) == asked
-    assert come == len(CONTENT)
+    assert reported == len(CONTENT)
     assert [warned in event.what for event in events] == [True] if warned else not events
 
 
-def test_what_no_mirror_has_is_said_of_each(mirrors: list[Mirror], tmp_path: Path) -> None:
+def test_the_error_of_each_mirror_is_shown(mirrors: list[Mirror], tmp_path: Path) -> None:
     wanted = source(mirrors, "file", CONTENT)
     mirrors[0].files.clear()
     mirrors[1].answers = [refuse(503)] * fetching.ATTEMPTS
@@ -164,7 +164,7 @@ def test_what_no_mirror_has_is_said_of_each(mirrors: list[Mirror], tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_mirror_that_is_not_there_is_not_waited_for(mirrors: list[Mirror], tmp_path: Path) -> None:
+def test_unreachable_mirrors_are_skipped(mirrors: list[Mirror], tmp_path: Path) -> None:
     wanted = source(mirrors, "file", CONTENT)
     wanted = replace(wanted, mirrors=("http://127.0.0.1:9", "file:///etc", *wanted.mirrors))
     events: list[Event] = []
@@ -172,7 +172,7 @@ def test_a_mirror_that_is_not_there_is_not_waited_for(mirrors: list[Mirror], tmp
     assert ["refused" in events[0].what, "not an http" in events[1].what] == [True, True]
 
 
-def test_an_interrupted_download_is_gone_on_with_and_a_whole_one_is_kept(mirrors: list[Mirror], tmp_path: Path) -> None:
+def test_resume_and_reuse(mirrors: list[Mirror], tmp_path: Path) -> None:
     wanted = source(mirrors, "file", CONTENT)
     (tmp_path / "file.part").write_bytes(CONTENT[:700_000])
     assert load(wanted, tmp_path, []) == load(wanted, tmp_path, []) == len(CONTENT)
@@ -182,7 +182,7 @@ def test_an_interrupted_download_is_gone_on_with_and_a_whole_one_is_kept(mirrors
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
-def test_what_another_file_left_does_not_stay(mirrors: list[Mirror], tmp_path: Path) -> None:
+def test_a_part_of_another_file_is_discarded(mirrors: list[Mirror], tmp_path: Path) -> None:
     wanted = source(mirrors, "file", CONTENT)
     (tmp_path / "file.part").write_bytes(b"x" * 700_000)
     assert load(wanted, tmp_path, []) == len(CONTENT)
@@ -193,7 +193,7 @@ def test_what_another_file_left_does_not_stay(mirrors: list[Mirror], tmp_path: P
 
 
 def make_dataset(mirrors: list[Mirror]) -> Dataset:
-    """Of one file, which is written twice."""
+    """A dataset of one file, which is written twice."""
 
     def write(sources: Path, folder: Path, shards: int) -> Written:
         content = (sources / "file").read_bytes()
@@ -213,7 +213,7 @@ def run(dataset: Dataset, tmp_path: Path, *, shards: int | None = None) -> Writt
     return made
 
 
-def test_a_second_fetch_asks_no_mirror_again(mirrors: list[Mirror], tmp_path: Path) -> None:
+def test_a_second_fetch_downloads_nothing(mirrors: list[Mirror], tmp_path: Path) -> None:
     dataset, expected = make_dataset(mirrors), {"train/a": CONTENT, "b": CONTENT}
     assert run(dataset, tmp_path).train_images == dataset.shards
     assert read_files(tmp_path / "out") == expected
@@ -224,7 +224,7 @@ def test_a_second_fetch_asks_no_mirror_again(mirrors: list[Mirror], tmp_path: Pa
     assert not (tmp_path / "out" / ".cluster-fetch").exists()
 
 
-def test_nothing_appears_of_a_dataset_that_cannot_be_written(mirrors: list[Mirror], tmp_path: Path) -> None:
+def test_a_failed_fetch_leaves_nothing(mirrors: list[Mirror], tmp_path: Path) -> None:
     def write(_sources: Path, folder: Path, _shards: int) -> Written:
         (folder / "begun").touch()
         raise ClusterError("not a whole gzip file")
@@ -244,7 +244,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(mirrors: list[Mirror], tmp_
         fetch(dataset, work, shards=1, cache=tmp_path / "cache", report=silent, advance=lambda _: None)
 
 
-def test_two_at_once_do_not_write_to_one_folder(tmp_path: Path) -> None:
+def test_two_fetches_cannot_write_to_one_folder(tmp_path: Path) -> None:
     with workplace(tmp_path), pytest.raises(ClusterError, match="another cluster data fetch"), workplace(tmp_path):
         pass
     assert not list(tmp_path.iterdir())

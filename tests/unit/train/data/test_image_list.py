@@ -1,4 +1,4 @@
-"""Lists of images: what im2rec.py would list, and what is refused."""
+"""Lists of images, compared with im2rec.py's, and errors in them."""
 
 import subprocess
 from pathlib import Path
@@ -23,7 +23,7 @@ def rendered(folder: Path) -> str:
     return "".join(map(render_line, list_folder(folder).images))
 
 
-def test_sub_folders_are_labels_in_the_order_of_their_names(photos: Path) -> None:
+def test_subfolders_are_labels(photos: Path) -> None:
     listed = list_folder(photos)
     assert listed.label_names == (".", "B", "a", "a/deep", "z")
     assert [(image.record_id, image.labels, image.path) for image in listed.images[:4]] == [
@@ -44,12 +44,12 @@ def test_im2rec_makes_the_same_lists(photos: Path) -> None:
             assert theirs.read_text() == "".join(map(render_line, images))
 
 
-def test_a_list_is_read_as_it_is_written(photos: Path, tmp_path: Path) -> None:
+def test_list_round_trip(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "a.lst").write_text(rendered(photos))
     assert read_list(tmp_path / "a.lst", root=photos, label_width=None).images == list_folder(photos).images
 
 
-def test_links_that_lead_back_end(photos: Path) -> None:
+def test_links_in_circles(photos: Path) -> None:
     (photos / "a" / "back").symlink_to(photos)
     (photos / "more").symlink_to(photos / "z")
     assert len(list_folder(photos).images) == 7
@@ -67,17 +67,17 @@ def test_label_width(tmp_path: Path, width: int, labels: tuple[float, ...]) -> N
 @pytest.mark.parametrize(
     ("text", "width", "kind", "said"),
     [
-        ("", None, NotFoundError, "no line"),
+        ("", None, NotFoundError, "the list is empty"),
         ("1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
         ("0\t1\ta\nx\t1\ta.jpg\n", None, ClusterError, "line 2: not an index"),
         ("-1\t1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
         ("1\tcat\ta.jpg\n", None, ClusterError, "line 1: not an index"),
-        ("1\t2\ta\n\n1\t2\tb\n", None, ClusterError, "line 3: line 1 has the index 1, too"),
-        ("1\t2\t3\ta\n", None, UsageError, "there are 2 labels"),
-        ("1\t2\t3\ta\n", 3, UsageError, "2 labels where --label-width 3"),
+        ("1\t2\ta\n\n1\t2\tb\n", None, ClusterError, "line 3: line 1 has the index 1 already"),
+        ("1\t2\t3\ta\n", None, UsageError, "has 2 labels"),
+        ("1\t2\t3\ta\n", 3, UsageError, "has 2 labels, fewer than --label-width 3"),
     ],
 )
-def test_a_list_that_is_none_is_refused_with_the_line(
+def test_errors_in_a_list_name_the_line(
     tmp_path: Path, text: str, width: int | None, kind: type[ClusterError], said: str
 ) -> None:
     (tmp_path / "a.lst").write_text(text)
@@ -85,7 +85,7 @@ def test_a_list_that_is_none_is_refused_with_the_line(
         read_list(tmp_path / "a.lst", root=tmp_path, label_width=width)
 
 
-def test_what_cannot_be_listed_is_refused(tmp_path: Path) -> None:
+def test_folders_that_cannot_be_listed(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no files that end with"):
         list_folder(tmp_path)
     (tmp_path / "a\tb.jpg").touch()
@@ -96,7 +96,7 @@ def test_what_cannot_be_listed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("train", "test"), [(0.0, 0.0), (0.7, 0.4), (1.5, 0.0), (0.5, -0.1)])
-def test_ratios_that_cannot_be_are_refused(train: float, test: float) -> None:
+def test_impossible_ratios(train: float, test: float) -> None:
     with pytest.raises(UsageError, match="--train-ratio"):
         divide((), train_ratio=train, test_ratio=test)
 

@@ -1,6 +1,6 @@
-"""pack, split and fetch, killed at random moments: what can be seen is whole, and the next run finishes the work.
+"""pack, split and fetch, killed at random moments: visible files are complete, and the next run finishes the work.
 
-Its result is byte for byte that of a run which was not killed.
+Its result is byte for byte that of a run that was not killed.
 """
 
 import os
@@ -47,7 +47,7 @@ def write_sources(folder: Path, command: str) -> None:
 
 
 class Series:
-    """A command, and what it makes if it is not killed."""
+    """A command, and its result if it is not killed."""
 
     def __init__(self, project: Project, server: S3Server, command: str, where: str) -> None:
         self.project, self.server = project, server
@@ -65,7 +65,7 @@ class Series:
         self._again = words if command == "fetch" else (*words, "--replace")
 
     def start(self) -> "subprocess.Popen[bytes]":
-        """The command once more, to replace what it has made."""
+        """Start the command again, to replace its result."""
         if self._command == "fetch":
             self._delete()
         return subprocess.Popen(
@@ -74,7 +74,7 @@ class Series:
         )  # fmt: skip
 
     def check_after(self, process: "subprocess.Popen[bytes]") -> None:
-        """What a killed run has left, and what the next one makes of it."""
+        """Check what a killed run left, and the result of the next one."""
         until(lambda: not session_of(process.pid), "a process outlives the one that was killed", timeout_s=20)
         seen = self._stored()
         unfinished = [name for name in seen if name.startswith(".cluster-") or name == "index/.unfinished"]
@@ -130,8 +130,8 @@ def test_killed_at_any_moment(project: Project, server: S3Server, command: str, 
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(25, marks=SLOW)])
-def test_killed_while_a_large_shard_is_on_its_way(project: Project, server: S3Server, times: int) -> None:
-    """The upload in parts that was begun is continued, or aborted."""
+def test_killed_during_the_upload_of_a_large_shard(project: Project, server: S3Server, times: int) -> None:
+    """The next run completes or aborts the multipart upload."""
     series = Series(project, server, "split large", BUCKET)
     assert max(map(len, series.expected.values())) > PART_BYTES
     source = random.Random(8)
@@ -148,4 +148,4 @@ def test_killed_while_a_large_shard_is_on_its_way(project: Project, server: S3Se
         killed += bool(begun)
         if killed == times:
             return
-    pytest.fail(f"only {killed} runs were killed while an upload in parts was on its way")
+    pytest.fail(f"only {killed} runs were killed during a multipart upload")

@@ -1,4 +1,4 @@
-"""Images into shards: what MXNet reads back, and what im2rec.py would have made."""
+"""Packing images into shards, compared with MXNet's reader and im2rec.py."""
 
 import json
 import math
@@ -21,7 +21,7 @@ OWN = {f"part-{number:05}" for number in range(4)}
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """40 images in two folders, each of its own size."""
+    """40 images of different sizes in two folders."""
     folder = tmp_path / "photos"
     for number in range(40):
         path = folder / ("cat" if number % 2 else "dog") / f"{number}.{'png' if number % 7 == 0 else 'jpg'}"
@@ -31,7 +31,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("photos")
-def test_shards_hold_every_image_with_its_label(run_here: Run, tmp_path: Path) -> None:
+def test_shards_have_every_image_and_label(run_here: Run, tmp_path: Path) -> None:
     said = run_here("pack", "photos", "out", "--shards", "4", "--resize", "32", "--processes", "2")
     assert "packed 40 images into 4 shards" in said
     files = read_files(tmp_path / "out")
@@ -54,13 +54,11 @@ def test_shards_hold_every_image_with_its_label(run_here: Run, tmp_path: Path) -
     assert all(min(size) == 32 for size in listed.values())
 
 
-def test_the_same_bytes_whatever_the_number_of_processes_and_whatever_was_there(
-    run_here: Run, tmp_path: Path, photos: Path
-) -> None:
+def test_the_result_is_reproducible(run_here: Run, tmp_path: Path, photos: Path) -> None:
     run_here("pack", "photos", "one", "--resize", "32", "--shard-size", "8kB", "--processes", "1")
     run_here("pack", "photos", "two", "--processes", "1", "--shards", "7", "--no-shuffle")
     again = ("pack", "photos", "two", "--resize", "32", "--shard-size", "8kB", "--processes", "2")
-    with pytest.raises(UsageError, match="two holds shards already"):
+    with pytest.raises(UsageError, match="two has shards already"):
         run_here(*again)
     run_here(*again, "--replace")
     assert read_files(tmp_path / "one") == read_files(tmp_path / "two")
@@ -83,7 +81,7 @@ def test_parts_for_training_and_validation(run_here: Run, tmp_path: Path, photos
     assert any(path.read_bytes() in content for content in read_files(tmp_path / "out").values())
 
 
-def test_images_that_cannot_be_read_are_named(run_here: Run, tmp_path: Path, photos: Path) -> None:
+def test_unreadable_images_are_named(run_here: Run, tmp_path: Path, photos: Path) -> None:
     whole = (photos / "cat" / "1.jpg").read_bytes()
     (photos / "cat" / "1.jpg").write_bytes(whole[: len(whole) // 2])
     (photos / "dog" / "2.jpg").write_bytes(b"")
@@ -97,7 +95,7 @@ def test_images_that_cannot_be_read_are_named(run_here: Run, tmp_path: Path, pho
         "dog/4.jpg: not a picture that OpenCV can read",
     ):
         assert words_of_one in str(raised.value)
-    said = run_here(*words, "--skip-broken")  # what the first run has left is replaced without a question
+    said = run_here(*words, "--skip-broken")  # replaces what the first run left, without a question
     assert "packed 37 images, 3 left out into 2 shards" in said
     assert "left out: dog/2.jpg: the file is empty" in said
     assert not (tmp_path / "out" / ".cluster-pack").exists()
@@ -106,7 +104,7 @@ def test_images_that_cannot_be_read_are_named(run_here: Run, tmp_path: Path, pho
 def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) -> None:
     (tmp_path / "a.lst").write_text("5\t1\t2.5\tdog/0.png\n9\t0\t-1\tcat/1.jpg\n")
     words = ("pack", "a.lst", "out", "--root", "photos", "--processes", "1")
-    with pytest.raises(UsageError, match="there are 2 labels"):
+    with pytest.raises(UsageError, match="has 2 labels"):
         run_here(*words)
     run_here(*words, "--label-width", "2", "--pass-through", "--shards", "1")
     records = [decode_image(it, name="x") for it in iterate_records(str(tmp_path / "out" / "part-00000.rec"))]
@@ -118,16 +116,16 @@ def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) 
     ("words", "said"),
     [
         (("photos", "out", "--shards", "2", "--shard-size", "1MB"), "only one of the two decides"),
-        (("photos", "out", "--shards", "41"), "40 records do not fill 41 shards"),
+        (("photos", "out", "--shards", "41"), "40 records cannot fill 41 shards"),
         (("photos", "out", "--shard-size", "much"), "'much' is not a size such as 256MiB"),
         (("photos", "out", "--label-width", "2"), "--root and --label-width are for lists"),
         (("photos", "out", "--quality", "10", "--encoding", "png"), "0 to 9 for png"),
         (("photos", "out", "--pass-through", "--resize", "8"), "--pass-through leaves the images as they are"),
-        (("photos", "full"), "full holds other files \\(notes.txt\\): MXNet reads every file"),
+        (("photos", "full"), "full has other files \\(notes.txt\\): MXNet reads every file"),
         (("nothing", "out"), "nothing: no such folder or list"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_written(
+def test_invalid_options_of_pack(
     run_here: Run, tmp_path: Path, photos: Path, words: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / "full").mkdir()
@@ -140,10 +138,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("kind", ["link", "open to others"])
-def test_a_folder_of_somebody_else_for_unfinished_shards_is_refused(
-    run_here: Run, tmp_path: Path, photos: Path, kind: str
-) -> None:
-    """In a folder that others may write to: what lies in it would be deleted, and written over."""
+def test_an_unsafe_work_folder_is_an_error(run_here: Run, tmp_path: Path, photos: Path, kind: str) -> None:
+    """Its content would be deleted or overwritten."""
     elsewhere, work = tmp_path / "elsewhere", tmp_path / "out" / ".cluster-pack"
     elsewhere.mkdir()
     (elsewhere / "precious").touch()
@@ -153,13 +149,13 @@ def test_a_folder_of_somebody_else_for_unfinished_shards_is_refused(
     else:
         elsewhere.rename(work)
         work.chmod(0o777)
-    with pytest.raises(ClusterError, match="it is a link, or a folder that others may write to"):
+    with pytest.raises(ClusterError, match="it is a link, or others may write to it"):
         run_here("pack", str(photos), "out")
     assert [path.name for path in work.iterdir()] == ["precious"]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_results_come_in_order_and_errors_come_through(processes: int) -> None:
+def test_map_in_order(processes: int) -> None:
     assert list(map_in_order(math.isqrt, range(100), processes=processes)) == list(map(math.isqrt, range(100)))
     with pytest.raises(ValueError, match="nonnegative"):
         list(map_in_order(math.isqrt, [1, -1, 2], processes=processes))
@@ -186,7 +182,7 @@ def test_mxnet_reads_it_and_im2rec_makes_the_same_pixels(run_here: Run, tmp_path
         tmp_path / "theirs",
     )
     assert len(lines) == 40
-    assert max(map(float, lines)) < 2  # 0 but for rounding in different versions of the library
+    assert max(map(float, lines)) < 2  # 0, except for rounding in different versions of the library
     read = run_mxnet(
         """
         records = mx.io.ImageRecordIter(path_imgrec=sys.argv[1], data_shape=(3, 40, 40), batch_size=10)
@@ -207,18 +203,18 @@ def test_mxnet_reads_it_and_im2rec_makes_the_same_pixels(run_here: Run, tmp_path
         ([5], 1, (1,)),
     ],
 )
-def test_shards_weigh_about_the_same(weights: list[int], shards: int, ends: tuple[int, ...]) -> None:
+def test_plan_cuts(weights: list[int], shards: int, ends: tuple[int, ...]) -> None:
     assert plan_cuts(weights, shards) == ends
 
 
-def test_shards_that_would_be_empty_are_refused() -> None:
-    with pytest.raises(UsageError, match="2 records do not fill 3 shards"):
+def test_too_few_records_for_the_shards() -> None:
+    with pytest.raises(UsageError, match="2 records cannot fill 3 shards"):
         plan_cuts([1, 1], 3)
 
 
 @pytest.fixture
 def bucket(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """The server, which the commands of run_here use."""
+    """The server that the commands of run_here use."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "cluster.toml").write_text('name = "x"\ncloud = "aws"\n')
     return server
@@ -230,7 +226,7 @@ def test_straight_to_s3(run_here: Run, tmp_path: Path, photos: Path, bucket: S3S
     run_here("pack", "photos", "s3://bucket/train", *words, "--create-bucket")
     assert bucket.read("bucket") == {f"train/{name}": content for name, content in read_files(tmp_path / "out").items()}
     assert [path.name for path in (tmp_path / "cache" / "cluster" / "packing").iterdir()] == ["lock"]
-    with pytest.raises(UsageError, match="holds shards already"):
+    with pytest.raises(UsageError, match="has shards already"):
         run_here("pack", "photos", "s3://bucket/train/")
     run_here("split", "s3://bucket/train/", "s3://bucket/two/", "--shards", "2")
     objects = bucket.read("bucket")
@@ -248,14 +244,14 @@ def test_straight_to_s3(run_here: Run, tmp_path: Path, photos: Path, bucket: S3S
     assert whole["shards"] == counted["shards"]
 
 
-def test_an_index_that_does_not_fit_is_found_out(run_here: Run, bucket: S3Server) -> None:
+def test_a_wrong_index_is_detected(run_here: Run, bucket: S3Server) -> None:
     record = encode_record(b"one")
     bucket.put("bucket", {"a.rec": record * 3})
     for index, said in (
         (b"0\t0\n1\t12\n", "at byte 24: its index"),
-        (b"0\t0\n1\t48\n", "is of another file"),
+        (b"0\t0\n1\t48\n", "belongs to another file"),
         (b"0\t0\n1\t20\n", "at byte 20: expected the magic number"),
-        (b"words", "is none"),
+        (b"words", "its .idx file is not an index"),
     ):
         bucket.client.put_object(Bucket="bucket", Key="a.idx", Body=index)
         with pytest.raises(ClusterError, match=said):

@@ -1,4 +1,4 @@
-"""Shards cut anew, and what is told of them: no byte is lost, and what is broken is found with its place."""
+"""split and info: no byte is lost, and errors name the file and the offset."""
 
 import json
 from contextlib import AbstractContextManager
@@ -81,16 +81,16 @@ def test_any_record_at_any_size(tmp_path: Path, payloads: list[bytes], most: int
         (("data", "out"), "either --shards or --shard-size"),
         (("data", "out", "--shards", "2", "--shard-size", "1k"), "either --shards or --shard-size"),
         (("data", "--shards", "2"), "a source and a destination"),
-        (("data", "data", "--shards", "2"), "is in data, where the shards are to go"),
+        (("data", "data", "--shards", "2"), "is in data, the destination of the shards"),
         (("data", "out", "--shards", "5000"), "the records are too long for 5000 shards"),
         (("nothing", "out", "--shards", "2"), "nothing: no such file or folder"),
     ],
 )
-def test_what_makes_no_sense_is_refused(run_here: Run, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_invalid_options_of_split(run_here: Run, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     write_uneven(tmp_path / "data")
     with pytest.raises(ClusterError, match=said):
         run_here("split", *words)
-    # That a shard stays empty shows while the others are written already: they bear the mark of a run that did not end.
+    # An empty shard is detected after others were written: they have the mark of an unfinished run.
     assert not (tmp_path / "out").exists() or (tmp_path / "out" / ".cluster-pack").exists()
 
 
@@ -106,16 +106,16 @@ def broken_files() -> list[tuple[str, bytes, int]]:
 
 
 @pytest.mark.parametrize(("content", "at"), [it[1:] for it in broken_files()], ids=[it[0] for it in broken_files()])
-def test_a_broken_file_is_named_with_its_place(run_here: Run, tmp_path: Path, content: bytes, at: int) -> None:
+def test_a_broken_file_is_named_with_the_offset(run_here: Run, tmp_path: Path, content: bytes, at: int) -> None:
     (tmp_path / "a.rec").write_bytes(content)
     for words in (("split", "a.rec", "out", "--shards", "1"), ("info", "a.rec")):
         with pytest.raises(ClusterError, match=rf"a\.rec: not a whole RecordIO file, at byte {at}: "):
             run_here(*words)
-    # The mark of a run that did not end, and no shard.
+    # The mark of an unfinished run, and no shard.
     assert list(read_files(tmp_path / "out")) == [".cluster-pack/lock"]
 
 
-def test_what_info_tells(run_here: Run, tmp_path: Path) -> None:
+def test_info(run_here: Run, tmp_path: Path) -> None:
     paths = write_uneven(tmp_path / "data")
     (tmp_path / "data" / "z.rec").write_bytes(encode_record(b"no image"))
     told = json.loads(run_here("info", "data", "--json", "--workers", "3"))
@@ -132,7 +132,7 @@ def test_what_info_tells(run_here: Run, tmp_path: Path) -> None:
     assert "worker 1  " in text
 
 
-def test_the_parts_are_those_that_are_read(tmp_path: Path) -> None:
+def test_info_agrees_with_the_reader(tmp_path: Path) -> None:
     write_uneven(tmp_path / "data")
     sources = Sources()
     shards = describe_shards(sources, sources.find([str(tmp_path / "data")]), full=False, watch=nothing)
@@ -141,13 +141,13 @@ def test_the_parts_are_those_that_are_read(tmp_path: Path) -> None:
         assert [part.records for part in share_out(shards, count)] == read
 
 
-def test_a_second_run_in_the_same_place_is_refused(tmp_path: Path) -> None:
+def test_two_runs_cannot_write_to_one_folder(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     with opened(out), pytest.raises(ClusterError, match="another command is writing there"), opened(out):
-        raise AssertionError("both are at work")
+        raise AssertionError("both are writing")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_an_empty_destination_is_refused() -> None:
+def test_an_empty_destination_is_an_error() -> None:
     with pytest.raises(UsageError, match="empty"), opened(""):
-        raise AssertionError("where is that")
+        raise AssertionError("it was opened")

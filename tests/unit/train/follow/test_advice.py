@@ -1,4 +1,4 @@
-"""Every known mistake is recognised in a line that it really prints, and not in others."""
+"""Every known mistake is recognised in a line that programs really print, and not in others."""
 
 from dataclasses import replace
 
@@ -79,7 +79,7 @@ def test_every_entry_has_its_sample() -> None:
         "[08:03:39] src/io/s3_filesys.cc:1185: No AWS Region set, using default region us-east-1.",
     ],
 )
-def test_what_goes_well_gets_no_advice(text: str) -> None:
+def test_ordinary_output_gets_no_advice(text: str) -> None:
     assert Advisor().take(line(text)) is None
 
 
@@ -95,10 +95,8 @@ def test_each_advice_is_given_once() -> None:
 
 def test_advice_names_what_the_line_names() -> None:
     advice = Advisor().take(line("ModuleNotFoundError: No module named 'gluoncv'"))
-    assert advice is not None
     assert advice.startswith("gluoncv ")
     advice = Advisor().take(line("FileNotFoundError: [Errno 2] No such file or directory: 'a {path} b'"))
-    assert advice is not None
     assert advice.startswith("a {path} b ")
 
 
@@ -113,11 +111,11 @@ def ended(exit_code: int, signal: int | None = None) -> Event:
         (137, 9, "ran out of memory"),
         (132, 4, "illegal instruction"),
         (139, 11, "NaiveEngine"),
-        (127, None, "not found"),
-        (126, None, "may not be executed"),
+        (127, None, "does not find"),
+        (126, None, "not executable"),
     ],
 )
-def test_how_the_first_process_ends_gets_advice(exit_code: int, signal: int | None, words: str) -> None:
+def test_the_first_failure_gets_advice(exit_code: int, signal: int | None, words: str) -> None:
     advice = Advisor().take(ended(exit_code, signal))
     assert advice is not None
     assert words in advice
@@ -127,7 +125,7 @@ def test_every_ending_is_tested_here() -> None:
     assert set(ENDINGS) == {137, 132, 139, 135, 127, 126}
 
 
-def test_processes_that_were_ended_get_none() -> None:
+def test_processes_that_the_supervisor_ends_get_none() -> None:
     advisor = Advisor()
     advisor.take(ended(7))
     assert advisor.take(ended(137, 9)) is None

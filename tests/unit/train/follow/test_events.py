@@ -33,13 +33,11 @@ def test_events_build_on_the_lines_before_them() -> None:
         text="before its rank is known",
     )
     assert events[5] == Event(kind="line", at=4.0, process=known, text="after")
-    assert events[6] is not None
     assert events[6].process == Process(
         number=0, role="worker", host="node-1", rank=2, pid=4711, exit_code=137, signal=9
     )
     assert events[7] == Event(kind="say", at=6.0, text="worker 2 on node-1 was killed")
     assert events[8] == Event(kind="warnings", at=6.5, warnings=("2 models",))
-    assert events[9] is not None
     assert events[9].result == JobResult(
         state="failed", exit_code=137, error="worker 2", left={"node-0": [(7, "python")]}
     )
@@ -62,7 +60,6 @@ def test_the_supervisor_says_since_when_a_job_hangs_and_that_it_goes_on() -> Non
 def test_a_result_may_say_more_than_is_known_today() -> None:
     line = b'{"t":1,"result":{"state":"done","exit_code":0,"error":null,"left":{},"cost":3}}'
     event = EventReader().read(line)
-    assert event is not None
     assert event.result == JobResult(state="done", exit_code=0, error=None, left={})
 
 
@@ -100,7 +97,6 @@ def test_a_damaged_line_is_an_event_that_says_so_and_the_next_is_read(line: byte
     reader = EventReader()
     assert reader.read(b'{"t":5,"p":0,"role":"worker","host":"node-0"}') is not None
     event = reader.read(line)
-    assert event is not None
     assert (event.kind, event.at) == ("damaged", 5.0)
     assert event.text.startswith("a line of the job's log is damaged: ")
     assert why in event.text

@@ -45,7 +45,7 @@ def test_a_program_that_was_killed_is_a_connection_that_broke(code: int) -> None
 def test_silence_is_a_connection_that_broke(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter(range(0, 1000, 5))
     monkeypatch.setattr(head_module.time, "monotonic", lambda: float(next(moments)))
-    with pytest.raises(ConnectError, match="nothing was heard for 15 s"):
+    with pytest.raises(ConnectError, match="no data for 15 s"):
         lines(channel(b'{"a":1}\n', *[None] * 50))
 
 
@@ -78,12 +78,12 @@ def ask(*pieces: bytes | None, **how: Any) -> bytes:
 @pytest.mark.parametrize(
     ("pieces", "why"),
     [
-        ([ALIVE] * 1000, "alive, and no answer has come"),
-        ([ALIVE, None] * 1000, "alive, and no answer has come"),
-        ([b"{", *[b"x"] * 1000], "has not ended a line for 15 s"),
-        ([b"x\n"] * 1000, "goes on talking"),
+        ([ALIVE] * 1000, "sent only keep-alives for 10 s, and no answer"),
+        ([ALIVE, None] * 1000, "sent only keep-alives for 10 s, and no answer"),
+        ([b"{", *[b"x"] * 1000], "did not end a line for 15 s"),
+        ([b"x\n"] * 1000, "sent other output until the timeout"),
         ([b"x" * (MAX_LINE_BYTES // 4)] * 5, "a line of more than 8 MiB"),
-        ([b"banner\n" * (SHELL_BYTES // 7 + 2)], "has printed more than 64 KiB"),
+        ([b"banner\n" * (SHELL_BYTES // 7 + 2)], "printed more than 64 KiB"),
     ],
 )
 def test_a_head_that_talks_and_does_not_answer_is_given_up(pieces: list[bytes | None], why: str) -> None:
@@ -93,14 +93,14 @@ def test_a_head_that_talks_and_does_not_answer_is_given_up(pieces: list[bytes | 
 
 @pytest.mark.usefixtures("clock")
 def test_a_head_that_falls_silent_is_lost() -> None:
-    with pytest.raises(ConnectError, match="nothing was heard for"):
+    with pytest.raises(ConnectError, match="no data for"):
         ask(b"banner\n", *[None] * 1000)
 
 
 def test_a_job_that_was_not_answered_for_is_not_handed_over_again(clock: None) -> None:
     del clock
     fake = FakeHead(lambda _: channel(*[ALIVE] * 1000))
-    with pytest.raises(AnswerError, match="not known whether job j1 was begun"):
+    with pytest.raises(AnswerError, match="job j1 may or may not have started"):
         submit(fake.make(), make_order(), follow=True)
     assert fake.asked == [["submit", "--follow"]]
 
@@ -116,7 +116,7 @@ def test_a_job_that_was_not_answered_for_is_not_handed_over_again(clock: None) -
     ],
 )
 def test_an_answer_to_an_order_that_is_none(answer: bytes) -> None:
-    with pytest.raises(AnswerError, match="cannot be understood"):
+    with pytest.raises(AnswerError, match="sent an invalid answer"):
         submit(FakeHead(lambda _: channel(answer + b"\n")).make(), make_order(), follow=False)
 
 
@@ -124,7 +124,7 @@ def test_a_program_that_closes_its_output_and_goes_on_is_lost(monkeypatch: pytes
     monkeypatch.setattr(head_module, "END_TIMEOUT_S", 0.01)
     goes_on = channel(b"")
     goes_on.status_event.clear()
-    with pytest.raises(ConnectError, match=r"the connection broke, or the program that answered there was killed"):
+    with pytest.raises(ConnectError, match=r"it broke, or the program on the node was killed"):
         list(Talk(goes_on, where="node-0").lines(never))
 
 
@@ -142,13 +142,13 @@ def log_of(answer: Callable[[], Any]) -> list[bytes]:
 
 @pytest.mark.usefixtures("clock")
 def test_a_log_of_nothing_but_signs_of_life_is_given_up() -> None:
-    with pytest.raises(AnswerError, match="has sent nothing of it for 10 s"):
+    with pytest.raises(AnswerError, match="has sent only keep-alives for 10 s"):
         log_of(lambda: channel(*[ALIVE] * 1000))
 
 
 def test_a_head_that_ends_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LogStream, "_rest", lambda _: None)
     fake = FakeHead(lambda _: channel(ALIVE))
-    with pytest.raises(AnswerError, match="5 times without a line"):
+    with pytest.raises(AnswerError, match="5 times without sending a line"):
         list(LogStream(fake.make(), "j1", say=lambda _: None).lines())
     assert len(fake.asked) == 5

@@ -1,4 +1,4 @@
-"""What is advised when a module is missing, by what lies beside the program."""
+"""Advice for a missing module, by the files next to the program."""
 
 from pathlib import Path
 
@@ -15,17 +15,17 @@ from train.follow.missing_module import Nearby, advise, find_nearby
         (
             "pandas",
             Nearby(requirements="requirements.txt"),
-            'requirements.txt is beside your program; set `[bootstrap] packages = ["-r requirements.txt"]`, then `cl',
+            'to install requirements.txt there, set `[bootstrap] packages = ["-r requirements.txt"]`, then `cl',
         ),
         ("a.b", Nearby(requirements="r.txt", is_used=True), "add its package to r.txt, then `cluster up`"),
         ("mine.x", Nearby(modules=frozenset({"mine"}), requirements="r.txt"), "name it in `[bootstrap] sync`"),
     ],
 )
-def test_the_advice_fits_what_is_there(module: str, nearby: Nearby, advice: str) -> None:
+def test_advice_depends_on_the_files_that_exist(module: str, nearby: Nearby, advice: str) -> None:
     assert advice in advise(module, nearby)
 
 
-def test_files_are_looked_for_beside_the_program_and_beside_cluster_toml(tmp_path: Path) -> None:
+def test_files_next_to_the_program_and_next_to_cluster_toml_are_found(tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / "code" / "package").mkdir(parents=True)
     (project / "code" / "empty").mkdir()

@@ -130,13 +130,13 @@ def test_a_record_that_is_whole_in_s3_stands_for_a_damaged_one_of_the_head() -> 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b'{"jobs": 5}', "no list"),
+        (b'{"jobs": 5}', "not a list"),
         (b'{"jobs": [', "no end"),
         (b'{"jobs": ["' + b"a" * 1000, "no end"),
         (b'{"jobs": ' + DEEP.encode()[:5000], "no end"),
         (b'{"jobs": [' + b"1," * (MAX_JOBS + 2) + b"1]}", "more than 1000 jobs"),
         (b'{"jobs": [' + b"1," * 10**6 + b"1]}", "more than 600000 values"),
-        (b'{"refused": {}}', "no list"),
+        (b'{"refused": {}}', "not a list"),
     ],
 )
 def test_what_is_no_list_of_jobs_is_an_error(line: bytes, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Which jobs are refused before anything starts, with which words, and what is warned of."""
+"""Errors and warnings about a job before it starts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ UNEVEN = Data(objects=3, records=3, in_train=3, folder="train/", sizes=(MIB, 8 *
 
 
 def names(*words: str) -> dict[str, Any]:
-    """Arguments of a plan whose command has these words."""
+    """Arguments of a plan whose command ends with these words."""
     return {"command": ("python", "x.py", *words)}
 
 
@@ -37,64 +37,69 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
     ("keys", "nodes", "more", "said"),
     [
         # One worker has nobody to exchange gradients with: by the number of workers, not of nodes.
-        ({}, cpus(1), {}, 'kv_store = "dist_sync": with one worker there is nobody'),
-        ({"workers": 1}, cpus(2), {}, "with one worker there is nobody"),
-        ({"workers": 1, "kv_store": "dist_async"}, cpus(2), {}, 'kv_store = "dist_async": with one worker'),
-        ({"workers": 1}, with_files(cpus(2)), OWN, "with one worker there is nobody"),
-        ({"hosts": ("node-1",)}, cpus(2), {}, "with one worker there is nobody"),
+        ({}, cpus(1), {}, 'kv_store = "dist_sync" needs two or more workers'),
+        ({"workers": 1}, cpus(2), {}, "needs two or more workers"),
+        ({"workers": 1, "kv_store": "dist_async"}, cpus(2), {}, 'kv_store = "dist_async" needs two'),
+        ({"workers": 1}, with_files(cpus(2)), OWN, "needs two or more workers"),
+        ({"hosts": ("node-1",)}, cpus(2), {}, "needs two or more workers"),
         ({"workers": 2}, cpus(1), {}, None),
         ({}, cpus(1), COMMAND, None),
         ({"workers": 1}, cpus(2), COMMAND, None),
         ({"kv_store": "local"}, cpus(1), {}, None),
         # Several workers with a store of their own each.
-        ({"kv_store": "local"}, cpus(2), {}, "would train 2 models"),
-        ({"kv_store": "device", "workers": 4}, cpus(1), {}, "would train 4 models"),
+        ({"kv_store": "local"}, cpus(2), {}, "would train 2 separate models"),
+        ({"kv_store": "device", "workers": 4}, cpus(1), {}, "would train 4 separate models"),
         ({"kv_store": "local", "workers": 1}, cpus(2), {}, None),
         # Gradient compression and P3.
         ({"gc_type": "2bit"}, cpus(2), {}, None),
-        ({"gc_type": "2bit", "kv_store": "local", "workers": 1}, cpus(2), {}, 'gc_type = "2bit": it compresses'),
+        ({"gc_type": "2bit", "kv_store": "local", "workers": 1}, cpus(2), {}, 'gc_type = "2bit" compresses'),
         ({"p3": True}, cpus(2), {}, None),
-        ({"p3": True, "kv_store": "dist_async"}, cpus(2), {}, "p3 = true: it is for"),
+        ({"p3": True, "kv_store": "dist_async"}, cpus(2), {}, "p3 = true needs kv_store"),
         ({"p3": True, "kv_store": "local", "workers": 1}, cpus(2), {}, 'not "local"'),
-        ({"p3": True, "gc_type": "2bit"}, cpus(2), {}, "knows no gradient compression"),
-        ({"p3": True}, cpus(2), {"mxnet": "mxnet==1.6.0"}, "mxnet==1.6.0 has no P3"),
+        ({"p3": True, "gc_type": "2bit"}, cpus(2), {}, "does not support gradient compression"),
+        ({"p3": True}, cpus(2), {"mxnet": "mxnet==1.6.0"}, "needs MXNet 1.7 or later, not mxnet==1.6.0"),
         ({"p3": True}, cpus(2), {"mxnet": "source@v1.x"}, None),
         # Options among the script's own arguments, over which those go that are put behind them.
         (
             {"args": ("--kv-store", "dist_async")},
             cpus(2),
             {},
-            "train.args: --kv-store dist_async: --kv-store dist_sync",
+            "train.args: --kv-store dist_async has no effect: train.kv_store adds --kv-store dist_sync",
         ),
         (
             {"args": ("--kv-store=local",)},
             with_files(cpus(2)),
             OWN,
-            "--kv-store local: --kv-store dist_sync of train.kv",
+            "--kv-store local has no effect: train.kv_store adds",
         ),
         (
             {"args": ("--kvstore", "device"), "kv_store_option": "--kvstore"},
             with_files(cpus(2)),
             OWN,
-            "--kvstore device: --kvstore dist_sync of train.kv_store",
+            "--kvstore device has no effect: train.kv_store adds --kvstore dist_sync",
         ),
         ({"args": ("--kvstore", "device"), "kv_store_option": ""}, with_files(cpus(2)), OWN, None),
         ({"args": ("--kv-store=x", "--kv-store", "dist_sync")}, cpus(2), {}, None),  # which is the same
         ({"args": ("--kv-store-x", "1", "x--kv-store")}, cpus(2), {}, None),
-        ({"args": ("--kv-store",)}, cpus(2), {}, "is put behind it, and goes over it"),
+        ({"args": ("--kv-store",)}, cpus(2), {}, "--kv-store  has no effect"),
         ({"args": ("--kv-store", "local")}, cpus(2), COMMAND, None),
-        ({"args": ("--gc-type", "none"), "gc_type": "2bit"}, cpus(2), {}, "--gc-type 2bit of train.gc_type is put"),
-        ({"args": ("--gc-threshold", "1"), "gc_type": "2bit"}, cpus(2), {}, "--gc-threshold 0.5 of train.gc_threshold"),
+        ({"args": ("--gc-type", "none"), "gc_type": "2bit"}, cpus(2), {}, "train.gc_type adds --gc-type 2bit"),
+        (
+            {"args": ("--gc-threshold", "1"), "gc_type": "2bit"},
+            cpus(2),
+            {},
+            "train.gc_threshold adds --gc-threshold 0.5",
+        ),
         ({"args": ("--gc-threshold=.50",), "gc_type": "2bit"}, cpus(2), {}, None),
         ({"args": ("--gc-threshold", "1", "--gc-type", "2bit")}, cpus(2), {}, None),  # nothing is put behind them
         ({"args": ("--gc-type=2bit",), "kv_store": "dist_async"}, with_files(cpus(2)), OWN, None),
         # Hosts.
         ({"hosts": ("node-1", "node-0")}, cpus(2), {}, None),
         ({"hosts": ("10.0.0.5", "10.0.0.4:22")}, cpus(2), {}, None),
-        ({"hosts": ("node-0", "node-7")}, cpus(2), {}, '"node-7" is no node of this cluster; did you mean'),
-        ({"hosts": ("10.9.9.9",)}, cpus(2), {}, '"10.9.9.9" is no node'),
+        ({"hosts": ("node-0", "node-7")}, cpus(2), {}, '"node-7" is not a node of this cluster; did you mean'),
+        ({"hosts": ("10.9.9.9",)}, cpus(2), {}, '"10.9.9.9" is not a node'),
         ({"hosts": ("node-0:2222",)}, cpus(2), {}, "port 22"),
-        ({"hosts": ("node-0", "node-1"), "launcher": "local"}, cpus(2), {}, "train.hosts names node-1"),
+        ({"hosts": ("node-0", "node-1"), "launcher": "local"}, cpus(2), {}, "but train.hosts names node-1"),
         ({"hosts": ("10.0.0.4:22", "node-0"), "launcher": "local"}, cpus(2), {}, None),
         ({"hosts": ("node-0", "node-1"), "launcher": "mpi"}, cpus(2), {}, None),
         # GPUs.
@@ -107,13 +112,13 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({"workers": 4}, gpus(1, 1), COMMAND, None),
         ({"gpus": (0, 3)}, gpus(4, 2), {}, r"gpus = [0, 3]: node-1 has 2"),
         ({"gpus": (0,)}, cpus(2), {}, "node-0 has none, node-1 has none"),
-        ({"gpus": (0,)}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, "mxnet==1.9.1 has no code for GPUs"),
-        ({}, gpus(1, 0), {}, "node-1 has no GPU, other nodes have"),
+        ({"gpus": (0,)}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, "mxnet==1.9.1 has no GPU support"),
+        ({}, gpus(1, 0), {}, "node-1 has no GPU, but other nodes have"),
         ({"hosts": ("node-1", "node-2")}, gpus(0, 1, 1), {}, None),
         # Files and variables.
-        ({"sync_dst_dir": "~/job"}, cpus(2), {}, "there are no files of yours to copy"),
+        ({"sync_dst_dir": "~/job"}, cpus(2), {}, "you have no files to copy"),
         ({"sync_dst_dir": "~/job"}, with_files(cpus(2)), OWN, None),
-        ({"env": {"DMLC_ROLE": "worker"}}, cpus(2), {}, "train.env: DMLC_ROLE is set"),
+        ({"env": {"DMLC_ROLE": "worker"}}, cpus(2), {}, "train.env: DMLC_ROLE is reserved"),
         ({"env_server": {"DMLC_PS_ROOT_PORT": "1"}}, cpus(2), {}, "train.env_server: DMLC_PS_ROOT_PORT"),
         # Data.
         ({}, cpus(2), seen(Data(objects=0, records=0, bucket_exists=False)), "there is no such bucket"),
@@ -123,14 +128,14 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(Data(objects=0, records=0)), None),
         ({"args": ("--benchmark=1",)}, cpus(2), seen(Data(objects=0, records=0), **CIFAR), None),
         ({}, cpus(2), seen(Data(objects=4, records=0)), None),
-        ({}, cpus(2), seen(Data(objects=4, records=0), **CIFAR), "train_cifar10.py reads the .rec files of its train/"),
-        ({}, cpus(2), seen(Data(objects=4, records=4), **CIFAR), "reads the .rec files of its train/"),
+        ({}, cpus(2), seen(Data(objects=4, records=0), **CIFAR), "train_cifar10.py reads .rec files in train/"),
+        ({}, cpus(2), seen(Data(objects=4, records=4), **CIFAR), "reads .rec files in train/"),
         ({}, cpus(2), seen(Data(objects=4, records=4, in_train=2), **CIFAR), None),
         ({}, cpus(2), seen(Data(objects=10_000, records=0, complete=False), **CIFAR), None),
         ({}, cpus(2), seen(None, **CIFAR), None),
     ],
 )
-def test_jobs_that_make_no_sense_are_refused(
+def test_invalid_jobs_are_refused(
     keys: dict[str, Any], nodes: Sequence[ReadyNode], more: dict[str, Any], said: str | None
 ) -> None:
     if said is None:
@@ -142,13 +147,13 @@ def test_jobs_that_make_no_sense_are_refused(
     assert raised.value.exit_code == 2
 
 
-def test_the_right_place_of_an_option_is_named() -> None:
+def test_the_hint_names_where_to_set_an_option() -> None:
     with pytest.raises(ConfigError) as raised:
         plan(TrainConfig(args=("--kv-store", "dist_async")), 2)
-    assert raised.value.hint == "write it as train.kv_store, or cluster train --kv-store dist_async"
+    assert raised.value.hint == "set train.kv_store, or cluster train --kv-store dist_async"
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     config = TrainConfig(p3=True, gc_type="2bit", kv_store="local", env={"DMLC_ROLE": "x"})
     with pytest.raises(ConfigError) as raised:
         plan(config, 2)
@@ -160,44 +165,49 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     [
         ({}, cpus(2), {}, []),
         ({}, gpus(4, 4), {}, []),
-        ({"workers": 4}, cpus(2), {}, ["4 workers on 2 nodes without GPUs share their cores"]),
+        ({"workers": 4}, cpus(2), {}, ["4 workers share the cores of 2 nodes without GPUs"]),
         ({"hosts": ("node-0", "node-0", "node-1", "node-1")}, cpus(2), {}, []),
         ({"launcher": "local"}, cpus(2), {}, []),
         ({"kv_store": "local", "workers": 1, "servers": 2}, cpus(2), {}, ["train.servers = 2"]),
-        ({"kv_store": "device"}, cpus(1), {}, ['as "local"']),
-        ({"kv_store": "dist_device_sync"}, cpus(2), {}, ['as "dist_sync"']),
+        ({"kv_store": "device"}, cpus(1), {}, ['like "local"']),
+        ({"kv_store": "dist_device_sync"}, cpus(2), {}, ['like "dist_sync"']),
         ({"kv_store": "dist_device_sync"}, gpus(1, 1), {}, []),
-        ({"kv_store": "dist_device_sync", "gpus": "none"}, gpus(1, 1), {}, ['as "dist_sync"']),
-        ({}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, ["mxnet==1.9.1 has no code for GPUs"]),
+        ({"kv_store": "dist_device_sync", "gpus": "none"}, gpus(1, 1), {}, ['like "dist_sync"']),
+        ({}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, ["mxnet==1.9.1 has no GPU support"]),
         ({"gpus": (0,), "workers": 4}, gpus(1, 1), {}, ["up to 2 workers on a node use the same GPUs"]),
-        ({"workers": 4}, gpus(1, 1), COMMAND, ["see its 1 GPU, all of them"]),
-        ({}, gpus(4, 2), {}, ["2 of each are used"]),
-        ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus: not given to a"]),
+        ({"workers": 4}, gpus(1, 1), COMMAND, ["all see its 1 GPU"]),
+        ({}, gpus(4, 2), {}, ["the job uses 2 on each"]),
+        ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus not passed on"]),
         # A threshold without what it is for.
-        ({"gc_threshold": 0.1}, cpus(2), {}, ["train.gc_threshold = 0.1: it does nothing without train.gc_type"]),
+        ({"gc_threshold": 0.1}, cpus(2), {}, ["train.gc_threshold = 0.1 has no effect without train.gc_type"]),
         ({"gc_threshold": 0.1, "gc_type": "2bit"}, cpus(2), {}, []),
-        ({"args": ("--gc-threshold", "1")}, cpus(2), {}, ["train.args: --gc-threshold 1: it does nothing without"]),
+        ({"args": ("--gc-threshold", "1")}, cpus(2), {}, ["train.args: --gc-threshold 1 has no effect without"]),
         ({"args": ("--gc-threshold", "1", "--gc-type=2bit")}, cpus(2), {}, []),
         ({"args": ("--gc-threshold", "1")}, with_files(cpus(2)), OWN, []),
         # The kv-store that a command's words name.
-        ({}, cpus(2), names("--kv-store", "local"), ["--kv-store local in the command: its 2 workers would train 2"]),
+        (
+            {},
+            cpus(2),
+            names("--kv-store", "local"),
+            ["--kv-store local in the command: 2 workers would train 2 separate"],
+        ),
         (
             {"args": ("--kvstore", "device"), "kv_store_option": ""},
             with_files(cpus(2)),
             OWN,
-            ["--kvstore device in train.args: its 2 workers would train 2 models"],
+            ["--kvstore device in train.args: 2 workers would train 2 separate models"],
         ),
-        ({}, cpus(2), names("--kvstore=device", "-x"), ["--kvstore device in the command: its 2 workers"]),
-        ({}, cpus(2), names("--kv_store", "nccl"), ["nccl in the command: its 2 workers would train 2 models"]),
-        ({}, cpus(2), SHELL, ["--kv-store local in the command: its 2 workers would train 2 models"]),
+        ({}, cpus(2), names("--kvstore=device", "-x"), ["--kvstore device in the command: 2 workers"]),
+        ({}, cpus(2), names("--kv_store", "nccl"), ["nccl in the command: 2 workers would train 2 separate models"]),
+        ({}, cpus(2), SHELL, ["--kv-store local in the command: 2 workers would train 2 separate models"]),
         (
             {"workers": 1},
             cpus(2),
             names("--kv-store", "local"),
-            ['train.kv_store = "dist_sync": its servers have noth'],
+            ['train.kv_store = "dist_sync": the servers would be idle'],
         ),
-        ({"workers": 1}, cpus(2), names("--kv-store=dist_async"), ["in the command: with one worker there is nobody"]),
-        ({"kv_store": "local"}, cpus(1), names("--kv-store", "dist_sync"), ['"local", for which no servers are star']),
+        ({"workers": 1}, cpus(2), names("--kv-store=dist_async"), ["in the command needs two or more workers"]),
+        ({"kv_store": "local"}, cpus(1), names("--kv-store", "dist_sync"), ['"local" starts no servers']),
         ({"kv_store": "local"}, cpus(1), names("--kv-store", "device"), []),
         ({}, cpus(2), names("--kv-store", "dist_device_sync"), []),
         ({}, cpus(2), names("--kv-store", "local", "--kv-store", "dist_sync"), []),  # the last one counts
@@ -224,12 +234,12 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
             {},
             cpus(2),
             seen(UNEVEN, mode="stage", **COMMAND),
-            ["a node fetches 1.8 times its share (cluster data split"],
+            ["one node fetches 1.8 times its share (cluster data split"],
         ),
         ({}, cpus(1), seen(UNEVEN, mode="stage", **COMMAND), []),
     ],
 )
-def test_what_is_seldom_meant_is_warned_of(
+def test_likely_mistakes_get_a_warning(
     keys: dict[str, Any], nodes: Sequence[ReadyNode], more: dict[str, Any], said: list[str]
 ) -> None:
     warnings = plan(TrainConfig(**keys), nodes, **more).warnings

@@ -167,8 +167,8 @@ def test_every_key_of_train_is_a_key_of_a_job_file() -> None:
         ("workers = 0", "job.toml: workers = 0"),
         ("max_duration = '90x'", 'max_duration = "90x"'),
         ("command = 'python x.py'", "command = "),
-        ("command = ['x']\nscript = 'y.py'", "job.toml: command is run in place of script"),
-        ("command = ['x']\nargs = ['y']", "command is run in place of script and args"),
+        ("command = ['x']\nscript = 'y.py'", "job.toml: command replaces script and args"),
+        ("command = ['x']\nargs = ['y']", "command replaces script and args"),
         ("workers = ", "job.toml: not valid TOML"),
     ],
 )

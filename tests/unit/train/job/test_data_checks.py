@@ -1,4 +1,4 @@
-"""What is said of a job's data before it starts: what is wrong, for whom, and what its shards cost."""
+"""Problems of a job's data before it starts, and warnings about its shards."""
 
 import shlex
 from typing import Any
@@ -7,12 +7,12 @@ import pytest
 
 from train.job.data_checks import (
     MIB,
-    Fault,
+    Problem,
     choose_count,
     find_costs,
     find_excess,
-    find_faults,
     find_fetched,
+    find_problems,
     render_split,
 )
 from train.job.survey import Data, Refusal
@@ -30,14 +30,14 @@ def with_(**more: Any) -> Data:
     return Data(**{**fields, **more})
 
 
-def faults(data: Data, *, script: str | None = CIFAR, nodes_credentials: bool = False) -> list[Fault]:
-    found = find_faults(data, URL, region="eu-west-1", script=script, nodes_credentials=nodes_credentials)
+def problems(data: Data, *, script: str | None = CIFAR, nodes_credentials: bool = False) -> list[Problem]:
+    found = find_problems(data, URL, region="eu-west-1", script=script, nodes_credentials=nodes_credentials)
     return list(found)
 
 
-def test_nothing_is_said_of_data_that_is_right() -> None:
+def test_good_data_raises_no_warning() -> None:
     for script in (CIFAR, MNIST, None):
-        assert not faults(GOOD, script=script)
+        assert not problems(GOOD, script=script)
         assert not list(find_costs(GOOD, URL, workers={"node-0": 2, "node-1": 2}, script=script, staged=False))
 
 
@@ -45,64 +45,66 @@ def test_nothing_is_said_of_data_that_is_right() -> None:
     ("more", "said", "hint", "certain"),
     [
         ({"bucket_exists": False}, "there is no such bucket", "put --create-bucket FOLDER s3://bucket/x/", True),
-        ({"region": "us-west-2"}, "is in us-west-2, and the nodes, in eu-west-1, ask", 'region = "us-west-2"', True),
-        # Where S3 is not AWS's, a region may be but a word.
-        ({"region": "us-west-2", "at_aws": False}, "its bucket is in us-west-2", "cluster data get", False),
+        ({"region": "us-west-2"}, "is in us-west-2, but the nodes are in eu-west-1", 'region = "us-west-2"', True),
+        # Outside AWS, a region may be just a name.
+        ({"region": "us-west-2", "at_aws": False}, "the bucket is in us-west-2", "cluster data get", False),
         ({"refused": DENIED}, "x/train/a.rec cannot be read: AccessDenied: not", "cluster iam-policy", True),
         ({"refused": ARCHIVED}, "is archived (Glacier)", "aws s3api restore-object", True),
-        ({"not_records": "s3://bucket/x/train/a.rec"}, "a.rec is no RecordIO file", "put it again", True),
-        ({"cut_short": "train/b.rec"}, "s3://bucket/x/train/b.rec is no whole .rec file", "cluster data info", True),
-        ({"others": ("a.idx", "a.lst")}, "x/train/ has a.idx and 1 more beside", "name the files", True),
-        ({"others": ("part-0",)}, "x/train/ has part-0 beside", "move what is no records", False),
+        ({"not_records": "s3://bucket/x/train/a.rec"}, "a.rec is not a RecordIO file", "upload it again", True),
+        ({"cut_short": "train/b.rec"}, "s3://bucket/x/train/b.rec is incomplete", "cluster data info", True),
+        ({"others": ("a.idx", "a.lst")}, "x/train/ contains a.idx and 1 more next to", "name the .rec files", True),
+        ({"others": ("part-0",)}, "x/train/ contains part-0 next to", "move the other files", False),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_what_to_do(more: dict[str, Any], said: str, hint: str, *, certain: bool) -> None:
-    (fault,) = faults(with_(**more))
-    assert said in fault.said
-    assert hint in fault.hint
-    assert fault.certain == certain
+def test_each_problem_says_what_to_do(more: dict[str, Any], said: str, hint: str, *, certain: bool) -> None:
+    (problem,) = problems(with_(**more))
+    assert said in problem.message
+    assert hint in problem.hint
+    assert problem.certain == certain
 
 
-def test_what_this_machine_may_not_do_says_nothing_of_nodes_with_credentials_of_their_own() -> None:
-    assert not faults(with_(refused=DENIED), nodes_credentials=True)
-    assert faults(with_(refused=ARCHIVED), nodes_credentials=True)
+def test_a_refusal_to_this_machine_does_not_concern_nodes_with_their_own_credentials() -> None:
+    assert not problems(with_(refused=DENIED), nodes_credentials=True)
+    assert problems(with_(refused=ARCHIVED), nodes_credentials=True)
 
 
-def test_what_stands_beside_records_matters_to_whoever_reads_the_folder() -> None:
-    assert faults(with_(others=("a.idx",)), script=None)[0].certain is False
-    assert not faults(with_(others=("train-images-idx3-ubyte",)), script=MNIST)
+def test_other_files_next_to_records_matter_to_programs_that_read_the_folder() -> None:
+    assert problems(with_(others=("a.idx",)), script=None)[0].certain is False
+    assert not problems(with_(others=("train-images-idx3-ubyte",)), script=MNIST)
 
 
 @pytest.mark.parametrize(
     ("sizes", "workers", "staged", "said"),
     [
-        # Fewer shards than workers: whoever reads.
-        ((MIB,) * 2, (1, 1, 1), False, "has 2 .rec files for 3 workers: each reads its part of the bytes of a file"),
+        # Fewer shards than workers.
+        ((MIB,) * 2, (1, 1, 1), False, "has 2 .rec files for 3 workers: several read parts of the same file"),
         ((MIB,) * 2, (1, 1, 1), True, "for 3 workers: nodes fetch the same files (cluster data split s3://bucket/x/train/"),
-        ((MIB,), (2, 0), True, "each reads its part"),
-        # MXNet cuts the row of bytes evenly whatever the shards' sizes are.
+        ((MIB,), (2, 0), True, "several read parts"),
+        # MXNet divides the bytes evenly whatever the shards' sizes are.
         ((MIB, 9 * MIB), (1, 1), False, None),
-        ((MIB, 9 * MIB, MIB), (1, 1), True, "3 .rec files of 1.0 MiB to 9.0 MiB: they cannot be shared out evenly"),
+        ((MIB, 9 * MIB, MIB), (1, 1), True, "3 .rec files of 1.0 MiB to 9.0 MiB: they cannot be divided evenly"),
         ((MIB, 9 * MIB, MIB), (2,), True, None),
-        # As even as records allow: a little of the next shard is a whole shard more, which costs time if it is large.
+        # As even as records allow: a few bytes of the next shard cost a whole shard, which takes time if it is large.
         ((MIB, MIB + 8), (1, 1), True, None),
-        ((200 * MIB, 200 * MIB + 8), (1, 1), True, "a node fetches 2.0 times its share"),
+        ((200 * MIB, 200 * MIB + 8), (1, 1), True, "one node fetches 2.0 times its share"),
         ((200 * MIB,) * 2, (1, 1), True, None),
         ((20 * MIB, 20 * MIB + 8) * 16, (1, 1), True, None),
     ],
 )  # fmt: skip
-def test_what_shards_cost(sizes: tuple[int, ...], workers: tuple[int, ...], staged: bool, said: str | None) -> None:  # noqa: FBT001
+def test_warnings_about_shards(
+    sizes: tuple[int, ...], workers: tuple[int, ...], said: str | None, *, staged: bool
+) -> None:
     nodes = {f"node-{index}": count for index, count in enumerate(workers)}
     costs = list(find_costs(with_(sizes=sizes), URL, workers=nodes, script=CIFAR, staged=staged))
     assert [said in cost for cost in costs] == ([True] if said else []) if said else not costs
 
 
-def test_nothing_is_said_of_what_was_not_seen_to_its_end() -> None:
+def test_an_incomplete_listing_raises_no_warning() -> None:
     data = with_(sizes=(MIB,), complete=False)
     assert not list(find_costs(data, URL, workers={"node-0": 4}, script=CIFAR, staged=True))
 
 
-# -- shards: how they fall on nodes, and how many there should be ------------------------------------------------------
+# -- shards per node, and the best number of shards --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -121,13 +123,13 @@ def test_nothing_is_said_of_what_was_not_seen_to_its_end() -> None:
         ((10, 12, 12, 10), (1, 1, 1, 1), (22, 12, 12, 22)),
     ],
 )
-def test_a_node_fetches_every_shard_that_its_workers_parts_touch(
+def test_a_node_fetches_every_shard_that_its_workers_read(
     sizes: tuple[int, ...], workers: tuple[int, ...], fetched: tuple[int, ...]
 ) -> None:
     assert find_fetched(sizes, workers) == fetched
 
 
-def test_the_excess_is_of_the_node_that_fetches_the_most_beyond_its_share() -> None:
+def test_the_excess_of_the_node_that_fetches_the_most_beyond_its_share() -> None:
     assert find_excess((10, 10, 10), (1, 1)) == (20 / 15, 5)
     assert find_excess((10, 10), (1, 1)) == (1.0, 0)
     assert find_excess((10, 10), (1, 0, 1)) == (1.0, 0)
@@ -146,7 +148,7 @@ def test_the_excess_is_of_the_node_that_fetches_the_most_beyond_its_share() -> N
         (150 * GIB, 8, 8, 152),  # of a GiB at most
     ],
 )
-def test_there_are_enough_shards_and_as_many_for_each_worker(
+def test_there_are_enough_shards_and_the_same_number_for_each_worker(
     total_bytes: int, workers: int, nodes: int, count: int
 ) -> None:
     assert choose_count(total_bytes, workers=workers, nodes=nodes) == count
@@ -161,8 +163,8 @@ def test_there_are_enough_shards_and_as_many_for_each_worker(
         ("s3://b/it's", "", "s3://b/it's/", "s3://b/it's-8-shards/", "s3://b/it's-8-shards/"),
     ],
 )
-def test_the_command_is_exact(url: str, folder: str, source: str, destination: str, new: str) -> None:
+def test_the_command_for_splitting_is_exact(url: str, folder: str, source: str, destination: str, new: str) -> None:
     said = render_split(url, folder, 8)
-    command = said.partition(" and [data]")[0].partition(", what lies")[0].rstrip(",")
+    command = said.partition(" and set [data]")[0].partition(", copy the")[0].rstrip(",")
     assert shlex.split(command) == ["cluster", "data", "split", source, destination, "--shards", "8"]
-    assert said.endswith(f'and [data] url = "{new}"')
+    assert said.endswith(f'and set [data] url = "{new}"')

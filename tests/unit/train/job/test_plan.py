@@ -17,7 +17,7 @@ from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
 from train.job.placement import place, share_gpus
 from train.job.plan import new_job_id
-from train.job.protocol import JobHost, Launcher
+from train.job.protocol import JobHost, Launcher, render_duration
 from train.job.survey import Survey
 
 
@@ -281,11 +281,11 @@ def test_what_was_chosen_is_shown_with_its_reason() -> None:
         "job j: 4 workers, 4 servers on 2 nodes, kv_store dist_sync: train_mnist",
         "  script: train_mnist.py (ships with cluster)",
         "  OMP_NUM_THREADS=2 (8 cores for 4 processes on a node)",
-        "  --gpus 0,1; GPUs of the workers of a node: 0,1 | 2,3",
-        "  DMLC_INTERFACE: the one that has the node's private address",
+        "  --gpus 0,1; GPUs of each worker on a node: 0,1 | 2,3",
+        "  DMLC_INTERFACE: the one with the node's private address",
         f"  S3: eu-west-1 at s3.eu-west-1.amazonaws.com; {reading}",
         "  credentials: temporary",
-        "  as many open files as the nodes allow",
+        "  open-file limit: the node's maximum",
     ]
 
 
@@ -306,7 +306,7 @@ def test_what_is_the_users_is_shown_as_theirs_without_values() -> None:
         "  OMP_NUM_THREADS=3 (yours)",
         "  DMLC_INTERFACE=eth1 (yours)",
         "  your variables: DMLC_INTERFACE, MY_TOKEN, OMP_NUM_THREADS; workers B",
-        "  1024 open files; ended after 90 min; ended after 10 min without progress",
+        "  open-file limit: 1024; ended after 90 min; ended after 10 min without progress",
         "  2 commands before the start; results: s3://bucket/y/j/",
     ]
 
@@ -353,3 +353,10 @@ def test_gpus_are_shared_equally_or_not_at_all(count: int, workers: int) -> None
         assert len(shares) == workers
         assert [gpu for share in shares for gpu in share] == list(range(count))
         assert len({len(share) for share in shares}) == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(3600, "1 h"), (5400, "90 min"), (172800, "2 d"), (90, "90 s"), (0.5, "0.5 s")]
+)
+def test_durations_have_the_largest_unit_without_a_remainder(seconds: float, text: str) -> None:
+    assert render_duration(seconds) == text

@@ -1,4 +1,4 @@
-"""Who reads s3:// in a job, and what the user is told of it."""
+"""How a job reads s3://, with the warnings about it, and what its credentials allow."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,24 +39,26 @@ INDEXED = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
         ("auto", "source@v1.7.x", "", "stage", "source@v1.7.x may not read s3://"),
         ("native", READS, "", "native", f"{READS} can"),
         ("native", READS, INDEXED, "native", f"{READS} can"),
-        ("native", "source@v1.7.x", "", "native", "as [data] mode says"),
-        ("stage", READS, "", "stage", "as [data] mode says"),
+        ("native", "source@v1.7.x", "", "native", "set by [data] mode"),
+        ("stage", READS, "", "stage", "set by [data] mode"),
     ],
 )
-def test_who_reads(mode: Any, library: str, program: str, chosen: str, why: str) -> None:
+def test_how_workers_read(mode: Any, library: str, program: str, chosen: str, why: str) -> None:
     reading = plan_reading(DataConfig(mode=mode), NO_ACCESS, library=library, program=program)
     assert (reading.mode, reading.why) == (chosen, why)
-    said = 'data.mode = "native": ImageRecordDataset, in the program, cannot read s3:// so: set [data] mode = "stage"'
+    said = (
+        'data.mode = "native": ImageRecordDataset, which the program uses, cannot read s3://: set [data] mode = "stage"'
+    )
     assert reading_warnings(reading, TrainConfig(), NO_ACCESS) == ([said] if mode == "native" and program else [])
 
 
-def test_a_job_whose_program_needs_it_has_its_data_staged() -> None:
+def test_the_data_of_a_program_with_a_python_reader_is_staged() -> None:
     data = DataConfig(url="s3://bucket/d/")
     assert plan(TrainConfig(), 2, data=data, program=INDEXED).reading.mode == "stage"
     assert plan(TrainConfig(), 2, data=data).reading.mode == "native"
 
 
-def test_mxnet_is_not_made_to_read_what_it_cannot() -> None:
+def test_native_mode_needs_an_mxnet_that_reads_s3() -> None:
     with pytest.raises(ConfigError, match=r'data.mode = "native": mxnet==1.9.1 cannot read s3://') as error:
         plan_reading(DataConfig(mode="native"), NO_ACCESS, library=CANNOT)
     assert error.value.hint == 'set [data] mode = "stage", or "auto"'
@@ -66,7 +68,7 @@ def test_mxnet_is_not_made_to_read_what_it_cannot() -> None:
     ("max_duration", "options", "said"),
     [
         ("none", {"left_s": 3600.0}, "end in 1 h"),
-        ("none", {"left_s": 2 * 3600.0}, None),  # said beside where S3 is
+        ("none", {"left_s": 2 * 3600.0}, None),  # shown with where S3 is
         ("2h", {"left_s": 3600.0}, "after 1 h"),
         ("1h", {"left_s": 3600.0}, None),
         ("2h", {}, None),
@@ -74,7 +76,9 @@ def test_mxnet_is_not_made_to_read_what_it_cannot() -> None:
         ("6h", {"of_nodes": True}, None),
     ],
 )
-def test_a_job_longer_than_its_credentials(max_duration: str, options: dict[str, Any], said: str | None) -> None:
+def test_a_job_that_may_outlast_its_credentials_gets_a_warning(
+    max_duration: str, options: dict[str, Any], said: str | None
+) -> None:
     config = TrainConfig(max_duration=max_duration)
     access = replace(NO_ACCESS, **options)
     warnings = reading_warnings(plan_reading(DataConfig(), access, library=READS), config, access)
@@ -90,12 +94,12 @@ def test_a_job_longer_than_its_credentials(max_duration: str, options: dict[str,
         (Reading(mode="native", why="it can"), "read by MXNet itself (it can)"),
         (
             Reading(mode="native", why="it can", limit_s=43199.5),
-            "read by MXNet itself (it can), for 11 h 59 min at most",
+            "read by MXNet itself (it can), for at most 11 h 59 min",
         ),
         (Reading(mode="stage", why="it cannot"), "read from files staged on the nodes (it cannot)"),
     ],
 )
-def test_the_limit_is_said_before_the_start(reading: Reading, said: str) -> None:
+def test_the_reading_is_shown_with_its_limit(reading: Reading, said: str) -> None:
     assert render_reading(reading) == said
 
 
@@ -106,12 +110,12 @@ def placement(**workers: int) -> Placement:
     return Placement(nodes=named, hostfile=(), workers=workers, servers={})
 
 
-def test_ranks_are_guessed_as_ps_lite_gives_them() -> None:
+def test_ranks_are_guessed_as_ps_lite_assigns_them() -> None:
     assert guess_ranks(placement(a=1, b=2, c=0)) == ["a", "b", "b"]
     assert guess_ranks(placement(b=1, c=1)) == ["c", "b"]
 
 
-def test_what_workers_are_told() -> None:
+def test_the_variables_that_workers_get() -> None:
     stage = plan_reading(DataConfig(mode="stage"), NO_ACCESS, library=READS)
     data = DataConfig(mode="stage", cache_gib=20.0, cache_dir="/data/cache")
     assert reading_environment(stage, data, placement(a=1, b=1), replace(NO_ACCESS, of_nodes=True)) == {
@@ -125,15 +129,14 @@ def test_what_workers_are_told() -> None:
     assert reading_environment(native, data, placement(a=1), replace(NO_ACCESS, of_nodes=True)) == {}
 
 
-def test_a_job_tells_its_workers() -> None:
+def test_a_plan_has_the_variables_and_warnings() -> None:
     data = DataConfig(url="s3://bucket/d/", mode="stage")
     assert plan(TrainConfig(), 2, data=data).order.env["CLUSTER_DATA_RANKS"] == "node-1 node-0"
     said = plan(TrainConfig(max_duration="2h"), 2, access=replace(NO_ACCESS, left_s=60.0)).warnings
     assert [line for line in said if 'set [provision] instance_profile = "auto"' in line]
 
 
-def test_staged_data_needs_credentials_that_last_as_well() -> None:
-    """Nobody renews those of the user's machine on the nodes."""
+def test_staging_cannot_renew_the_credentials_of_this_machine() -> None:
     access = replace(NO_ACCESS, left_s=3600.0)
     staged = plan_reading(DataConfig(mode="stage"), access, library=READS)
     (said,) = reading_warnings(staged, TrainConfig(max_duration="2h"), access)
@@ -146,7 +149,7 @@ def test_staged_data_needs_credentials_that_last_as_well() -> None:
 DATA = DataConfig(url="s3://data/digits/", results="s3://results/models")
 
 
-def test_what_data_names_is_all_where_nothing_else_is_named() -> None:
+def test_without_other_urls_a_job_may_use_what_data_names() -> None:
     assert find_scope(TrainConfig(args=("--lr", "0.1")), DATA) == S3Scope(data_url=DATA.url, results_url=DATA.results)
     assert find_scope(TrainConfig(), DataConfig()).is_empty
 
@@ -166,12 +169,12 @@ def test_what_data_names_is_all_where_nothing_else_is_named() -> None:
         (["s3://"], []),
     ],
 )
-def test_what_a_jobs_words_name_is_read(words: list[str], found: list[str]) -> None:
+def test_a_job_may_read_the_urls_in_its_arguments(words: list[str], found: list[str]) -> None:
     assert list(find_scope(TrainConfig(args=tuple(words)), DATA).also_read) == found
     assert list(find_scope(TrainConfig(args=("s3://not/run",)), DATA, command=words).also_read) == found
 
 
-def test_what_its_variables_and_set_up_commands_name_is_read() -> None:
+def test_a_job_may_read_the_urls_in_its_variables_and_setup() -> None:
     config = TrainConfig(
         env={"A": "s3://of-all/a"},
         env_worker={"B": "x s3://of-workers/b y"},
@@ -192,7 +195,7 @@ def test_what_its_variables_and_set_up_commands_name_is_read() -> None:
         ("sh", "-c", "python train.py --model_prefix 's3://saved/net' --lr 1"),
     ],
 )
-def test_where_a_model_is_saved_is_written(words: tuple[str, ...]) -> None:
+def test_a_job_may_write_at_its_model_prefix(words: tuple[str, ...]) -> None:
     scope = find_scope(TrainConfig(args=words), DATA)
     assert (scope.also_written, scope.also_read) == (("s3://saved/net",), ())
     assert find_scope(TrainConfig(args=("--model-prefix", "s3://results/models/net")), DATA).also_written == ()
@@ -213,7 +216,7 @@ SCOPE = S3Scope(data_url="s3://a/b/", results_url="s3://c/", also_read=("s3://d/
         (  # variables may be secrets
             S3Access(env={}, secrets=SECRETS),
             S3Scope(read_secretly=("s3://d/e",)),
-            "credentials: temporary, to read what your variables name",
+            "credentials: temporary, to read the URLs in your variables",
         ),
         (S3Access(env={}, secrets=SECRETS), S3Scope(data_url="s3://a/b/"), "credentials: temporary, to read s3://a/b/"),
         (S3Access(env={}, secrets=SECRETS, left_s=3600, warning="x"), SCOPE, "credentials: yours for 1 h, not limited"),
@@ -221,7 +224,7 @@ SCOPE = S3Scope(data_url="s3://a/b/", results_url="s3://c/", also_read=("s3://d/
         (
             S3Access(env={}, secrets={}),
             S3Scope(),
-            "credentials: none, since neither [data] nor the job's arguments and variables name a place in S3",
+            "credentials: none, because neither [data] nor the job's arguments and variables name an S3 URL",
         ),
     ],
 )

@@ -78,14 +78,12 @@ def test_a_file_that_was_cut_short_is_known_by_its_size() -> None:
 def test_a_file_that_is_no_recordio_file_is_named(clients: Clients) -> None:
     clients.s3.put_object(Bucket="bucket", Key="bad/train/a.rec", Body=b"<html>not found</html>")
     found = find_data(clients, "s3://bucket/bad/")
-    assert found is not None
     assert found.not_records == "s3://bucket/bad/train/a.rec"
     clients.s3.delete_object(Bucket="bucket", Key="bad/train/a.rec")
 
 
 def test_the_region_is_the_buckets_wherever_it_is_asked(clients: Clients) -> None:
     found = find_data(make_clients("us-west-2"), "s3://bucket/x/")
-    assert found is not None
     assert (found.region, found.at_aws) == (REGION, True)
 
 
@@ -112,7 +110,6 @@ def test_a_long_listing_is_read_in_pages_and_not_to_its_end(clients: Clients, mo
     assert find_data(clients, "s3://bucket/x/") == replace(FOUND, region=REGION)
     monkeypatch.setattr(survey, "MAX_PAGES", 2)
     cut = find_data(clients, "s3://bucket/x/")
-    assert cut is not None
     assert (cut.complete, cut.objects) == (False, 3)
 
 
@@ -139,7 +136,6 @@ def test_what_may_not_be_listed_is_not_known(
 
 def test_a_survey_has_both(clients: Clients) -> None:
     found = Surveyor(clients, url="s3://bucket/x/").result()
-    assert found.owner is not None
     assert found.owner.startswith("arn:aws:")
     assert found.data == replace(FOUND, region=REGION)
     assert Surveyor(clients, url=None).result() == Survey(owner=found.owner, region=REGION)

@@ -4,7 +4,6 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from cluster.commands.bench import (
 )
 from foundation.errors import ClusterError, JobError
 from job_world import CODE_DIR, node
+from local_nodes import local_node
 from project import REPOSITORY
 from train.follow.events import Event, Process
 from train.job.config import TrainConfig
@@ -45,63 +45,6 @@ from train.measure.training import (
 from train.node.programs import program_words
 
 # -- the network -------------------------------------------------------------------------------------------------------
-
-
-class LocalChannel:
-    """A command on this machine, as a paramiko channel has it."""
-
-    def __init__(self, command: str) -> None:
-        self._ours, theirs = socket.socketpair()
-        self._process = subprocess.Popen(["sh", "-c", command], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
-        theirs.close()
-        self.settimeout = self._ours.settimeout
-        self.sendall = self._ours.sendall
-        self.recv = self._ours.recv
-
-    def shutdown_write(self) -> None:
-        self._ours.shutdown(socket.SHUT_WR)
-
-    @property
-    def status_event(self) -> threading.Event:
-        self._process.wait(timeout=30)
-        ended = threading.Event()
-        ended.set()
-        return ended
-
-    def recv_exit_status(self) -> int:
-        return self._process.wait()
-
-    def recv_stderr_ready(self) -> bool:
-        return True
-
-    def recv_stderr(self, size: int) -> bytes:
-        assert self._process.stderr is not None
-        return self._process.stderr.read(size)
-
-    def close(self) -> None:
-        self._ours.close()
-        assert self._process.wait(timeout=30) is not None  # it notices that nobody reads any more
-        assert self._process.stderr is not None
-        self._process.stderr.close()
-
-
-class LocalConnection:
-    """Runs commands on this machine."""
-
-    def open_channel(self, command: str) -> LocalChannel:
-        return LocalChannel(command)
-
-
-def local_node(index: int) -> ReadyNode:
-    """A node at a loopback address of its own."""
-    made = node(index)
-    return replace(
-        made,
-        host=replace(made.host, private_ip=f"127.0.0.{index + 1}"),
-        connection=cast("Any", LocalConnection()),
-        python=sys.executable,
-        code_dir=str(REPOSITORY),
-    )
 
 
 def test_every_pair_of_a_few_nodes_is_measured() -> None:
@@ -136,8 +79,6 @@ def test_who_does_not_know_the_secret_is_hung_up_on() -> None:
     with subprocess.Popen(
         program_words("bench_network", python=sys.executable), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as program:
-        assert program.stdin is not None
-        assert program.stdout is not None
         program.stdin.write(json.dumps(order).encode() + b"\n")
         program.stdin.flush()
         port = json.loads(program.stdout.readline())["listening"]

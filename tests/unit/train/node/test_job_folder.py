@@ -157,7 +157,7 @@ def test_a_log_is_whole_lines_whatever_happens_to_the_disk(home: Path, monkeypat
     assert [event.get("line") for event in events] == ["before", None]
     assert events[-1]["result"] == to_builtins(result)
     assert not (folder / "reserve").exists()
-    assert job_log.mend("j") == result
+    assert job_log.repair("j") == result
     with (folder / "events").open("ab") as stream:
         stream.write(b'{"t": 1, "li')
-    assert job_log.mend("j") == result
+    assert job_log.repair("j") == result

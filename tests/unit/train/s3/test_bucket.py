@@ -1,4 +1,4 @@
-"""The bucket of a put: whose it is, how it is made private, and how much of what is in it is remembered."""
+"""The bucket of a put: its owner, how it becomes private, and how many of its objects are kept in memory."""
 
 import gc
 from pathlib import Path
@@ -42,13 +42,13 @@ def is_private(server: S3Server) -> bool:
     return set(block.values()) == {True} and bool(rules)
 
 
-def test_a_bucket_is_made_only_on_request_private_and_encrypted(server: S3Server, local: Path) -> None:
+def test_a_bucket_is_created_only_on_request_private_and_encrypted(server: S3Server, local: Path) -> None:
     with pytest.raises(NotFoundError, match="bucket datasets does not exist") as caught:
         put(local, create_bucket=False)
     assert "--create-bucket" in str(caught.value.hint)
     (event,) = put(local)
     assert (event.kind, event.where, event.what) == (
-        "done", f"s3://{BUCKET}", "made the bucket, private to this account",
+        "done", f"s3://{BUCKET}", "created the bucket, private to this account",
     )  # fmt: skip
     assert put(local) == []
     assert is_private(server)
@@ -60,10 +60,8 @@ def test_a_bucket_is_made_only_on_request_private_and_encrypted(server: S3Server
 
 
 @pytest.mark.parametrize("one", [True, False], ids=["file", "folder"])
-def test_a_name_that_another_account_has_is_said(
-    server: S3Server, local: Path, monkeypatch: pytest.MonkeyPatch, *, one: bool
-) -> None:
-    """As S3 answers who asks for another account's bucket; moto says 403 to CreateBucket, too."""
+def test_a_name_of_another_account_is_an_error(server: S3Server, local: Path, *, one: bool) -> None:
+    """S3's answers for another account's bucket; moto would also answer CreateBucket with 403."""
     taken = Refusal(status=409, code="BucketAlreadyExists", message="The requested bucket name is not available.")
 
     def judge(asked: Asked) -> Refusal | None:
@@ -73,17 +71,16 @@ def test_a_name_that_another_account_has_is_said(
 
     source = local / "a" if one else local
     with judging_proxy(server.url, judge) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         with pytest.raises(AwsError, match=f"s3://{BUCKET}/: .*BucketAlreadyExists") as caught:
             put(source)
-        assert "the name is somebody else's: choose another" in str(caught.value.hint)
+        assert "another account has this name: choose another" in str(caught.value.hint)
         assert not [asked for asked in proxy.asked if "/in/" in asked.path and asked.method == "PUT"]
         with pytest.raises(ClusterError, match="s3:PutObject is needed"):
             put(source, create_bucket=False)
 
 
 def judge_listing(asked: Asked) -> Refusal | None:
-    """Nothing may be listed or looked at, and the caller may not make buckets."""
+    """The caller may neither list or look at anything nor create buckets."""
     if asked.method == "HEAD" or "list-type=2" in asked.query:
         return NOT_ALLOWED
     return NOT_ALLOWED if asked.method == "PUT" and asked.path == f"/{BUCKET}" and not asked.query else None
@@ -91,8 +88,8 @@ def judge_listing(asked: Asked) -> Refusal | None:
 
 @pytest.mark.parametrize("may_list_buckets", [True, False])
 @pytest.mark.parametrize("may_make", [True, False])
-def test_who_may_only_write_to_ones_own_bucket_writes_to_it(
-    server: S3Server, local: Path, monkeypatch: pytest.MonkeyPatch, *, may_make: bool, may_list_buckets: bool
+def test_put_needs_only_write_permission(
+    server: S3Server, local: Path, *, may_make: bool, may_list_buckets: bool
 ) -> None:
     server.put(BUCKET, {})
 
@@ -104,7 +101,6 @@ def test_who_may_only_write_to_ones_own_bucket_writes_to_it(
         return judge_listing(asked)
 
     with judging_proxy(server.url, judge) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         assert put(local) == []
         made = [asked for asked in proxy.asked if asked.method == "PUT" and asked.path == f"/{BUCKET}"]
         assert bool(made) is not may_list_buckets
@@ -112,32 +108,28 @@ def test_who_may_only_write_to_ones_own_bucket_writes_to_it(
     assert not is_private(server)  # as it was
 
 
-def test_a_bucket_that_was_not_made_private_in_the_end_is_made_so_by_the_next_put(
-    server: S3Server, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_put_makes_a_half_made_bucket_private(server: S3Server, local: Path) -> None:
     def judge(asked: Asked) -> Refusal | None:
         is_last = asked.method == "PUT" and asked.query.startswith(("publicAccessBlock", "encryption"))
         return NOT_ALLOWED if is_last else None
 
-    with judging_proxy(server.url, judge) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    with judging_proxy(server.url, judge):
         with pytest.raises(AwsError, match="s3:PutBucketPublicAccessBlock is needed"):
             put(local)
         assert not is_private(server)
         assert server.read(BUCKET) == {}
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     assert [(event.kind, event.where) for event in put(local)] == [("done", f"s3://{BUCKET}")]
     assert is_private(server)
     assert set(server.read(BUCKET)) == {"in/a", "in/b"}
 
 
-def test_a_bucket_in_use_stays_as_it_is(server: S3Server, local: Path) -> None:
+def test_a_bucket_in_use_keeps_its_settings(server: S3Server, local: Path) -> None:
     server.put(BUCKET, {"elsewhere/x": b"x"})
     assert put(local) == []
     assert not is_private(server)
 
 
-def test_an_empty_bucket_stays_as_somebody_has_set_it(server: S3Server, local: Path) -> None:
+def test_an_empty_bucket_keeps_existing_settings(server: S3Server, local: Path) -> None:
     server.put(BUCKET, {})
     rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms"}}
     server.client.put_bucket_encryption(Bucket=BUCKET, ServerSideEncryptionConfiguration={"Rules": [rule]})
@@ -150,12 +142,9 @@ def test_an_empty_bucket_stays_as_somebody_has_set_it(server: S3Server, local: P
     assert found["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "aws:kms"
 
 
-def test_where_an_empty_bucket_may_not_be_looked_at_it_is_said_and_written_to(
-    server: S3Server, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_settings_of_a_bucket_are_a_warning(server: S3Server, local: Path) -> None:
     server.put(BUCKET, {})
-    with judging_proxy(server.url, lambda asked: NOT_ALLOWED if "publicAccessBlock" in asked.query else None) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    with judging_proxy(server.url, lambda asked: NOT_ALLOWED if "publicAccessBlock" in asked.query else None):
         (event,) = put(local)
     assert event.kind == "warn"
     assert "s3:GetBucketPublicAccessBlock is needed" in event.what
@@ -169,27 +158,27 @@ def test_a_dry_run_sets_nothing(server: S3Server, local: Path) -> None:
     assert not is_private(server)
 
 
-@pytest.mark.parametrize("empty_one", [True, False])  # what obstore is not sure of, so that botocore lists
+@pytest.mark.parametrize("empty_one", [True, False])  # obstore is unsure of an empty object: botocore lists then
 @pytest.mark.parametrize("delete", [True, False])
-def test_of_a_large_bucket_only_what_is_put_is_remembered(
+def test_put_keeps_only_its_own_objects_in_memory(
     server: S3Server, local: Path, *, empty_one: bool, delete: bool
 ) -> None:
     others = {f"in/{number:05}": b"x" for number in range(3000)}
     server.put(BUCKET, {**others, "in/b": b"b", **({"in/empty": b""} if empty_one else {})})
-    gc.collect()  # what earlier tests left behind is held on to, as ids are used again
-    earlier = [item for item in gc.get_objects() if isinstance(item, S3Object)]
+    gc.collect()
+    earlier = [item for item in gc.get_objects() if isinstance(item, S3Object)]  # kept, so that ids are not reused
     known = {id(item) for item in earlier}
-    remembered = []
+    kept = []
 
     def decide(plan: s3.Plan) -> bool:
         gc.collect()
-        remembered.append(sum(isinstance(item, S3Object) and id(item) not in known for item in gc.get_objects()))
+        kept.append(sum(isinstance(item, S3Object) and id(item) not in known for item in gc.get_objects()))
         assert [str(upload.destination) for upload in plan.transfers] == [f"{URL}a"]
         assert len(plan.deletions) == (3000 + empty_one if delete else 0)
         return False
 
     s3.put([f"{local}/"], URL, region=REGION, delete=delete, report=silent, decide=decide)
-    assert remembered == [3001 + empty_one if delete else 1]
+    assert kept == [3001 + empty_one if delete else 1]
 
 
 def test_a_listing_of_some_names(server: S3Server) -> None:

@@ -1,4 +1,4 @@
-"""put, get and ls with every source of credentials that AWS's tools know, and with keys that end on the way."""
+"""put, get and ls with every source of credentials of AWS's tools, and with keys that expire meanwhile."""
 
 import hashlib
 import itertools
@@ -69,7 +69,7 @@ def at(seconds_from_now: float) -> str:
 
 @contextmanager
 def serve_metadata() -> Iterator[str]:
-    """The URL of an instance's metadata service; at /task it answers as that of a container."""
+    """The URL of an instance's metadata service; /task answers like a container's."""
     keys = {"SecretAccessKey": "s", "Token": "t", "Expiration": at(3600), "LastUpdated": at(0), "Code": "Success"}
     pages = {
         ROLES: "trainer",
@@ -126,7 +126,7 @@ def server(shared_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def write_program(folder: Path, *, key_id: str = "AKIAPROGRAM") -> Path:
-    """A credential_process, whose keys end so soon that they are asked for each time. key_id: in the shell's words."""
+    """A credential_process whose keys expire so soon that it is called each time. key_id: a shell expression."""
     path = folder / "keys"
     keys = {"Version": 1, "AccessKeyId": "KEY_ID", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": at(500)}
     text = json.dumps(keys).replace("KEY_ID", f"'{key_id}'")
@@ -136,7 +136,7 @@ def write_program(folder: Path, *, key_id: str = "AKIAPROGRAM") -> Path:
 
 
 def use(tmp_path: Path, sizes: list[int]) -> None:
-    """There and back by all three ways to S3."""
+    """Copy to S3 and back, with all three clients."""
     files = {f"{number}.rec": os.urandom(size) for number, size in enumerate(sizes)}
     write_files(tmp_path / "local", files)
     url = f"s3://{BUCKET}/d/"
@@ -160,14 +160,14 @@ def use(tmp_path: Path, sizes: list[int]) -> None:
     ],
     ids=["file", "process", "role", "web-identity", "container", "instance"],
 )
-def test_who_asks(
+def test_credentials_of_every_source(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], key_id: str
 ) -> None:
     with serve_metadata() as metadata, judging_proxy(server.url) as proxy:
-        for name, value in {**env, "AWS_ENDPOINT_URL": proxy.url}.items():
+        for name, value in env.items():
             monkeypatch.setenv(name, value.format(tmp=tmp_path, metadata=metadata))
         use(tmp_path, [1000, SMALL_BYTES + 1, PART_BYTES + 1])
-    # What is asked at / is STS: where a role is assumed, by whoever may.
+    # Requests to / are for STS, to assume a role.
     keys = {asked.key_id for asked in proxy.asked if asked.path != "/"}
     assert keys
     assert all(key.startswith(key_id) for key in keys)
@@ -185,13 +185,13 @@ def test_who_asks(
     ids=["neither", "fips", "dualstack", "fips-of-a-profile", "dualstack-of-a-profile"],
 )
 @pytest.mark.parametrize("file", ["config", "credentials"])
-def test_where_keys_of_the_environment_are_used(
+def test_endpoint_with_keys_in_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, env: dict[str, str], profile: str, url: str | None, file: str
 ) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
-    # botocore looks for the home folder when it is loaded.
+    # botocore finds the home folder when it is imported.
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / ".aws" / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / ".aws" / "credentials"))
     for name, value in {"AWS_ACCESS_KEY_ID": "AKIAENV", "AWS_SECRET_ACCESS_KEY": "s", **env}.items():
@@ -211,13 +211,13 @@ def test_where_keys_of_the_environment_are_used(
         ({"AWS_ACCESS_KEY_ID": "AKIA"}, "missing: AWS_SECRET_ACCESS_KEY", "set what is missing"),
         ({"AWS_PROFILE": "failing"}, "retrieving credentials from custom-process", "aws sts get-caller-identity"),
         ({"AWS_PROFILE": "no-program"}, "/nowhere/keys", None),
-        ({"AWS_PROFILE": "no-json"}, "credential_process prints is not JSON", "run it yourself"),
-        ({"AWS_PROFILE": "code"}, "asks for an MFA code", "where there is one"),
+        ({"AWS_PROFILE": "no-json"}, "credential_process does not print JSON", "run it yourself"),
+        ({"AWS_PROFILE": "code"}, "asks for an MFA code", "at a terminal"),
         ({"AWS_ROLE_ARN": ROLE_ARN, "AWS_WEB_IDENTITY_TOKEN_FILE": "/nowhere"}, "/nowhere", None),
     ],
     ids=lambda value: next(iter(value.values()), "nothing") if isinstance(value, dict) else "",
 )
-def test_what_is_missing_is_said(
+def test_missing_credentials_are_explained(
     server: S3Server,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -249,10 +249,10 @@ def test_what_is_missing_is_said(
 @pytest.mark.parametrize(
     ("profile", "words"), [("sso", ("ls", f"s3://{BUCKET}/")), ("old-sso", ("put", "x", f"s3://{BUCKET}/"))]
 )
-def test_a_session_that_has_ended_is_said(
+def test_an_expired_session_is_explained(
     server: S3Server, tmp_path: Path, profile: str, words: tuple[str, ...]
 ) -> None:
-    """With the real command: botocore looks into the home folder when it is loaded."""
+    """With the real command: botocore reads the home folder when it is imported."""
     env = {"AWS_PROFILE": profile, "AWS_ENDPOINT_URL": server.url, "HOME": str(tmp_path)}
     project = Project(tmp_path, env)
     project.write('name = "x"\ncloud = "aws"\n')
@@ -263,14 +263,13 @@ def test_a_session_that_has_ended_is_said(
     assert len(said) == 2
 
 
-def test_who_may_not_assume_a_role_is_told_so(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_denied_role_is_explained(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def judge(asked: Asked) -> Refusal | None:
         words = f"User: base is not authorized to perform: sts:AssumeRole on resource: {ROLE_ARN}"
         return Refusal(status=403, code="AccessDenied", message=words, of_s3=False) if asked.path == "/" else None
 
-    with judging_proxy(server.url, judge) as proxy:
+    with judging_proxy(server.url, judge):
         monkeypatch.setenv("AWS_PROFILE", "role")
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         for run in (
             lambda: s3.get([f"s3://{BUCKET}/x"], "x", region=REGION),
             lambda: s3.ls(f"s3://{BUCKET}/", region=REGION),
@@ -280,10 +279,10 @@ def test_who_may_not_assume_a_role_is_told_so(server: S3Server, monkeypatch: pyt
             assert "permission sts:AssumeRole" in (caught.value.hint or "")
 
 
-def test_keys_that_end_on_the_way_are_renewed(
+def test_keys_that_expire_meanwhile_are_renewed(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program has new keys after so many requests; S3 takes the old ones for those that are on their way."""
+    """The program has new keys after some requests; S3 still accepts old ones from requests that are under way."""
     requests, on_their_way, file = 64, 256, tmp_path / "generation"
     small = replace(transfer.TIERS[0], files_at_once=requests)
     monkeypatch.setattr(transfer, "TIERS", (small, *transfer.TIERS[1:]))
@@ -301,8 +300,7 @@ def test_keys_that_end_on_the_way_are_renewed(
 
     with judging_proxy(server.url, judge) as proxy:
         monkeypatch.setenv("AWS_PROFILE", "process")
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         use(tmp_path, [1000] * 3 * requests + [PART_BYTES * 3])
     assert len({asked.key_id for asked in proxy.asked}) > 4
-    # All that are on their way at once may have been signed before; who keeps old keys is refused on and on.
+    # Requests under way may have old signatures; a client that kept old keys would be refused forever.
     assert len(proxy.refused()) < 2 * requests

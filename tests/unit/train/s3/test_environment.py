@@ -1,4 +1,4 @@
-"""What a job gets of S3: where it is, and with which credentials."""
+"""A job's access to S3: endpoint and credentials."""
 
 import boto3
 import pytest
@@ -18,7 +18,7 @@ from train.s3.environment import S3Access, find_s3_access, s3_environment
         ("us-east-1", "https://minio.example/", False, {"S3_ENDPOINT": "minio.example", "S3_IS_AWS": "0"}),
     ],
 )
-def test_mxnets_reader_is_told_where_s3_is(
+def test_environment_of_mxnets_reader(
     region: str, endpoint: str | None, wanted: dict[str, str], *, private_ca: bool
 ) -> None:
     env = s3_environment(region=region, endpoint_url=endpoint, private_ca=private_ca)
@@ -28,7 +28,7 @@ def test_mxnets_reader_is_told_where_s3_is(
 
 
 @pytest.mark.parametrize("endpoint", ["http://10.0.0.1:80", "10.0.0.1:443", "https://host/path"])
-def test_endpoints_that_mxnet_cannot_read_from_are_refused(endpoint: str) -> None:
+def test_endpoints_that_mxnet_cannot_read_are_errors(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="https"):
         s3_environment(region="us-east-1", endpoint_url=endpoint, private_ca=False)
 
@@ -37,7 +37,7 @@ def find_access(profile: str = "none", policy: str | None = "{}") -> S3Access:
     return find_s3_access(region="us-east-1", instance_profile=profile, cluster="demo", policy=policy)
 
 
-def test_a_long_lived_key_stays_and_a_temporary_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_gets_temporary_keys_of_a_long_lived_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from moto import mock_aws  # noqa: PLC0415 - slow to import, and for these tests alone
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACANARY")
@@ -62,23 +62,17 @@ def test_temporary_credentials_that_cannot_be_limited_are_passed_on(monkeypatch:
         access = find_access()
     assert not access.of_nodes
     assert access.warning is not None
-    assert access.secrets == {
-        "AWS_ACCESS_KEY_ID": "ASIA1",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "AWS_SESSION_TOKEN": "t",
-    }
+    assert access.secrets == {"AWS_ACCESS_KEY_ID": "ASIA1", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}
 
 
 def test_a_job_that_needs_nothing_of_s3_gets_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boto3, "Session", None)  # where both credentials and calls to STS would come from
+    monkeypatch.setattr(boto3, "Session", None)  # the source of credentials and of calls to STS
     assert find_access(policy=None).secrets == {}
 
 
 @pytest.mark.parametrize("profile", ["auto", "trainers"])
-def test_with_an_instance_profile_the_users_credentials_are_not_even_looked_at(
-    profile: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(boto3, "Session", None)  # where both credentials and calls to STS would come from
+def test_an_instance_profile_needs_no_keys_here(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boto3, "Session", None)  # the source of credentials and of calls to STS
     access = find_access(profile)
     assert access.of_nodes
     assert not access.secrets

@@ -1,4 +1,4 @@
-"""put and get with a busy S3, bits that turn, processes that are killed: right bytes or an error; nothing is left."""
+"""put and get with a busy S3, flipped bits and killed processes: the right bytes or an error, and nothing left over."""
 
 import random
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from folders import read_files
 from foundation.errors import ClusterError
 from foundation.progress import silent
 from kills import Kills
@@ -21,70 +22,60 @@ BUCKET = "datasets"
 SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_000}
 
 
-def put(source: Path, destination: str) -> None:
-    s3.put([str(source)], destination, region=REGION, report=silent)
+def copy(server: S3Server, folder: Path, verb: str, faults: Faults) -> None:
+    """Put or get one file through a faulty proxy."""
+    path, url = str(folder / "x"), f"s3://{BUCKET}/x"
+    with faulty_proxy(server.url, faults):
+        if verb == "put":
+            s3.put([path], url, region=REGION, report=silent)
+        else:
+            s3.get([url], path, region=REGION)
 
 
-def get(source: str, destination: Path) -> None:
-    s3.get([source], str(destination), region=REGION)
+def prepare(server: S3Server, folder: Path, verb: str, size: str) -> bytes:
+    """Make the source of a copy; returns its content."""
+    content = random.Random(1).randbytes(SIZES[size])
+    server.put(BUCKET, {})
+    if verb == "put":
+        (folder / "x").write_bytes(content)
+    else:
+        server.client.put_object(Bucket=BUCKET, Key="x", Body=content)
+    return content
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
-    "faults", [{"busy": 3}, {"sent": 1}, pytest.param({"sent": 2}, marks=pytest.mark.slow)], ids=str
+    ("verb", "faults"),
+    [
+        ("put", {"busy": 3}),
+        ("put", {"sent": 1}),
+        pytest.param("put", {"sent": 2}, marks=pytest.mark.slow),
+        ("get", {"busy": 3}),
+        ("get", {"received": 1}),
+        pytest.param("get", {"received": 2}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
-def test_put_through_faults(
-    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, faults: dict[str, int]
-) -> None:
-    content = random.Random(1).randbytes(SIZES[size])
-    (tmp_path / "x").write_bytes(content)
-    server.put(BUCKET, {})
+def test_copy_through_faults(server: S3Server, tmp_path: Path, verb: str, faults: dict[str, int], size: str) -> None:
+    content = prepare(server, tmp_path, verb, size)
     done = Faults(**faults)
-    with faulty_proxy(server.url, done) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        put(tmp_path / "x", f"s3://{BUCKET}/x")
+    copy(server, tmp_path, verb, done)
     assert done.done
     assert server.read(BUCKET) == {"x": content}
+    assert read_files(tmp_path) == {"x": content}
     assert server.unfinished(BUCKET) == []
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(
-    "faults", [{"busy": 3}, {"received": 1}, pytest.param({"received": 2}, marks=pytest.mark.slow)], ids=str
-)
-def test_get_through_faults(
-    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, faults: dict[str, int]
+@pytest.mark.parametrize(("verb", "faults"), [("put", {"sent": 10**6}), ("get", {"received": 10**6})], ids=str)
+def test_permanent_damage_is_an_error(
+    server: S3Server, tmp_path: Path, verb: str, faults: dict[str, int], size: str
 ) -> None:
-    content = random.Random(1).randbytes(SIZES[size])
-    server.put(BUCKET, {})
-    server.client.put_object(Bucket=BUCKET, Key="x", Body=content)
-    done = Faults(**faults)
-    with faulty_proxy(server.url, done) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        get(f"s3://{BUCKET}/x", tmp_path / "x")
-    assert done.done
-    assert (tmp_path / "x").read_bytes() == content
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_what_is_always_damaged_is_an_error(
-    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
-) -> None:
-    content = random.Random(1).randbytes(SIZES[size])
-    server.put(BUCKET, {})
-    (tmp_path / "up").write_bytes(content)
-    with faulty_proxy(server.url, Faults(sent=10**6)) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        with pytest.raises(ClusterError):
-            put(tmp_path / "up", f"s3://{BUCKET}/x")
-    assert server.read(BUCKET) == {}
-    server.client.put_object(Bucket=BUCKET, Key="x", Body=content)
-    with faulty_proxy(server.url, Faults(received=10**6)) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        with pytest.raises(ClusterError):
-            get(f"s3://{BUCKET}/x", tmp_path / "x")
-    assert not (tmp_path / "x").exists()
+    content = prepare(server, tmp_path, verb, size)
+    with pytest.raises(ClusterError):
+        copy(server, tmp_path, verb, Faults(**faults))
+    assert server.read(BUCKET) == ({} if verb == "put" else {"x": content})
+    assert read_files(tmp_path) == ({"x": content} if verb == "put" else {})
 
 
 COMMAND = """
@@ -98,7 +89,7 @@ getattr(s3, verb)([source], destination, region="eu-west-1", **more)
 
 
 def start(verb: str, source: str, destination: str) -> "subprocess.Popen[bytes]":
-    """put or get in a process of its own."""
+    """put or get in its own process."""
     return subprocess.Popen([sys.executable, "-c", COMMAND, verb, source, destination], cwd=REPOSITORY)
 
 
@@ -111,7 +102,7 @@ def test_killed_at_random_moments(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     generator = random.Random(5)
-    sizes = [100, 500_000, 3_000_000, 9_000_000, *generator.choices(range(30_000), k=30)]  # small ones go another way
+    sizes = [100, 500_000, 3_000_000, 9_000_000, *generator.choices(range(30_000), k=30)]  # of every tier
     contents = {f"{number}.rec": generator.randbytes(size) for number, size in enumerate(sizes)}
     local = tmp_path / "local"
     local.mkdir()
@@ -126,7 +117,7 @@ def test_killed_at_random_moments(
     for number in kills.rounds():
         ends = _ends(verb, local, tmp_path, number)
         killed = kills.kill(start(verb, *ends))
-        assert _read(verb, server, tmp_path, number).items() <= contents.items()  # what can be seen is whole
+        assert _read(verb, server, tmp_path, number).items() <= contents.items()  # visible files are complete
         if killed and kills.killed < times:
             kills.kill(start(verb, *ends), from_start=False)
         assert start(verb, *ends).wait() == 0
@@ -149,7 +140,7 @@ def _ends(verb: str, local: Path, tmp_path: Path, number: int) -> tuple[str, str
 
 
 def _read(verb: str, server: S3Server, tmp_path: Path, number: int) -> dict[str, bytes]:
-    """What can be seen at a destination."""
+    """The visible files at a destination."""
     if verb == "put":
         prefix = f"{number}/"
         listed = server.client.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])

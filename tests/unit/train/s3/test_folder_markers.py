@@ -1,4 +1,4 @@
-"""Objects whose names end with a slash: without content they stand for a folder, with content they are objects."""
+"""Objects whose names end with a slash: folder markers if they are empty, otherwise objects."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from train.s3.client import S3Object
 
 
 def get(source: str, folder: Path) -> dict[str, bytes]:
-    """What comes of it."""
+    """The resulting files."""
     s3.get([source], str(folder), region=REGION)
     return read_files(folder)
 
 
-def test_a_marker_without_content_is_no_object(server: S3Server, tmp_path: Path) -> None:
+def test_an_empty_marker_is_not_an_object(server: S3Server, tmp_path: Path) -> None:
     server.put("bucket", {"in/": b"", "in/a": b"a", "in/sub/": b"", "in/sub/b": b"b", "alone/": b""})
     assert get("s3://bucket/in/", tmp_path / "out") == {"a": b"a", "sub/b": b"b"}
     with pytest.raises(NotFoundError, match="s3://bucket/alone/: no such object or folder"):
@@ -50,7 +50,7 @@ def test_a_marker_with_content_is_named(
         assert (str(first.url), first.size_bytes) == ("s3://bucket/in/", 4)
 
 
-def test_the_others_are_got_by_a_glob(server: S3Server, tmp_path: Path) -> None:
+def test_a_glob_gets_the_others(server: S3Server, tmp_path: Path) -> None:
     server.put("bucket", {"in/": b"text", "in/a": b"a", "in/sub/b": b"b"})
     assert get("s3://bucket/in/*", tmp_path / "out") == {"a": b"a", "sub/b": b"b"}
 

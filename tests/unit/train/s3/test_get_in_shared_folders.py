@@ -1,4 +1,4 @@
-"""`cluster data get` into folders that others may write to, or that hold links: nothing is written anywhere else."""
+"""`cluster data get` into folders that others may write to, or with links: it never writes anywhere else."""
 
 import os
 import random
@@ -20,13 +20,13 @@ from waits import until
 MIB = 2**20
 LARGE = random.Random(14).randbytes(20 * MIB)
 FIRST_HELD = 12 * MIB
-"""Behind the first parts of an object of that size, whatever the size of a part is."""
+"""After the first parts of such an object, whatever the part size."""
 ANOTHER_USER = 65534
 
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A file that nobody asked to be written to."""
+    """A file that must not be overwritten."""
     path = tmp_path / "victim"
     path.write_bytes(b"precious")
     return path
@@ -36,7 +36,7 @@ def victim(tmp_path: Path) -> Path:
 def held_get(
     project: Project, folder: Path, *words: str
 ) -> Iterator[tuple["subprocess.Popen[bytes]", set[Path], Callable[[], None]]]:
-    """(`cluster data get` that waits for the rest of an object, its temporary files, what lets it go on)."""
+    """(a `cluster data get` that waits for the rest of an object, its temporary files, a function that lets it go)."""
     before = set(folder.iterdir()) if folder.is_dir() else set()
     with holding_proxy(project.env["AWS_ENDPOINT_URL"], FIRST_HELD) as (url, release):
         env = project.environment() | {"AWS_ENDPOINT_URL": url}
@@ -68,11 +68,9 @@ def kill_a_get(project: Project, folder: Path, *words: str) -> set[Path]:
     return temporary
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a file of root's is at stake")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to create another user's link")
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o755], ids=oct)
-def test_a_link_of_another_user_at_a_temporary_name_is_not_followed(
-    project: Project, server: S3Server, victim: Path, mode: int
-) -> None:
+def test_a_planted_link_is_not_followed(project: Project, server: S3Server, victim: Path, mode: int) -> None:
     folder = project.directory / "shared"
     folder.mkdir()
     folder.chmod(mode)
@@ -88,7 +86,7 @@ def test_a_link_of_another_user_at_a_temporary_name_is_not_followed(
     assert stat.S_ISREG((folder / "large").lstat().st_mode)
 
 
-def test_a_temporary_file_is_for_its_owner_alone(project: Project, server: S3Server) -> None:
+def test_only_the_owner_can_read_a_temporary_file(project: Project, server: S3Server) -> None:
     server.put("bucket", {"large": LARGE})
     with held_get(project, project.directory / "out", "s3://bucket/large", "out/") as (process, temporary, go_on):
         modes = [stat.S_IMODE(path.stat().st_mode) for path in temporary]
@@ -98,9 +96,7 @@ def test_a_temporary_file_is_for_its_owner_alone(project: Project, server: S3Ser
     assert read_files(project.directory / "out") == {"large": LARGE}
 
 
-def test_a_temporary_file_that_somebody_has_replaced_is_an_error(
-    project: Project, server: S3Server, victim: Path
-) -> None:
+def test_a_replaced_temporary_file_is_an_error(project: Project, server: S3Server, victim: Path) -> None:
     server.put("bucket", {"large": LARGE})
     folder = project.directory / "out"
     with held_get(project, folder, "s3://bucket/large", "out/") as (process, temporary, go_on):
@@ -110,13 +106,13 @@ def test_a_temporary_file_that_somebody_has_replaced_is_an_error(
         go_on()
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert b"somebody has moved or replaced its temporary file" in said
+    assert b"another process moved or replaced its temporary file" in said
     assert victim.read_bytes() == b"precious"
     assert not (folder / "large").is_symlink()
     assert not (folder / "large").exists()
 
 
-def test_names_like_those_of_temporary_files_are_names_like_any_other(project: Project, server: S3Server) -> None:
+def test_names_like_those_of_temporary_files_are_allowed(project: Project, server: S3Server) -> None:
     server.put("bucket", {"large": LARGE})
     (left,) = kill_a_get(project, project.directory / "elsewhere", "s3://bucket/large", "elsewhere/")
     names = [left.name, left.name[:-1], f"{left.name}.rec", ".cluster-get-notes", f".cluster-get-{'0' * 20}", ".new-x"]
@@ -136,7 +132,7 @@ def test_names_like_those_of_temporary_files_are_names_like_any_other(project: P
     assert read_files(out) == expected
 
 
-def test_an_object_may_have_the_name_of_what_a_kill_has_left_there(project: Project, server: S3Server) -> None:
+def test_an_object_may_have_the_name_of_a_leftover(project: Project, server: S3Server) -> None:
     server.put("bucket", {"in/large": LARGE})
     out = project.directory / "out"
     (left,) = kill_a_get(project, out, "s3://bucket/in/", "out")
@@ -148,9 +144,7 @@ def test_an_object_may_have_the_name_of_what_a_kill_has_left_there(project: Proj
 
 @pytest.mark.parametrize("link", ["out/sub", "out/sub/deep"])
 @pytest.mark.parametrize("target", ["elsewhere", "missing"])
-def test_a_folder_that_is_a_link_is_refused_before_anything_is_written(
-    project: Project, server: S3Server, link: str, target: str
-) -> None:
+def test_a_folder_that_is_a_link_is_an_error(project: Project, server: S3Server, link: str, target: str) -> None:
     server.put("bucket", {"in/a": b"a", "in/sub/deep/b": b"b", "in/sub/deep/er/c": b"c"})
     (project.directory / "elsewhere").mkdir()
     path = project.directory / link
@@ -164,9 +158,7 @@ def test_a_folder_that_is_a_link_is_refused_before_anything_is_written(
     assert not (project.directory / "missing").exists()
 
 
-def test_the_destination_may_be_a_link_and_files_replace_links(
-    project: Project, server: S3Server, victim: Path
-) -> None:
+def test_the_destination_may_be_a_link(project: Project, server: S3Server, victim: Path) -> None:
     server.put("bucket", {"in/a": b"a", "in/sub/b": b"b"})
     (project.directory / "disk" / "real").mkdir(parents=True)
     (project.directory / "out").symlink_to("disk")
@@ -178,7 +170,7 @@ def test_the_destination_may_be_a_link_and_files_replace_links(
     assert victim.read_bytes() == b"precious"
 
 
-def test_a_folder_that_becomes_a_link_meanwhile_is_not_followed(project: Project, server: S3Server) -> None:
+def test_a_folder_that_becomes_a_link_is_not_followed(project: Project, server: S3Server) -> None:
     server.put("bucket", {f"in/sub/{number}": LARGE[: 35 * MIB] for number in range(4)})
     (project.directory / "elsewhere").mkdir()
     folder = project.directory / "out" / "sub"
@@ -209,7 +201,7 @@ def read_begin(path: Path) -> bytes:
         return file.read(MIB)
 
 
-def test_what_a_kill_has_left_is_deleted_by_the_next_get(project: Project, server: S3Server) -> None:
+def test_the_next_get_deletes_what_a_kill_left(project: Project, server: S3Server) -> None:
     server.put("bucket", {"in/sub/large": LARGE, "in/a": b"a"})
     out = project.directory / "out"
     (left,) = kill_a_get(project, out / "sub", "s3://bucket/in/", "out")
@@ -220,12 +212,10 @@ def test_what_a_kill_has_left_is_deleted_by_the_next_get(project: Project, serve
     assert not left.exists()
     project.run("data", "get", "s3://bucket/in/", "out")
     assert read_files(out) == {"sub/large": LARGE, "a": b"a"}
-    assert read_files(project.directory / "state") == {}  # nor a note of it
+    assert read_files(project.directory / "state") == {}  # nor is it in the journal
 
 
-def test_a_journal_without_its_files_and_files_without_a_journal_hurt_nobody(
-    project: Project, server: S3Server
-) -> None:
+def test_a_journal_or_temporary_files_may_be_missing(project: Project, server: S3Server) -> None:
     server.put("bucket", {"large": LARGE})
     out, state = project.directory / "out", project.directory / "state"
     for path in kill_a_get(project, out, "s3://bucket/large", "out/"):

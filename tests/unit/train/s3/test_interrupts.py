@@ -1,4 +1,4 @@
-"""Ctrl-C while S3 keeps a command waiting: the real command, which ends nevertheless, and without a traceback."""
+"""Ctrl-C while S3 does not answer: the real command ends without a traceback."""
 
 import math
 import os
@@ -25,8 +25,7 @@ from bench.s3_sink import Connection
 FILES = 1000
 LATENCY_S = 0.02
 ANSWERS = 20
-"""Before there are no more: enough for the lanes to find that they are held up, and to leave the rest to threads."""
-# S3's silence alone does not end it.
+"""S3 answers this many requests and then no more."""
 COMMAND = """
 import sys
 from cluster.main import main
@@ -36,9 +35,9 @@ main()
 
 
 class Sink:
-    """A slow S3, in which is what `local` holds. folder: where commands run, with `local` and `changed`.
+    """A slow S3 with the files of `local`. folder: where commands run, with `local` and `changed`.
 
-    These hold many small files, of the same names and sizes, and other bytes.
+    These have many small files with the same names and sizes but other bytes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -79,13 +78,13 @@ class Sink:
                 self.connections -= 1
 
     def allow(self, answers: float) -> None:
-        """So many more about objects, and then none."""
+        """Give this many more answers about objects, and then none."""
         with self._changed:
             self._answers = answers
             self._changed.notify_all()
 
     def hold(self) -> None:
-        """An answer, until it is allowed."""
+        """Wait until an answer is allowed."""
         with self._changed:
             self._held += 1
             self._changed.wait_for(lambda: self._answers > 0)
@@ -151,7 +150,7 @@ def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sink]:
     ids=["put", "put what is there", "verify"],
 )
 def test_ctrl_c(sink: Sink, request: pytest.FixtureRequest, words: tuple[str, ...], threads: int) -> None:
-    """In the middle, from where nothing goes on. threads: that wait for answers then."""
+    """In the middle, when no more answers arrive. threads: the number that wait for answers then."""
     request.addfinalizer(lambda: sink.allow(math.inf))
     until(lambda: sink.connections == 0)
     sink.allow(ANSWERS)

@@ -1,4 +1,4 @@
-"""`cluster data put` of files whose size says something else than what is read, and of files that grow."""
+"""`cluster data put` of files whose size is wrong, and of files that grow."""
 
 import subprocess
 import sys
@@ -23,8 +23,8 @@ with open(sys.argv[1], "ab", 0) as file:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        (LARGER_THAN_ITS_SIZE, "it has more than the 0 bytes that its size says"),
-        (SMALLER_THAN_ITS_SIZE, "it has fewer than the 4096 bytes that its size says"),
+        (LARGER_THAN_ITS_SIZE, "it has more bytes than its size of 0"),
+        (SMALLER_THAN_ITS_SIZE, "it has fewer bytes than its size of 4096"),
     ],
 )
 def test_a_file_whose_size_is_wrong_is_an_error(project: Project, server: S3Server, path: str, said: str) -> None:
@@ -38,14 +38,14 @@ def test_a_file_whose_size_is_wrong_is_an_error(project: Project, server: S3Serv
     (folder / "lying").symlink_to(path)
     stderr = project.run("data", "put", path, "s3://bucket/", code=1).stderr
     assert (
-        f"{path} -> s3://bucket/{name}: {said}, like files in /proc and /sys: copy it to a plain file first" in stderr
+        f"{path} -> s3://bucket/{name}: {said}, like files in /proc and /sys: copy it to a regular file first" in stderr
     )
     stderr = project.run("data", "put", "in", "s3://bucket/in/", code=1).stderr
     assert f"1 of 2 files failed, the others are done:\n  in/lying -> s3://bucket/in/lying: {said}" in stderr
     assert server.read("bucket") == {"in/empty": b""}
 
 
-def test_what_was_put_empty_is_not_unchanged(project: Project, server: S3Server) -> None:
+def test_an_object_that_was_put_empty_differs(project: Project, server: S3Server) -> None:
     server.put("bucket", {"status": b""})
     assert "failed" in project.run("data", "put", LARGER_THAN_ITS_SIZE, "s3://bucket/", code=1).stderr
     assert "content   status" in project.run(
@@ -54,7 +54,7 @@ def test_what_was_put_empty_is_not_unchanged(project: Project, server: S3Server)
 
 
 @pytest.mark.parametrize("size_bytes", [0, 100_000, 3_000_000, 20_000_000])
-def test_of_a_file_that_grows_a_beginning_arrives_or_nothing(
+def test_a_growing_file_arrives_up_to_a_point_or_not_at_all(
     project: Project, server: S3Server, size_bytes: int
 ) -> None:
     server.put("bucket", {})

@@ -1,4 +1,4 @@
-"""train/s3/content.py: what arrives in ranges is compared with what S3 says of the whole object."""
+"""train/s3/content.py: ranges are compared with S3's digest of the whole object."""
 
 import base64
 import hashlib
@@ -28,16 +28,16 @@ CRC32 = {"x-amz-checksum-crc32": in_base64(zlib.crc32(CONTENT).to_bytes(4, "big"
 
 @pytest.mark.parametrize("headers", [CRC32, {"x-amz-checksum-sha256": sha256_of_parts(RANGE_BYTES)}])
 @pytest.mark.parametrize("wrong", [None, 0, RANGE_BYTES, len(CONTENT) - 1], ids=str)
-def test_one_wrong_byte_is_noticed(headers: dict[str, str], wrong: int | None) -> None:
+def test_one_wrong_byte_is_detected(headers: dict[str, str], wrong: int | None) -> None:
     compared = find_digests(headers, len(CONTENT), RANGE_BYTES)
     assert compared is not None
-    came = bytearray(CONTENT)
+    received = bytearray(CONTENT)
     if wrong is not None:
-        came[wrong] ^= 1
+        received[wrong] ^= 1
     digests = []
-    for begin in range(0, len(came), RANGE_BYTES):
+    for begin in range(0, len(received), RANGE_BYTES):
         digest = compared.begin()
-        content = came[begin : begin + RANGE_BYTES]
+        content = received[begin : begin + RANGE_BYTES]
         digest.update(memoryview(content)[:1000])
         digest.update(memoryview(content)[1000:])
         digests.append(digest.digest())
@@ -53,5 +53,5 @@ def test_one_wrong_byte_is_noticed(headers: dict[str, str], wrong: int | None) -
         {"x-amz-checksum-crc64nvme": "AAAAAAAAAAA="},
     ],
 )
-def test_what_ranges_do_not_tell_is_not_compared_by_them(headers: dict[str, str]) -> None:
+def test_digests_that_ranges_cannot_make(headers: dict[str, str]) -> None:
     assert find_digests(headers, len(CONTENT), RANGE_BYTES) is None

@@ -1,4 +1,4 @@
-"""Buckets in another region than cluster.toml's: what S3 answers leads to where they are."""
+"""Buckets in another region than cluster.toml's: S3's answers lead to their region."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ SIZES = {**{f"small{number}": 1000 + number for number in range(8)}, "middle": S
 
 
 def redirect(asked: Asked) -> Refusal | None:
-    """As a region's own address answers what is signed for it and is about a bucket elsewhere.
+    """The answer of a region's own address to a request for a bucket in another region.
 
     https://docs.aws.amazon.com/AmazonS3/latest/userguide/UsingRouting.html
     """
@@ -35,7 +35,7 @@ def redirect(asked: Asked) -> Refusal | None:
 
 
 def call_malformed(asked: Asked) -> Refusal | None:
-    """As us-east-1's address does, which knows all buckets."""
+    """The answer of us-east-1's address, which knows all buckets."""
     if asked.region == REGION or asked.path == "/":
         return None
     return Refusal(
@@ -56,12 +56,11 @@ def files(tmp_path: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("judge", [redirect, pytest.param(call_malformed, marks=pytest.mark.slow)])
 def test_a_bucket_in_another_region_is_found_there(
-    server: S3Server, files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judge: Judge
+    server: S3Server, files: dict[str, bytes], tmp_path: Path, judge: Judge
 ) -> None:
     server.put(BUCKET, {})
-    # With each listing AWS says where the bucket is; moto does not.
+    # AWS adds the bucket's region to each listing; moto does not.
     with judging_proxy(server.url, judge, of_listings={"x-amz-bucket-region": REGION}) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         here, there, back = f"{tmp_path / 'local'}/", f"s3://{BUCKET}/d/", str(tmp_path / "back")
         s3.put([here], there, region=ELSEWHERE, report=silent)
         again = s3.put([here], there, region=ELSEWHERE, report=silent)
@@ -71,7 +70,7 @@ def test_a_bucket_in_another_region_is_found_there(
         s3.get([there], back, region=ELSEWHERE)
         assert read_files(Path(back)) == files
         assert s3.rm([there], region=ELSEWHERE, recursive=True) == len(files)
-    # Each of the six commands is refused a few times, however many files there are; no file is sent in vain.
+    # Each of the six commands is refused a few times, however many files it copies; no file is sent in vain.
     assert 6 <= len(proxy.refused()) <= 6 * 3
     assert not [asked for asked in proxy.refused() if asked.size_bytes > PART_BYTES or asked.method == "PUT"]
 
@@ -87,6 +86,6 @@ def test_a_bucket_in_another_region_is_found_there(
         (None, None),
     ],
 )
-def test_an_address_of_aws_is_named_after_its_region(url: str | None, moved: str | None) -> None:
+def test_endpoint_in_another_region(url: str | None, moved: str | None) -> None:
     endpoint = S3Endpoint(url=url, authorities=None, credentials=lambda: {"access_key_id": "", "secret_access_key": ""})
     assert endpoint.in_region("eu-west-1").url == moved

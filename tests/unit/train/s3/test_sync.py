@@ -1,10 +1,10 @@
-"""What put and get leave alone, delete, exclude and decide; verify, manifests and du: with moto's S3 over HTTP."""
+"""put and get: unchanged files, --delete, --exclude, declined plans; verify, manifests and du: with moto's S3."""
 
 import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.compare import verify
 from train.s3.plan import Download, Upload
-from train.s3.run_journal import Run, killed_runs, new_token, noted, now
+from train.s3.run_journal import Run, killed_runs, noted
 from train.s3.transfer import PART_BYTES, SMALL_BYTES
 
 BUCKET = "datasets"
@@ -47,7 +47,7 @@ def get(
     return s3.get([url], str(target), region=REGION, delete=delete, exclude=exclude, decide=decide)
 
 
-def test_unchanged_files_are_not_sent_again_whatever_their_date(server: S3Server, local: Path) -> None:
+def test_unchanged_files_are_not_sent_again(server: S3Server, local: Path) -> None:
     big = os.urandom(2 * PART_BYTES + 5)
     write_files(local, {"big.rec": big})
     assert len(put(local, f"s3://{BUCKET}/in/").plan.transfers) == 5
@@ -60,14 +60,13 @@ def test_unchanged_files_are_not_sent_again_whatever_their_date(server: S3Server
     assert {item.source.name for item in done.plan.transfers if isinstance(item, Upload)} == {"a.rec", "big.rec"}
 
 
-def test_a_second_put_sends_no_byte(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted where it arrives."""
+def test_a_second_put_sends_no_byte(server: S3Server, tmp_path: Path) -> None:
+    """Counted by a proxy."""
     sizes = {"empty": 0, "small": 1000, "middle": SMALL_BYTES + 1, "large": PART_BYTES * 2 + 1}
     files = {name: os.urandom(size) for name, size in sizes.items()}
     folder, url = tmp_path / "files", f"s3://{BUCKET}/d/"
     write_files(folder, files)
     with judging_proxy(server.url) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         put(folder, url)
         first = list(proxy.asked)
         assert sum(asked.size_bytes for asked in first if asked.method == "PUT") == sum(sizes.values())
@@ -76,7 +75,7 @@ def test_a_second_put_sends_no_byte(server: S3Server, tmp_path: Path, monkeypatc
         second = proxy.asked[len(first) :]
         assert {asked.method for asked in second} <= {"GET", "HEAD"}
         assert sum(asked.size_bytes for asked in second) == 0
-        # Nor does a date count; one byte does, and then that file alone is sent.
+        # A changed date makes no difference; after a changed byte only this file is sent.
         (folder / "large").touch()
         write_files(folder, {"small": bytes([files["small"][0] ^ 1]) + files["small"][1:]})
         put(folder, url)
@@ -93,14 +92,14 @@ def test_unchanged_files_are_not_fetched_again(server: S3Server, local: Path, tm
     assert read_files(tmp_path / "out") == TREE
 
 
-def test_content_is_compared_where_the_etag_says_nothing(server: S3Server, local: Path) -> None:
+def test_checksums_are_compared_if_the_etag_is_useless(server: S3Server, local: Path) -> None:
     server.client.put_object(
         Bucket=BUCKET, Key="in/a.rec", Body=b"aaa", ServerSideEncryption="aws:kms", ChecksumAlgorithm="CRC32"
     )
     assert len(put(local, f"s3://{BUCKET}/in/").plan.unchanged) == 1
 
 
-def test_delete_takes_what_the_source_does_not_have(server: S3Server, local: Path) -> None:
+def test_put_deletes_what_the_source_lacks(server: S3Server, local: Path) -> None:
     server.put("other", {"in/x": b""})
     put(local, f"s3://{BUCKET}/in/")
     for key in ("in/old.rec", "in/old/x.log", "inside", "in/marker/", "x"):
@@ -110,7 +109,7 @@ def test_delete_takes_what_the_source_does_not_have(server: S3Server, local: Pat
     assert server.read("other") == {"in/x": b""}
 
 
-def test_delete_on_this_machine_stays_in_the_folder(server: S3Server, local: Path, tmp_path: Path) -> None:
+def test_get_deletes_only_in_the_folder(server: S3Server, local: Path, tmp_path: Path) -> None:
     put(local, f"s3://{BUCKET}/in/")
     write_files(tmp_path / "elsewhere", {"kept": b"1"})
     write_files(tmp_path / "out", {"old": b"", "sub/old": b"", "keep.log": b""})
@@ -149,7 +148,7 @@ def test_exclude(server: S3Server, local: Path, patterns: list[str], left: set[s
     assert set(server.read(BUCKET)) == left
 
 
-def test_what_is_decided_against_is_not_done(server: S3Server, local: Path, tmp_path: Path) -> None:
+def test_a_declined_plan_is_not_carried_out(server: S3Server, local: Path, tmp_path: Path) -> None:
     seen = []
 
     def decline(plan: s3.Plan) -> bool:
@@ -183,7 +182,7 @@ def test_verify_names_every_difference(server: S3Server, local: Path) -> None:
     assert verify(f"s3://{BUCKET}/in/sub/b.rec", str(local / "sub" / "b.rec"), region=REGION).differences == ()
 
 
-def test_a_manifest_lies_beside_its_folder(server: S3Server, local: Path) -> None:
+def test_a_manifest_is_next_to_its_folder(server: S3Server, local: Path) -> None:
     def put_with_manifest(url: str) -> None:
         s3.put([str(local)], url, region=REGION, manifest=True, report=silent)
 
@@ -215,40 +214,40 @@ def test_du(server: S3Server, local: Path) -> None:
     assert [(row.objects, row.size_bytes) for row in s3.du(f"s3://{BUCKET}", region=REGION)] == [(4, 8), (4, 8)]
 
 
+def leave_killed(run: Run) -> None:
+    """Leave a run's file in the journal, unlocked, as a kill does."""
+    with suppress(ZeroDivisionError), noted(run):
+        raise ZeroDivisionError
+
+
 def test_only_uploads_of_killed_runs_are_aborted(server: S3Server, local: Path) -> None:
     def begin(key: str) -> str:
         return str(server.client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"])
 
-    def note(key: str, *, endpoint: str = server.url, began: datetime | None = None) -> None:
-        run = Run(token=new_token(), began=began or now(), endpoint=endpoint, bucket=BUCKET, keys=(key,))
-        with suppress(ZeroDivisionError), noted(run):
-            raise ZeroDivisionError  # as a kill: its note stays, unlocked
-
     ours, theirs = begin("out/x"), begin("in/y")
     before, elsewhere, at_work = begin("in/z"), begin("in/w"), begin("in/v")
-    note("out/x")
-    note("in/z", began=now() + timedelta(hours=1))  # the upload was begun before the run
-    note("in/w", endpoint="https://another")
-    with noted(Run(token=new_token(), began=now(), endpoint=server.url, bucket=BUCKET, keys=("in/v",))):
+    leave_killed(Run(endpoint=server.url, bucket=BUCKET, keys=("out/x",)))
+    later = datetime.now(UTC) + timedelta(hours=1)  # the upload began before the run
+    leave_killed(Run(began=later, endpoint=server.url, bucket=BUCKET, keys=("in/z",)))
+    leave_killed(Run(endpoint="https://another", bucket=BUCKET, keys=("in/w",)))
+    with noted(Run(endpoint=server.url, bucket=BUCKET, keys=("in/v",))):
         put(local, f"s3://{BUCKET}/in/")
     assert set(server.upload_ids(BUCKET)) == {theirs, before, elsewhere, at_work}
     assert ours not in server.upload_ids(BUCKET)
 
 
-def test_an_upload_that_cannot_be_aborted_is_told_of_each_time(server: S3Server, local: Path) -> None:
-    run = Run(token=new_token(), began=now(), endpoint=server.url, bucket="gone", keys=("x",))
-    with suppress(ZeroDivisionError), noted(run):
-        raise ZeroDivisionError
+def test_an_upload_that_cannot_be_aborted_is_a_warning(server: S3Server, local: Path) -> None:
+    leave_killed(Run(endpoint=server.url, bucket="gone", keys=("x",)))
     for _ in range(2):
         events: list[Event] = []
         s3.put([str(local)], f"s3://{BUCKET}/in/", region=REGION, report=events.append)
-        assert any("an interrupted upload is still there: bucket gone does not exist" in event.what for event in events)
+        assert any("cannot abort an interrupted upload: bucket gone does not exist" in event.what for event in events)
     with killed_runs() as found:
         for killed in found:
             killed.forget()
 
 
-def test_a_note_that_cannot_be_written_or_read_is_said(
+def test_a_broken_journal_is_reported(
     server: S3Server, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -260,6 +259,9 @@ def test_a_note_that_cannot_be_written_or_read_is_said(
     assert [(event.kind, event.where) for event in events] == [("warn", str(folder / "x.json"))]
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with pytest.raises(ClusterError, match="cannot be noted here") as caught, noted(Run(token="t", began=now())):
+    with (
+        pytest.raises(ClusterError, match="the journal of transfers cannot be written") as caught,
+        noted(Run()),
+    ):
         pass
     assert "XDG_STATE_HOME" in str(caught.value.hint)

@@ -1,4 +1,4 @@
-"""What the tests of checkpoints share."""
+"""Fixtures of the tests of checkpoints."""
 
 from collections.abc import Iterator
 from types import ModuleType

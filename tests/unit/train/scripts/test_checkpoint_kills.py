@@ -19,7 +19,7 @@ NODE_CODE = ("checkpoints.py", "s3.py", Path(training_scripts.__file__).name)
 
 
 def kill_after(lines: int) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function that kills this process with SIGKILL after so many lines of the code that saves."""
+    """A trace function that kills this process with SIGKILL after this many lines of the code that saves."""
     left = lines
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -36,7 +36,7 @@ def kill_after(lines: int) -> Callable[[FrameType, str, Any], Any]:
 
 
 def killed_while(work: Callable[[], None], lines: int) -> bool:
-    """Do the work in a process of its own that is killed after so many lines; whether it got to be killed."""
+    """Do the work in a child process that is killed after this many lines; False if it ended before."""
     child = os.fork()
     if child == 0:
         sys.settrace(kill_after(lines))
@@ -49,7 +49,7 @@ def killed_while(work: Callable[[], None], lines: int) -> bool:
 
 
 def in_child(work: Callable[[], object]) -> Any:
-    """What the work returns, in a process of its own: a process that has used obstore cannot be forked."""
+    """What the work returns, in a child process: a process that has used obstore cannot be forked."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -58,8 +58,8 @@ def in_child(work: Callable[[], object]) -> Any:
         finally:
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading, "rb") as told:
-        answer = told.read()
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
     os.waitpid(child, 0)
     return json.loads(answer)
 
@@ -72,13 +72,13 @@ def in_child(work: Callable[[], object]) -> Any:
         pytest.param("bucket", 23, marks=pytest.mark.slow),
     ],
 )
-def test_killed_at_any_line_a_checkpoint_is_complete_or_absent(
+def test_killed_at_any_line(
     checkpoints: ModuleType, tmp_path: Path, where: str, stride: int, request: pytest.FixtureRequest
 ) -> None:
-    """Epochs 1 and 2 are there; 2 is written anew, and then all but the newest are removed."""
+    """Epochs 1 and 2 exist; the process writes 2 again, and then removes all but the newest."""
     if where == "bucket":
         request.getfixturevalue("server")
-    # One process of a job writes; opening a bucket makes a temporary folder, which a killed one leaves behind.
+    # Opening a bucket creates a temporary folder there, which a killed process leaves behind.
     os.environ["CLUSTER_OUTPUT_DIR"] = str(tmp_path)
     lines, seen = 0, set()
     try:
@@ -105,7 +105,7 @@ def test_killed_at_any_line_a_checkpoint_is_complete_or_absent(
             found = tuple(in_child(look))
             assert found in {(2, "first"), (1, "first"), (2, "second")}, lines
             seen.add(found)
-            # What was left half-written is in nobody's way.
+            # Half-written files do no harm.
             in_child(go_on)
             assert in_child(look)[0] == 3
             if where == "folder":

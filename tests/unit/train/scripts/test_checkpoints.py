@@ -1,4 +1,4 @@
-"""Checkpoints of the training scripts: complete ones are found, and no others."""
+"""Checkpoints of the training scripts: only complete ones are found."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from training_scripts import check, opened, save
 
 @pytest.fixture(params=["folder", "bucket"])
 def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where checkpoints go, as --model-prefix says it."""
+    """A --model-prefix."""
     if request.param == "folder":
         return str(tmp_path / "models" / "net")
     request.getfixturevalue("server")
@@ -40,19 +40,19 @@ def damage(prefix: str, name: str, change: Callable[[bytes], bytes | None], serv
         client.put_object(Bucket="models", Key=key, Body=data)
 
 
-def test_none_is_found_where_there_is_none(checkpoints: ModuleType, prefix: str) -> None:
+def test_no_checkpoint(checkpoints: ModuleType, prefix: str) -> None:
     place = opened(checkpoints, prefix, to_write=False)
     assert checkpoints.find_newest(place) is None
     assert checkpoints.find_epoch(place, 3) is None
 
 
-def test_the_one_written_last_is_found(checkpoints: ModuleType, prefix: str) -> None:
+def test_the_newest_checkpoint_is_found(checkpoints: ModuleType, prefix: str) -> None:
     place = opened(checkpoints, prefix)
     for epoch in (1, 2, 10000):
         save(checkpoints, place, epoch)
     save(checkpoints, opened(checkpoints, prefix + "-other"), 7)
     assert check(checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))) == (10000, "first")
-    save(checkpoints, place, 1, "second")  # training began again: what it had saved before is older now
+    save(checkpoints, place, 1, "second")  # training started again: its earlier checkpoints are older
     assert check(checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))) == (1, "second")
     assert check(checkpoints.find_epoch(place, 2)) == (2, "first")
 
@@ -85,7 +85,7 @@ def test_different_weights_have_different_marks(checkpoints: ModuleType, tmp_pat
         ("net-0002.json", lambda _: None),
     ],
 )
-def test_a_damaged_one_does_not_count(
+def test_damaged_checkpoints_do_not_count(
     checkpoints: ModuleType,
     prefix: str,
     request: pytest.FixtureRequest,
@@ -98,9 +98,7 @@ def test_a_damaged_one_does_not_count(
     assert check(checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))) == (1, "first")
 
 
-def test_one_of_a_program_that_writes_no_manifest_is_found_by_its_epoch(
-    checkpoints: ModuleType, tmp_path: Path
-) -> None:
+def test_a_checkpoint_without_a_manifest(checkpoints: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "net-0004.params").write_bytes(b"weights")
     place = opened(checkpoints, str(tmp_path / "net"))
     assert checkpoints.find_newest(place) is None
@@ -108,7 +106,7 @@ def test_one_of_a_program_that_writes_no_manifest_is_found_by_its_epoch(
     assert (found.epoch, found.manifest, set(found.paths)) == (4, {}, {"params"})
 
 
-def test_a_damaged_one_that_is_asked_for_is_refused(checkpoints: ModuleType, tmp_path: Path) -> None:
+def test_a_damaged_epoch_is_an_error(checkpoints: ModuleType, tmp_path: Path) -> None:
     place = opened(checkpoints, str(tmp_path / "net"))
     save(checkpoints, place, 1)
     (tmp_path / "net-0001.params").write_bytes(b"other")
@@ -116,7 +114,7 @@ def test_a_damaged_one_that_is_asked_for_is_refused(checkpoints: ModuleType, tmp
         checkpoints.find_epoch(place, 1)
 
 
-def test_only_so_many_are_kept(checkpoints: ModuleType, prefix: str) -> None:
+def test_prune(checkpoints: ModuleType, prefix: str) -> None:
     place = opened(checkpoints, prefix)
     for epoch in range(1, 6):
         save(checkpoints, place, epoch)
@@ -126,10 +124,10 @@ def test_only_so_many_are_kept(checkpoints: ModuleType, prefix: str) -> None:
     assert set(place.sizes()) == left | {"net-symbol.json"}
 
 
-def test_where_nothing_may_be_deleted_old_checkpoints_are_emptied(
+def test_prune_without_permission_to_delete(
     checkpoints: ModuleType, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a job's credentials, which may write and not delete."""
+    """As with a job's credentials, which allow writing but not deleting."""
     place = opened(checkpoints, "s3://models/emptied/net")
 
     def refuse(url: str) -> None:
@@ -148,7 +146,7 @@ def test_where_nothing_may_be_deleted_old_checkpoints_are_emptied(
     assert check(checkpoints.find_newest(place)) == (3, "first")
 
 
-def test_the_manifest_tells_what_it_is_of(checkpoints: ModuleType, tmp_path: Path) -> None:
+def test_the_manifest(checkpoints: ModuleType, tmp_path: Path) -> None:
     save(checkpoints, opened(checkpoints, str(tmp_path / "net")), 3)
     manifest = json.loads((tmp_path / "net-0003.json").read_text())
     assert (manifest["epoch"], manifest["run"], manifest["symbol"]) == (3, "first", "net-symbol.json")
@@ -161,9 +159,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(checkpoints: ModuleType, tm
         opened(checkpoints, str(tmp_path / "file" / "net"))
 
 
-def test_a_bucket_that_is_not_there_is_named(
-    checkpoints: ModuleType, server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_bucket_is_named(checkpoints: ModuleType, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("train.node.s3.FIRST_PAUSE_S", 0.001)
     place = opened(checkpoints, "s3://no-such-bucket/net")
     with pytest.raises(checkpoints.ScriptError, match=r"--model-prefix: s3://no-such-bucket/net"):
@@ -172,7 +168,7 @@ def test_a_bucket_that_is_not_there_is_named(
 
 
 def test_saving_deletes_nothing(checkpoints: ModuleType, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who may write need not be allowed to delete, like the role of `instance_profile = "auto"`."""
+    """The role of `instance_profile = "auto"`, for example, may write but not delete."""
     place = opened(checkpoints, prefix)
     monkeypatch.setattr(place, "delete", lambda name: pytest.fail(f"{name} was deleted"))
     save(checkpoints, place, 1)
@@ -184,15 +180,15 @@ class RefusedError(OSError):
     code = "AccessDenied"
 
 
-class EndedError(OSError):
+class ExpiredError(OSError):
     code = "ExpiredToken"
 
 
-class Ended:
-    """A store whose credentials are no longer good."""
+class Expired:
+    """A store whose credentials have expired."""
 
     def put_file(self, _path: str, url: str) -> None:
-        raise EndedError(f"{url}: S3 refuses: 400 ExpiredToken")
+        raise ExpiredError(f"{url}: S3 refuses: 400 ExpiredToken")
 
 
 class Renewed:
@@ -203,20 +199,20 @@ class Renewed:
         self.urls.append(url)
 
 
-def test_credentials_that_have_ended_are_renewed(checkpoints: ModuleType) -> None:
+def test_expired_credentials_are_renewed(checkpoints: ModuleType) -> None:
     renewed = Renewed()
-    bucket = checkpoints.Bucket("s3://models/net", Ended(), lambda: renewed)
+    bucket = checkpoints.Bucket("s3://models/net", Expired(), lambda: renewed)
     for name in ("net-0001.params", "net-0001.json"):
         bucket.write(name, b"content")
     assert renewed.urls == ["s3://models/net-0001.params", "s3://models/net-0001.json"]
     bucket.close()
 
 
-def test_credentials_that_cannot_be_renewed_are_told_of(checkpoints: ModuleType) -> None:
+def test_credentials_that_cannot_be_renewed(checkpoints: ModuleType) -> None:
     def renew() -> Any:
         raise OSError("there is no instance profile")
 
-    bucket = checkpoints.Bucket("s3://models/net", Ended(), renew)
+    bucket = checkpoints.Bucket("s3://models/net", Expired(), renew)
     with pytest.raises(checkpoints.ScriptError, match=r"s3://models/net-1.json: .*ExpiredToken"):
         bucket.write("net-1.json", b"content")
     bucket.close()

@@ -1,4 +1,4 @@
-"""The networks' names and depths, and what every supported MXNet makes of them."""
+"""The networks' names and depths, and the networks with every supported MXNet."""
 
 import subprocess
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def test_depths(names: ModuleType, network: str, asked: int | None, size: int, d
         ("inception-v3", None, 74, "at least 75 by 75"),
     ],
 )
-def test_what_cannot_be_built(names: ModuleType, network: str, asked: int | None, size: int, said: str) -> None:
+def test_impossible_networks(names: ModuleType, network: str, asked: int | None, size: int, said: str) -> None:
     assert said in names.find_problem(network, asked, size)
 
 

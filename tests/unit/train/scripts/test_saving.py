@@ -1,4 +1,4 @@
-"""MXNet saves to s3:// through stage_hook.py: the real MXNet, against moto's S3."""
+"""MXNet saves to s3:// through hook.py: the real MXNet, against moto's S3."""
 
 import os
 import subprocess
@@ -22,7 +22,6 @@ def server() -> Iterator[S3Server]:
     with serve_s3_alone() as server:
         server.put(BUCKET, {})
         yield server
-        server.reset()
 
 
 def run(
@@ -50,7 +49,7 @@ def run(
 @pytest.mark.parametrize(
     "version", [VERSION, *(pytest.param(version, marks=pytest.mark.slow) for version in OTHER_VERSIONS)]
 )
-def test_everything_that_mxnet_saves(server: S3Server, tmp_path: Path, version: str) -> None:
+def test_everything_mxnet_saves(server: S3Server, tmp_path: Path, version: str) -> None:
     done = run(server, tmp_path, PROGRAM.read_text(), f"s3://{BUCKET}/{version}/", version=version)
     assert done.returncode == 0, done.stderr
     said = [line.removeprefix("SAVED ") for line in done.stdout.splitlines()]
@@ -73,7 +72,7 @@ except mx.base.MXNetError as error:
 """
 
 
-def test_what_cannot_be_saved_is_an_error_of_the_script(server: S3Server, tmp_path: Path) -> None:
+def test_a_failed_upload_fails_the_script(server: S3Server, tmp_path: Path) -> None:
     before = server.read(BUCKET)
     with server.caller_who_may("s3:GetObject", "s3:ListBucket") as (key, secret):
         keys = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
@@ -100,8 +99,8 @@ mx.nd.save(url, [tail])
 
 
 @pytest.mark.sandbox
-def test_a_file_whose_end_found_no_room_is_not_uploaded(server: S3Server, tmp_path: Path) -> None:
-    """MXNet ignores what fclose says: the end of a file, which C keeps in memory until then, can be missing."""
+def test_a_truncated_file_is_not_uploaded(server: S3Server, tmp_path: Path) -> None:
+    """MXNet ignores errors of fclose: the end of a file, which C buffers until then, can be missing."""
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk), check=True)
@@ -111,5 +110,5 @@ def test_a_file_whose_end_found_no_room_is_not_uploaded(server: S3Server, tmp_pa
         subprocess.run(("umount", disk), check=True)
     assert "written as if there were room: 0" in done.stdout, done.stderr
     assert done.returncode == 1
-    assert f"the disk of {disk} is full: a larger volume" in done.stderr
+    assert f"the disk of {disk} is full: use a larger volume" in done.stderr
     assert len(server.read(BUCKET)["full"]) < 1000  # what was saved before

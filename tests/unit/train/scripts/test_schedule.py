@@ -1,4 +1,4 @@
-"""How many batches an epoch has, and the learning rate at each update."""
+"""The number of batches in an epoch, and the learning rate of each update."""
 
 import pickle
 from collections.abc import Iterator
@@ -21,13 +21,11 @@ def schedule() -> Iterator[ModuleType]:
     ("examples", "batch_size", "batches"),
     [([100], 10, 10), ([109], 10, 10), ([10], 10, 1), ([105, 95], 10, 10), ([15, 15], 10, 1), ([20, 11], 10, 1)],
 )
-def test_an_epoch_has_the_mean_number_of_batches(
-    schedule: ModuleType, examples: list[int], batch_size: int, batches: int
-) -> None:
+def test_batches_per_epoch(schedule: ModuleType, examples: list[int], batch_size: int, batches: int) -> None:
     assert schedule.batches_per_epoch(examples, batch_size) == batches
 
 
-def test_a_part_without_a_batch_is_refused(schedule: ModuleType) -> None:
+def test_a_part_without_a_batch_is_an_error(schedule: ModuleType) -> None:
     with pytest.raises(schedule.ScriptError, match=r"worker 1's part .* has 9 examples, less than one batch of 10"):
         schedule.batches_per_epoch([20, 9], 10)
 
@@ -44,9 +42,7 @@ def test_examples_are_split_evenly(schedule: ModuleType, examples: int, workers:
     ("macrobatch", "workers", "steps", "whole"),
     [(0, 2, 1, 7), (32, 1, 1, 7), (64, 2, 1, 7), (65, 2, 2, 6), (256, 2, 4, 4), (1024, 1, 32, 32)],
 )
-def test_an_epoch_is_of_whole_updates(
-    schedule: ModuleType, macrobatch: int, workers: int, steps: int, whole: int
-) -> None:
+def test_whole_updates(schedule: ModuleType, macrobatch: int, workers: int, steps: int, whole: int) -> None:
     assert schedule.steps_per_update(macrobatch, 32, workers) == steps
     assert schedule.whole_updates(7, steps) == whole
 
@@ -54,7 +50,7 @@ def test_an_epoch_is_of_whole_updates(
 def rates(
     schedule: ModuleType, *, warmup: int = 0, strategy: str = "linear", steps: tuple[int, ...] = ()
 ) -> list[float]:
-    """Of the first ten updates."""
+    """The rates of the first ten updates."""
     rate = schedule.LearningRate(1.0, 0.5, steps, warmup, strategy)
     return [round(rate(number), 3) for number in range(1, 11)]
 
@@ -73,8 +69,8 @@ def test_the_learning_rate_rises(schedule: ModuleType, strategy: str, rising: li
     assert rates(schedule, warmup=4, strategy=strategy) == rising + [1.0] * 7
 
 
-def test_the_learning_rate_can_be_sent_to_servers(schedule: ModuleType) -> None:
-    """As the optimizer is, pickled; with the number of an update it is the same there and after --resume."""
+def test_the_learning_rate_can_be_pickled(schedule: ModuleType) -> None:
+    """With the optimizer; the rate of an update is the same there and after --resume."""
     rate = schedule.LearningRate(0.1, 0.1, (20, 30), 10, "linear")
     there = pickle.loads(pickle.dumps(rate))
     assert [there(number) for number in range(1, 50)] == [rate(number) for number in range(1, 50)]

@@ -118,7 +118,6 @@ def test_a_stopped_process_of_root_receives_sigterm_at_once(tmp_path: Path, monk
 
     script = "trap 'echo told; exit 3' TERM; echo waits; while :; do sleep 0.05; done"
     with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True) as root:
-        assert root.stdout is not None
         assert root.stdout.readline() == "waits\n"
         root.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, root.pid, os.WSTOPPED | os.WNOWAIT)
@@ -167,7 +166,6 @@ print(child.pid, flush=True)
 time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.kill()
     gone(pid)

@@ -53,7 +53,6 @@ class Role:
 
     def rest(self) -> list[str]:
         """What it said until the end of its stdout, without the signs of life."""
-        assert self.process.stdout is not None
         return [line for line in self.process.stdout if "alive" not in line]
 
 
@@ -100,7 +99,6 @@ def running(tmp_path: Path, *strangers: str, in_job: bool = False) -> Iterator[R
     ) as process:
         theirs.close()
         ours.sendall(wire.encode(order))
-        assert process.stdout is not None
         worker = json.loads(process.stdout.readline())["started"]
         started = {"program": child_of(process.pid), "worker": worker, "strangers": [read_pid(file) for file in files]}
         role = Role(process=process, job=job, ours=ours, **started)
@@ -223,5 +221,5 @@ sys.argv[1:] = []
 role.main()
 """
     done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=False)
-    said = "role.py cannot start another process: [Errno 11] Resource temporarily unavailable\n"
+    said = "cannot start another process: [Errno 11] Resource temporarily unavailable\n"
     assert (done.returncode, done.stderr) == (1, said)

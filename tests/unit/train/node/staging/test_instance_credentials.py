@@ -1,4 +1,4 @@
-"""What the supervisor reads of the instance metadata service, against a small one on this machine."""
+"""The supervisor's credentials from the instance metadata service, with a small one on this machine."""
 
 import json
 import threading
@@ -21,7 +21,7 @@ ROLES = instance_credentials.ROLES
 
 
 class Metadata:
-    """Answers as IMDSv2 does. pages: path -> body; status: what a PUT for a token is answered with."""
+    """Answers like IMDSv2. pages: path -> body; status: of the answer to a PUT for a token."""
 
     def __init__(self) -> None:
         self.pages: dict[str, str] = {}
@@ -60,7 +60,7 @@ class Metadata:
 
 @pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # which must not be asked
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # must be ignored
     monkeypatch.setattr(instance_credentials, "PATIENCE_S", 0.0)
     monkeypatch.setattr(instance_credentials, "PAUSE_S", 0.01)
     made = Metadata()
@@ -70,7 +70,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
     made.server.server_close()
 
 
-def test_the_jobs_secrets_are_the_instances(metadata: Metadata) -> None:
+def test_a_job_gets_the_instances_keys(metadata: Metadata) -> None:
     metadata.give()
     job = make_order(nodes_credentials=True, secrets={"AWS_PROFILE": "old"})
     assert len(take_credentials(job)) == 1
@@ -78,14 +78,14 @@ def test_the_jobs_secrets_are_the_instances(metadata: Metadata) -> None:
     assert [method for method, _ in metadata.asked] == ["PUT", "GET", "GET"]
 
 
-def test_a_job_that_stages_is_told_nothing_of_their_end(metadata: Metadata) -> None:
+def test_a_job_that_stages_gets_no_warning(metadata: Metadata) -> None:
     metadata.give()
     job = make_order(nodes_credentials=True, env={"CLUSTER_DATA_MODE": "stage"})
     assert take_credentials(job) == []
     assert job.secrets["AWS_ACCESS_KEY_ID"] == "ASIA1"
 
 
-def test_a_job_with_secrets_of_its_own_asks_nobody(metadata: Metadata) -> None:
+def test_a_job_with_its_own_keys_asks_nobody(metadata: Metadata) -> None:
     job = make_order(secrets={"AWS_ACCESS_KEY_ID": "ASIA2"})
     assert take_credentials(job) == []
     assert job.secrets == {"AWS_ACCESS_KEY_ID": "ASIA2"}
@@ -98,9 +98,7 @@ def test_an_instance_without_a_profile_says_what_to_do(metadata: Metadata) -> No
     assert "cluster up" in str(caught.value)
 
 
-def test_credentials_that_come_a_little_later_are_waited_for(
-    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waits_for_late_credentials(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance_credentials, "PATIENCE_S", 60.0)
 
     def give_when_asked_twice() -> None:
@@ -123,13 +121,13 @@ def test_credentials_that_come_a_little_later_are_waited_for(
         ({"Code": "Failed"}, "role trainers: Failed"),
     ],
 )
-def test_a_role_that_ec2_cannot_take_is_named(metadata: Metadata, changed: dict[str, str], said: str) -> None:
+def test_a_role_that_ec2_cannot_assume_is_named(metadata: Metadata, changed: dict[str, str], said: str) -> None:
     metadata.give(**changed)
     with pytest.raises(instance_credentials.CredentialsError, match=said):
         instance_credentials.wait_for()
 
 
-def test_a_service_that_is_switched_off_or_not_there(metadata: Metadata) -> None:
+def test_the_service_is_disabled_or_missing(metadata: Metadata) -> None:
     metadata.status = 403
     with pytest.raises(instance_credentials.CredentialsError, match="refuses to give credentials: 403"):
         instance_credentials.wait_for()
@@ -137,7 +135,7 @@ def test_a_service_that_is_switched_off_or_not_there(metadata: Metadata) -> None
         instance_credentials.wait_for("127.0.0.1:9")
 
 
-def test_an_answer_that_cannot_be_read_shows_nothing_of_it(metadata: Metadata) -> None:
+def test_an_invalid_answer_is_not_shown(metadata: Metadata) -> None:
     metadata.pages = {ROLES: "trainers", f"{ROLES}trainers": 'SECRET{"Code"'}
     with pytest.raises(instance_credentials.CredentialsError, match="gives no credentials") as caught:
         instance_credentials.wait_for()
@@ -148,11 +146,11 @@ def test_an_answer_that_cannot_be_read_shows_nothing_of_it(metadata: Metadata) -
     ("left", "said"),
     [
         (timedelta(hours=6), None),
-        (timedelta(hours=5, minutes=59), "end in 5 h 59 min, at 2000-01-01T00:00:00Z"),
-        (timedelta(minutes=10), "end in 0 h 10 min"),
+        (timedelta(hours=5, minutes=59), "expire in 5 h 59 min, at 2000-01-01T00:00:00Z"),
+        (timedelta(minutes=10), "expire in 0 h 10 min"),
     ],
 )
-def test_an_end_in_less_than_six_hours_is_told(left: timedelta, said: str | None) -> None:
+def test_render_expiry(left: timedelta, said: str | None) -> None:
     lines = instance_credentials.render_expiry(KEYS_END, KEYS_END - left)
     assert lines == [] if said is None else said in lines[0]
 
@@ -161,7 +159,7 @@ def end_in(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
 
 
-def test_obstore_is_told_when_the_keys_end(metadata: Metadata) -> None:
+def test_obstore_gets_the_expiration(metadata: Metadata) -> None:
     metadata.give(Expiration="2026-01-02T03:04:05Z")
     assert s3.InstanceKeys(metadata.address)() == {
         "access_key_id": "ASIA1",
@@ -171,8 +169,8 @@ def test_obstore_is_told_when_the_keys_end(metadata: Metadata) -> None:
     }
 
 
-def test_keys_that_end_are_asked_for_anew(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
-    """obstore asks again five minutes before their end."""
+def test_expiring_keys_are_renewed(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
+    """obstore asks again five minutes before they expire."""
     monkeypatch.delenv("http_proxy")
     with serve_s3_alone() as server:
         server.put("models", {})
@@ -181,17 +179,16 @@ def test_keys_that_end_are_asked_for_anew(metadata: Metadata, monkeypatch: pytes
         store = s3.Store(env, find_keys=s3.InstanceKeys(metadata.address))
         store.put_bytes(b"1", "s3://models/1")
         asked = len(metadata.asked)
-        time.sleep(0.15)  # less than that is too soon to ask again
+        time.sleep(0.15)  # obstore does not ask again earlier
         metadata.give(Expiration=end_in(3600))
         store.put_bytes(b"1", "s3://models/1")
         assert len(metadata.asked) == 2 * asked
         time.sleep(0.15)
         store.put_bytes(b"1", "s3://models/1")
         assert len(metadata.asked) == 2 * asked
-        server.reset()
 
 
-def test_the_keys_that_are_there_do_while_there_are_no_others(metadata: Metadata) -> None:
+def test_valid_keys_are_kept_without_new_ones(metadata: Metadata) -> None:
     keys = s3.InstanceKeys(metadata.address)
     with pytest.raises(instance_credentials.CredentialsError):
         keys()

@@ -1,4 +1,4 @@
-"""train/node/integrity.py: what S3 says about an object, as a table, and bytes that are right or wrong by one bit."""
+"""train/node/integrity.py: S3's headers for an object, as a table, and bytes that are right or wrong by one bit."""
 
 import base64
 import hashlib
@@ -68,7 +68,7 @@ KMS = {"x-amz-server-side-encryption": "aws:kms"}
         ({"x-amz-checksum-sha256": composite(lambda d: hashlib.sha256(d).digest(), 5 * MIB)}, "sha256", 5 * MIB, False),
     ],
 )
-def test_what_s3_says(headers: dict[str, str], algorithm: str, part_bytes: int | None, certain: bool) -> None:  # noqa: FBT001 - a table
+def test_every_kind_of_digest(headers: dict[str, str], algorithm: str, part_bytes: int | None, certain: bool) -> None:  # noqa: FBT001 - a table
     check = integrity.find_check(headers, len(CONTENT))
     assert check is not None
     assert check.algorithm == algorithm
@@ -100,11 +100,11 @@ def test_what_s3_says(headers: dict[str, str], algorithm: str, part_bytes: int |
         {"etag": f'"{md5(CONTENT).hex()}-20000"'},
     ],
 )
-def test_where_s3_says_nothing_of_use(headers: dict[str, str]) -> None:
+def test_no_usable_digest(headers: dict[str, str]) -> None:
     assert integrity.find_check(headers, len(CONTENT)) is None
 
 
-def test_a_known_part_makes_certain() -> None:
+def test_a_known_part_size_is_certain() -> None:
     headers = {"etag": etag(CONTENT, 10 * MIB)}
     check = integrity.find_check(headers, len(CONTENT), part_bytes=10 * MIB)
     assert check is not None
@@ -112,7 +112,7 @@ def test_a_known_part_makes_certain() -> None:
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-def test_parts_side_by_side(missing: int) -> None:
+def test_digests_of_parts(missing: int) -> None:
     check = integrity.find_check({"etag": etag(CONTENT, 8 * MIB)}, len(CONTENT))
     assert check is not None
     parts = [CONTENT[begin : begin + 8 * MIB] for begin in range(0, len(CONTENT), 8 * MIB)]
@@ -126,7 +126,7 @@ def test_an_empty_object(headers: dict[str, str]) -> None:
     assert check.matches()
 
 
-def test_less_than_all_is_wrong() -> None:
+def test_a_truncated_object_is_wrong() -> None:
     check = integrity.find_check({"x-amz-checksum-crc32": CRC32}, len(CONTENT))
     assert check is not None
     check.feed(CONTENT[:-1])

@@ -1,4 +1,4 @@
-"""MXNet's readers that use Python's open(), on s3://: with the real MXNet, against moto's S3."""
+"""MXNet's readers that use Python's open(), with s3:// URLs: the real MXNet against moto's S3."""
 
 import os
 import subprocess
@@ -44,11 +44,10 @@ def server() -> Iterator[S3Server]:
         objects |= {"one.lst": b"0\t7\tone.jpg\n", "one.jpg": small_jpeg()}
         server.put("bucket", {f"images/{name}": content for name, content in objects.items()})
         yield server
-        server.reset()
 
 
 def read(before: str, **env: str) -> list[str]:
-    """What each of the readers prints."""
+    """The line that each reader prints."""
     words = [real_mxnet(), "-W", "ignore", "-c", before + PROGRAM, *READERS.values()]
     done = subprocess.run(
         words, env=os.environ | {"S3_REGION": REGION} | env, capture_output=True, text=True, check=True
@@ -57,7 +56,7 @@ def read(before: str, **env: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("server")
-def test_by_itself_mxnet_does_not_and_the_hint_says_what_helps(tmp_path: Path) -> None:
+def test_mxnet_alone_fails_and_the_hint_helps(tmp_path: Path) -> None:
     with serve_s3_over_tls(tmp_path) as port:
         lines = read("", S3_IS_AWS="0", S3_ENDPOINT=f"127.0.0.1:{port}", S3_VERIFY_SSL="0")
     assert len(lines) == len(READERS)
@@ -69,7 +68,7 @@ def test_by_itself_mxnet_does_not_and_the_hint_says_what_helps(tmp_path: Path) -
         assert "sync" not in advice
 
 
-def test_staged_they_read(server: S3Server, tmp_path: Path) -> None:
+def test_readers_read_staged_data(server: S3Server, tmp_path: Path) -> None:
     env = {
         "PYTHONPATH": str(REPOSITORY / "bootstrap" / "node"),
         "CLUSTER_MXNET_HOOK": str(REPOSITORY / "train" / "node" / "staging" / "hook.py"),
@@ -81,9 +80,9 @@ def test_staged_they_read(server: S3Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "program"), READERS.items())
-def test_they_are_found_in_a_program(name: str, program: str) -> None:
+def test_readers_are_found_in_a_program(name: str, program: str) -> None:
     assert find_python_reader(f"import mxnet as mx\ndata = {program}\n") == name.partition(" ")[0]
 
 
-def test_other_readers_are_not() -> None:
+def test_other_readers_are_not_found() -> None:
     assert find_python_reader("data = mx.io.ImageRecordIter(path_imgrec=url)\nmy_ImageIter = MyImageIterator()") is None

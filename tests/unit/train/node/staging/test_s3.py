@@ -21,7 +21,7 @@ from train.node import s3
 
 BUCKET = "results"
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "S3_REGION": REGION}
-# moto's server has no place for ends of lines, and obstore no name for empty parts, "." and "..".
+# moto's server does not accept line breaks, and obstore no empty parts, "." and "..".
 KEY = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=200).filter(
     lambda key: not {"", ".", ".."} & set(key.split("/"))
 )
@@ -32,7 +32,6 @@ def shared_server() -> Iterator[S3Server]:
     with serve_s3_alone() as server:
         server.put(BUCKET, {})
         yield server
-        server.reset()
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def store_at(url: str, **env: str) -> Any:
     return s3.Store({**KEYS, "AWS_ENDPOINT_URL": url, **env})
 
 
-# -- where S3 is -------------------------------------------------------------------------------------------------------
+# -- the endpoint ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def store_at(url: str, **env: str) -> Any:
         ),
     ],
 )
-def test_a_request_goes_where_the_environment_says(env: dict[str, str], bucket: str, place: str) -> None:
+def test_endpoint_of_the_environment(env: dict[str, str], bucket: str, place: str) -> None:
     signed = s3.Store({**KEYS, **env}).sign_head(f"s3://{bucket}/a b")
     assert signed.partition("?")[0] == f"{place}/a%20b"
 
@@ -80,14 +79,14 @@ def test_a_request_goes_where_the_environment_says(env: dict[str, str], bucket: 
     [
         ({"S3_VERIFY_SSL": "0", "S3_ENDPOINT": "10.0.0.1:5000"}, False),
         ({"S3_ENDPOINT": "10.0.0.1:5000"}, True),
-        ({"S3_VERIFY_SSL": "0"}, True),  # Amazon's own certificates are always looked at
+        ({"S3_VERIFY_SSL": "0"}, True),  # Amazon's own certificates are always verified
     ],
 )
-def test_certificates_are_looked_at_but_for_a_private_endpoint(env: dict[str, str], verified: object) -> None:
+def test_certificates_are_verified_except_of_a_private_endpoint(env: dict[str, str], verified: object) -> None:
     assert s3.Store({**KEYS, **env})._verified is verified
 
 
-def test_without_credentials_it_says_so() -> None:
+def test_missing_credentials_are_an_error() -> None:
     with pytest.raises(s3.StoreError, match="no AWS credentials"):
         s3.Store({"S3_REGION": REGION})
 
@@ -95,7 +94,7 @@ def test_without_credentials_it_says_so() -> None:
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_there_and_back(server: S3Server, tmp_path: Path) -> None:
+def test_file_round_trip(server: S3Server, tmp_path: Path) -> None:
     content = os.urandom(3_000_001)
     (tmp_path / "there").write_bytes(content)
     store = store_at(server.url)
@@ -106,7 +105,7 @@ def test_a_file_there_and_back(server: S3Server, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "there"]
 
 
-def test_no_proxy_is_asked(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proxy_is_ignored(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
     store_at(server.url).put_bytes(b"1", "s3://results/a")
@@ -120,7 +119,7 @@ def test_an_empty_file_and_bytes(server: S3Server, tmp_path: Path) -> None:
     assert server.read(BUCKET) == {"empty": b"", "record.json": b"{}"}
 
 
-def test_a_session_token_and_keys_by_their_other_names(server: S3Server) -> None:
+def test_session_token_and_other_variable_names(server: S3Server) -> None:
     env = {"S3_ACCESS_KEY_ID": "a", "S3_SECRET_ACCESS_KEY": "b", "S3_SESSION_TOKEN": "c"}
     store = s3.Store({**env, "AWS_ENDPOINT_URL": server.url})
     store.put_bytes(b"1", "s3://results/a")
@@ -132,7 +131,7 @@ def test_a_session_token_and_keys_by_their_other_names(server: S3Server) -> None
 @example(key="a b+c%20&=?#~é/日本")
 @example(key="+")
 @example(key="%2B")
-def test_a_key_is_what_it_is(shared_server: S3Server, key: str) -> None:
+def test_any_key(shared_server: S3Server, key: str) -> None:
     url = f"s3://{BUCKET}/x/{key}"
     store = store_at(shared_server.url)
     store.put_bytes(key.encode(), url)
@@ -153,7 +152,7 @@ def test_a_listing_of_many_pages(server: S3Server, monkeypatch: pytest.MonkeyPat
     assert {entry.size_bytes for entry in found} == {4}
 
 
-def test_what_is_not_there(server: S3Server, tmp_path: Path) -> None:
+def test_missing_objects(server: S3Server, tmp_path: Path) -> None:
     store = store_at(server.url)
     with pytest.raises(s3.NotFound, match="s3://results/none: S3 refuses: 404 NoSuchKey") as caught:
         store.get_file("s3://results/none", str(tmp_path / "none"))
@@ -178,7 +177,7 @@ def test_what_is_not_there(server: S3Server, tmp_path: Path) -> None:
         "s3://results/../b",
     ],
 )
-def test_what_is_no_url_of_an_object(url: str) -> None:
+def test_urls_that_are_not_an_objects(url: str) -> None:
     with pytest.raises(ValueError, match=url):
         s3.Store(KEYS).put_bytes(b"", url)
 
@@ -194,18 +193,18 @@ def test_a_large_file_goes_in_parts(server: S3Server, tmp_path: Path, monkeypatc
     assert server.read(BUCKET) == {"a": content}
 
 
-def test_what_is_sent_is_sent_with_its_sha256() -> None:
+def test_uploads_have_a_sha256() -> None:
     with Answers((200, {"ETag": '"1"'}, b"")) as answers:
         store_at(answers.url).put_bytes(b"content", "s3://results/a")
         digest = base64.b64encode(hashlib.sha256(b"content").digest()).decode()
         assert answers.headers["x-amz-checksum-sha256"] == digest
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 class Answers:
-    """A server that gives the same few answers in turn, the last one for ever: status, headers, body."""
+    """A server that gives these answers in turn, and the last one forever: status, headers, body."""
 
     def __init__(self, *answers: tuple[int, dict[str, str], bytes], reads: bool = True) -> None:
         self.answers = list(answers)
@@ -248,16 +247,15 @@ def refusal(code: str, more: str = "") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("status", "body"),
-    [(503, refusal("SlowDown")), (500, b""), (400, refusal("RequestTimeout")), (429, b"")],
+    ("status", "body"), [(503, refusal("SlowDown")), (500, b""), (400, refusal("RequestTimeout")), (429, b"")]
 )
-def test_what_passes_is_tried_again(status: int, body: bytes) -> None:
+def test_temporary_errors_are_retried(status: int, body: bytes) -> None:
     with Answers((status, {}, body), (status, {}, body), (200, {"ETag": '"1"'}, b"")) as answers:
         store_at(answers.url).put_bytes(b"1", "s3://results/a")
         assert len(answers.asked) == 3
 
 
-def test_attempts_end() -> None:
+def test_retries_end() -> None:
     with Answers((503, {}, refusal("SlowDown"))) as answers:
         with pytest.raises(s3.StoreError, match=r"s3://results/a: S3 refuses: 503 SlowDown, AWS's words\."):
             store_at(answers.url).put_bytes(b"1", "s3://results/a")
@@ -267,42 +265,42 @@ def test_attempts_end() -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "body", "said"),
     [
-        (403, {}, refusal("AccessDenied"), "403 AccessDenied.*what the job's credentials may do"),
+        (403, {}, refusal("AccessDenied"), "403 AccessDenied.*what the job's credentials allow"),
         (403, {}, b"", "403 AccessDenied"),
         (301, {"x-amz-bucket-region": "eu-central-1"}, b"", "in another region than eu-west-1"),
         (301, {}, refusal("PermanentRedirect"), "in another region than eu-west-1"),
         (400, {}, refusal("AuthorizationHeaderMalformed", "<Region>us-west-2</Region>"), "in us-west-2"),
         (403, {}, refusal("RequestTimeTooSkewed"), "the node's clock is wrong"),
-        (400, {}, refusal("ExpiredToken"), "credentials have ended"),
+        (400, {}, refusal("ExpiredToken"), "credentials have expired"),
     ],
 )
-def test_a_refusal_says_what_and_where(status: int, headers: dict[str, str], body: bytes, said: str) -> None:
+def test_refusals_are_explained(status: int, headers: dict[str, str], body: bytes, said: str) -> None:
     with Answers((status, headers, body)) as answers:
         with pytest.raises(s3.StoreError, match=f"s3://results/a.*{said}"):
             store_at(answers.url).put_bytes(b"1", "s3://results/a")
         assert len(answers.asked) == 1
 
 
-def test_a_refusal_that_comes_before_all_is_sent() -> None:
+def test_a_refusal_before_the_end_of_the_body() -> None:
     with Answers((403, {"Connection": "close"}, refusal("AccessDenied")), reads=False) as answers:
         with pytest.raises(s3.StoreError) as caught:
             store_at(answers.url).put_bytes(b"x" * 30_000_000, "s3://results/a")
-        assert caught.value.code in {"AccessDenied", "Broken"}  # the kernel may throw an answer away that was not read
+        assert caught.value.code in {"AccessDenied", "Broken"}  # the kernel may discard an answer that was not read
 
 
-def test_what_answers_is_not_s3() -> None:
+def test_the_server_is_not_s3() -> None:
     answers = Answers((200, {}, b"<html>Log in<br></html>"))
     with answers, pytest.raises(s3.StoreError, match="what answers is not S3"):
         list(store_at(answers.url).list("s3://results/"))
 
 
-def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "ATTEMPTS", 2)
     with pytest.raises(s3.StoreError, match=r"s3://results/a: 127\.0\.0\.1:9 cannot be used: .*refused"):
         store_at("http://127.0.0.1:9").put_bytes(b"1", "s3://results/a")
 
 
-def test_connections_that_break(server: S3Server, tmp_path: Path) -> None:
+def test_broken_connections_are_retried(server: S3Server, tmp_path: Path) -> None:
     server.client.put_object(Bucket=BUCKET, Key="a", Body=b"x" * 1_000_000)
     cuts = Cuts(left=3, after_bytes=100_000)
     with cutting_proxy(server.url, cuts) as url:
@@ -311,7 +309,7 @@ def test_connections_that_break(server: S3Server, tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == b"x" * 1_000_000
 
 
-def test_a_certificate_of_nobody_knows_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untrusted_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = trustme.CA()
     answers = Answers((200, {"ETag": '"1"'}, b""))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -326,4 +324,4 @@ def test_a_certificate_of_nobody_knows_whom(tmp_path: Path, monkeypatch: pytest.
         authority.cert_pem.write_to_path(tmp_path / "ca.pem")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
         s3.Store({**KEYS, "S3_ENDPOINT": endpoint}).put_bytes(b"1", "s3://results/a")
-        assert len(answers.asked) == 2  # and nobody who was not trusted was told anything
+        assert len(answers.asked) == 2  # the untrusted server got no request

@@ -1,16 +1,18 @@
-"""Staging on a node: the real stage.py, against moto's S3 and the faults of networks."""
+"""Staging on a node: the real stage.py, against moto's S3 and with faults of networks."""
 
 import json
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from faulty_s3 import Faults, faulty_proxy
+from http_server import Asked, Refusal, judging_proxy
 from s3_server import S3Server, serve_s3_alone
 from stage_steps import Stage, find_held, find_left, staging
 from train.node.staging import cache, fetch
@@ -25,19 +27,38 @@ LARGE = random.Random(9).randbytes(fetch.RANGE_BYTES * 2 + 12)
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
     with serve_s3_alone() as server:
-        server.put(
-            "data",
-            {
-                **SHARDS,
-                "train/": b"",
-                "train/sub/x": b"no",
-                "large": LARGE,
-                "other/mid": MIDDLING,
-                "odd/a;b#c?": b"odd",
-            },
-        )
+        others = {"train/": b"", "train/sub/x": b"no", "large": LARGE, "other/mid": MIDDLING, "odd/a;b#c?": b"odd"}
+        server.put("data", SHARDS | others)
         yield server
-        server.reset()
+
+
+@dataclass(slots=True)
+class Faults:
+    """How many more answers to GETs of ranges a proxy refuses, cuts off or flips. asked: "METHOD PATH"."""
+
+    refuse: int = 0
+    cut: int = 0
+    flip: int = 0
+    pause_s: float = 0.0
+    asked: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, kind: str) -> bool:
+        with self.lock:
+            left: int = getattr(self, kind)
+            setattr(self, kind, max(left - 1, 0))
+            return left > 0
+
+    def judge(self, asked: Asked) -> Refusal | None:
+        self.asked.append(f"{asked.method} {asked.path}")
+        busy = Refusal(status=503, code="SlowDown", message="Please reduce your request rate.")
+        return busy if asked.of_range and self.take("refuse") else None
+
+    def change(self, asked: Asked, body: bytes) -> bytes:
+        time.sleep(self.pause_s)
+        if asked.of_range and self.take("cut"):
+            return body[: len(body) // 2]
+        return body[:-1] + bytes([body[-1] ^ 1]) if asked.of_range and self.take("flip") else body
 
 
 @pytest.fixture
@@ -47,11 +68,11 @@ def faults() -> Faults:
 
 @pytest.fixture
 def proxy(server: S3Server, faults: Faults) -> Iterator[str]:
-    with faulty_proxy(server.url, faults) as url:
-        yield url
+    with judging_proxy(server.url, faults.judge, faults.change) as proxy:
+        yield proxy.url
 
 
-def test_a_folder_comes_as_mxnet_reads_it(server: S3Server, tmp_path: Path) -> None:
+def test_uris_as_mxnet_reads_them(server: S3Server, tmp_path: Path) -> None:
     with staging(server.url, tmp_path) as stage:
         assert stage.read(FOLDER) == list(SHARDS.values())
         assert stage.read("s3://data/train") == list(SHARDS.values())
@@ -65,25 +86,25 @@ def test_a_folder_comes_as_mxnet_reads_it(server: S3Server, tmp_path: Path) -> N
     assert find_left(tmp_path) == []
 
 
-def test_a_part_is_what_of_it_is_read(server: S3Server, tmp_path: Path) -> None:
+def test_only_the_shards_of_a_part_are_fetched(server: S3Server, tmp_path: Path) -> None:
     with staging(server.url, tmp_path) as stage:
         paths = stage.ask(FOLDER, (1, 3))["path"].split(";")
         assert [Path(path).stat().st_size for path in paths] == list(SIZES)
         assert Path(paths[2]).read_bytes() == SHARDS["train/s-2.rec"]
-        # The others only stand there: nobody is to read what they do not have.
+        # The others are placeholders, which nobody can read.
         assert [Path(path).stat().st_mode & 0o777 for path in paths] == [0, 0, 0o400, 0]
         assert sum(path.stat().st_blocks for path in (tmp_path / "users").rglob("*") if path.name != "keys") < 64
     assert find_held(tmp_path) == SIZES[2]
 
 
-def test_the_next_job_finds_it(proxy: str, faults: Faults, tmp_path: Path) -> None:
+def test_the_next_job_reuses_the_cache(proxy: str, faults: Faults, tmp_path: Path) -> None:
     for _ in range(2):
         with staging(proxy, tmp_path) as stage:
             stage.read(FOLDER)
     assert len([asked for asked in faults.asked if asked.endswith(".rec")]) == len(SHARDS)
 
 
-def test_what_is_overwritten_in_s3_is_fetched_anew(server: S3Server, tmp_path: Path) -> None:
+def test_an_overwritten_object_is_fetched_again(server: S3Server, tmp_path: Path) -> None:
     server.put("changing", {"a": b"before"})
     with staging(server.url, tmp_path) as stage:
         assert stage.read("s3://changing/a") == [b"before"]
@@ -93,7 +114,7 @@ def test_what_is_overwritten_in_s3_is_fetched_anew(server: S3Server, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["refuse", "cut", "flip"])
-def test_it_gets_over_faults(proxy: str, faults: Faults, tmp_path: Path, kind: str) -> None:
+def test_faults_are_retried(proxy: str, faults: Faults, tmp_path: Path, kind: str) -> None:
     setattr(faults, kind, 2)
     with staging(proxy, tmp_path) as stage:
         assert stage.read(FOLDER) == list(SHARDS.values())
@@ -102,18 +123,18 @@ def test_it_gets_over_faults(proxy: str, faults: Faults, tmp_path: Path, kind: s
     assert find_left(tmp_path) == []
 
 
-def test_never_a_wrong_byte(proxy: str, faults: Faults, tmp_path: Path) -> None:
+def test_damaged_data_is_an_error(proxy: str, faults: Faults, tmp_path: Path) -> None:
     faults.flip = 1000
     with staging(proxy, tmp_path) as stage:
         error = stage.ask("s3://data/train/s-0.rec")["error"]
-        assert error == "s3://data/train/s-0.rec arrived damaged 3 times: its checksum is another"
+        assert error == "s3://data/train/s-0.rec arrived damaged 3 times: its checksum does not match"
         assert find_held(tmp_path) == 0
         faults.flip = 0
-        assert stage.read("s3://data/train/s-0.rec") == [SHARDS["train/s-0.rec"]]  # another try is another try
+        assert stage.read("s3://data/train/s-0.rec") == [SHARDS["train/s-0.rec"]]  # a later order tries again
 
 
-def test_what_was_sent_in_parts_is_compared(proxy: str, server: S3Server, faults: Faults, tmp_path: Path) -> None:
-    parts = [b"a" * (7 << 20), b"b" * (7 << 20), b"c"]  # of no usual size
+def test_objects_in_parts_are_verified(proxy: str, server: S3Server, faults: Faults, tmp_path: Path) -> None:
+    parts = [b"a" * (7 << 20), b"b" * (7 << 20), b"c"]  # an unusual part size
     upload = server.client.create_multipart_upload(Bucket="data", Key="other/parts")["UploadId"]
     sent = [
         {"PartNumber": number, "ETag": server.client.upload_part(Bucket="data", Key="other/parts", UploadId=upload, PartNumber=number, Body=part)["ETag"]}  # noqa: E501
@@ -137,22 +158,22 @@ def test_two_workers_of_a_node_share_one_copy(proxy: str, faults: Faults, tmp_pa
     ]
 
 
-def test_the_cache_is_bounded_and_keeps_what_is_in_use(server: S3Server, tmp_path: Path) -> None:
+def test_the_cache_is_bounded_and_keeps_data_in_use(server: S3Server, tmp_path: Path) -> None:
     room = {"CLUSTER_DATA_CACHE_GIB": repr(1_310_000 / (1 << 30))}
     with staging(server.url, tmp_path, **room) as one:
         kept = one.read("s3://data/train/s-0.rec")
         with staging(server.url, tmp_path, **room) as other:
             other.read("s3://data/train/s-2.rec")
             error = other.ask("s3://data/train/s-3.rec")["error"]
-            assert "no more can go: its data is in use" in error
+            assert "all of its data is in use" in error
         with staging(server.url, tmp_path, **room) as other:
-            other.read("s3://data/train/s-3.rec")  # in place of s-2, which nobody uses any more
+            other.read("s3://data/train/s-3.rec")  # instead of s-2, which nobody uses now
         assert find_held(tmp_path) == SIZES[0] + SIZES[3]
         assert one.read("s3://data/train/s-0.rec") == kept
         assert "have to be staged, and" in one.ask(FOLDER)["error"]
 
 
-def test_what_a_reboot_has_damaged_is_fetched_again(server: S3Server, tmp_path: Path) -> None:
+def test_data_damaged_by_a_crash_is_fetched_again(server: S3Server, tmp_path: Path) -> None:
     with staging(server.url, tmp_path) as stage:
         paths = [Path(path) for path in stage.ask(FOLDER)["path"].split(";")]
     for path in paths:
@@ -167,7 +188,7 @@ def test_what_a_reboot_has_damaged_is_fetched_again(server: S3Server, tmp_path: 
         assert json.loads((path.parent / "meta").read_text())["boot"] != "the one before"
 
 
-def test_what_will_be_asked_for_is_fetched_ahead(proxy: str, faults: Faults, tmp_path: Path) -> None:
+def test_probable_data_is_prefetched(proxy: str, faults: Faults, tmp_path: Path) -> None:
     env = {"CLUSTER_DATA_URL": "s3://data/", "CLUSTER_DATA_RANKS": "node-1 node-0 node-1", "CLUSTER_HOST": "node-0"}
     with staging(proxy, tmp_path, **env):
         until = time.monotonic() + 20
@@ -177,7 +198,7 @@ def test_what_will_be_asked_for_is_fetched_ahead(proxy: str, faults: Faults, tmp
     assert [asked for asked in faults.asked if "/s-" in asked] == ["GET /data/train/s-2.rec"]
 
 
-def test_what_was_fetched_ahead_in_vain_makes_room(proxy: str, faults: Faults, tmp_path: Path) -> None:
+def test_prefetched_data_makes_room(proxy: str, faults: Faults, tmp_path: Path) -> None:
     env = {"CLUSTER_DATA_URL": "s3://data/", "CLUSTER_DATA_RANKS": "node-0", "CLUSTER_HOST": "node-0"}
     faults.pause_s = 0.3
     room = sum(SIZES) + len(LARGE) + 1000
@@ -197,21 +218,21 @@ def test_what_was_fetched_ahead_in_vain_makes_room(proxy: str, faults: Faults, t
         ("s3://data/train/(", "there is nothing to read"),
     ],
 )
-def test_what_is_not_there_is_said(server: S3Server, tmp_path: Path, uri: str, said: str) -> None:
+def test_missing_data_is_an_error(server: S3Server, tmp_path: Path, uri: str, said: str) -> None:
     with staging(server.url, tmp_path) as stage:
         answer = stage.ask(uri)
         assert said in answer["error"] or "unterminated" in answer["error"]
 
 
-def test_without_credentials_it_says_so(server: S3Server, tmp_path: Path) -> None:
+def test_missing_credentials_are_an_error(server: S3Server, tmp_path: Path) -> None:
     with staging(server.url, tmp_path, AWS_ACCESS_KEY_ID="") as stage:
-        assert "there are no AWS credentials here" in stage.ask(FOLDER)["error"]
+        assert "no AWS credentials were found" in stage.ask(FOLDER)["error"]
 
 
 # -- saving ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_saved_is_in_s3_and_read_back(server: S3Server, tmp_path: Path) -> None:
+def test_saved_files_are_read_back(server: S3Server, tmp_path: Path) -> None:
     server.put("models", {})
     with staging(server.url, tmp_path) as stage:
         for content in (b"first", b"other"):  # of the same size
@@ -227,24 +248,24 @@ def test_what_is_saved_is_in_s3_and_read_back(server: S3Server, tmp_path: Path) 
     assert find_left(tmp_path) == []
 
 
-def test_what_cannot_be_saved_is_said(server: S3Server, tmp_path: Path) -> None:
+def test_files_that_cannot_be_saved(server: S3Server, tmp_path: Path) -> None:
     with staging(server.url, tmp_path) as stage:
         assert "404 NoSuchBucket" in stage.save("s3://nobody/a", b"1")["error"]
         stage.send(draft="s3://data")
-        assert "the name of an object is missing" in stage.answer()["error"]
+        assert "the object's key is missing" in stage.answer()["error"]
         with server.caller_who_may("s3:GetObject", "s3:ListBucket") as (key, secret):
             keys = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
             with staging(server.url, tmp_path, **keys) as reader:
                 assert "s3://data/x: S3 refuses: 403 AccessDenied" in reader.save("s3://data/x", b"1")["error"]
 
 
-def test_a_full_disk_is_said_plainly() -> None:
+def test_a_full_disk_is_explained() -> None:
     said = fetch.explain(OSError(28, "No space left on device"), "/data")
-    assert said == "the disk of /data is full: a larger volume, or a smaller [data] cache_gib"
+    assert said == "the disk of /data is full: use a larger volume, or a smaller [data] cache_gib"
 
 
 def check_after_kill(stage: Stage, cache: Path, room: int) -> None:
-    """What the next run finds is right, and nothing is left of the killed one."""
+    """The next run finds the right data, and nothing is left of the killed one."""
     assert stage.read(FOLDER) == list(SHARDS.values())
     assert stage.read("s3://data/large") == [LARGE]
     assert [path.name for path in (cache / "incoming").iterdir()] == []
@@ -280,7 +301,7 @@ def test_a_hundred_kills_do_no_harm(proxy: str, faults: Faults, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("url", ["s3://b/a;b.rec", "s3://b/x#y?z", "s3://b/..", "s3://b/meta", "s3://b/" + "é" * 300])
-def test_names_are_such_as_mxnet_takes(url: str) -> None:
+def test_names_are_valid_for_mxnet(url: str) -> None:
     name = cache.make_name(url)
     assert not set(name) & set(";#?/")
     assert name not in ("", ".", "..", "meta")

@@ -1,4 +1,4 @@
-"""Which disk of a node staged data goes to."""
+"""The disk of a node for staged data."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ proc /proc proc rw 0 0
 
 @pytest.fixture
 def mounts(tmp_path: Path) -> str:
-    """What is mounted: the root volume, another EBS volume, and a disk of the instance's own."""
+    """Mounts of the root volume, another EBS volume, and a disk of the instance's own."""
     for name in ("ebs", "own"):
         (tmp_path / name).mkdir()
     for name, model in (("nvme0n1", "Amazon Elastic Block Store"), ("nvme1n1", "Amazon Elastic Block Store")):
@@ -28,11 +28,11 @@ def mounts(tmp_path: Path) -> str:
     return str(tmp_path / "mounts")
 
 
-def test_the_instances_own_disk_is_found(mounts: str, tmp_path: Path) -> None:
+def test_find_the_instances_own_disk(mounts: str, tmp_path: Path) -> None:
     assert cache.find_instance_stores(mounts, model=f"{tmp_path}/{{}}") == [f"{tmp_path}/own"]
 
 
-def test_data_goes_to_the_home_folder_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_own_disk_data_goes_to_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mounts").write_text("proc /proc proc rw 0 0\n")
     folder = cache.find_folder({}, mounts=str(tmp_path / "mounts"))
@@ -40,14 +40,14 @@ def test_data_goes_to_the_home_folder_otherwise(tmp_path: Path, monkeypatch: pyt
     assert os.stat(folder).st_mode & 0o777 == 0o700
 
 
-def test_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache.find_folder({"CLUSTER_DATA_CACHE_DIR": "~/cache"}) == str(tmp_path / "cache")
 
 
 @pytest.mark.parametrize("kind", ["link", "open to others"])
-def test_folders_of_somebody_else_are_not_used(tmp_path: Path, kind: str) -> None:
-    """What lies there is trained with, and it is deleted when there is no room."""
+def test_unsafe_folders_are_not_used(tmp_path: Path, kind: str) -> None:
+    """Jobs train with what is there, and it is deleted when the disk is full."""
     elsewhere, objects = tmp_path / "elsewhere", tmp_path / "cache" / "objects"
     elsewhere.mkdir()
     objects.parent.mkdir()
@@ -60,20 +60,20 @@ def test_folders_of_somebody_else_are_not_used(tmp_path: Path, kind: str) -> Non
         cache.Cache(str(tmp_path / "cache"), 1 << 30)
 
 
-def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_instead_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic links"):
         cache.Cache(str(tmp_path), 1 << 30)
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_how_much_may_lie_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1 << 30
     assert cache.find_limit({"CLUSTER_DATA_CACHE_GIB": "1.5"}, str(tmp_path), 0) == 3 * gib // 2
     for total, free, held, limit in (
-        (1000, 400, 100, 450),  # 5 % of the disk are left
-        (20, 10, 3, 11),  # 2 GiB
-        (20, 2, 0, 1),  # half of what is free
+        (1000, 400, 100, 450),  # a reserve of 5 % of the disk
+        (20, 10, 3, 11),  # of 2 GiB
+        (20, 2, 0, 1),  # of half of the free space
     ):
         usage = shutil._ntuple_diskusage(total * gib, (total - free) * gib, free * gib)  # type: ignore[attr-defined]
         monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)

@@ -1,4 +1,4 @@
-"""What stage_hook.py puts before MXNet's readers and writers; test_saving.py has the real MXNet."""
+"""hook.py's wrappers of MXNet's readers and writers; test_saving.py has the real MXNet."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ ASKED = list[tuple[str, Any, int]]
 
 
 class Library:
-    """MXNet's C library, as far as it reads and writes. code: what it answers when it writes."""
+    """The functions of MXNet's C library that read and write. code: what those that write return."""
 
     def __init__(self, code: int = 0) -> None:
         self.called: list[Any] = []
@@ -29,7 +29,7 @@ class Library:
         return self.code
 
     def MXRecordIOWriterCreate(self, uri: Any, handle: Any) -> int:  # noqa: N802 - its name
-        handle._obj.value = 77  # the same for each, as memory that was freed is used again
+        handle._obj.value = 77  # the same for each, because freed memory is reused
         Path(uri.value.decode()).write_text("records")
         return 0
 
@@ -38,7 +38,7 @@ class Library:
         return self.code
 
     def MXGetLastError(self) -> bytes:  # noqa: N802 - its name
-        return b"MXNet's own words"
+        return b"MXNet's own message"
 
     def MXRecordIOReaderCreate(self, uri: Any, *_: object) -> int:  # noqa: N802 - its name
         self.called.append(getattr(uri, "value", uri))
@@ -68,7 +68,7 @@ def create(library: Any, **settings: str) -> None:
     library.MXDataIterCreateIter(None, ctypes.c_uint(len(names)), strings(*names), strings(*values), None)
 
 
-def test_a_reader_gets_its_part(asked: ASKED) -> None:
+def test_a_reader_reads_its_part(asked: ASKED) -> None:
     library = Library()
     hook.install(library)
     create(library, path_imgrec="s3://b/train/", num_parts="3", part_index="1", mean_img="mean.bin")
@@ -89,7 +89,7 @@ def test_a_reader_gets_its_part(asked: ASKED) -> None:
         ({"path_imgrec": "a.rec", "num_parts": "2"}, []),
     ],
 )
-def test_what_is_asked_for(asked: ASKED, settings: dict[str, str], wanted: ASKED) -> None:
+def test_orders_of_readers(asked: ASKED, settings: dict[str, str], wanted: ASKED) -> None:
     library = Library()
     hook.install(library)
     create(library, **settings)
@@ -105,7 +105,7 @@ def test_records_by_name(asked: ASKED) -> None:
     assert len(asked) == 2
 
 
-def test_another_file_is_opened_as_it_is(asked: ASKED, tmp_path: Path) -> None:
+def test_other_files_are_opened_normally(asked: ASKED, tmp_path: Path) -> None:
     (tmp_path / "a.idx").write_text("0\t0\n")
     with hook.make_open(is_data=True)(str(tmp_path / "a.idx")) as stream:
         assert stream.read() == "0\t0\n"
@@ -118,12 +118,12 @@ URL = "s3://b/net-symbol.json"
 
 
 class MXNetError(Exception):
-    """As mxnet.base has it."""
+    """Like that of mxnet.base."""
 
 
 @pytest.fixture
 def uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What is uploaded, by URL; the files are written below tmp_path / "drafts"."""
+    """The uploaded contents by URL; files are written below tmp_path / "drafts"."""
     objects: dict[str, str] = {}
     drafts = tmp_path / "drafts"
     drafts.mkdir()
@@ -143,7 +143,7 @@ def left(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "drafts").iterdir())
 
 
-def test_a_file_is_uploaded_once_it_is_written(uploaded: dict[str, str], tmp_path: Path) -> None:
+def test_a_written_file_is_uploaded(uploaded: dict[str, str], tmp_path: Path) -> None:
     library = Library()
     hook.install(library)
     name = ctypes.c_char_p(str(tmp_path / "plain").encode())
@@ -153,10 +153,10 @@ def test_a_file_is_uploaded_once_it_is_written(uploaded: dict[str, str], tmp_pat
     assert uploaded == {URL: "a symbol"}
 
 
-def test_what_mxnet_cannot_write_is_not_uploaded(uploaded: dict[str, str], tmp_path: Path) -> None:
+def test_a_file_that_mxnet_cannot_write_is_not_uploaded(uploaded: dict[str, str], tmp_path: Path) -> None:
     library = Library(code=-1)
     hook.install(library)
-    with pytest.raises(MXNetError, match=f"{URL} was not saved: MXNet's own words"):
+    with pytest.raises(MXNetError, match=f"{URL} was not saved: MXNet's own message"):
         library.MXSymbolSaveToFile(None, ctypes.c_char_p(URL.encode()))
     assert (uploaded, left(tmp_path)) == ({}, [])
 
@@ -178,9 +178,7 @@ def test_records_are_uploaded_when_their_writer_is_closed(uploaded: dict[str, st
     assert (library.freed, left(tmp_path)) == ([77, 77], [])
 
 
-def test_a_process_that_was_forked_does_not_upload_its_parents_files(
-    uploaded: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_does_not_upload_its_parents_files(uploaded: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     library = Library()
     hook.install(library)
     handle = write_records(library)
@@ -195,15 +193,13 @@ def test_a_process_that_was_forked_does_not_upload_its_parents_files(
     assert set(uploaded) == {"s3://b/a.rec", "s3://b/states"}
 
 
-def test_what_a_program_has_not_closed_is_uploaded_at_its_end(
-    uploaded: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unclosed_files_are_uploaded_at_the_end(uploaded: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     library = Library()
     hook.install(library)
     handle = write_records(library)
     monkeypatch.setattr(sys, "last_type", ValueError, raising=False)
     hook._finish()
-    assert uploaded == {}  # the program failed: its file is not complete
+    assert uploaded == {}  # the program failed: its file is incomplete
     monkeypatch.delattr(sys, "last_type")
     hook._finish()
     assert uploaded == {"s3://b/a.rec": "records"}
@@ -220,7 +216,7 @@ def test_pythons_files_are_uploaded_when_they_are_closed(uploaded: dict[str, str
     assert uploaded == {"s3://b/states": "content"}
     with pytest.raises(ZeroDivisionError), open_("s3://b/half", "w") as stream:
         stream.write(str(1 // 0))
-    with pytest.raises(ValueError, match='mode "a": an object of S3 is read, or written as a whole'):
+    with pytest.raises(ValueError, match='mode "a": an object of S3 can only be read, or written as a whole'):
         open_("s3://b/states", "a")
     assert (list(uploaded), left(tmp_path)) == (["s3://b/states"], [])
 
@@ -236,13 +232,13 @@ def test_pythons_files_are_uploaded_when_they_are_closed(uploaded: dict[str, str
         ("s3://b/d2/a.rec", False),
     ],
 )
-def test_what_is_asked_for_anew_after_a_write(uri: str, covers: bool) -> None:  # noqa: FBT001 - a column of the table
+def test_covers(uri: str, covers: bool) -> None:  # noqa: FBT001 - a column of the table
     assert hook.covers(uri, "s3://b/d/a.rec") == covers
 
 
 @pytest.mark.parametrize("role", ["worker", None])
-def test_it_is_loaded_when_mxnet_is_imported(tmp_path: Path, role: str | None) -> None:
-    """By bootstrap's _cluster_compat, in a worker of a distributed job and in one that has no others."""
+def test_the_import_of_mxnet_loads_the_hook(tmp_path: Path, role: str | None) -> None:
+    """By bootstrap's _cluster_compat, in a worker of a distributed job and in the only worker of a job."""
     files = {
         "numpy.py": "",
         "mxnet/__init__.py": "print('mxnet'); from . import base, kvstore",

@@ -1,4 +1,4 @@
-"""What of a row of shards a worker reads: compared with dmlc's own rule, step by step, over real records."""
+"""The shards that a worker reads, compared with dmlc's own rule, step by step, on real records."""
 
 import random
 import struct
@@ -15,7 +15,7 @@ from train.node.staging.plan import Kept
 
 
 class DmlcReader:
-    """dmlc-core's InputSplitBase for RecordIO: ResetPartition and what it then reads, with the shards it opens."""
+    """dmlc-core's InputSplitBase for RecordIO: ResetPartition, the records it then reads, and the shards it opens."""
 
     def __init__(self, shards: list[bytes]) -> None:
         self.shards = shards
@@ -57,7 +57,7 @@ class DmlcReader:
     shards=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=8), min_size=1, max_size=9),
     count=st.sampled_from([1, 2, 3, 5, 16]),
 )
-def test_exactly_the_shards_that_a_part_opens(shards: list[list[int]], count: int) -> None:
+def test_shards_that_a_part_opens(shards: list[list[int]], count: int) -> None:
     numbers = iter(range(1000))
     content = [
         b"".join(encode_record(b"%d" % next(numbers) + MAGIC * (size % 3) + bytes(size)) for size in sizes)
@@ -119,30 +119,30 @@ def entries(*names: str, **sizes: int) -> list[Entry]:
         ([], [0], 1, []),
     ],
 )  # fmt: skip
-def test_what_will_probably_be_read(names: list[str], ranks: list[int], count: int, guessed: list[str]) -> None:
+def test_guess(names: list[str], ranks: list[int], count: int, guessed: list[str]) -> None:
     found = plan.guess("s3://b/d/", entries(*names), ranks, count)
     assert [entry.url.removeprefix("s3://b/d/") for entry in found] == guessed
 
 
-def test_large_files_that_are_no_records_are_not_guessed() -> None:
+def test_guess_ignores_large_other_files() -> None:
     found = plan.guess("s3://b/d/", entries("a.bin", "train/0.rec", "test/1.rec", a=1 << 30), [0], 1)
     assert [entry.url.removeprefix("s3://b/d/") for entry in found] == ["train/0.rec", "test/1.rec"]
 
 
-def test_what_was_not_used_for_longest_goes_first() -> None:
+def test_the_least_recently_used_is_evicted() -> None:
     kept = [Kept(3.0, 10, "new", False), Kept(1.0, 10, "old", False), Kept(2.0, 10, "used", True)]  # noqa: FBT003
-    assert plan.choose_leaving(kept, 10, 40) == []
-    assert plan.choose_leaving(kept, 11, 40) == ["old"]
-    assert plan.choose_leaving(kept, 30, 40) == ["old", "new"]
-    assert plan.choose_leaving(kept, 31, 40) is None
+    assert plan.choose_evicted(kept, 10, 40) == []
+    assert plan.choose_evicted(kept, 11, 40) == ["old"]
+    assert plan.choose_evicted(kept, 30, 40) == ["old", "new"]
+    assert plan.choose_evicted(kept, 31, 40) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_goes_is_enough_and_not_in_use(seed: int) -> None:
+def test_evicted_objects_suffice_and_are_unused(seed: int) -> None:
     draw = random.Random(seed)
     kept = [Kept(draw.random(), draw.randrange(100), str(number), draw.random() < 0.3) for number in range(10)]
     needed, most = draw.randrange(300), draw.randrange(100, 600)
-    leaving = plan.choose_leaving(kept, needed, most)
+    leaving = plan.choose_evicted(kept, needed, most)
     stay = [item for item in kept if leaving is None or item[2] not in leaving]
     if leaving is None:
         assert sum(size for _, size, _, used in kept if used) + needed > most

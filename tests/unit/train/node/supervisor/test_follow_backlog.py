@@ -1,4 +1,4 @@
-"""jobs.py follow: a reader that is far behind, lines that are long, and half a line that a full disk has taken back."""
+"""jobs.py follow: slow readers, long lines, and half a line that is removed after a full disk."""
 
 import json
 import time
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from job_host import JobHost, job_host, job_id
+from waits import until
 
 __all__ = ["job_host"]
 
@@ -20,14 +21,13 @@ def test_a_reader_that_is_slow_gets_every_line(job_host: JobHost, words: tuple[s
     assert job_host.run(order)[0]["state"] == "done"
     with job_host.asking("follow", job_id(1), "0", *words) as follower:
         time.sleep(0.5)  # the log has been read by then, as far as there is room for it
-        assert follower.stdout is not None
         messages = [json.loads(line) for line in follower.stdout]
     lines = [message["line"].split()[0] for message in messages if "line" in message]
     assert lines == [str(number) for number in range(1, LINES + 1)]
     assert messages[-1]["result"]["state"] == "done"
 
 
-def test_a_line_may_be_longer_than_what_is_read_at_once(job_host: JobHost) -> None:
+def test_a_line_may_be_longer_than_one_read(job_host: JobHost) -> None:
     program = "head -c 60000 /dev/zero | tr '\\0' '\\1'; echo; echo end"  # \\u0001 in JSON
     result, log = job_host.run(job_host.order("/bin/bash", "-c", program, workers=1, servers=0))
     assert result["state"] == "done"
@@ -40,13 +40,12 @@ def read_bytes(pid: int) -> int:
     return int(line.removeprefix("rchar: "))
 
 
-def test_half_a_line_that_is_taken_back_is_forgotten(job_host: JobHost) -> None:
+def test_half_a_line_that_is_removed_is_forgotten(job_host: JobHost) -> None:
     program = "echo begun; until [ -e ~/go ]; do sleep 0.05; done; echo end"
     order = job_host.order("/bin/bash", "-c", program, workers=1, servers=0)
     assert job_host.ask("submit", order=order)[0]["state"] == "starting"
-    job_host.wait_for('"line": "begun"')  # after which the log stays as it is
+    job_host.wait_for('"line": "begun"')  # after that the log does not change
     with job_host.asking("follow", order["job"], "0") as follower:
-        assert follower.stdout is not None
         messages = []
         while not any("line" in message for message in messages):
             messages.append(json.loads(follower.stdout.readline()))
@@ -56,10 +55,7 @@ def test_half_a_line_that_is_taken_back_is_forgotten(job_host: JobHost) -> None:
             size = log.tell()
             log.write(half)
             log.flush()
-            deadline = time.monotonic() + 20
-            while read_bytes(follower.pid) < before + len(half):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            until(lambda: read_bytes(follower.pid) >= before + len(half))
             log.truncate(size)
         (job_host.home / "go").touch()
         messages += [json.loads(line) for line in follower.stdout]

@@ -1,4 +1,4 @@
-"""Jobs whose workers do not use their kv-store are warned of while they run and at their end, and others are not."""
+"""Warnings about workers that do not use their kv-store, while they run and at their end."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ SERVER, WORKER = LINES["mxnet==1.9.1"]
 EVENTS = "~/.cluster/jobs/$CLUSTER_JOB_ID/events"
 TRAINS = "Epoch[0] Batch [0-20]\tSpeed: 3280.25 samples/sec\taccuracy=0.647321"
 SEPARATE = "2 workers trained 2 separate models: the script did not use a dist kv-store. Pass --kv-store dist_sync"
-ALONE = "no worker connected to the servers, so each of the 2 workers was on its own: the script did not use a dist"
+ALONE = "no worker connected to the servers, so the 2 workers were independent: the script did not use a dist"
 SAYS = 'printf "%s\\n" "$LINES"; '
 
 
@@ -39,7 +39,7 @@ def warnings_in(log: list[dict[str, Any]]) -> list[list[str]]:
     return [event["warnings"] for event in log if "warnings" in event]
 
 
-def test_workers_that_train_without_a_kv_store_are_warned_of_while_they_run(job_host: JobHost) -> None:
+def test_a_warning_while_workers_train_without_a_kv_store(job_host: JobHost) -> None:
     worker = until('"warnings"', meanwhile=SAYS) + "echo warned; until [ -e ~/end ]; do sleep 0.05; done"
     (answer,) = job_host.ask("submit", order=order_of(job_host, worker, lines=(TRAINS,)))
     job_host.wait_for('"line": "warned"', count=2)
@@ -55,7 +55,7 @@ def test_workers_that_train_without_a_kv_store_are_warned_of_while_they_run(job_
     assert listed["warnings"] == log[said]["warnings"]
 
 
-def test_workers_that_make_no_kv_store_and_report_nothing_are_warned_of_at_the_end(job_host: JobHost) -> None:
+def test_a_warning_at_the_end_for_workers_without_a_kv_store(job_host: JobHost) -> None:
     result, log = job_host.run(order_of(job_host, RUNS + "echo my own words"))
     assert (result["state"], result["exit_code"]) == ("done", 0)
     ((said,),) = warnings_in(log)
@@ -63,7 +63,7 @@ def test_workers_that_make_no_kv_store_and_report_nothing_are_warned_of_at_the_e
     assert job_host.record()["warnings"] == [said]
 
 
-def test_workers_that_make_their_kv_store_late_are_not_warned_of(job_host: JobHost) -> None:
+def test_no_warning_for_a_late_kv_store(job_host: JobHost) -> None:
     """They prepare their data for a while, and a line of it looks like that of an epoch; then they are one job."""
     worker = f"echo Epoch data 3 of 7; {RUNS} {SAYS}"
     order = order_of(job_host, worker, lines=(*WORKER, TRAINS))
@@ -96,19 +96,15 @@ def test_a_warning_is_withdrawn_when_the_workers_dismiss_the_servers(job_host: J
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        {"workers": 1, "env_worker": {"LINES": TRAINS}},
-        {"workers": 1, "servers": 0, "kv_store": "local"},
-    ],
+    "more", [{"workers": 1, "env_worker": {"LINES": TRAINS}}, {"workers": 1, "servers": 0, "kv_store": "local"}]
 )
-def test_jobs_that_have_no_model_to_share_are_not_warned_of(job_host: JobHost, more: dict[str, Any]) -> None:
+def test_no_warning_for_one_worker(job_host: JobHost, more: dict[str, Any]) -> None:
     result, log = job_host.run(order_of(job_host, f"{SAYS} {RUNS}", lines=(TRAINS,), **more))
     assert result["state"] == "done"
     assert warnings_in(log) == []
 
 
-def test_a_job_that_fails_before_it_trains_is_not_warned_of(job_host: JobHost) -> None:
+def test_no_warning_for_a_job_that_fails_before_it_trains(job_host: JobHost) -> None:
     result, log = job_host.run(order_of(job_host, f"{RUNS} exit 3"))
     assert result["exit_code"] == 3
     assert warnings_in(log) == []
@@ -130,7 +126,7 @@ def test_a_job_that_fails_before_it_trains_is_not_warned_of(job_host: JobHost) -
         ("epochal 1 2.5", False),
     ],
 )
-def test_progress_of_training_is_told_from_preparation(line: str, *, expected: bool) -> None:
+def test_training_progress_is_distinguished_from_preparation(line: str, *, expected: bool) -> None:
     assert kv_store.is_progress(line) is expected
 
 
@@ -142,7 +138,7 @@ def test_progress_of_training_is_told_from_preparation(line: str, *, expected: b
         (["bash", "-c", "cd a && python x.py --kv_store 'device'"], "Pass --kv_store dist_async instead of device"),
         (
             ["python", "x.py", "--kv-store", "dist_async"],
-            "It got --kv-store dist_async, and has to pass that on to mx.kv.create, to Module.fit or to gluon.Trainer",
+            "It got --kv-store dist_async, and must pass that to mx.kv.create, to Module.fit or to gluon.Trainer",
         ),
         (["python", "gluon.py", "--epochs", "3"], "Pass --kvstore dist_async"),
         (["bash", "-c", "exec python gluon.py"], "Pass --kvstore dist_async"),
@@ -150,7 +146,7 @@ def test_progress_of_training_is_told_from_preparation(line: str, *, expected: b
         (["./program"], "Pass --kv-store dist_async (some scripts call it --kvstore)"),
     ],
 )
-def test_the_option_is_the_scripts_own(tmp_path: Path, command: list[str], advice: str) -> None:
+def test_the_advice_uses_the_scripts_own_option(tmp_path: Path, command: list[str], advice: str) -> None:
     (tmp_path / "gluon.py").write_text("parser.add_argument('--kvstore', default='device')\n")
     order = make_order(workers=3, kv_store="dist_async", command=tuple(command), cwd=str(tmp_path))
     said = kv_store.render_unused(order, has_trained=True)
@@ -166,5 +162,5 @@ def test_the_option_is_the_scripts_own(tmp_path: Path, command: list[str], advic
         ({"env": {}, "env_worker": {"PS_VERBOSE": "0"}}, False),
     ],
 )
-def test_a_kv_store_is_not_missed_where_the_user_has_silenced_it(order: dict[str, Any], *, expected: bool) -> None:
+def test_no_warning_where_the_user_sets_ps_verbose(order: dict[str, Any], *, expected: bool) -> None:
     assert kv_store.is_reported(make_order(**order)) is expected

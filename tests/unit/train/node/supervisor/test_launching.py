@@ -34,11 +34,11 @@ def make_processes(**more: Any) -> Processes:
         ({"servers": 0, "workers": 1, "hostfile": ()}, ["worker on node-0"]),
     ],
 )
-def test_it_is_known_where_launch_py_starts_what(more: dict[str, Any], missing: list[str]) -> None:
+def test_missing_processes_are_where_launch_py_starts_them(more: dict[str, Any], missing: list[str]) -> None:
     assert make_processes(**more).missing() == missing
 
 
-def test_blocked_ports_are_told_by_what_listens_there() -> None:
+def test_blocked_ports_are_named_by_the_process_that_listens() -> None:
     known = make_processes()
     server, worker = known.add("server", "10.0.0.4"), known.add("worker", "10.0.0.5")
     server.bound, worker.bound = ("10.0.0.4", 40000), ("10.0.0.5", 50000)
@@ -46,7 +46,7 @@ def test_blocked_ports_are_told_by_what_listens_there() -> None:
     assert known.describe_blocked() == "node-1 cannot reach port 40000 of the server on node-0"
 
 
-def test_launch_pys_ssh_command_is_understood() -> None:
+def test_launch_pys_ssh_command_is_parsed() -> None:
     program = "export OMP_NUM_THREADS=1; export DMLC_ROLE=worker; export DMLC_PS_ROOT_PORT=9091; cd /x/; run it"
     assert ssh_proxy.parse_arguments(["-o", "StrictHostKeyChecking=no", "10.0.0.5", "-p", "22", program]) == (
         "10.0.0.5",

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
+import waits
 from job_channels import make_order
 from job_host import JobHost, job_host, job_id, lines_of
 from train.node import jobs
@@ -25,7 +25,7 @@ from train.node.programs import CODE_DIR
 
 
 def alone(host: JobHost, program: str, job: str = job_id(1), **more: Any) -> dict[str, Any]:
-    """An order for a job of one worker, which is quickest."""
+    """An order for a job of one worker, the fastest kind."""
     return host.order("/bin/sh", "-c", program, job=job, workers=1, servers=0, **more)
 
 
@@ -34,11 +34,11 @@ def test_no_job_has_ever_run(job_host: JobHost) -> None:
     assert job_host.ask("stop", "x") == job_host.ask("follow", "x", "0") == [{"error": "there is no job x"}]
     assert job_host.ask("follow", "../../etc", "0") == [{"error": "there is no job ../../etc"}]
     (answer,) = job_host.ask("submit", order=alone(job_host, "true", job="../x"))
-    assert answer["error"].startswith("the order cannot be understood: ")
+    assert answer["error"].startswith("invalid order: ")
     assert "$.job" in answer["error"]
 
 
-def test_one_who_came_for_an_order_and_gets_none_makes_no_job(job_host: JobHost) -> None:
+def test_without_an_order_there_is_no_job(job_host: JobHost) -> None:
     assert job_host.ask("submit", "--follow") == []
     assert job_host.ask("list") == [{"jobs": []}]
 
@@ -46,18 +46,20 @@ def test_one_who_came_for_an_order_and_gets_none_makes_no_job(job_host: JobHost)
 @pytest.mark.parametrize(
     ("command", "why"),
     [
-        (("no-such-program", "x"), "no-such-program: there is no such program on the nodes ("),
-        (("./gone.sh",), "./gone.sh: there is no such file on the nodes ("),
-        (("./plain.sh",), "./plain.sh: not an executable file (chmod +x ./plain.sh)"),
-        (("python3", "gone.py"), "gone.py: there is no such file on the nodes ("),
-        (("python3", "-u", "gone.py"), "gone.py: there is no such file on the nodes ("),
+        (("no-such-program", "x"), "no-such-program: no such program on the nodes ("),
+        (("./gone.sh",), "./gone.sh: no such file on the nodes ("),
+        (("./plain.sh",), "./plain.sh: not executable (chmod +x ./plain.sh)"),
+        (("python3", "gone.py"), "gone.py: no such file on the nodes ("),
+        (("python3", "-u", "gone.py"), "gone.py: no such file on the nodes ("),
         (("python3", "there.py"), ""),
         (("python3", "-W", "ignore.py"), ""),
         (("python3", "-m", "json.tool"), ""),
         (("sh", "-c", "no-such-program"), ""),
     ],
 )
-def test_what_cannot_run_makes_no_job(job_host: JobHost, tmp_path: Path, command: tuple[str, ...], why: str) -> None:
+def test_a_command_that_cannot_run_makes_no_job(
+    job_host: JobHost, tmp_path: Path, command: tuple[str, ...], why: str
+) -> None:
     (tmp_path / "plain.sh").touch()
     (tmp_path / "there.py").touch()
     more: dict[str, Any] = {"job": job_id(1), "workers": 1, "servers": 0, "cwd": str(tmp_path)}
@@ -83,11 +85,11 @@ def test_a_job_of_one_worker_and_its_record(job_host: JobHost) -> None:
     assert [(role["role"], role["rank"], role["exit_code"]) for role in listed["roles"]] == [("worker", 0, 3)]
     assert (job_host.folder() / "ranks" / "worker-0.log").read_text() == lines_of(log)[0] + "\n"
     assert sorted(path.name for path in job_host.folder().iterdir() if path.suffix != ".err") == [
-        *("events", "lock", "output", "ranks", "record.json", "starting"),
+        *("events", "lock", "output", "ranks", "record.json", "starting")
     ]
 
 
-def test_one_job_at_a_time_and_the_others_in_their_order(job_host: JobHost) -> None:
+def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: JobHost) -> None:
     assert job_host.ask("submit", order=alone(job_host, "sleep 100")) == [{"job": job_id(1), "state": "starting"}]
     (refused,) = job_host.ask("submit", order=alone(job_host, "true", job=job_id(2)))
     assert (refused["refused"]["id"], refused["refused"]["name"]) == (job_id(1), "name")
@@ -111,19 +113,16 @@ def test_one_job_at_a_time_and_the_others_in_their_order(job_host: JobHost) -> N
     assert stopped["already"]
 
 
-def test_a_log_can_be_read_on_from_any_line_and_by_several(job_host: JobHost) -> None:
+def test_several_readers_can_read_a_log_from_any_line(job_host: JobHost) -> None:
     order = alone(job_host, "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; sleep 0.5; echo end")
     with job_host.asking("submit", "--follow", order=order) as first:
-        assert first.stdout is not None
         assert json.loads(first.stdout.readline())["job"] == job_id(1)
         with job_host.asking("follow", job_id(1), "0") as second:
-            assert second.stdout is not None
             some = [second.stdout.readline() for _ in range(1000)]
             second.kill()
         read = [line for line in some if '"alive"' not in line]
         offset = sum(len(line.encode()) for line in read)
         with job_host.asking("follow", job_id(1), str(offset)) as third:
-            assert third.stdout is not None
             rest = [line for line in third.stdout if '"alive"' not in line]
         whole = [line for line in first.stdout if '"alive"' not in line]
     assert read + rest == whole
@@ -131,7 +130,7 @@ def test_a_log_can_be_read_on_from_any_line_and_by_several(job_host: JobHost) ->
     assert lines_of([json.loads(line) for line in whole]) == [*(f"line {i}" for i in range(3000)), "end"]
 
 
-def test_reading_what_there_is_does_not_wait(job_host: JobHost) -> None:
+def test_reading_without_waiting_ends_at_the_current_end(job_host: JobHost) -> None:
     job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
     job_host.wait_for('"line": "here"')
     log = job_host.ask("follow", job_id(1), "0", "--no-wait")
@@ -143,57 +142,43 @@ def test_reading_what_there_is_does_not_wait(job_host: JobHost) -> None:
     assert "result" in job_host.ask("follow", job_id(1), "0", "--no-wait")[-1]
 
 
-def test_a_job_runs_on_when_who_follows_it_is_gone(job_host: JobHost) -> None:
+def test_a_job_continues_without_its_follower(job_host: JobHost) -> None:
     with job_host.asking("submit", "--follow", order=alone(job_host, "sleep 1; echo end")) as client:
-        assert client.stdout is not None
         client.stdout.readline()
         os.kill(client.pid, signal.SIGKILL)
     assert lines_of(job_host.ask("follow", job_id(1), "0")) == ["end"]
     assert job_host.record()["state"] == "done"
 
 
-def test_a_follower_whose_reader_is_gone_ends(job_host: JobHost) -> None:
+def test_a_follower_without_a_reader_ends(job_host: JobHost) -> None:
     job_host.ask("submit", order=alone(job_host, "sleep 100"))
     with job_host.asking("follow", job_id(1), "0") as follower:
-        assert follower.stdout is not None
         follower.stdout.readline()
         follower.stdout.close()
         assert follower.wait(timeout=20) == 0
 
 
-def test_a_follower_shows_that_it_is_alive(job_host: JobHost) -> None:
+def test_a_follower_sends_keep_alives(job_host: JobHost) -> None:
     job_host.ask("submit", order=alone(job_host, "sleep 100"))
     with job_host.asking("follow", job_id(1), "0") as follower:
-        assert follower.stdout is not None
-        for line in follower.stdout:
-            if json.loads(line) == {"alive": True}:
-                break
-        else:
-            pytest.fail("it has ended")
+        assert any(json.loads(line) == {"alive": True} for line in follower.stdout)
 
 
 def test_a_supervisor_that_does_not_answer_is_killed(job_host: JobHost) -> None:
     job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
     job_host.wait_for('"line": "here"')
-    pid = job_host.record()["supervisor"]["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    program = "from train.node import jobs; jobs.STOP_TIMEOUT_S = 1.0; jobs.main()"
-    env = {**job_host.env(), "PYTHONPATH": CODE_DIR}
-    stop = [
-        job_host.python,
-        "-c",
-        f"import sys; sys.path.insert(0, {env['PYTHONPATH']!r}); {program}",
-        "stop",
-        job_id(1),
-    ]
-    done = subprocess.run(stop, env=env, capture_output=True, text=True, check=True)
+    os.kill(job_host.record()["supervisor"]["pid"], signal.SIGSTOP)
+    program = f"import sys; sys.path.insert(0, {CODE_DIR!r}); "
+    program += "from train.node import jobs; jobs.STOP_TIMEOUT_S = 1.0; jobs.main()"
+    stop = [job_host.python, "-c", program, "stop", job_id(1)]
+    done = subprocess.run(stop, env=job_host.env(), capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["result"]["error"] == "the supervisor on node-0 was killed"
     assert not job_host.processes()
 
 
 @contextmanager
-def stray(host: JobHost) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process of the job that nobody knows of."""
+def orphan(host: JobHost) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of the job that its supervisor does not know."""
     env = {**host.env(), "CLUSTER_JOB_ID": job_id(1)}
     with subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True) as process:
         try:
@@ -202,16 +187,16 @@ def stray(host: JobHost) -> Iterator["subprocess.Popen[bytes]"]:
             process.kill()
 
 
-def test_what_a_job_left_is_ended_by_another_stop(job_host: JobHost) -> None:
+def test_another_stop_ends_what_a_job_left(job_host: JobHost) -> None:
     job_host.refuse("127.0.0.2")
     result, _ = job_host.run(job_host.order(env={}))
     assert list(result["left"]) == ["node-1"]  # which nobody could search
-    with stray(job_host) as left:
+    with orphan(job_host) as left:
         (job_host.home / "refused").write_text("127.0.0.2\n127.0.0.1\n")  # the head needs no ssh to itself
         (answer,) = job_host.ask("stop", job_id(1))
         assert answer == {"result": result, "already": True}
         assert left.wait(timeout=10) == -signal.SIGTERM  # on this host, where it was not known of
-    with stray(job_host) as left:
+    with orphan(job_host) as left:
         (job_host.home / "refused").unlink()
         (answer,) = job_host.ask("stop", job_id(1))
         assert answer == {"result": {**result, "left": {}}, "already": True}
@@ -223,7 +208,7 @@ def test_what_a_job_left_is_ended_by_another_stop(job_host: JobHost) -> None:
     assert job_host.ask("stop", job_id(1)) == [answer]
 
 
-def test_nothing_is_left_where_no_instance_is(job_host: JobHost) -> None:
+def test_nothing_is_left_on_instances_that_have_ended(job_host: JobHost) -> None:
     job_host.refuse("127.0.0.2")
     result, _ = job_host.run(job_host.order(env={}))
     assert list(job_host.ask("stop", job_id(1), "i-7")[0]["result"]["left"]) == ["node-1"]
@@ -232,18 +217,18 @@ def test_nothing_is_left_where_no_instance_is(job_host: JobHost) -> None:
     assert job_host.record()["left"] == {}
 
 
-def test_two_that_end_what_a_job_left_do_it_one_after_the_other(job_host: JobHost) -> None:
+def test_of_two_stops_at_the_same_time_one_waits(job_host: JobHost) -> None:
     job_host.refuse("127.0.0.2")
     job_host.run(job_host.order(env={}))
     searched = job_host.home / "searched"
     (job_host.home / "ssh").write_text(f"#!/bin/sh\necho >>{searched}; sleep 1; echo '[]'\n")
     with job_host.asking("stop", job_id(1)) as first, job_host.asking("stop", job_id(1)) as second:
-        answers = [json.loads(process.stdout.read()) for process in (first, second) if process.stdout is not None]
+        answers = [json.loads(process.stdout.read()) for process in (first, second)]
     assert [answer["result"]["left"] for answer in answers] == [{}, {}]
     assert searched.read_text() == "\n"
 
 
-def test_a_supervisor_that_cannot_start_is_told_and_leaves_no_job(job_host: JobHost) -> None:
+def test_a_supervisor_that_cannot_start_is_an_error_and_leaves_no_job(job_host: JobHost) -> None:
     Path(job_host.python).write_text("#!/bin/sh\necho it cannot be >&2; exit 1\n")
     (answer,) = job_host.ask("submit", order=alone(job_host, "true"))
     assert answer == {"error": "the supervisor did not start: it cannot be"}
@@ -271,16 +256,12 @@ def test_a_job_gets_a_scope_of_systemd_where_there_is_one(job_host: JobHost, mon
     assert any(word.startswith("--setenv=HOME=") for word in words)
 
 
-def test_nothing_is_left_open_after_many_jobs(job_host: JobHost) -> None:
+def test_no_file_stays_open_after_many_jobs(job_host: JobHost) -> None:
     for number in range(3):
-        result, _ = job_host.run(alone(job_host, "true", job=job_id(number)))
-        assert result["state"] == "done"
+        assert job_host.run(alone(job_host, "true", job=job_id(number)))[0]["state"] == "done"
     locks = list(job_host.folder("x").parent.rglob("lock"))
     assert len(locks) == 4  # one for each, and that of all jobs
-    deadline = time.monotonic() + 20  # who has told the result ends a moment later
-    while held := [path for path in locks if is_open(path)]:
-        assert time.monotonic() < deadline, held
-        time.sleep(0.02)
+    waits.until(lambda: not any(map(is_open, locks)))  # a supervisor ends a moment after it sends the result
 
 
 def is_open(path: Path) -> bool:
@@ -308,7 +289,7 @@ def is_open(path: Path) -> bool:
     ],
     ids=lambda text: str(text[:30]),
 )
-def test_a_damaged_record_keeps_no_other_job_from_being_told_or_run(job_host: JobHost, damaged: bytes) -> None:
+def test_a_damaged_record_does_not_affect_other_jobs(job_host: JobHost, damaged: bytes) -> None:
     folder = job_host.folder("damaged")
     folder.mkdir(parents=True)
     (folder / "record.json").write_bytes(damaged)

@@ -1,4 +1,4 @@
-"""What the head does for a host that is not the cluster's: other paths, another user and port. In this process."""
+"""Hosts that are not nodes of the cluster: their own paths, user and port. In this process."""
 
 import time
 from typing import Any
@@ -44,33 +44,27 @@ ORDER = Order(
 )
 
 
-def told(book: Processes, role: str, host: str) -> RoleOrder:
+def order_for(book: Processes, role: str, host: str) -> RoleOrder:
     return book.order_of(book.add(role, host), {})
 
 
-def test_its_processes_get_its_paths_and_the_jobs_keys() -> None:
+def test_processes_get_the_hosts_paths_and_the_jobs_credentials() -> None:
     book = Processes(ORDER)
-    there, here = told(book, "worker", "10.9.0.1"), told(book, "worker", "10.0.0.4")
-    assert there.host == "lab"
-    assert there.address == "10.9.0.1"
+    there, here = order_for(book, "worker", "10.9.0.1"), order_for(book, "worker", "10.0.0.4")
+    assert (there.host, there.address, there.cwd) == ("lab", "10.9.0.1", "/home/alice/run")
     assert there.commands == (("/home/alice/e/bin/python", "a.py"),)
-    assert there.cwd == "/home/alice/run"
-    assert there.env["PATH"] == "/home/alice/e/bin:/usr/bin"
-    assert there.env["AWS_SECRET_ACCESS_KEY"] == "x"
-    assert there.env["CLUSTER_JOB_NAME"] == "mine"
-    assert "CLUSTER_DATA_CREDENTIALS" not in there.env  # there is no instance profile of the cluster's
-    assert here.commands == (ORDER.command,)
-    assert here.cwd == "/run"
-    assert here.env["PATH"] == "/e/bin:/usr/bin"
-    assert here.env["CLUSTER_DATA_CREDENTIALS"] == "instance"
-    sync, make = told(book, "setup", "10.9.0.1").commands
+    wanted = {"PATH": "/home/alice/e/bin:/usr/bin", "AWS_SECRET_ACCESS_KEY": "x", "CLUSTER_JOB_NAME": "mine"}
+    assert there.env == wanted  # without CLUSTER_DATA_CREDENTIALS: the host has no instance profile
+    assert (here.commands, here.cwd) == ((ORDER.command,), "/run")
+    assert here.env == {**wanted, "PATH": "/e/bin:/usr/bin", "CLUSTER_DATA_CREDENTIALS": "instance"}
+    sync, make = order_for(book, "setup", "10.9.0.1").commands
     assert sync[-2:] == ("/home/alice/t", "/home/alice/run")
     assert make[-2:] == ("/home/alice/run", "/home/alice/e/bin")
 
 
-def test_a_path_of_the_users_own_stays() -> None:
+def test_the_users_own_path_stays() -> None:
     book = Processes(replace(ORDER, env={"PATH": "/mine:/usr/bin"}))
-    assert told(book, "worker", "10.9.0.1").env["PATH"] == "/mine:/usr/bin"
+    assert order_for(book, "worker", "10.9.0.1").env["PATH"] == "/mine:/usr/bin"
 
 
 OURS = {"AWS_ACCESS_KEY_ID": "ASIAOURS", "AWS_SECRET_ACCESS_KEY": "ours", "AWS_SESSION_TOKEN": "ours", "MORE": "ours"}
@@ -92,7 +86,7 @@ OURS = {"AWS_ACCESS_KEY_ID": "ASIAOURS", "AWS_SECRET_ACCESS_KEY": "ours", "AWS_S
         ({"MORE": "mine"}, {**OURS, "MORE": "mine"}),
     ],
 )
-def test_whom_the_user_says_to_be_in_aws_the_process_is(own: dict[str, str], found: dict[str, str]) -> None:
+def test_the_users_aws_credentials_replace_the_jobs(own: dict[str, str], found: dict[str, str]) -> None:
     assert with_secrets(own, OURS) == found
 
 
@@ -108,23 +102,22 @@ def test_whom_the_user_says_to_be_in_aws_the_process_is(own: dict[str, str], fou
         ({}, {"server": "ASIAOURS", "worker": "ASIAOURS", "setup": "ASIAOURS"}),
     ],
 )
-def test_each_kind_of_process_has_the_keys_that_it_is_given(where: dict[str, Any], keys: dict[str, str]) -> None:
+def test_each_role_has_its_own_credentials(where: dict[str, Any], keys: dict[str, str]) -> None:
     book = Processes(replace(ORDER, **{"secrets": OURS, "env": {}, **where}))
-    found = {role: told(book, role, "10.0.0.4").env for role in ("server", "worker", "setup", "scheduler")}
+    found = {role: order_for(book, role, "10.0.0.4").env for role in ("server", "worker", "setup", "scheduler")}
     assert {role: env["AWS_ACCESS_KEY_ID"] for role, env in found.items() if "AWS_ACCESS_KEY_ID" in env} == keys
     assert {role for role, env in found.items() if "AWS_SESSION_TOKEN" in env} == {
         role for role, key in keys.items() if key == "ASIAOURS"
     }
 
 
-def test_data_is_fetched_with_the_users_keys_where_there_are_some() -> None:
+def test_staging_uses_the_users_keys_but_no_profile() -> None:
     staged = {"CLUSTER_DATA_CREDENTIALS": "instance"}
     assert "CLUSTER_DATA_CREDENTIALS" not in with_secrets({**staged, "AWS_ACCESS_KEY_ID": "AKIA"}, OURS)
-    # It knows no profile.
     assert with_secrets({**staged, "AWS_PROFILE": "other"}, OURS)["CLUSTER_DATA_CREDENTIALS"] == "instance"
 
 
-def test_ssh_goes_there_as_its_user_and_to_its_port() -> None:
+def test_ssh_uses_the_hosts_user_and_port() -> None:
     words = ssh_proxy.ssh_command(LAB)
     assert words[-1] == "alice@10.9.0.1"
     assert words[words.index("-p") + 1] == "2222"
@@ -135,7 +128,7 @@ def test_ssh_goes_there_as_its_user_and_to_its_port() -> None:
     assert node[node.index("-p") + 1] == "24"
 
 
-def test_launch_py_passes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_launch_py_has_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ubuntu")
     env = launching.environment(ORDER, "/tools")
     monkeypatch.setenv("CLUSTER_HOSTS", env["CLUSTER_HOSTS"])
@@ -143,12 +136,12 @@ def test_launch_py_passes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ssh_proxy.find_host("10.9.0.1") == replace(LAB, instance_id=None)
 
 
-def test_it_is_searched_with_its_own_python() -> None:
+def test_a_search_uses_the_hosts_own_python() -> None:
     found = recovery.Search("j", ["echo"], LAB, python="/e/bin/python")
     assert found.read(time.monotonic() + 10) == [(0, "could not be searched: no answer")]
     (words,) = found._words[1:]
     assert "exec /home/alice/e/bin/python -B -Es /home/alice/t/train/node role end j;" in words
 
 
-def test_the_record_has_what_a_recovery_needs() -> None:
+def test_the_record_has_the_hosts_for_a_recovery() -> None:
     assert job_folder.new_record(ORDER, 1.0).nodes == ORDER.hosts

@@ -1,73 +1,45 @@
-"""Of several ends that are heard of one after the other, the one that came first is named, and not what followed it."""
+"""Of several ends in succession the original one is named."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from fake_timers import Timers
 from job_channels import make_order
 from train.job.protocol import JobHost, Launcher
-from train.node.supervisor import event_loop, outcome
-from train.node.supervisor.event_loop import EventLoop
+from train.node.supervisor import outcome
 from train.node.supervisor.processes import JobProcess, Processes
 
 HOSTS = (JobHost(name="node-0", ip="10.0.0.4"), JobHost(name="node-1", ip="10.0.0.5"))
 LAUNCHER = 77
 
 
-class Timers:
-    """The event loop's, with a clock that goes when it is told to."""
-
-    after, cancel, has = EventLoop.after, EventLoop.cancel, EventLoop.has
-
-    def __init__(self) -> None:
-        self._timers: dict[str, object] = {}
-
-
 class Job:
-    """One with two workers and a scheduler on the head, which all run."""
+    """A job with two workers and a scheduler on the head, which all run."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> None:
-        self.now = 0.0
-        monkeypatch.setattr(event_loop.time, "monotonic", lambda: self.now)
-        order = make_order(
-            job="j",
-            python="p",
-            hosts=HOSTS,
-            workers=2,
-            servers=1,
-            launcher=launcher,
-            command=("./train",),
-            cwd="/",
-            env={},
-        )
+        self.timers = Timers(monkeypatch)
+        order = make_order(hosts=HOSTS, workers=2, servers=1, launcher=launcher)
         self.processes = Processes(order)
-        self.timers = Timers()
         self.outcome = outcome.Outcome(order, self.processes, self.timers, pytest.fail, pytest.fail)
         by = LAUNCHER if launcher == "ssh" else None
         self.launcher = self._add("launcher", "node-0", LAUNCHER, None)
         self.scheduler = self._add("scheduler", "node-0", 1, None)
         self.workers = [self._add("worker", host.name, 2, by) for host in HOSTS]
+        self.wait = self.timers.wait
 
     def _add(self, role: str, host: str, pid: int, by: int | None) -> JobProcess:
         made = self.processes.add(role, host)
         made.pid, made.by = pid, by
         return made
 
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-        for name, (due, callback) in sorted(self.timers._timers.items(), key=lambda item: item[1][0]):
-            if due <= self.now:
-                del self.timers._timers[name]
-                callback()
-
     def exits(self, worker: int, code: int) -> None:
         self.workers[worker].exit_code = code
         self.outcome.note_exit(self.workers[worker])
 
     def launcher_ends(self, code: int) -> None:
-        self.outcome.note_child_end(
-            "launch.py on node-0", SimpleNamespace(returncode=code, pid=LAUNCHER), is_launcher=True
-        )
+        child = SimpleNamespace(returncode=code, pid=LAUNCHER)
+        self.outcome.note_child_end("launch.py on node-0", child, is_launcher=True)
 
     @property
     def error(self) -> str | None:
@@ -79,32 +51,29 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job(monkeypatch, "ssh")
 
 
-def test_two_that_fail_at_the_same_time_are_counted(job: Job) -> None:
+def test_workers_that_fail_at_the_same_time_are_counted(job: Job) -> None:
     job.exits(1, 7)
     job.wait(outcome.GATHER_S / 2)
     assert job.error is None
     job.exits(0, 3)
     job.wait(0.0)
-    assert job.outcome.decided == (
-        "failed",
-        7,
-        "2 workers failed; first: worker on node-1 (process 2) ended with exit code 7",
-    )
+    error = "2 workers failed; first: worker on node-1 (process 2) ended with exit code 7"
+    assert job.outcome.decided == ("failed", 7, error)
 
 
-def test_one_that_fails_alone_is_named_after_a_moment(job: Job) -> None:
+def test_a_single_failure_is_named_after_a_moment(job: Job) -> None:
     job.exits(1, 7)
     job.wait(outcome.GATHER_S)
     assert job.outcome.decided == ("failed", 7, "worker on node-1 (process 2) ended with exit code 7")
 
 
-def test_a_launcher_that_was_killed_is_named_and_not_what_ended_with_it(job: Job) -> None:
+def test_a_killed_launcher_is_named_not_the_processes_that_end_with_it(job: Job) -> None:
     job.outcome.note_lost(job.workers[0])
     job.launcher_ends(-9)
     assert job.error == "launch.py on node-0 (process 77) was killed by signal 9"
 
 
-def test_a_launcher_that_failed_is_named_unless_the_reason_is_heard_of_a_moment_later(job: Job) -> None:
+def test_the_reason_for_a_failed_launcher_may_arrive_a_moment_later(job: Job) -> None:
     job.launcher_ends(1)
     job.wait(outcome.GATHER_S / 2)
     assert job.error is None
@@ -112,13 +81,13 @@ def test_a_launcher_that_failed_is_named_unless_the_reason_is_heard_of_a_moment_
     assert job.error == "scheduler on node-0 (process 1) was lost: the program on node-0 that led to it was killed"
 
 
-def test_without_another_reason_a_launcher_that_failed_is_the_reason(job: Job) -> None:
+def test_without_another_reason_a_failed_launcher_is_named(job: Job) -> None:
     job.launcher_ends(1)
     job.wait(outcome.GATHER_S)
     assert job.error == "launch.py on node-0 (process 77) ended with exit code 1"
 
 
-def test_what_mpirun_ends_because_of_another_is_not_named_before_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_mpiruns_processes_the_original_failure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(monkeypatch, "mpi")
     job.outcome.note_lost(job.workers[0])
     job.wait(1.0 / 2)
@@ -128,7 +97,7 @@ def test_what_mpirun_ends_because_of_another_is_not_named_before_that(monkeypatc
     assert job.error == "worker on node-1 was lost: ssh to it failed"
 
 
-def test_with_mpirun_too_one_that_is_lost_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_lost_process_of_mpirun_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(monkeypatch, "mpi")
     job.outcome.note_lost(job.workers[0])
     job.wait(1.0)
@@ -138,7 +107,7 @@ def test_with_mpirun_too_one_that_is_lost_alone_is_named(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("bound", "rank", "is_warned_of"), [(None, None, True), (("10.0.0.4", 5), None, False), (None, 0, False)]
 )
-def test_servers_that_nobody_dismisses_are_a_sign_of_workers_without_a_kv_store(
+def test_running_servers_at_the_end_mean_workers_without_a_kv_store(
     job: Job, monkeypatch: pytest.MonkeyPatch, *, bound: tuple[str, int] | None, rank: int | None, is_warned_of: bool
 ) -> None:
     warned: dict[str, str] = {}
@@ -151,10 +120,3 @@ def test_servers_that_nobody_dismisses_are_a_sign_of_workers_without_a_kv_store(
     job.wait(outcome.REAP_GRACE_S)
     assert job.outcome.decided == ("done", 0, None)
     assert list(warned) == ["kv-store"] * is_warned_of
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(3600, "1 h"), (5400, "90 min"), (172800, "2 d"), (90, "90 s"), (0.5, "0.5 s")]
-)
-def test_durations(seconds: float, words: str) -> None:
-    assert outcome.render_s(seconds) == words

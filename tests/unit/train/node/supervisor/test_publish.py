@@ -68,7 +68,7 @@ class Job:
         return list(self.copying._said)
 
 
-def test_the_record_at_the_start_and_everything_at_the_end(server: S3Server, folder: Path) -> None:
+def test_the_record_is_copied_first_and_the_rest_at_the_end(server: S3Server, folder: Path) -> None:
     job = Job(server.url)
     job.start()
     until(lambda: server.read(BUCKET))
@@ -85,7 +85,9 @@ def test_the_record_at_the_start_and_everything_at_the_end(server: S3Server, fol
     assert job.said == []
 
 
-def test_what_changes_meanwhile_is_copied_once(server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_are_copied_once_and_the_record_last(
+    server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(publish, "EVERY_S", 0.05)
     monkeypatch.setattr(publish, "REST", 0)
     put: list[str] = []
@@ -99,17 +101,16 @@ def test_what_changes_meanwhile_is_copied_once(server: S3Server, folder: Path, m
         stream.write('{"t": 2}\n')
     until(lambda: len(put) == 4)
     (folder / "ranks" / "worker@node-1.log").rename(folder / "ranks" / "worker-1.log")
+    (folder / "record.json").write_text('{"state": "done"}')
     assert job.copying.finish(60.0)
     names = [url.removeprefix("s3://results/runs/job-1/") for url in put]
     assert names[0] == "record.json"
     assert sorted(names[1:3]) == ["events", "ranks/worker-0.log"]
-    assert names[3:] == ["events", "ranks/worker-1.log"]
+    assert names[3:] == ["events", "ranks/worker-1.log", "record.json"]  # last: it says that the rest is there
     assert server.read(BUCKET)["runs/job-1/events"] == b'{"t": 1}\n{"t": 2}\n'
 
 
-def test_credentials_are_asked_for_before_every_round(
-    server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_round_gets_new_credentials(server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "EVERY_S", 0.01)
     asked: list[int] = []
     job = Job(server.url)
@@ -119,7 +120,7 @@ def test_credentials_are_asked_for_before_every_round(
     assert job.copying.finish(60.0)
 
 
-def test_a_problem_is_told_once_and_what_is_left_comes_later(
+def test_a_problem_is_reported_once_and_the_rest_copied_later(
     server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publish, "EVERY_S", 0.01)
@@ -144,7 +145,7 @@ def test_a_problem_is_told_once_and_what_is_left_comes_later(
     assert len(server.read("not-yet-there")) == 3
 
 
-def test_the_end_does_not_wait_longer_than_it_may(server: S3Server, folder: Path) -> None:
+def test_the_end_waits_only_for_its_timeout(server: S3Server, folder: Path) -> None:
     job, given = Job(server.url), threading.Event()
 
     def secrets() -> dict[str, str]:
@@ -154,12 +155,12 @@ def test_the_end_does_not_wait_longer_than_it_may(server: S3Server, folder: Path
     job.secrets = secrets
     job.start()
     assert not job.copying.finish(0.01)
-    assert job.said == ["the job's record and log in S3 are not complete: no time was left to write them"]
+    assert job.said == ["the job's record and log in S3 are incomplete: there was no time to write them"]
     given.set()
     job.copying._thread.join()
 
 
-def test_one_file_that_fails_leaves_the_others_alone(
+def test_one_failed_file_does_not_affect_the_others(
     server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rank in range(1, 20):
@@ -177,24 +178,3 @@ def test_one_file_that_fails_leaves_the_others_alone(
     assert not job.copying.finish(60.0)
     assert job.said == ["the job's log cannot be copied to S3: what nobody thought of"]
     assert len(server.read(BUCKET)) == 2 + 19
-
-
-def test_the_record_comes_after_what_it_tells_of(
-    server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put: list[str] = []
-    real = s3.Store.put_file
-    monkeypatch.setattr(s3.Store, "put_file", lambda *words: (real(*words), put.append(words[2]))[0])
-    job = Job(server.url)
-    job.start()
-    until(lambda: put)
-    (folder / "record.json").write_text('{"state": "done"}')
-    assert job.copying.finish(60.0)
-    assert put[0] == put[-1] == "s3://results/runs/job-1/record.json"
-
-
-def test_a_job_that_never_began_is_published_at_its_end(server: S3Server, folder: Path) -> None:
-    job = Job(server.url)
-    job.start()
-    assert job.copying.finish(60.0)
-    assert len(server.read(BUCKET)) == 3

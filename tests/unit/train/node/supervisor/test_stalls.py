@@ -1,4 +1,4 @@
-"""When a job counts as one that hangs, what is told of it, and when it is ended."""
+"""When a job counts as hanging, what the user is told, and when the job is ended."""
 
 import os
 import signal
@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bootstrap.node import process_tree
+from fake_timers import Timers
 from job_channels import make_order
 from job_host import JobHost, job_host, lines_of
 from train.job.protocol import JobHost, Place
-from train.node.supervisor import event_loop, stalls
-from train.node.supervisor.event_loop import EventLoop
+from train.node.supervisor import stalls
 from train.node.supervisor.processes import Processes
 from train.node.wire import Command, Use
 
@@ -44,7 +44,7 @@ MIN = 60.0
         (None, 0, 4, 2),
     ],
 )
-def test_a_user_is_told_the_later_the_slower_the_job_and_the_less_is_found(
+def test_the_user_is_told_later_for_slow_jobs_and_unknown_causes(
     found: str | None, pace_s: float, limit_s: float | None, seconds: float
 ) -> None:
     assert stalls.patience_s(found, pace_s, limit_s) == seconds
@@ -68,7 +68,7 @@ def test_a_user_is_told_the_later_the_slower_the_job_and_the_less_is_found(
         (10 * MIN, 10 * MIN, "stopped", False, "end"),
     ],
 )
-def test_what_is_done_about_a_silence(
+def test_whether_to_wait_tell_or_end(
     quiet_s: float, limit_s: float | None, found: str | None, *, is_news: bool, what: str
 ) -> None:
     assert stalls.decide(quiet_s, 10.0, limit_s, found, is_news=is_news) == what
@@ -84,7 +84,7 @@ TIMES = st.floats(min_value=0, max_value=1e6)
     found=st.sampled_from(["stopped", "blocked", None]),
     is_news=st.booleans(),
 )
-def test_a_job_is_ended_if_and_only_if_the_user_wants_it_to(
+def test_only_a_limit_ends_a_job(
     quiet_s: float, pace_s: float, limit_s: float | None, found: str | None, *, is_news: bool
 ) -> None:
     what = stalls.decide(quiet_s, pace_s, limit_s, found, is_news=is_news)
@@ -99,17 +99,17 @@ def test_a_job_is_ended_if_and_only_if_the_user_wants_it_to(
 @pytest.mark.parametrize(
     ("seconds", "text"), [(6, "6 s"), (119.9, "119 s"), (180, "3 min"), (3600, "1 h 0 min"), (4805, "1 h 20 min")]
 )
-def test_a_length_of_time_is_told_in_round_numbers(seconds: float, text: str) -> None:
+def test_durations_are_round_numbers(seconds: float, text: str) -> None:
     assert stalls.render_time(seconds) == text
 
 
-# -- a job's hours, in no time ---------------------------------------------------------------------------------------
+# -- hours of a job, simulated ---------------------------------------------------------------------------------------
 
 ADDRESSES = {"node-0": "10.0.0.4", "node-1": "10.0.0.5", "node-2": "10.0.0.6"}
 
 
 class Connection:
-    """To a process's program, which answers at once."""
+    """A connection to a process's program, which answers at once."""
 
     is_open = True
 
@@ -125,46 +125,33 @@ class Connection:
             self._role.blocked = tuple(f"{ip}:{port}" for ip, port in command.reach if ip in lost)
 
 
-class Timers:
-    """The event loop's, with a clock that goes when it is told to."""
-
-    after, cancel, has = EventLoop.after, EventLoop.cancel, EventLoop.has
-
-    def __init__(self) -> None:
-        self._timers: dict[str, Any] = {}
-
-
 class Job:
-    """A scheduler on the head, and a worker and a server on each of two nodes, that all run and do nothing."""
+    """A scheduler on the head, a worker and a server on each of two nodes, which all run and do nothing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: float | str = "auto") -> None:
-        self.now, self.looks = 1000.0, 0
-        monkeypatch.setattr(event_loop.time, "monotonic", lambda: self.now)
+        self.timers, self.looks = Timers(monkeypatch), 0
         hosts = tuple(JobHost(name=name, ip=ip) for name, ip in ADDRESSES.items())
         order = make_order(hosts=hosts, workers=2, servers=2, stall_timeout=limit)
-        self.processes, self.timers = Processes(order), Timers()
+        self.processes = Processes(order)
         self.told: list[tuple[float, str]] = []
         self.ended: list[tuple[float, str]] = []
         self.lost: dict[str, list[str]] = {}
         self.stalls = stalls.Stalls(order, self.processes, self.timers, self.tell, self.end)
-        for role, host in [
-            ("scheduler", "node-0"),
-            *((r, h) for r in ("server", "worker") for h in ("node-1", "node-2")),
-        ]:
+        others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
+        for role, host in [("scheduler", "node-0"), *others]:
             made = self.processes.add(role, host)
             made.connection, made.pid = Connection(self, made), 100 + made.number
             made.rank = int(host[-1]) - 1 if role != "scheduler" else None
             made.bound = (ADDRESSES[host], 9091 if role == "scheduler" else 20000 + made.number)
         self.uses = {role.name: Use(cpu_s=0.0, bytes=0, stopped=()) for role in self.processes.all}
-        self.began = self.now
         self.stalls.start()
 
     def tell(self, text: str, seconds: float | None) -> None:
         assert (seconds is None) == ("again" in text)
-        self.told.append((self.now - self.began, text))
+        self.told.append((self.timers.now, text))
 
     def end(self, error: str) -> None:
-        self.ended.append((self.now - self.began, error))
+        self.ended.append((self.timers.now, error))
         self.timers.cancel("stalls")
 
     def worker(self, rank: int) -> Any:
@@ -175,19 +162,16 @@ class Job:
         self.uses[role.name] = replace(self.uses[role.name], stopped=stopped)
 
     def run(self, seconds: float, *, prints_every_s: float | None = None, cpu_share: float = 0.0) -> None:
-        """So much time passes, in which worker 0 prints so often, or uses so much of a processor."""
-        until, next_line = self.now + seconds, self.now
-        while self.now < until and not self.ended:
-            self.now += 0.5
+        """Let time pass, in which worker 0 prints so often, or uses so much of a CPU."""
+        until = next_line = self.timers.now
+        until += seconds
+        while self.timers.now < until and not self.ended:
             use = self.uses[self.worker(0).name]
             self.uses[self.worker(0).name] = replace(use, cpu_s=use.cpu_s + 0.5 * cpu_share)
-            if prints_every_s is not None and self.now >= next_line:
+            if prints_every_s is not None and self.timers.now + 0.5 >= next_line:
                 next_line += prints_every_s
                 self.stalls.hear_line(self.worker(0), "step")
-            for name, (due, callback) in list(self.timers._timers.items()):
-                if due <= self.now:
-                    del self.timers._timers[name]
-                    callback()
+            self.timers.wait(0.5)
 
 
 @pytest.fixture
@@ -200,18 +184,18 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     [{"prints_every_s": 1.0}, {"prints_every_s": 20 * MIN}, {"cpu_share": 0.01}, {"cpu_share": 0.005}],
     ids=["prints often", "prints every 20 min", "computes", "waits for S3"],
 )
-def test_a_job_that_prints_or_works_raises_no_alarm(job: Job, how: dict[str, float]) -> None:
+def test_an_active_job_raises_no_alarm(job: Job, how: dict[str, float]) -> None:
     job.run(3 * 3600, **how)
     assert (job.told, job.ended) == ([], [])
 
 
-def test_while_all_workers_print_nobody_looks_at_them(job: Job) -> None:
+def test_while_all_workers_print_hosts_are_not_asked(job: Job) -> None:
     job.worker(1).exit_code = 0
     job.run(600, prints_every_s=1.0)
     assert job.looks == 0
 
 
-def test_a_stopped_worker_is_told_soon_and_again_ever_more_seldom(job: Job) -> None:
+def test_a_stopped_worker_is_reported_soon_then_less_and_less_often(job: Job) -> None:
     job.run(60, prints_every_s=1.0)
     job.stop(job.worker(1))
     job.run(3600)
@@ -226,7 +210,7 @@ def test_a_stopped_worker_is_told_soon_and_again_ever_more_seldom(job: Job) -> N
     assert job.ended == []
 
 
-def test_a_stopped_process_is_told_though_others_go_on(job: Job) -> None:
+def test_a_stopped_process_is_reported_though_others_are_active(job: Job) -> None:
     job.stop(job.processes.of("scheduler")[0])
     job.run(60, prints_every_s=1.0)
     assert [text.partition(";")[0] for _, text in job.told] == [
@@ -234,7 +218,7 @@ def test_a_stopped_process_is_told_though_others_go_on(job: Job) -> None:
     ]
 
 
-def test_a_stopped_child_of_a_worker_is_told_with_its_command(job: Job) -> None:
+def test_a_stopped_child_of_a_worker_is_reported_with_its_command(job: Job) -> None:
     loader = (7, "python \x1b]0;x.py --loader " + "x" * 99)
     job.uses[job.worker(1).name].stopped = (loader, (8, "python"))
     job.run(60)
@@ -244,7 +228,7 @@ def test_a_stopped_child_of_a_worker_is_told_with_its_command(job: Job) -> None:
     assert "kill -CONT 7 8`" in text
 
 
-def test_a_job_that_goes_on_is_told_once(job: Job) -> None:
+def test_progress_after_a_stall_is_reported_once(job: Job) -> None:
     job.stop(job.worker(1))
     job.run(300)
     job.stop(job.worker(1), is_stopped=False)
@@ -254,13 +238,13 @@ def test_a_job_that_goes_on_is_told_once(job: Job) -> None:
     assert job.stalls._pace_s < 60  # the time in which it was stopped was not its own pace
 
 
-def test_a_process_that_a_worker_has_stopped_on_purpose_is_its_own_affair_while_that_works(job: Job) -> None:
+def test_a_stopped_child_of_an_active_worker_is_not_reported(job: Job) -> None:
     job.stop(job.worker(0))
     job.run(600, cpu_share=0.5)
     assert job.told == []
 
 
-def test_nodes_that_lost_each_other_are_told_after_a_minute(job: Job) -> None:
+def test_nodes_out_of_reach_are_reported_after_a_minute(job: Job) -> None:
     job.run(60, prints_every_s=1.0)
     job.lost = {"node-1": ["node-2"], "node-2": ["node-1"]}
     job.run(120)
@@ -272,17 +256,17 @@ def test_nodes_that_lost_each_other_are_told_after_a_minute(job: Job) -> None:
     )
 
 
-def test_nodes_that_are_back_are_not_told_as_lost(job: Job) -> None:
+def test_nodes_in_reach_again_are_not_reported(job: Job) -> None:
     job.lost = {"node-1": ["node-2"]}
     job.run(120)
     job.lost = {}
     job.run(3600)
     texts = [text for _, text in job.told]
     assert "node-1 cannot reach node-2" in texts[0]
-    assert texts[-1].endswith("none of its processes is stopped, and its nodes reach each other")
+    assert texts[-1].endswith("none of its processes is stopped, and its nodes can reach each other")
 
 
-def test_what_ps_lite_prints_is_no_progress(job: Job) -> None:
+def test_output_of_ps_lite_is_not_progress(job: Job) -> None:
     line = "[12:00:00] ../3rdparty/ps-lite/src/van.cc:310: Warning: resend"
     for _ in range(300):
         job.run(10)
@@ -292,7 +276,7 @@ def test_what_ps_lite_prints_is_no_progress(job: Job) -> None:
 
 
 @pytest.mark.parametrize("found", ["nothing", "stopped", "blocked"])
-def test_a_job_is_ended_when_the_users_time_is_up(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+def test_a_job_is_ended_at_the_users_limit(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
     job = Job(monkeypatch, 10 * MIN)
     if found == "stopped":
         job.stop(job.worker(0))
@@ -308,14 +292,14 @@ def test_a_job_is_ended_when_the_users_time_is_up(monkeypatch: pytest.MonkeyPatc
     assert job.told[0][0] <= 6 * MIN
 
 
-def test_where_nobody_is_to_look_nobody_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stall_timeout_none_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(monkeypatch, "none")
     job.stop(job.worker(0))
     job.run(3 * 3600)
     assert (job.looks, job.told, job.ended) == (0, [], [])
 
 
-def test_hosts_of_the_users_own_are_tried_at_ps_lites_ports_alone() -> None:
+def test_the_users_own_hosts_are_tried_only_at_ps_lites_ports() -> None:
     place = Place(user="me", port=22, python="/usr/bin/python3", code_dir="/c", cwd="/", command=())
     nodes = (JobHost(name="node-0", ip="10.0.0.4"), JobHost(name="node-1", ip="10.0.0.5"))
     known = Processes(make_order(hosts=(*nodes, JobHost(name="lab", ip="10.0.0.9", place=place))))
@@ -336,7 +320,7 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
         process.kill()
 
 
-def test_what_is_stopped_is_found_and_what_a_debugger_holds_is_not(sleeper: "subprocess.Popen[bytes]") -> None:
+def test_stopped_processes_are_found_but_not_those_of_a_debugger(sleeper: "subprocess.Popen[bytes]") -> None:
     def stopped() -> list[int]:
         return [pid for pid, _ in process_tree.describe_use()["stopped"]]
 
@@ -348,21 +332,19 @@ def test_what_is_stopped_is_found_and_what_a_debugger_holds_is_not(sleeper: "sub
     with subprocess.Popen(
         [sys.executable, "-c", attach, str(sleeper.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as debugger:
-        assert debugger.stdout is not None
         debugger.stdout.readline()
         held = sleeper.pid not in stopped()
         debugger.kill()
     assert held
 
 
-def test_what_processes_use_is_counted(sleeper: "subprocess.Popen[bytes]") -> None:
+def test_the_use_of_cpu_and_files_is_counted(sleeper: "subprocess.Popen[bytes]") -> None:
     del sleeper
     before = process_tree.describe_use()
     works = "import os\nwhile sum(os.times()[:2]) < 0.3: open('/dev/null', 'wb').write(bytes(100000))"
     with subprocess.Popen(
         [sys.executable, "-c", f"{works}\nprint(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         after = process_tree.describe_use()
         process.kill()
@@ -376,16 +358,16 @@ def test_what_processes_use_is_counted(sleeper: "subprocess.Popen[bytes]") -> No
 HANGS = {"WORKER": "echo here; sleep 100", "SERVER": "sleep 100"}
 
 
-def test_a_silent_job_is_ended_with_what_was_found(job_host: JobHost) -> None:
+def test_a_silent_job_is_ended_with_the_cause(job_host: JobHost) -> None:
     result, log = job_host.run(job_host.order(env=HANGS, stall_timeout=3))
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", 124, {})
-    found = "none of its processes is stopped, and its nodes reach each other"
+    found = "none of its processes is stopped, and its nodes can reach each other"
     assert result["error"] == f"no worker made progress for 3 s (stall_timeout): {found}"
     assert job_host.record()["stall"] is None
     assert lines_of(log, "worker").count("here") == 2
 
 
-def test_a_worker_that_computes_without_a_word_is_not_ended(job_host: JobHost) -> None:
+def test_a_silent_worker_that_computes_is_not_ended(job_host: JobHost) -> None:
     computes = "echo here; timeout 9 sh -c 'while :; do :; done'; echo computed"
     result, log = job_host.run(job_host.order(env={"WORKER": computes, "SERVER": "sleep 12"}, stall_timeout=3))
     assert (result["state"], result["error"]) == ("done", None)

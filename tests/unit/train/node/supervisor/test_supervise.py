@@ -1,16 +1,16 @@
-"""The supervisor on this machine: how jobs start and end, and what is told of it."""
+"""The supervisor on this machine: how jobs start and end, and what the user hears of it."""
 
 import json
 import os
 import re
 import signal
-import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import waits
 from bootstrap.node import process_tree
 from http_server import serve_http
 from job_host import JobHost, job_host, job_id, lines_of
@@ -36,14 +36,13 @@ if role == "server":
 
 
 def start_and_wait(host: JobHost, order: dict[str, Any]) -> None:
-    """Submit a job, and wait until both of its workers say that they are there."""
-    (answer,) = host.ask("submit", order=order)
-    assert answer == {"job": order["job"], "state": "starting"}
+    """Submit a job, and wait until both of its workers have printed "here"."""
+    assert host.ask("submit", order=order) == [{"job": order["job"], "state": "starting"}]
     host.wait_for('"line": "here"', count=2)
 
 
 def until(text: str, count: int = 1) -> str:
-    """A process's words for waiting until the job's log has a text in so many lines."""
+    """Shell words that wait until the job's log has a text in so many lines."""
     events = "~/.cluster/jobs/$CLUSTER_JOB_ID/events"
     return f"until [ $(grep -cF '{text}' {events}) -ge {count} ]; do sleep 0.05; done"
 
@@ -54,10 +53,10 @@ def stat_of(pid: int) -> list[str]:
 
 
 HERE = {"WORKER": "echo here; sleep 100"}
-RUNNING = until('"state": "running"')  # for workers that end well: without them nobody waits for who has yet to start
+RUNNING = until('"state": "running"')  # a worker that succeeds earlier ends a job that has not started
 
 
-def test_a_good_job_is_done_and_its_log_says_all_of_it(job_host: JobHost) -> None:
+def test_a_good_job_and_its_log(job_host: JobHost) -> None:
     env = {"WORKER": f"echo $CLUSTER_HOST; echo $0 >&2; {RUNNING}"}
     result, log = job_host.run(job_host.order(env=env))
     assert result == {"state": "done", "exit_code": 0, "error": None, "left": {}}
@@ -74,7 +73,7 @@ def test_a_good_job_is_done_and_its_log_says_all_of_it(job_host: JobHost) -> Non
     assert not (job_host.folder() / "socket").exists()
 
 
-def test_ranks_are_read_from_ps_lite_and_its_lines_swallowed(job_host: JobHost) -> None:
+def test_ranks_come_from_ps_lites_lines_which_are_hidden(job_host: JobHost) -> None:
     env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS}
     env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
     result, log = job_host.run(job_host.order(env=env, servers=2))
@@ -89,7 +88,7 @@ def test_ranks_are_read_from_ps_lite_and_its_lines_swallowed(job_host: JobHost) 
     assert said == "Check: src/van.cc\n[12:00:00] src/van.cc:1: Check failed: it is\n"
 
 
-def test_a_users_own_verbosity_swallows_nothing(job_host: JobHost) -> None:
+def test_with_the_users_own_verbosity_all_lines_are_shown(job_host: JobHost) -> None:
     env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS, "PS_VERBOSE": "1"}
     _, log = job_host.run(job_host.order(env={**env, **dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')}))
     assert any("is connected to others" in line for line in lines_of(log, "worker"))
@@ -105,6 +104,7 @@ EXIT, KILLED = r" \(process \d+\) ended with exit code ", r" \(process \d+\) was
         ({"WORKER": "test $CLUSTER_HOST = node-0 && sleep 100; exit 7"}, 7, f"^worker on node-1{EXIT}7$"),
         ({"WORKER": "sleep 100", "SERVER": "kill -9 $$"}, 137, f"^server on node-0{KILLED}"),
         ({"WORKER": "sleep 100", "SCHEDULER": "exit 9"}, 9, f"^scheduler on node-0{EXIT}9$"),
+        ({"WORKER": "sleep 100", "SERVER": "exit 0"}, 1, "^server on node-0 ended before the workers did$"),
     ],
 )
 def test_the_first_process_that_fails_ends_the_job(
@@ -115,71 +115,59 @@ def test_the_first_process_that_fails_ends_the_job(
     assert re.search(error, result["error"]), result["error"]
 
 
-def test_processes_that_fail_at_the_same_time_are_told_together(job_host: JobHost) -> None:
-    """At the same time to the supervisor, which hears of both when it goes on."""
+def test_processes_that_fail_at_the_same_time_are_reported_together(job_host: JobHost) -> None:
+    """At the same time to the supervisor, which is stopped meanwhile."""
     worker = "echo $PPID >~/$CLUSTER_HOST; echo here; until [ -e ~/go ]; do sleep 0.05; done; exit 7"
     start_and_wait(job_host, job_host.order(env={"WORKER": worker}))
     supervisor = job_host.record()["supervisor"]["pid"]
     os.kill(supervisor, signal.SIGSTOP)
-    deadline = time.monotonic() + 20
-    while stat_of(supervisor)[0] != "T":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    # What led to a worker takes leave of its role.py once it has passed on all that this had to tell.
-    programs = [int((job_host.home / f"node-{i}").read_text()) for i in range(2)]
-    guardians = [int(stat_of(pid)[1]) for pid in programs]
+    waits.until(lambda: stat_of(supervisor)[0] == "T")
+    # A reaper ends once ssh_proxy.py has passed on all that its role.py had to report.
+    reapers = [int(stat_of(int((job_host.home / f"node-{i}").read_text()))[1]) for i in range(2)]
     (job_host.home / "go").touch()
-    while any(Path(f"/proc/{pid}").exists() for pid in guardians):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    waits.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in reapers))
     os.kill(supervisor, signal.SIGCONT)
-    (*_, last) = job_host.ask("follow", job_id(1), "0")
-    assert (last["result"]["state"], last["result"]["exit_code"], last["result"]["left"]) == ("failed", 7, {})
-    assert re.search(f"^2 workers failed; first: worker on node-[01]{EXIT}7$", last["result"]["error"])
+    result = job_host.result()
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 7, {})
+    assert re.search(f"^2 workers failed; first: worker on node-[01]{EXIT}7$", result["error"])
 
 
-def test_a_server_that_fails_after_the_workers_end_is_told_and_no_more(job_host: JobHost) -> None:
+def test_a_server_that_fails_after_the_workers_is_only_reported(job_host: JobHost) -> None:
     env = {"WORKER": RUNNING, "SERVER": until('"exit": 0', 2) + "; exit 5", "SCHEDULER": until('"exit": 5')}
     result, log = job_host.run(job_host.order(env=env))
     assert (result["exit_code"], result["error"]) == (0, None)
-    assert any("ended with exit code 5, when all workers had done" in event.get("say", "") for event in log)
+    assert any("ended with exit code 5, after all workers had finished" in event.get("say", "") for event in log)
 
 
 @pytest.mark.parametrize(
     ("program", "is_below"),
-    [
-        ("node launch ", False),
-        ("node role$", False),
-        ("node role$", True),
-        ("node role launched $", False),
-        ("node role launched $", True),
-    ],
+    [("node role$", False), ("node role$", True), ("node role launched $", False), ("node role launched $", True)],
 )
 def test_a_program_that_is_killed_ends_the_job(job_host: JobHost, program: str, *, is_below: bool) -> None:
-    """is_below: of the two processes of role.py the one below its guardian."""
+    """is_below: of the two processes of role.py the one below its reaper."""
     start_and_wait(job_host, job_host.order(env=HERE))
     pid = job_host.pid_of(r"^\S*python\S* .*" + program.replace("$", " ?$"))
     if is_below:
         pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
     os.kill(pid, signal.SIGKILL)
-    (*_, last) = job_host.ask("follow", job_id(1), "0")
-    assert last["result"]["state"] == "failed"
-    assert last["result"]["exit_code"] in {1, 137}
-    assert "node-" in last["result"]["error"]
-    assert last["result"]["left"] == {}
+    result = job_host.result()
+    assert (result["state"], result["left"]) == ("failed", {})
+    assert result["exit_code"] in {1, 137}
+    assert "node-" in result["error"]
     assert not job_host.processes()
 
 
-def test_launch_py_is_named_when_it_is_killed_and_with_it_all_that_leads_to_nodes(job_host: JobHost) -> None:
+def test_launch_py_is_named_when_it_is_killed_with_all_its_ssh(job_host: JobHost) -> None:
     start_and_wait(job_host, job_host.order(env=HERE))
-    pid = job_host.pid_of("train/node launch")
+    pid = job_host.pid_of("train/node launch ")
     os.kill(pid, signal.SIGKILL)
-    (*_, last) = job_host.ask("follow", job_id(1), "0")
-    assert last["result"]["error"] == f"launch.py on node-0 (process {pid}) was killed by signal 9"
-    assert last["result"]["left"] == {}
+    result = job_host.result()
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 1, {})
+    assert result["error"] == f"launch.py on node-0 (process {pid}) was killed by signal 9"
+    assert not job_host.processes()
 
 
-def test_launch_py_stays_until_all_that_it_has_started_have_ended(job_host: JobHost) -> None:
+def test_launch_py_waits_for_all_processes(job_host: JobHost) -> None:
     """MXNet's own waits for the scheduler alone."""
     env = {"WORKER": "echo here; " + until('"exit": 0', 1), "SERVER": "echo here; " + until('"exit": 0', 3)}
     env["SCHEDULER"] = until('"line": "here"', 3)
@@ -190,19 +178,19 @@ def test_launch_py_stays_until_all_that_it_has_started_have_ended(job_host: JobH
     assert ended == ["scheduler", "worker", "worker", "server"]
 
 
-def test_workers_go_on_for_as_long_as_they_like_when_their_kv_stores_are_gone(job_host: JobHost) -> None:
-    """MXNet's stops servers and scheduler as soon as it is freed, be that at the end of the script or of a function."""
+def test_workers_may_continue_without_their_kv_stores(job_host: JobHost) -> None:
+    """MXNet stops servers and scheduler when a kv-store is freed, at the end of the script or of a function."""
     env = {"WORKER": "echo trained; sleep 7; echo evaluated", "SERVER": "sleep 0.5", "SCHEDULER": "sleep 0.5"}
     result, log = job_host.run(job_host.order(env=env))
     assert (result["state"], result["error"]) == ("done", None)
-    assert sum(event.get("line") == "evaluated" for event in log) == 2
+    assert lines_of(log, "worker").count("evaluated") == 2
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["worker killed", "worker running"])
-def test_a_stopped_role_py_and_its_guardian_are_ended_with_the_job(job_host: JobHost, *, is_killed: bool) -> None:
-    """Neither answers, and with the worker gone nothing below them belongs to the job any more."""
-    order = job_host.order(env={**HERE, "WORKER": "echo $$ >~/$CLUSTER_HOST; echo here; sleep 100"})
-    start_and_wait(job_host, {**order, "silence_timeout_s": 2})
+def test_a_stopped_role_py_and_its_reaper_end_with_the_job(job_host: JobHost, *, is_killed: bool) -> None:
+    """Neither answers, and without the worker no process below them belongs to the job any more."""
+    env = {**HERE, "WORKER": "echo $$ >~/$CLUSTER_HOST; echo here; sleep 100"}
+    start_and_wait(job_host, job_host.order(env=env, silence_timeout_s=2))
     worker = int((job_host.home / "node-1").read_text())
     program = int(stat_of(worker)[1])
     stopped = [program, int(stat_of(program)[1])]
@@ -210,51 +198,39 @@ def test_a_stopped_role_py_and_its_guardian_are_ended_with_the_job(job_host: Job
         os.kill(pid, signal.SIGSTOP)
     if is_killed:
         os.kill(worker, signal.SIGKILL)
-    (*_, last) = job_host.ask("follow", job_id(1), "0")
-    assert last["result"]["error"].endswith("nothing was heard from its node for 2 s")
-    assert last["result"]["left"] == {}
+    result = job_host.result()
+    assert result["error"].endswith("no sign of life from its node for 2 s")
+    assert result["left"] == {}
     assert [pid for pid in stopped if process_tree.start_time(pid) is not None] == []
 
 
-def test_servers_that_end_alone_end_the_job(job_host: JobHost) -> None:
-    result, _ = job_host.run(job_host.order(env={**HERE, "SERVER": "exit 0"}))
-    assert (result["exit_code"], result["error"]) == (1, "server on node-0 ended before the workers did")
-
-
-def test_what_a_killed_supervisor_leaves_ends_by_itself_and_the_record_is_completed_once(job_host: JobHost) -> None:
+def test_after_a_killed_supervisor_processes_end_and_the_record_is_completed_once(job_host: JobHost) -> None:
     start_and_wait(job_host, job_host.order(env=HERE))
     job_host.kill_supervisor()
     with job_host.asking("list") as first, job_host.asking("list") as second:
-        lists = [json.loads(process.stdout.read()) for process in (first, second) if process.stdout is not None]
-    assert [[job["error"] for job in answer["jobs"]] for answer in lists] == [
-        ["the supervisor on node-0 was killed"]
-    ] * 2
+        lists = [json.loads(process.stdout.read())["jobs"] for process in (first, second)]
+    assert [[job["error"] for job in jobs] for jobs in lists] == [["the supervisor on node-0 was killed"]] * 2
     assert not job_host.processes()
     assert job_host.events().count('"result"') == 1
-    assert job_host.ask("follow", job_id(1), "0")[-1]["result"]["exit_code"] == 1
+    assert job_host.result()["exit_code"] == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_job(job_host: JobHost, number: signal.Signals) -> None:
     start_and_wait(job_host, job_host.order(env=HERE))
     os.kill(job_host.record()["supervisor"]["pid"], number)
-    *_, last = job_host.ask("follow", job_id(1), "0")
-    assert last["result"] == {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}
+    assert job_host.result() == {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}
     assert not job_host.processes()
 
 
-def test_a_job_ends_after_its_longest_time(job_host: JobHost) -> None:
-    result, _ = job_host.run(job_host.order(env=HERE, max_duration_s=0.2))
-    assert (result["exit_code"], result["error"]) == (124, "ran longer than max_duration (0.2 s)")
-
-
-def test_the_set_up_counts_for_the_longest_time(job_host: JobHost) -> None:
-    result, _ = job_host.run(job_host.order(env=HERE, max_duration_s=1, job_setup=["sleep 1000"]))
-    assert (result["exit_code"], result["error"]) == (124, "ran longer than max_duration (1 s)")
+@pytest.mark.parametrize(("limit_s", "more"), [(0.2, {}), (1, {"job_setup": ["sleep 1000"]})], ids=["job", "setup"])
+def test_a_job_ends_after_its_longest_time(job_host: JobHost, limit_s: float, more: dict[str, Any]) -> None:
+    result, _ = job_host.run(job_host.order(env=HERE, max_duration_s=limit_s, **more))
+    assert (result["exit_code"], result["error"]) == (124, f"ran longer than max_duration ({limit_s} s)")
     assert result["left"] == {}
 
 
-def test_what_the_wrapper_has_to_say_of_the_end_stands_in_the_error(job_host: JobHost) -> None:
+def test_role_pys_own_message_is_in_the_error(job_host: JobHost) -> None:
     # A set-up command could have installed the program, so the job is not refused.
     order = job_host.order("no-such-program", workers=1, servers=0, job_setup=["true"])
     result, _ = job_host.run(order)
@@ -262,7 +238,7 @@ def test_what_the_wrapper_has_to_say_of_the_end_stands_in_the_error(job_host: Jo
     assert result["error"].startswith("worker 0 on node-0 ended with exit code 127: cannot start 'no-such-program': ")
 
 
-def test_who_is_missing_at_the_start_is_named(job_host: JobHost) -> None:
+def test_missing_processes_are_named_at_the_start(job_host: JobHost) -> None:
     job_host.refuse("127.0.0.2")
     result, _ = job_host.run(job_host.order(env=HERE))
     assert result["exit_code"] == 1
@@ -284,7 +260,7 @@ def test_processes_that_cannot_join_each_other_are_named(job_host: JobHost) -> N
     assert "server on node-0" in result["error"]
 
 
-def test_a_launcher_that_fails_is_told_with_what_it_said(job_host: JobHost, tmp_path: Path) -> None:
+def test_a_launcher_that_fails_is_named_with_its_output(job_host: JobHost, tmp_path: Path) -> None:
     launcher = tmp_path / "packages" / "mxnet" / "tools" / "launch.py"
     launcher.write_text("raise SystemExit('it cannot go on')")
     result, log = job_host.run(job_host.order())
@@ -294,22 +270,16 @@ def test_a_launcher_that_fails_is_told_with_what_it_said(job_host: JobHost, tmp_
 
 
 def test_set_up_commands_run_on_all_hosts_before_the_job(job_host: JobHost, tmp_path: Path) -> None:
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "file").write_text("from the tree")
-    there = tmp_path / "there"
-    there.mkdir()
-    (there / "other").touch()
-    (there / "file").write_text("an older one")  # and both nodes are this machine: neither is to find it gone
-    order = job_host.order(
-        env={"WORKER": "pwd; cat file; ls"},
-        job_setup=['echo "set up $CLUSTER_HOST it\'s"', "pwd >&2"],
-        sync_dst_dir=str(there),
-        cwd=str(tmp_path / "tree"),
-    )
+    tree, there = tmp_path / "tree", tmp_path / "there"
+    for path, text in ((tree / "file", "from the tree"), (there / "other", ""), (there / "file", "an older one")):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    setup = ['echo "set up $CLUSTER_HOST it\'s"', "pwd >&2"]
+    env = {"WORKER": "pwd; cat file; ls"}
+    order = job_host.order(env=env, job_setup=setup, sync_dst_dir=str(there), cwd=str(tree))
     result, log = job_host.run(order)
     assert result["error"] is None
-    said = lines_of(log, "setup")
-    assert {"set up node-0 it's", "set up node-1 it's", str(there)} <= set(said)
+    assert {"set up node-0 it's", "set up node-1 it's", str(there)} <= set(lines_of(log, "setup"))
     assert sorted(lines_of(log, "worker")) == sorted(2 * [str(there), "from the treefile", "other"])
     assert (job_host.folder() / "ranks" / "setup-node-1.log").exists()
 
@@ -324,8 +294,7 @@ def test_a_set_up_command_that_fails_ends_the_job_before_it_starts(job_host: Job
 
 
 def test_mpi_without_open_mpi_says_what_is_missing(job_host: JobHost) -> None:
-    env = {"PATH": "/nowhere"}
-    result, _ = job_host.run(job_host.order(launcher="mpi", env=env))
+    result, _ = job_host.run(job_host.order(launcher="mpi", env={"PATH": "/nowhere"}))
     assert "mpi needs Open MPI on every node" in result["error"]
 
 
@@ -349,8 +318,8 @@ def test_roles_have_their_own_environment_and_gpus(job_host: JobHost) -> None:
     assert lines_of(log, "scheduler") == ["all"]
 
 
-def test_a_full_disk_ends_the_job_and_its_end_is_told(job_host: JobHost) -> None:
-    """The limit of a file's size stands for the disk's: a write fails in the same way, but for its number."""
+def test_a_full_disk_ends_the_job_with_an_error(job_host: JobHost) -> None:
+    """A file-size limit stands in for a full disk: writes fail alike, with another error number."""
     program = "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     program += "resource.setrlimit(resource.RLIMIT_FSIZE, (600000, 600000)); sys.argv = sys.argv[1:]; "
     program += "runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -366,7 +335,7 @@ def test_a_full_disk_ends_the_job_and_its_end_is_told(job_host: JobHost) -> None
     assert all(json.loads(line) for line in job_host.events().splitlines())
 
 
-def test_a_store_that_cannot_be_reached_is_told_and_does_no_harm(job_host: JobHost) -> None:
+def test_an_s3_out_of_reach_does_not_disturb_the_job(job_host: JobHost) -> None:
     env = {"WORKER": "sleep 0.5", "S3_ENDPOINT": "127.0.0.1:9"}
     secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
     result, log = job_host.run(job_host.order(env=env, secrets=secrets, results_url="s3://bucket/results/"))
@@ -378,7 +347,7 @@ def test_a_store_that_cannot_be_reached_is_told_and_does_no_harm(job_host: JobHo
 
 @pytest.mark.parametrize("needed", [True, False])
 def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: JobHost, *, needed: bool) -> None:
-    """Beside MXNet, which would wait or say it in words of its own; what a script of the user's reads is not known."""
+    """needed: by a script of this project; nobody knows what the user's own reads."""
     answer = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
     class Forbid(BaseHTTPRequestHandler):
@@ -412,10 +381,10 @@ def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: JobHost, *, ne
         ("local", "prog = exports + command", 'prog = "exit 3"', "server on node-0, 2 workers on node-0"),
     ],
 )
-def test_a_program_that_dies_before_it_has_said_anything_ends_the_job(
+def test_a_program_that_dies_silently_ends_the_job(
     job_host: JobHost, launcher: str, line: str, dead: str, missing: str
 ) -> None:
-    """launch.py says nothing of it, and goes on."""
+    """launch.py does not report it, and continues."""
     path = Path(job_host.python).parents[1] / "packages" / "mxnet" / "tools" / "launch.py"
     assert line in path.read_text()
     path.write_text(path.read_text().replace(line, dead))
@@ -423,9 +392,9 @@ def test_a_program_that_dies_before_it_has_said_anything_ends_the_job(
     assert result["error"] == f"the job cannot start: launch.py failed to start {missing}"
 
 
-def test_a_program_for_the_set_up_that_dies_at_once_ends_the_job(job_host: JobHost) -> None:
+def test_a_set_up_program_that_dies_at_once_ends_the_job(job_host: JobHost) -> None:
     wrapper = Path(job_host.python)
     first, rest = wrapper.read_text().split("\n", 1)
     wrapper.write_text(f'{first}\ncase "$*" in *"--role setup 127.0.0.2") kill -9 $$;; esac\n{rest}')
     result, _ = job_host.run(job_host.order(job_setup=["true"]))
-    assert result["error"] == "ssh_proxy.py on node-0, which was to reach a node, was killed by signal 9"
+    assert result["error"] == "the program on node-0 that connects to a node was killed by signal 9"

@@ -1,4 +1,4 @@
-"""`cluster sandbox install`: packages that the machine does not have, on hosts."""
+"""`cluster sandbox install`: packages on hosts that the machine does not have."""
 
 import json
 import shutil
@@ -23,23 +23,15 @@ packages = ["{}"]
 needs_absence = pytest.mark.skipif(shutil.which(SMALL) is not None, reason=f"the machine has {SMALL} itself")
 
 
-def test_without_a_sandbox(project: Project) -> None:
+def test_without_a_sandbox_install_fails(project: Project) -> None:
     failed = project.run("sandbox", "install", SMALL, code=1)
     assert "the sandbox of this folder is not running" in failed.stderr
     assert "cluster sandbox start" in failed.stderr
 
 
-@pytest.mark.parametrize("name", ["--option=x", "-y", "Tree", "a;b", ""])
-def test_names_that_are_none_are_refused(name: str, project: Project) -> None:
-    project.write(CONFIG.format(name))
-    said = project.run("sandbox", "start", code=2).stderr
-    assert "sandbox.packages[0]" in said
-    assert f'has the name "{name}"' in said
-
-
 @needs_absence
 @pytest.mark.slow
-def test_on_hosts_that_run_and_on_later_ones(project: Project, monkeypatch: pytest.MonkeyPatch, ssh: Ssh) -> None:
+def test_packages_on_running_and_on_later_hosts(project: Project, monkeypatch: pytest.MonkeyPatch, ssh: Ssh) -> None:
     project.run("sandbox", "start")
     enter_sandbox(project.directory, monkeypatch)
     [first] = launch(ssh, 1)
@@ -53,12 +45,12 @@ def test_on_hosts_that_run_and_on_later_ones(project: Project, monkeypatch: pyte
     assert shutil.which(SMALL) is None
     failed = project.run("sandbox", "install", "no-such-package-anywhere", code=1)
     assert "Unable to locate package no-such-package-anywhere" in failed.stderr
-    assert "this machine has them" in project.run("sandbox", "install", "coreutils").stderr
+    assert "this machine already has them" in project.run("sandbox", "install", "coreutils").stderr
 
 
 @needs_absence
 @pytest.mark.slow
-def test_from_the_configuration(project: Project, monkeypatch: pytest.MonkeyPatch, ssh: Ssh) -> None:
+def test_packages_from_the_configuration(project: Project, monkeypatch: pytest.MonkeyPatch, ssh: Ssh) -> None:
     project.write(CONFIG.format("no-such-package-anywhere"))
     assert "Unable to locate package" in project.run("sandbox", "start", code=1).stderr
     assert json.loads(project.run("sandbox", "status", "--json").stdout)["state"] == "stopped"

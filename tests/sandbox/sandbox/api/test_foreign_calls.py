@@ -1,4 +1,4 @@
-"""What programs that nobody here wrote ask of AWS beyond what this project does, and how the sandbox answers."""
+"""Calls that other programs make and this project does not."""
 
 import json
 from pathlib import Path
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.sandbox
     ("service", "operation", "arguments"),
     [
         ("ec2", "describe_instance_event_windows", {}),
+        ("ec2", "describe_spot_datafeed_subscription", {}),
         ("ec2", "monitor_instances", {"InstanceIds": ["i-0123456789abcdef0"]}),
         ("iam", "simulate_principal_policy", {"PolicySourceArn": "arn:aws:iam::1:user/x", "ActionNames": ["s3:Get"]}),
         ("sts", "decode_authorization_message", {"EncodedMessage": "x"}),
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.sandbox
         ("braket", "search_devices", {"filters": []}),
     ],
 )
-def test_what_the_sandbox_cannot_do_it_says_at_once(
+def test_unsupported_calls_fail_at_once(
     phantom: RunningSandbox, service: str, operation: str, arguments: dict[str, Any]
 ) -> None:
     log = place_of(phantom.project_dir).api_log
@@ -41,7 +42,7 @@ def test_what_the_sandbox_cannot_do_it_says_at_once(
     assert [call["status"] for call in calls] == [400]
 
 
-def test_ec2s_answers_have_its_namespace_and_its_errors_have_none(phantom: RunningSandbox) -> None:
+def test_ec2s_answers_have_a_namespace_and_errors_have_none(phantom: RunningSandbox) -> None:
     """Libcloud compares names with their namespaces, and AWS writes a slash after it."""
     seen: list[bytes] = []
 
@@ -60,7 +61,7 @@ def test_ec2s_answers_have_its_namespace_and_its_errors_have_none(phantom: Runni
     assert b"<return>" not in seen[0]
 
 
-def test_the_regions_are_those_that_the_sandbox_serves(phantom: RunningSandbox) -> None:
+def test_the_only_region_is_the_sandboxs(phantom: RunningSandbox) -> None:
     ec2 = boto3.client("ec2")
     assert [one["RegionName"] for one in ec2.describe_regions()["Regions"]] == [REGION]
     assert [one["RegionName"] for one in ec2.describe_regions(RegionNames=[REGION])["Regions"]] == [REGION]
@@ -76,7 +77,7 @@ def test_the_regions_are_those_that_the_sandbox_serves(phantom: RunningSandbox) 
         ("AmazonS3ReadOnlyAccess", ("s3", "list_buckets"), ("iam", "list_users")),
     ],
 )
-def test_policies_that_aws_manages_can_be_attached_and_count(
+def test_policies_managed_by_aws_take_effect(
     phantom: RunningSandbox, name: str, allowed: tuple[str, str], denied: tuple[str, str]
 ) -> None:
     iam = boto3.client("iam")
@@ -89,7 +90,7 @@ def test_policies_that_aws_manages_can_be_attached_and_count(
         getattr(user.client(denied[0]), denied[1])()
 
 
-def test_an_inline_policy_needs_no_version(phantom: RunningSandbox) -> None:
+def test_a_policy_needs_no_version(phantom: RunningSandbox) -> None:
     """SkyPilot's has none; it counts as one of 2008."""
     iam = boto3.client("iam")
     iam.create_user(UserName="old")
@@ -102,7 +103,7 @@ def test_an_inline_policy_needs_no_version(phantom: RunningSandbox) -> None:
         user.client("ec2").describe_subnets()
 
 
-def test_tools_find_files_in_place_of_the_users_own(phantom: RunningSandbox) -> None:
+def test_config_files_are_empty(phantom: RunningSandbox) -> None:
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         path = Path(phantom.environment[name])
         assert path.is_file()

@@ -1,6 +1,6 @@
-"""What EC2 is known for being difficult about, as botocore's client meets it in the sandbox; no host is needed for it.
+"""EC2 without hosts, as botocore's client sees it.
 
-Each row of docs/sandbox.md's table has its test here or, where a host is part of it, in test_ec2 or test_instances.
+Tests the rows of docs/sandbox.md's table that need no host; hosts/test_ec2.py and hosts/test_instances.py the others.
 """
 
 import datetime as dt
@@ -15,6 +15,7 @@ import boto3
 import pytest
 
 from ec2_client import LONG_S, Client, client, describe, ids_of, live, refused_as, run, until_found
+from iam_steps import make_profile
 from sandbox_steps import RunningSandbox, enter, find_image, start_sandbox, terminate_all, wait_for
 
 pytestmark = pytest.mark.sandbox
@@ -44,7 +45,7 @@ def test_a_client_token_with_other_parameters_is_refused(ec2: Client) -> None:
     assert len(live(ec2)) == 1
 
 
-def test_client_tokens_count_for_other_calls_as_well(ec2: Client) -> None:
+def test_other_calls_have_client_tokens(ec2: Client) -> None:
     zone = ec2.describe_availability_zones()["AvailabilityZones"][0]["ZoneName"]
     volumes = [ec2.create_volume(AvailabilityZone=zone, Size=1, ClientToken="volume") for _ in range(2)]
     assert volumes[0]["VolumeId"] == volumes[1]["VolumeId"]
@@ -52,13 +53,13 @@ def test_client_tokens_count_for_other_calls_as_well(ec2: Client) -> None:
         ec2.create_volume(AvailabilityZone=zone, Size=2, ClientToken="volume")
 
 
-def test_a_rehearsal_does_not_use_its_token_up(ec2: Client) -> None:
+def test_a_dry_run_does_not_use_its_token(ec2: Client) -> None:
     with refused_as("DryRunOperation"):
         run(ec2, ClientToken="rehearsed", DryRun=True)
     assert len(run(ec2, ClientToken="rehearsed")) == 1
 
 
-# --- rehearsals
+# --- dry runs
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_a_rehearsal_does_not_use_its_token_up(ec2: Client) -> None:
         ("create_tags", {"Resources": ["i-00000000000000000"], "Tags": [{"Key": "a", "Value": "b"}]}),
     ],
 )
-def test_a_rehearsal_changes_nothing(ec2: Client, action: str, asked: dict[str, Any]) -> None:
+def test_a_dry_run_changes_nothing(ec2: Client, action: str, asked: dict[str, Any]) -> None:
     if action == "run_instances":
         asked = asked | {"ImageId": find_image()}
     with refused_as("DryRunOperation"):
@@ -83,7 +84,7 @@ def test_a_rehearsal_changes_nothing(ec2: Client, action: str, asked: dict[str, 
     assert not ec2.describe_key_pairs()["KeyPairs"]
 
 
-# --- what a launch names
+# --- the parameters of a launch
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,11 @@ def test_a_rehearsal_changes_nothing(ec2: Client, action: str, asked: dict[str, 
         ({"Placement": {"AvailabilityZone": "eu-west-1a"}}, "InvalidParameterValue", "eu-west-1a"),
         ({"DryRun": True, "KeyName": "nobody's"}, "InvalidKeyPair.NotFound", "nobody's"),
         ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdf", "Ebs": {}}]}, "MissingParameter", "ebs"),
+        (
+            {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.01"}}},
+            "SpotMaxPriceTooLow",
+            "0.01",
+        ),
     ],
 )
 def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], code: str, said: str) -> None:
@@ -118,7 +124,7 @@ def test_instance_store_volumes_may_be_named(ec2: Client) -> None:
     assert [device["DeviceName"] for device in described["BlockDeviceMappings"]] == ["/dev/sda1"]
 
 
-def test_an_empty_instance_profile_is_none(ec2: Client) -> None:
+def test_an_empty_instance_profile_is_ignored(ec2: Client) -> None:
     launched = run(ec2, 2, IamInstanceProfile={"Arn": ""})
     assert ["IamInstanceProfile" in instance for instance in launched] == [False, False]
 
@@ -141,7 +147,7 @@ def test_offerings_differ_by_zone(ec2: Client) -> None:
 # --- states
 
 
-def test_states_have_the_delays_that_are_set(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_take_at_least_the_delays_that_are_set(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(start_sandbox(own_project, hosts="none", boot_delay_s=1.0, end_delay_s=1.0), monkeypatch)
     ec2 = client("ec2")
     begun = time.monotonic()
@@ -160,7 +166,7 @@ def test_states_have_the_delays_that_are_set(own_project: Path, monkeypatch: pyt
 # --- placement groups
 
 
-def test_a_placement_group_lives(ec2: Client) -> None:
+def test_create_use_and_delete_a_placement_group(ec2: Client) -> None:
     tags = [{"Key": "cluster:name", "Value": "demo"}]
     made = ec2.create_placement_group(
         GroupName="near", Strategy="cluster", TagSpecifications=[{"ResourceType": "placement-group", "Tags": tags}]
@@ -274,13 +280,17 @@ def test_an_unknown_quota_is_refused(phantom: RunningSandbox) -> None:
         client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode="L-00000000")
 
 
-def test_quotas_count_the_vcpus_that_run(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quotas_count_the_running_vcpus(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     granted = {"L-1216C47A": 8, "L-34B43A08": 4}
     spot = {"InstanceMarketOptions": {"MarketType": "spot"}}
     enter(start_sandbox(own_project, hosts="none", quotas=granted), monkeypatch)
     ec2 = client("ec2")
     assert client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode="L-1216C47A")["Quota"]["Value"] == 8
-    ids = ids_of(run(ec2, 2))
+    with refused_as("VcpuLimitExceeded"):
+        run(ec2, MinCount=3, MaxCount=3)
+    assert not live(ec2)
+    ids = ids_of(run(ec2, MinCount=1, MaxCount=3))
+    assert len(ids) == 2
     with refused_as("VcpuLimitExceeded", match="current vCPU limit of 8"):
         run(ec2)
     run(ec2, **spot)
@@ -294,26 +304,7 @@ def test_quotas_count_the_vcpus_that_run(own_project: Path, monkeypatch: pytest.
         ec2.start_instances(InstanceIds=ids[:1])
 
 
-def test_a_launch_gets_as_many_as_the_quota_allows_or_none(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enter(start_sandbox(own_project, hosts="none", quotas={"L-1216C47A": 8}), monkeypatch)
-    with refused_as("VcpuLimitExceeded"):
-        run(client("ec2"), MinCount=3, MaxCount=3)
-    assert not live(client("ec2"))
-    assert len(run(client("ec2"), MinCount=1, MaxCount=3)) == 2
-
-
 # --- prices
-
-
-def test_the_price_list_has_on_demand_linux(phantom: RunningSandbox) -> None:
-    wanted = {"instanceType": "g5.xlarge", "regionCode": "us-east-1", "operatingSystem": "Linux", "tenancy": "Shared",
-              "preInstalledSw": "NA", "capacitystatus": "Used"}  # fmt: skip
-    filters = [{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in wanted.items()]
-    [found] = client("pricing").get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
-    product = json.loads(found)
-    [term] = product["terms"]["OnDemand"].values()
-    [dimension] = term["priceDimensions"].values()
-    assert (dimension["unit"], float(dimension["pricePerUnit"]["USD"])) == ("Hrs", 1.006)
 
 
 def test_the_price_list_comes_in_pages(phantom: RunningSandbox) -> None:
@@ -379,25 +370,20 @@ def test_an_on_demand_instance_has_no_spot_request(ec2: Client) -> None:
     assert "SpotInstanceRequestId" not in describe(ec2, InstanceIds=[instance["InstanceId"]])[0]
 
 
-def test_a_spot_price_that_is_too_low_is_refused(ec2: Client) -> None:
-    options = {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.01"}}
-    with refused_as("SpotMaxPriceTooLow"):
-        run(ec2, InstanceMarketOptions=options)
-
-
 # --- eventual consistency
 
 
 @dataclass(frozen=True)
 class New:
-    """What has just been made in a sandbox that takes its time with it: an instance, a security group and a key."""
+    """New resources in a sandbox with eventual consistency: an instance, a security group, a key, a profile."""
 
     ec2: Client
     instance_id: str
     group_id: str
+    profile: dict[str, Any]
 
     def uses(self) -> tuple[tuple[Callable[[], object], str], ...]:
-        """Calls that name it, with the code that each fails with as long as it cannot be seen."""
+        """Calls that name them, each with its error code as long as the resource is not visible."""
         ec2, ids, tag = self.ec2, [self.instance_id], [{"Key": "a", "Value": "b"}]
         return (
             (lambda: ec2.describe_instances(InstanceIds=ids), "InvalidInstanceID.NotFound"),
@@ -405,7 +391,13 @@ class New:
             (lambda: ec2.terminate_instances(InstanceIds=ids), "InvalidInstanceID.NotFound"),
             (lambda: ec2.describe_security_groups(GroupIds=[self.group_id]), "InvalidGroup.NotFound"),
             (lambda: run(ec2, KeyName="new"), "InvalidKeyPair.NotFound"),
+            (lambda: run(ec2, **self.profile), "InvalidParameterValue"),
         )
+
+    def interfaces_in_use(self) -> int:
+        """A new instance is not visible itself, but its network interface is."""
+        in_use = {"Name": "status", "Values": ["in-use"]}
+        return len(self.ec2.describe_network_interfaces(Filters=[in_use])["NetworkInterfaces"])
 
 
 def make_new() -> New:
@@ -413,31 +405,35 @@ def make_new() -> New:
     [instance_id] = ids_of(run(ec2))
     group_id = ec2.create_security_group(GroupName="new", Description="x")["GroupId"]
     ec2.create_key_pair(KeyName="new", KeyType="ed25519")
-    return New(ec2, instance_id, group_id)
+    return New(ec2, instance_id, group_id, make_profile("new"))
 
 
-def test_what_was_just_made_is_not_found(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_resources_are_not_found(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(start_sandbox(own_project, hosts="none", consistency_delay_s=LONG_S), monkeypatch)
     new = make_new()
     for call, code in new.uses():
         with refused_as(code):
             call()
     assert not describe(new.ec2)
+    assert new.interfaces_in_use() == 1
     assert new.group_id not in {g["GroupId"] for g in new.ec2.describe_security_groups()["SecurityGroups"]}
     with refused_as("InvalidKeyPair.Duplicate"):
         new.ec2.create_key_pair(KeyName="new")
 
 
-def test_what_was_made_is_found_after_a_while(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_resources_are_found_after_the_delay(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     enter(start_sandbox(own_project, hosts="none", consistency_delay_s=1.0), monkeypatch)
     new = make_new()
     for call, code in new.uses():
         until_found(call, code)
-        # The first of them waits for the instance; the last one launches another, which is not seen yet or is.
+        # The first call waits for the instance; the last two launch others, which may not be visible yet.
         assert new.instance_id in ids_of(describe(new.ec2))
 
 
-def test_the_default_vpc_leads_to_an_internet_gateway(ec2: Client) -> None:
+# --- the default VPC
+
+
+def test_the_default_vpc_has_an_internet_gateway(ec2: Client) -> None:
     [vpc] = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     attached: Any = [{"Name": "attachment.vpc-id", "Values": [vpc["VpcId"]]}]
     [gateway] = ec2.describe_internet_gateways(Filters=attached)["InternetGateways"]
@@ -460,11 +456,6 @@ def test_a_thousand_instances(ec2: Client) -> None:
     wait_for(ec2, "instance_running", [live(ec2)[0]["InstanceId"]])
     terminate_all(ec2)
     assert not live(ec2)
-
-
-def test_an_action_that_nobody_made_is_unsupported(ec2: Client) -> None:
-    with refused_as("UnsupportedOperation"):
-        ec2.describe_spot_datafeed_subscription()
 
 
 def test_boto3_has_the_same_endpoint(phantom: RunningSandbox) -> None:

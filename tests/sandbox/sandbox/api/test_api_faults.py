@@ -1,8 +1,6 @@
-"""Each fault of the API, one test at least, as botocore's client meets it; armed by the command's own function."""
+"""Each fault of the API, as botocore's client sees it; armed by the command's own function."""
 
 import hashlib
-import time
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -17,9 +15,9 @@ from botocore.exceptions import (
 )
 
 from ec2_client import Client, client, code_of, ids_of, live, refused_as, run
-from foundation.errors import SandboxError
 from sandbox import control
-from sandbox_steps import RunningSandbox, enter, start_sandbox, wait_for
+from sandbox_steps import RunningSandbox, wait_for
+from waits import until
 
 pytestmark = pytest.mark.sandbox
 
@@ -72,7 +70,7 @@ def test_a_type_without_capacity_anywhere(ec2: Client, phantom: RunningSandbox) 
     run(ec2)
 
 
-def test_capacity_for_some_gives_what_there_is_from_min_count_on(ec2: Client, phantom: RunningSandbox) -> None:
+def test_limited_capacity_gives_a_launch_less_than_max_count(ec2: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "capacity zone=us-east-1b free=3")
     here = {"AvailabilityZone": "us-east-1b"}
     assert refused(ec2, 4, Placement=here) == "InsufficientInstanceCapacity"
@@ -81,7 +79,7 @@ def test_capacity_for_some_gives_what_there_is_from_min_count_on(ec2: Client, ph
     assert refused(ec2, Placement=here) == "InsufficientInstanceCapacity"
 
 
-def test_capacity_comes_back_with_what_ends(ec2: Client, phantom: RunningSandbox) -> None:
+def test_ending_instances_give_capacity_back(ec2: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "capacity zone=us-east-1b free=2")
     here = {"AvailabilityZone": "us-east-1b"}
     first, second = ids_of(run(ec2, 2, Placement=here))
@@ -108,20 +106,13 @@ def test_a_failed_launch_uses_no_capacity(ec2: Client, phantom: RunningSandbox) 
     assert len(run(ec2)) == 1
 
 
-def test_capacity_of_one_market_alone(ec2: Client, phantom: RunningSandbox) -> None:
+def test_capacity_of_one_market(ec2: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "capacity market=spot")
     assert refused(ec2, InstanceMarketOptions={"MarketType": "spot"}) == "InsufficientInstanceCapacity"
     run(ec2)
 
 
-def test_counted_capacity_errors_come_to_an_end(ec2: Client, phantom: RunningSandbox) -> None:
-    arm(phantom, "capacity count=2")
-    assert [refused(ec2) for _ in range(2)] == ["InsufficientInstanceCapacity"] * 2
-    run(ec2)
-    assert not control.list_faults(phantom.project_dir)
-
-
-def test_a_repeated_launch_does_not_meet_the_capacity_again(ec2: Client, phantom: RunningSandbox) -> None:
+def test_a_repeated_launch_takes_no_capacity(ec2: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "capacity free=1")
     first = run(ec2, ClientToken="capacity")
     assert ids_of(run(ec2, ClientToken="capacity")) == ids_of(first)
@@ -140,7 +131,7 @@ def test_vcpu_limit(ec2: Client, phantom: RunningSandbox, market: str, code: str
     run(ec2, **asked)
 
 
-# --- throttling and its kin
+# --- refused calls
 
 
 def test_the_next_calls_are_throttled(ec2: Client, phantom: RunningSandbox) -> None:
@@ -154,26 +145,7 @@ def test_the_next_calls_are_throttled(ec2: Client, phantom: RunningSandbox) -> N
     ec2.delete_security_group(GroupName="not-throttled")
 
 
-def test_a_share_of_the_calls_is_throttled_the_same_one_each_time(ec2: Client, phantom: RunningSandbox) -> None:
-    def pattern() -> list[str]:
-        fault = arm(phantom, "throttle action=DescribeVpcs rate=0.5 seed=7")
-        struck = []
-        for _ in range(12):
-            try:
-                ec2.describe_vpcs()
-            except ClientError as error:
-                struck.append(error.response["Error"]["Code"])
-            else:
-                struck.append("")
-        control.disarm_faults(phantom.project_dir, fault)
-        return struck
-
-    first = pattern()
-    assert set(first) == {"", "RequestLimitExceeded"}
-    assert pattern() == first
-
-
-def test_botocore_gets_over_throttling_by_itself(phantom: RunningSandbox) -> None:
+def test_botocore_retries_throttled_calls(phantom: RunningSandbox) -> None:
     arm(phantom, "throttle count=1")
     assert boto3.client("ec2").describe_vpcs()["Vpcs"]
     assert not control.list_faults(phantom.project_dir)
@@ -192,7 +164,7 @@ def test_botocore_gets_over_throttling_by_itself(phantom: RunningSandbox) -> Non
         ("unauthorized", "service-quotas", lambda c: c.list_service_quotas(ServiceCode="ec2"), "AccessDeniedException"),
     ],
 )
-def test_each_service_says_it_in_its_own_words(
+def test_each_service_has_its_own_error_code(
     phantom: RunningSandbox, kind: str, service: str, call: Any, code: str
 ) -> None:
     arm(phantom, f"{kind} count=1")
@@ -201,14 +173,14 @@ def test_each_service_says_it_in_its_own_words(
     assert not control.list_faults(phantom.project_dir)
 
 
-def test_an_internal_error_happens_before_anything_is_done(ec2: Client, phantom: RunningSandbox) -> None:
+def test_a_call_with_an_internal_error_has_no_effect(ec2: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "internal-error action=RunInstances")
     assert refused(ec2, ClientToken="internal") == "InternalError"
     assert not live(ec2)
     run(ec2, ClientToken="internal")
 
 
-def test_missing_permissions_are_found_by_a_rehearsal(ec2: Client, phantom: RunningSandbox) -> None:
+def test_a_dry_run_finds_missing_permissions(ec2: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "unauthorized action=RunInstances")
     with refused_as("UnauthorizedOperation") as caught:
         run(ec2, DryRun=True)
@@ -221,7 +193,7 @@ def test_missing_permissions_are_found_by_a_rehearsal(ec2: Client, phantom: Runn
 # --- lost replies
 
 
-def test_a_lost_reply_leaves_its_effect_and_the_token_finds_it(ec2: Client, phantom: RunningSandbox) -> None:
+def test_a_client_token_finds_what_a_lost_reply_has_launched(ec2: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "lost-reply action=RunInstances")
     with pytest.raises(ConnectionClosedError):
         run(ec2, ClientToken="lost")
@@ -230,7 +202,7 @@ def test_a_lost_reply_leaves_its_effect_and_the_token_finds_it(ec2: Client, phan
     assert ids_of(run(ec2, ClientToken="lost")) == launched
 
 
-def test_a_lost_reply_without_a_token_costs_an_instance(ec2: Client, phantom: RunningSandbox) -> None:
+def test_another_token_after_a_lost_reply_launches_again(ec2: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "lost-reply action=RunInstances")
     with pytest.raises(ConnectionClosedError):
         run(ec2, ClientToken="one")
@@ -250,7 +222,7 @@ def test_a_lost_reply_without_a_token_costs_an_instance(ec2: Client, phantom: Ru
         ("CreateMultipartUpload", lambda s3: s3.create_multipart_upload(Bucket="faults", Key="digits/2")),
     ],
 )
-def test_s3_asks_to_slow_down(s3: Client, phantom: RunningSandbox, operation: str, call: Any) -> None:
+def test_s3_slows_down_for_an_operation(s3: Client, phantom: RunningSandbox, operation: str, call: Any) -> None:
     arm(phantom, f"s3-503 operation={operation}")
     s3.head_bucket(Bucket="faults")
     with refused_as("SlowDown") as caught:
@@ -289,7 +261,7 @@ def test_an_upload_is_cut_and_leaves_no_object(s3: Client, phantom: RunningSandb
 
 @pytest.mark.parametrize(("at_byte", "flipped"), [(0, 0), (1000, 1000), (9 * MIB, MIB - 1)])
 @pytest.mark.usefixtures("s3")
-def test_a_byte_of_a_download_is_another(phantom: RunningSandbox, at_byte: int, flipped: int) -> None:
+def test_a_byte_of_a_download_is_changed(phantom: RunningSandbox, at_byte: int, flipped: int) -> None:
     arm(phantom, f"s3-flip operation=GetObject key=digits/0 at_byte={at_byte}")
     careless = client("s3", s3={"addressing_style": "path"}, response_checksum_validation="when_required")
     bodies = [careless.get_object(Bucket="faults", Key="digits/0")["Body"].read() for _ in range(2)]
@@ -297,20 +269,20 @@ def test_a_byte_of_a_download_is_another(phantom: RunningSandbox, at_byte: int, 
     assert [at for at, byte in enumerate(bodies[0]) if byte != ord("x")] == [flipped]
 
 
-def test_a_changed_byte_is_noticed_by_the_checksum(s3: Client, phantom: RunningSandbox) -> None:
+def test_the_checksum_detects_a_changed_byte(s3: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "s3-flip operation=GetObject")
     with pytest.raises(FlexibleChecksumError):
         s3.get_object(Bucket="faults", Key="digits/0")["Body"].read()
 
 
-def test_an_upload_with_a_checksum_is_refused_for_its_changed_byte(s3: Client, phantom: RunningSandbox) -> None:
+def test_a_changed_upload_with_a_checksum_is_refused(s3: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "s3-flip operation=PutObject at_byte=1000")
     with refused_as("BadDigest"):
         s3.put_object(Bucket="faults", Key="flipped", Body=b"y" * MIB)
     assert "flipped" not in {entry["Key"] for entry in s3.list_objects_v2(Bucket="faults")["Contents"]}
 
 
-def test_a_part_without_a_checksum_is_stored_with_its_changed_byte(phantom: RunningSandbox) -> None:
+def test_a_changed_part_without_a_checksum_is_stored(phantom: RunningSandbox) -> None:
     plain = client("s3", s3={"addressing_style": "path", "payload_signing_enabled": False},
                    request_checksum_calculation="when_required")  # fmt: skip
     plain.create_bucket(Bucket="flips")
@@ -327,39 +299,16 @@ def test_a_part_without_a_checksum_is_stored_with_its_changed_byte(phantom: Runn
     plain.delete_bucket(Bucket="flips")
 
 
-# --- arming
+# --- the log
 
 
-def test_faults_of_cluster_toml_are_armed_from_the_start(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = start_sandbox(own_project, hosts="none", faults=["capacity type=c5.*", "throttle action=DescribeVpcs"])
-    enter(started, monkeypatch)
-    assert [fault["kind"] for fault in control.list_faults(own_project)] == ["capacity", "throttle"]
-    assert refused(client("ec2")) == "InsufficientInstanceCapacity"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("capacty", 'did you mean "capacity"?'),
-        ("capacity color=red", "there is no color="),
-        ("freeze instance=i-00000000000000000", "no hosts"),
-    ],
-)
-def test_what_cannot_be_armed_is_refused(phantom: RunningSandbox, text: str, said: str) -> None:
-    with pytest.raises(SandboxError, match=said.replace("?", r"\?")):
-        control.cause_fault(phantom.project_dir, text)
-    assert not control.list_faults(phantom.project_dir)
-
-
-def test_the_log_says_which_fault_struck(ec2: Client, phantom: RunningSandbox) -> None:
+def test_the_log_names_the_fault(ec2: Client, phantom: RunningSandbox) -> None:
     log = control.api_log(phantom.project_dir)
     position = log.stat().st_size
     arm(phantom, "lost-reply action=RunInstances")
     with pytest.raises(ConnectionClosedError):
         run(ec2, ClientToken="logged")
-    deadline = time.monotonic() + 5
-    while b"RunInstances" not in log.read_bytes()[position:]:
-        assert time.monotonic() < deadline
+    until(lambda: b"RunInstances" in log.read_bytes()[position:], "the call is not in the log")
     [line] = [line for line in log.read_bytes()[position:].splitlines() if b'"RunInstances"' in line]
     assert b'"fault": "lost-reply action=RunInstances"' in line
     assert b'"status": 200' in line

@@ -1,10 +1,9 @@
-"""What a stranger on the machine cannot do to a sandbox, and root in a host to the machine. Each as that user."""
+"""What other users of the machine cannot do to a sandbox, and root in a host to the machine. Each as that user."""
 
 import datetime as dt
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
@@ -34,21 +33,16 @@ except urllib.error.HTTPError as error:
     answer = error
 print(answer.status, answer.read().decode())
 """
-# What a host's root could change of the machine, each with a program that tries it there.
+# Settings of the machine that root in a host must not change.
 SETTINGS = (
     "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/panic", "/proc/sys/vm/overcommit_memory",
     "/proc/sys/fs/file-max",
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def host(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[InstanceTypeDef]:
-    """One running host, for all tests here."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        enter(shared_sandbox, monkeypatch)
-        [instance] = launch(ssh, 1, "isolation")
-        yield instance
-        boto3.client("ec2").terminate_instances(InstanceIds=[instance["InstanceId"]])
+@pytest.fixture
+def host(pair: list[InstanceTypeDef]) -> InstanceTypeDef:
+    return pair[0]
 
 
 @pytest.fixture
@@ -70,10 +64,10 @@ def pid_of(sandbox: RunningSandbox, host: InstanceTypeDef) -> int:
     return status.pid
 
 
-# --- a stranger on the machine
+# --- another user of the machine
 
 
-def test_a_stranger_cannot_read_the_folder(place: Place, host: InstanceTypeDef) -> None:
+def test_another_user_cannot_read_the_folder(place: Place, host: InstanceTypeDef) -> None:
     python = sys.executable if as_nobody(sys.executable, "-c", "").returncode == 0 else "/usr/bin/python3"
     assert "PermissionError" in as_nobody(python, "-c", LISTS, str(place.state_dir)).stderr
     files = [
@@ -95,8 +89,8 @@ def test_a_stranger_cannot_read_the_folder(place: Place, host: InstanceTypeDef) 
     ],
     ids=["unsigned", "wrong", "old"],
 )  # fmt: skip
-def test_a_stranger_cannot_call_the_api(sandbox: RunningSandbox, authorization: str, code: str) -> None:
-    """Such a call would be enough to run a program as root in a host, by user data."""
+def test_another_user_cannot_call_the_api(sandbox: RunningSandbox, authorization: str, code: str) -> None:
+    """Such a call could run a program as root in a host, by user data."""
     before = find_live(boto3.client("ec2"))
     now = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
     header = authorization.format(key=sandbox.info.access_key_id, date=now[:8])
@@ -107,7 +101,7 @@ def test_a_stranger_cannot_call_the_api(sandbox: RunningSandbox, authorization: 
     assert find_live(boto3.client("ec2")) == before
 
 
-def test_a_stranger_cannot_enter_a_host(
+def test_another_user_cannot_enter_a_host(
     sandbox: RunningSandbox, host: InstanceTypeDef, ssh: Ssh, tmp_path: Path
 ) -> None:
     assert "denied" in as_nobody("nsenter", f"--target={pid_of(sandbox, host)}", "--user", "--mount", "id").stderr
@@ -121,7 +115,7 @@ def test_a_stranger_cannot_enter_a_host(
         assert (done.returncode, "Permission denied" in done.stderr) == (255, True), done
 
 
-def test_a_strangers_sandbox_is_told_as_such(sandbox: RunningSandbox) -> None:
+def test_another_users_sandbox_is_reported_as_such(sandbox: RunningSandbox) -> None:
     program = (
         "import sys; from pathlib import Path; sys.path[:0] = sys.argv[2:]; from sandbox import control; "
         "control.describe(Path(sys.argv[1]))"
@@ -153,7 +147,7 @@ def test_root_in_a_host_cannot_change_the_machines_settings(setting: str, host: 
         f"unshare --mount --pid --fork --mount-proc sh -c 'echo 7 >{setting}'",
         f"mount -o remount,rw /proc; echo 7 >{setting}",
     ):
-        # In a mount namespace of its own, so that it takes nothing from the other tests.
+        # In a mount namespace of its own, so that it does not affect other tests.
         wrapped = f"sudo unshare --mount sh -c {subprocess.list2cmdline([command])}"
         done = ssh.run(host["PrivateIpAddress"], wrapped, check=False)
         assert done.returncode != 0, command
@@ -164,11 +158,11 @@ def test_root_in_a_host_cannot_change_the_machines_cgroups(
     host: InstanceTypeDef, ssh: Ssh, place: Place, sandbox: RunningSandbox
 ) -> None:
     address = host["PrivateIpAddress"]
-    # It has a tree of its own ...
+    # It has a subtree of its own ...
     ssh.run(address, "sudo sh -euc 'mkdir /sys/fs/cgroup/mine; echo $$ >/sys/fs/cgroup/mine/cgroup.procs'")
     assert place.cgroup is not None
     assert (place.cgroup / host["InstanceId"] / "mine").is_dir()
-    # ... from which nothing leads out of it.
+    # ... and cannot leave it.
     ssh.run(address, "sudo unshare --mount sh -euc 'mount -t cgroup2 none /mnt; mkdir /mnt/also-mine'")
     assert (place.cgroup / host["InstanceId"] / "also-mine").is_dir()
     for name in ("memory", "devices", "cpu"):
@@ -182,8 +176,9 @@ def test_root_in_a_host_cannot_change_the_machines_cgroups(
 @pytest.mark.parametrize(
     "command",
     [
-        "date -s @0", "mknod /tmp/disk b 7 0", "mknod /tmp/memory c 1 1", "dmesg", "mount -t debugfs none /mnt",
-        "mount -t tracefs none /mnt", "echo b >/proc/sysrq-trigger", "cat /proc/kcore", "losetup -f /etc/hostname",
+        "date -s @0", "sysctl -w kernel.hostname=mine", "mknod /tmp/disk b 7 0", "mknod /tmp/memory c 1 1", "dmesg",
+        "mount -t debugfs none /mnt", "mount -t tracefs none /mnt", "echo b >/proc/sysrq-trigger", "cat /proc/kcore",
+        "losetup -f /etc/hostname",
     ],
 )  # fmt: skip
 def test_root_in_a_host_cannot_reach_the_machine(command: str, host: InstanceTypeDef, ssh: Ssh) -> None:
@@ -191,7 +186,7 @@ def test_root_in_a_host_cannot_reach_the_machine(command: str, host: InstanceTyp
     assert done.returncode != 0, done
 
 
-def test_what_the_machines_users_cannot_read_no_host_can(
+def test_a_host_cannot_read_what_the_machines_users_cannot(
     own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh
 ) -> None:
     """/etc and /var: tests/unit/sandbox/test_system.py."""
@@ -206,7 +201,7 @@ def test_what_the_machines_users_cannot_read_no_host_can(
         enter(start_sandbox(own_project), monkeypatch)
         [host] = launch(ssh, 1)
         assert ssh.read(host["PrivateIpAddress"], f"sudo ls -R {folder}") == f"{folder}:\nprogram"
-        # Nor after root there has removed what it can reach of what covers them, and another boot.
+        # Also after root in the host has removed the layer above, and a reboot.
         ssh.run(host["PrivateIpAddress"], "sudo rm -rf /.overlay/opt/upper && sudo mkdir /.overlay/opt/upper")
         stopped = [host["InstanceId"]]
         ec2 = boto3.client("ec2")

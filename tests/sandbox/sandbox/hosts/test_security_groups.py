@@ -1,7 +1,6 @@
-"""Security groups on real hosts: what no rule allows does not arrive, and changes act at once."""
+"""Security groups on real hosts."""
 
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,11 @@ import boto3
 import pytest
 from mypy_boto3_ec2.client import EC2Client
 
-from sandbox_steps import RunningSandbox, Ssh, answers, describe, enter, find_image, wait_for
+from sandbox_steps import RunningSandbox, Ssh, answers, describe, enter, find_image, state_of, wait_for
 
 pytestmark = pytest.mark.sandbox
 
-# At port 7000: sends back what comes by TCP, and answers every UDP packet with one word.
+# At port 7000: echoes TCP, and answers every UDP packet with one word.
 ANSWER = """
 import socket, threading
 def udp():
@@ -40,14 +39,13 @@ class Host:
     public: str
 
     def reaches(self, address: str, port: int = 7000, *, expected: bool = True) -> bool:
-        """Whether a TCP connection from this host gets through. ssh to the host itself is always allowed."""
+        """Whether a TCP connection from this host succeeds. ssh to the host itself is always allowed."""
         return bool(self.probe({"tcp": expected}, address, port))
 
     def probe(self, expected: dict[str, bool], address: str, port: int = 7000) -> set[str]:
         """Which of these protocols get through.
 
-        expected: what the test will assert. What must get through has the time for it on a busy machine; what must not
-        would wait as long.
+        expected: what the test will assert; a probe that should succeed waits longer than one that should not.
         """
         talk = {
             "tcp": f"exec 3<>/dev/tcp/{address}/{port}",
@@ -103,7 +101,7 @@ def hosts(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[tuple[Host, Host
 
 @pytest.fixture
 def ec2(sandbox: RunningSandbox, hosts: tuple[Host, Host]) -> Iterator[EC2Client]:
-    """The client; at the end of the test the groups are as they were before."""
+    """The client; restores the groups at the end of the test."""
     client = boto3.client("ec2")
     groups = [host.group for host in hosts]
     before = {g["GroupId"]: g for g in client.describe_security_groups(GroupIds=groups)["SecurityGroups"]}
@@ -118,7 +116,7 @@ def ec2(sandbox: RunningSandbox, hosts: tuple[Host, Host]) -> Iterator[EC2Client
                     getattr(client, f"{change}_security_group_{name}")(GroupId=group["GroupId"], IpPermissions=rules)
 
 
-def test_what_no_rule_allows_does_not_arrive(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+def test_packets_that_no_rule_allows_do_not_arrive(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
     one, other = hosts
     assert one.reaches(other.private, 22)
     assert not one.probe({"tcp": False, "udp": False}, other.private)
@@ -146,16 +144,16 @@ def test_rules_of_protocols_ports_and_networks(
     assert one.probe({name: name in passes for name in ("tcp", "udp")}, other.private) == passes
 
 
-def test_group_as_a_source_means_its_members_private_addresses(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+def test_a_group_as_source_means_its_members_private_addresses(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
     one, other = hosts
     ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[rule(group=one.group)])
     assert one.probe({"tcp": True, "udp": True}, other.private) == {"tcp", "udp"}
-    # By way of the public address it comes from the sender's public address, which is in no group: so on EC2.
+    # To the public address, it comes from the sender's public address, which is in no group, as on EC2.
     assert not one.reaches(other.public, expected=False)
     assert not other.reaches(one.private, expected=False)
     with pytest.raises(TimeoutError):
         socket.create_connection((other.private, 7000), timeout=1.0)
-    # Membership changes at once, too.
+    # Changes of membership also take effect at once.
     ec2.modify_instance_attribute(InstanceId=one.instance_id, Groups=[other.group])
     assert not one.reaches(other.private, expected=False)
     ec2.modify_instance_attribute(InstanceId=one.instance_id, Groups=[one.group, other.group])
@@ -163,7 +161,7 @@ def test_group_as_a_source_means_its_members_private_addresses(ec2: EC2Client, h
     ec2.modify_instance_attribute(InstanceId=one.instance_id, Groups=[one.group])
 
 
-def test_public_address_is_what_a_host_comes_from(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+def test_packets_to_a_public_address_come_from_the_public_address(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
     one, other = hosts
     allowed = rule("tcp", (7000, 7000), cidr=f"{one.public}/32")
     ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[allowed])
@@ -171,7 +169,7 @@ def test_public_address_is_what_a_host_comes_from(ec2: EC2Client, hosts: tuple[H
     assert not one.reaches(other.private, expected=False)
 
 
-def test_this_machine_is_held_against_the_groups_as_the_internet_is(
+def test_the_groups_apply_to_this_machine_as_to_the_internet(
     ec2: EC2Client, hosts: tuple[Host, Host], sandbox: RunningSandbox
 ) -> None:
     _, other = hosts
@@ -208,14 +206,14 @@ def test_open_connections_outlive_their_rule(ec2: EC2Client, hosts: tuple[Host, 
             socket.create_connection((other.public, 7000), timeout=1.0)
 
 
-def test_hosts_own_firewall_is_left_to_it(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
-    """Nothing of the security groups is in the host, where root could see or undo it."""
+def test_the_hosts_own_firewall_is_its_own(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+    """The host has no rules of the security groups, which its root could see or undo."""
     one, other = hosts
     assert one.ssh.read(other.private, "sudo nft list ruleset; sudo nft flush ruleset") == ""
     assert not one.reaches(other.private, expected=False)
 
 
-def test_nonsense_in_a_rule_leaves_the_others_in_force(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+def test_an_invalid_rule_does_not_affect_others(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
     one, other = hosts
     ec2.authorize_security_group_ingress(
         GroupId=other.group,
@@ -224,17 +222,18 @@ def test_nonsense_in_a_rule_leaves_the_others_in_force(ec2: EC2Client, hosts: tu
     assert one.reaches(other.private)
 
 
-def test_fresh_instance_is_guarded_from_its_first_packet_on(
+def test_the_groups_apply_from_the_first_packet(
     ec2: EC2Client, hosts: tuple[Host, Host], sandbox: RunningSandbox
 ) -> None:
     group = ec2.create_security_group(GroupName="closed", Description="closed")["GroupId"]
     [made] = ec2.run_instances(
         ImageId=find_image(), InstanceType="g4dn.xlarge", SecurityGroupIds=[group], MinCount=1, MaxCount=1
     )["Instances"]
-    address, deadline = made["PrivateIpAddress"], time.monotonic() + 3
-    while time.monotonic() < deadline:
+    address, state = made["PrivateIpAddress"], "pending"
+    while state == "pending":
+        state = state_of(ec2, made["InstanceId"])
         assert not answers(address, timeout_s=0.2)
-    wait_for(ec2, "instance_running", [made["InstanceId"]])
+    assert state == "running"
     ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule("tcp", (22, 22), cidr="0.0.0.0/0")])
     socket.create_connection((address, 22), timeout=5.0).close()
     ec2.terminate_instances(InstanceIds=[made["InstanceId"]])

@@ -1,7 +1,6 @@
-"""Names, routes and the outside as a host has them."""
+"""Names and routes on hosts."""
 
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import boto3
@@ -11,7 +10,7 @@ from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of
 from sandbox.place import Settings, place_of, read_json
-from sandbox_steps import RunningSandbox, Ssh, describe, enter, launch, wait_for
+from sandbox_steps import RunningSandbox, Ssh, describe, launch, wait_for
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -28,16 +27,6 @@ print(asker.recv(4096).hex())
 """
 CONNECT = "python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], 443), timeout=10)'"
 ETH_P_IP = 0x0800  # linux/if_ether.h
-
-
-@pytest.fixture(scope="module")
-def pair(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[list[InstanceTypeDef]]:
-    """Two running hosts."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        enter(shared_sandbox, monkeypatch)
-        instances = launch(ssh, 2)
-        yield instances
-        boto3.client("ec2").terminate_instances(InstanceIds=[i["InstanceId"] for i in instances])
 
 
 @dataclass(frozen=True)
@@ -63,7 +52,7 @@ def inside(sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> In
 
 
 def names_of(instance: InstanceTypeDef) -> set[str]:
-    """All that EC2 calls it."""
+    """All its names in EC2."""
     [interface] = instance["NetworkInterfaces"]
     return {
         instance["PrivateDnsName"], instance["PublicDnsName"],
@@ -84,7 +73,7 @@ def check_names(inside: Inside, instance: InstanceTypeDef) -> None:
     assert inside.read(f"{BACK_BY_PYTHON} {instance['PublicIpAddress']}") == instance["PublicDnsName"]
 
 
-def test_names_lead_to_the_other_host_also_after_stop_and_start(inside: Inside, pair: list[InstanceTypeDef]) -> None:
+def test_names_resolve_to_the_other_host_also_after_stop_and_start(inside: Inside, pair: list[InstanceTypeDef]) -> None:
     ec2 = boto3.client("ec2")
     other = pair[1]
     check_names(inside, other)
@@ -115,24 +104,24 @@ def test_name_server_answers_at_both_addresses(
         assert found.to_text().split()[-1] == pair[1]["PrivateIpAddress"]
 
 
-# How it fails says how long it took: these errors are answers, and nobody has waited for a timeout.
+# These errors are answers, not timeouts.
 def test_unknown_names_fail_at_once(inside: Inside) -> None:
     for name in ("pypi.org", "unknown", "ip-10-47-0.ec2.internal"):
         assert "[Errno -2] Name or service not known" in inside.fail(f"{BY_PYTHON} {name}")
     assert "Unknown host" in inside.fail(f"{BACK_BY_PYTHON} 9.9.9.9")
 
 
-def test_the_outside_fails_at_once_and_nothing_leaves(
+def test_packets_to_the_outside_are_rejected_at_once(
     inside: Inside, pair: list[InstanceTypeDef], sandbox: RunningSandbox
 ) -> None:
     gateway = read_json(place_of(sandbox.project_dir).settings_file, Settings).ranges.gateway.ip
     assert inside.read("ip route show default") == f"default via {gateway} dev eth0"
-    # As programs find their own address.
+    # Programs find their own address like this.
     assert f" src {inside.address} " in inside.read("ip -o route get 8.8.8.8")
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IP)) as arriving:
         arriving.bind((place_of(sandbox.project_dir).interface, ETH_P_IP))
         arriving.settimeout(0)
-        # More of them than the kernel itself would report in a second.
+        # More than the kernel's own limit for a second.
         for address in ("1.1.1.1", "192.168.77.1", "10.255.255.1", "169.254.1.1"):
             said = inside.fail(f"for i in 1 2 3 4 5 6 7 8; do {CONNECT} {address} || failed=$?; done; exit $failed")
             assert said.count("OSError: [Errno 101] Network is unreachable") == 8
@@ -156,7 +145,7 @@ def test_without_a_public_address_other_public_addresses_are_unreachable(
     assert "No route to host" in inside.fail(there)
     address = ec2.allocate_address(Domain="vpc")
     association = ec2.associate_address(InstanceId=made["InstanceId"], AllocationId=address["AllocationId"])
-    until(lambda: ssh.run(inside.address, there, check=False).returncode == 0, "it does not get there")
+    until(lambda: ssh.run(inside.address, there, check=False).returncode == 0, "it is not reachable")
     ec2.disassociate_address(AssociationId=association["AssociationId"])
-    until(lambda: "No route to host" in ssh.run(inside.address, there, check=False).stderr, "it still gets there")
+    until(lambda: "No route to host" in ssh.run(inside.address, there, check=False).stderr, "it is still reachable")
     ec2.release_address(AllocationId=address["AllocationId"])

@@ -1,4 +1,4 @@
-"""Tools that make clusters and keep data, installed as they are: SkyPilot's provisioner, Ray, libcloud and DVC."""
+"""SkyPilot's provisioner, Ray, libcloud and DVC, as installed from PyPI."""
 
 import json
 import shutil
@@ -122,7 +122,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def tool(sandbox: RunningSandbox, programs: Path, name: str, home: Path) -> Tool:
-    """A program of a virtual environment, as somebody runs it who has typed what docs/sandbox.md says."""
+    """A program of a virtual environment, in the environment of docs/sandbox.md."""
     env = environment_of(sandbox.project_dir, home=home, programs=programs)
     return Tool(program=str(programs / name), env=env, directory=home)
 
@@ -147,7 +147,7 @@ def test_dvc(sandbox: RunningSandbox, home: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def seen_by_hosts() -> Iterator[Path]:
-    """A folder of the machine that hosts see, too."""
+    """A folder of the machine that hosts also see."""
     made = Path(tempfile.mkdtemp(prefix="cluster-test-", dir="/opt"))
     made.chmod(0o755)
     yield made
@@ -155,7 +155,7 @@ def seen_by_hosts() -> Iterator[Path]:
 
 
 def test_ray_up_with_a_worker(sandbox: RunningSandbox, home: Path, seen_by_hosts: Path) -> None:
-    """The head launches the worker by itself, with the rights of the role that Ray makes."""
+    """The head launches the worker, with the rights of the role that Ray creates."""
     programs = install(seen_by_hosts / "venv", "ray[default]", "boto3", python="/usr/bin/python3")
     ray = tool(sandbox, programs, "ray", home)
     text = RAY_CONFIG.format(region=REGION, image=find_image(), programs=programs, endpoint=sandbox.info.endpoint_url)

@@ -1,7 +1,7 @@
 """`up`, `resize`, `stop`, `start` and `down` in any order, while AWS throttles, loses replies, lags and runs out.
 
-Whatever happens in between: no command ever makes more nodes than it was asked for, what a command that succeeds
-leaves is exactly what was asked for, and after the last `down` there is nothing.
+No command makes more nodes than it was asked for, a command that succeeds leaves exactly what it was asked for, and
+after the last `down` nothing is left.
 """
 
 import shutil
@@ -25,18 +25,18 @@ ACTIONS = (
     "AuthorizeSecurityGroupIngress", "DeleteSecurityGroup", "DeleteKeyPair", "DeletePlacementGroup",
     "StopInstances", "StartInstances", "CreateTags", "DescribeInstances",
 )  # fmt: skip
-# What a command may rightly answer to such a world. Anything else is a bug.
-RIGHTLY = (
-    "asked for", "only its private key", "only the private key", "ended and not stopped",
+# The errors that a command may report. Any other is a bug.
+EXPECTED = (
+    "asked for", "without it this machine cannot reach", "cannot be stopped",
     "is stopped", "is stopping", "no cluster demo to resize", "has no nodes",
-    "AWS says: Request limit exceeded", "AWS says: An internal error", "no capacity for", "no room in any place",
+    "AWS says: Request limit exceeded", "AWS says: An internal error", "no capacity for", "no capacity in any place",
     "ended while starting", "Connection was closed", "cannot be started", "cannot be stopped", "are ending",
     "appeared after the launch", "sufficient",
 )  # fmt: skip
 
 
 class Provisioning(RuleBasedStateMachine):
-    """A cluster, the commands about it, and what can happen to it."""
+    """A cluster, its commands, and events."""
 
     world: World
     folder: Path
@@ -51,11 +51,11 @@ class Provisioning(RuleBasedStateMachine):
         self.world.reset(self.folder, consistency_delay_s=delay_s, boot_delay_s=boot_s, end_delay_s=boot_s)
 
     def succeeds(self, command: Any, *arguments: Any, **settings: Any) -> bool:
-        """Whether a command came through; it may fail for a reason that this world gave it."""
+        """Whether a command succeeded; raises unexpected errors."""
         try:
             command(*arguments, **settings)
         except ClusterError as error:
-            if not any(words in error.message for words in RIGHTLY):
+            if not any(words in error.message for words in EXPECTED):
                 raise
             return False
         return True
@@ -138,7 +138,7 @@ class Provisioning(RuleBasedStateMachine):
 
     @rule()
     def lose_the_files(self) -> None:
-        """Not while the lists lag: only the journal knows then of a launch that was interrupted."""
+        """Not while the lists lag: then only the journal knows an interrupted launch."""
         self.world.time.sleep(60)
         shutil.rmtree(self.world.files.root, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Flintrock, a launcher of Spark clusters that nobody here wrote: what it does with EC2 and with hosts, it does here.
+"""Flintrock, a launcher of Spark clusters, as installed from PyPI.
 
 https://github.com/nchammas/flintrock
 """
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(600)]
 
 AMAZON_LINUX = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
 
-# What Flintrock wants of an image, and what it would get from the Internet: the rest is the image's.
+# What Flintrock expects of an image, and what it would download from the Internet.
 FLINTROCK_NEEDS_PYTHON = """\
 #!/bin/sh
 ln -s /usr/bin/python3 /usr/local/bin/python
@@ -65,7 +65,7 @@ def ec2(sandbox: RunningSandbox) -> EC2Client:
 def flintrock(
     sandbox: RunningSandbox, ec2: EC2Client, ssh: Ssh, installed_flintrock: Path, tmp_path: Path
 ) -> Iterator[Tool]:
-    """Flintrock with a config file of its own, as it wants to have one, and what that names in EC2."""
+    """Flintrock with its config file, and the resources that this file names."""
     env = environment_of(sandbox.project_dir, home=tmp_path)
     ami = boto3.client("ssm").get_parameter(Name=AMAZON_LINUX)["Parameter"]["Value"]
     config = FLINTROCK_CONFIG.format(identity_file=ssh.key, ami=ami, own_address=own_address(env))
@@ -117,7 +117,7 @@ def test_flintrock_until_it_needs_the_internet(flintrock: Tool, ec2: EC2Client, 
         assert instance["State"]["Name"] == "running"
         assert {group["GroupName"] for group in instance["SecurityGroups"]} == {"flintrock", "flintrock-some"}
         assert instance["Placement"]["GroupName"] == "flintrock"
-        # What Flintrock did when it was logged in: its folder, owned by whom `logname` told it, and its own key.
+        # What Flintrock did on the host: its folder, which belongs to the user of `logname`, and its own key.
         left = ssh.read(instance["PublicIpAddress"], "stat -c %U /media/root; grep -c flintrock .ssh/authorized_keys")
         assert left == "ubuntu\n1"
     described = flintrock.run("describe", "some")

@@ -1,7 +1,7 @@
-"""What people run on clusters, between two hosts: schedulers, MPI, torchrun, containers and shared file systems.
+"""Workloads of clusters, between two hosts: schedulers, MPI, torchrun, containers and shared file systems.
 
-The packages are those of the machine's distribution, installed by `cluster sandbox install`; hosts find each other by
-their names in the DNS. What is set up by hand here has to be set up on instances, too, unless a comment says otherwise.
+`cluster sandbox install` installs packages of the machine's distribution; hosts use each other's DNS names. Instances
+need the same setup as the hosts here, unless a comment says otherwise.
 """
 
 import base64
@@ -35,11 +35,11 @@ ReturnToService=2
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 """
-# Slurm wants systemd for its use of cgroup2, unless it is told not to; version 1 it does not use unless it is told to.
+# Slurm needs systemd for cgroup2 unless IgnoreSystemd is set, and uses version 1 only if the plugin is named.
 CGROUP_CONF = "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n"
 CGROUP_CONF_OF_HYBRID = "CgroupPlugin=cgroup/v1\n"
 
-# The load average is the machine's, with all that runs there.
+# The load average is that of the whole machine.
 SET_UP_GRID_ENGINE = r"""
 set -eu
 sudo service gridengine-master start >/dev/null
@@ -90,7 +90,7 @@ for engine in podman "sudo podman"; do tar -C image -c . | $engine import - loca
 """
 IN_CONTAINER = "local/busybox busybox sh -c 'busybox df -k /dev/shm; busybox hostname; busybox id -u'"
 
-# FSAL VFS, for folders of a disk, asks the kernel for files by their handles, which only root of the machine may.
+# FSAL VFS, for folders of a disk, opens files by their handles, which only the machine's root may.
 GANESHA_CONF = """
 NFSv4 { Graceless = true; }
 MEM { Inode_Size = 1048576; }
@@ -222,7 +222,7 @@ def test_torchrun_with_gloo(pair: Pair) -> None:
     head, other = pair.hosts
     for host in pair.hosts:
         host.write("all_reduce.py", ALL_REDUCE)
-    # Debian 12's torch 1.13 fails on Python 3.11 where nothing is said of its workers' output.
+    # Debian 12's torch 1.13 fails on Python 3.11 unless the workers' output is redirected.
     command = (
         f"OMP_NUM_THREADS=1 torchrun --nnodes 2 --nproc_per_node 2 --master_addr {head.name} --master_port 29500 "
         "--redirects 1 --tee 1 --node_rank {} all_reduce.py"

@@ -1,4 +1,4 @@
-"""What tools that nobody here wrote find: botocore, aws-cli and Flintrock, led to the sandbox by environment alone."""
+"""botocore and aws-cli, which follow the environment to the sandbox."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from sandbox_steps import UBUNTU, RunningSandbox, Ssh, launch, wait_for
 
 pytestmark = pytest.mark.sandbox
 
-# What somebody types who has read docs/sandbox.md and an AWS tutorial.
+# As typed by a reader of docs/sandbox.md and an AWS tutorial.
 TYPED = r"""
 set -euo pipefail
 aws ec2 create-key-pair --key-name typed --key-type ed25519 --query KeyMaterial --output text > key.pem
@@ -70,14 +70,14 @@ def aws_cli(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(tmp_path_factory.mktemp("aws-cli"), "awscli>=1.40")
 
 
-def test_a_login_has_a_name_and_the_machines_disks_are_not_its_to_format(sandbox: RunningSandbox, ssh: Ssh) -> None:
+def test_a_login_has_a_name_and_hosts_do_not_see_the_machines_disks(sandbox: RunningSandbox, ssh: Ssh) -> None:
     [instance] = launch(ssh, 1)
     address = instance["PublicIpAddress"]
     assert ssh.read(address, "logname") == "ubuntu"
     assert ssh.read(address, "lsblk --noheadings; ls /sys/block /sys/class/block | grep -v :") == ""
 
 
-def test_botocore_by_environment_alone(
+def test_botocore_follows_the_environment(
     sandbox: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment_of(sandbox.project_dir, home=tmp_path).items():

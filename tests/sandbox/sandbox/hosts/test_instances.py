@@ -1,4 +1,4 @@
-"""Instances that boot: user data, instance metadata, shutdown from inside, reboot, stop and start."""
+"""User data, instance metadata, shutdown and reboot from inside, elastic addresses."""
 
 import base64
 import email.mime.multipart
@@ -65,7 +65,7 @@ class Metadata:
 
 @pytest.fixture(scope="module")
 def instance(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[InstanceTypeDef]:
-    """An instance with a role, user data and IMDSv2 required, for the tests that only look."""
+    """An instance with a role, user data and IMDSv2 required, for the tests that do not change it."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         enter(shared_sandbox, monkeypatch)
         with instance_profile("trainer", allow("s3:ListAllMyBuckets")) as profile:
@@ -91,7 +91,7 @@ def test_user_data_runs_as_root_and_shows_on_the_console(
 ) -> None:
     address, ec2 = instance["PublicIpAddress"], boto3.client("ec2")
     ssh.run(address, "cloud-init status --wait")
-    # What it waits for is there a little before the words have come through to the console, and then to the log.
+    # The output reaches the console, and then the log, a little later.
     until_on_console(ec2, instance["InstanceId"], "Cloud-init v. sandbox finished")
     console = console_of(ec2, instance["InstanceId"])
     assert "the user data ran as root" in console
@@ -110,7 +110,7 @@ def test_user_data_of_several_parts_runs_in_order_and_once(sandbox: RunningSandb
     ):
         message.attach(email.mime.text.MIMEText(text, kind))
     ec2 = boto3.client("ec2")
-    # boto3 encodes what is a str and not what is bytes: compressed user data arrives encoded once either way.
+    # boto3 encodes str and not bytes; compressed user data arrives encoded once either way.
     packed = base64.b64encode(gzip.compress(message.as_bytes())).decode()
     template = ec2.create_launch_template(LaunchTemplateName="parts", LaunchTemplateData={"UserData": packed})
     from_template = {"LaunchTemplateId": template["LaunchTemplate"]["LaunchTemplateId"], "Version": "1"}
@@ -124,7 +124,7 @@ def test_user_data_of_several_parts_runs_in_order_and_once(sandbox: RunningSandb
     assert ssh.read(address, "sudo cat /root/ran") == "first\nsecond"
 
 
-def test_metadata_tells_the_instance_what_the_api_tells(metadata: Metadata, instance: InstanceTypeDef) -> None:
+def test_metadata_has_the_same_values_as_the_api(metadata: Metadata, instance: InstanceTypeDef) -> None:
     interface = instance["NetworkInterfaces"][0]
     for path, value in {
         "instance-id": instance["InstanceId"],
@@ -164,7 +164,7 @@ def test_metadata_version_1_is_refused_where_tokens_are_required(metadata: Metad
         assert metadata.ask("/latest/api/token", option, version=1)[0] == code, ttl
 
 
-def test_a_metadata_token_is_the_instances_own(
+def test_a_metadata_token_belongs_to_one_instance(
     metadata: Metadata, instance: InstanceTypeDef, ssh: Ssh, sandbox: RunningSandbox
 ) -> None:
     issue = f"curl -s -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: %s' {METADATA}/latest/api/token"
@@ -190,7 +190,7 @@ def test_metadata_options_can_be_changed(sandbox: RunningSandbox, ssh: Ssh) -> N
     assert metadata.ask(path)[0] == 403
     ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpEndpoint="enabled")
     assert metadata.ask(path) == (200, instance_id)
-    assert metadata.ask(path, version=1)[0] == 401, "what a call does not name stays"
+    assert metadata.ask(path, version=1)[0] == 401, "options that a call does not name stay"
 
 
 def test_metadata_token_stays_within_the_hop_limit(metadata: Metadata, ssh: Ssh, sandbox: RunningSandbox) -> None:
@@ -213,7 +213,7 @@ def test_metadata_token_stays_within_the_hop_limit(metadata: Metadata, ssh: Ssh,
     assert ssh.read(metadata.address, ask % 20) == "200"
 
 
-def test_role_credentials_are_good_for_the_api(metadata: Metadata, instance: InstanceTypeDef) -> None:
+def test_the_api_accepts_role_credentials(metadata: Metadata, instance: InstanceTypeDef) -> None:
     found = json.loads(metadata.read("iam/security-credentials/trainer"))
     assert found["Code"] == "Success"
     keys = {
@@ -259,7 +259,7 @@ def test_shutdown_inside(sandbox: RunningSandbox, ssh: Ssh, behavior: str, comma
     assert describe(ec2, [made["InstanceId"]])[0]["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
 
 
-def test_scheduled_shutdown_can_be_called_off(sandbox: RunningSandbox, ssh: Ssh) -> None:
+def test_a_scheduled_shutdown_can_be_cancelled(sandbox: RunningSandbox, ssh: Ssh) -> None:
     [made] = launch(ssh, 1)
     address = made["PublicIpAddress"]
     assert "use 'shutdown -c' to cancel" in ssh.read(address, "sudo shutdown -h +1")
@@ -268,25 +268,25 @@ def test_scheduled_shutdown_can_be_called_off(sandbox: RunningSandbox, ssh: Ssh)
     def waiting() -> str:
         return ssh.run(address, "pgrep -fc '[k]ill -38 1'", check=False).stdout.strip()
 
-    # Until a child has become another program, it has the words of the one that started it.
+    # A new child has its parent's command line until it executes its own program.
     until(lambda: waiting() == "1", "not one process waits for its time")
     ssh.run(address, "sudo shutdown -c")
-    until(lambda: waiting() == "0", "it is not called off")
+    until(lambda: waiting() == "0", "it is not cancelled")
 
 
 def test_reboot_inside_keeps_everything_but_processes(sandbox: RunningSandbox, ssh: Ssh) -> None:
     ec2 = boto3.client("ec2")
     [made] = launch(ssh, 1)
     address = made["PublicIpAddress"]
-    # What is told to end may still write down that it did.
+    # A process that gets SIGTERM can still write.
     trap = "trap 'echo ended >/tmp/last-words; exit' TERM; touch /tmp/set; while :; do sleep 0.1; done"
     until_set = "until [ -e /tmp/set ]; do sleep 0.1; done"
     ssh.run(address, f'echo kept >~/file; setsid sh -c "{trap}" >/dev/null 2>&1 & {until_set}')
-    # Beside other load it may answer for a while yet before it goes down: what has begun since then is another boot.
+    # It may still answer before it goes down; another start time means another boot.
     begin = "cut -d ' ' -f 22 /proc/1/stat"
     before = ssh.read(address, begin)
     ssh.run(address, "sudo reboot; sleep 5", check=False)
-    until(lambda: ssh.run(address, begin, check=False).stdout.strip() not in ("", before), "it did not come back")
+    until(lambda: ssh.run(address, begin, check=False).stdout.strip() not in ("", before), "it did not reboot")
     assert ssh.read(address, "cat ~/file /tmp/last-words") == "kept\nended"
     assert ssh.run(address, "pgrep -f last-words", check=False).stdout == ""
     [after] = describe(ec2, [made["InstanceId"]])
@@ -299,9 +299,9 @@ def test_elastic_address_comes_and_goes_while_the_host_runs(sandbox: RunningSand
     [made] = launch(ssh, 1)
     address = ec2.allocate_address(Domain="vpc")
     association = ec2.associate_address(InstanceId=made["InstanceId"], AllocationId=address["AllocationId"])
-    until(lambda: answers(address["PublicIp"]), "the address does not lead there")
+    until(lambda: answers(address["PublicIp"]), "the address does not reach the host")
     assert Metadata(ssh, address["PublicIp"]).read("public-ipv4") == address["PublicIp"]
     ec2.disassociate_address(AssociationId=association["AssociationId"])
-    until(lambda: not answers(address["PublicIp"]), "the address still leads there")
+    until(lambda: not answers(address["PublicIp"]), "the address still reaches the host")
     assert ssh.read(made["PrivateIpAddress"], "id -un") == "ubuntu"
     ec2.release_address(AllocationId=address["AllocationId"])

@@ -1,4 +1,4 @@
-"""RunInstances: what is asked, how often, and how instances become numbered nodes."""
+"""RunInstances: the request, the retries, and the numbers of the nodes."""
 
 import subprocess
 from dataclasses import replace
@@ -11,35 +11,28 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError, SSLError
 
 import foundation.waiting
-import provision.resources.launch
+import provision.resources.run_instances
 from foundation.progress import Event, silent
 from foundation.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S
 from provision.describe import number_nodes
-from provision.resources.launch import (
+from provision.resources.run_instances import (
     LAUNCH_ATTEMPTS,
-    LaunchNodes,
+    USER_DATA,
+    NodeSpec,
     call_run_instances,
     request_digest,
     run_instances_request,
 )
-from provision_world import make_option
+from provision_world import aws_error, make_option
 from sandbox_in_process import Clock
 
-STEP = LaunchNodes(
-    indices=(0, 1, 4),
-    least=3,
-    group_id="sg-1",
-    key_name="cluster-demo",
-    volume_size_gib=50,
-    public_address=True,
-    options=(make_option(),),
-)
+NODES = NodeSpec(indices=(0, 1, 4), key_name="cluster-demo", volume_size_gib=50, public_address=True)
 
 
-def request(step: LaunchNodes = STEP, *, least: int = 3, group_id: str | None = "sg-1", **option: Any) -> Any:
+def request(nodes: NodeSpec = NODES, *, least: int = 3, group_id: str | None = "sg-1", **option: Any) -> Any:
     owner = "arn:aws:iam::1:user/ada"
-    return run_instances_request(step, make_option(**option), least=least, name="demo", owner=owner, group_id=group_id)
+    return run_instances_request(nodes, make_option(**option), least=least, name="demo", owner=owner, group_id=group_id)
 
 
 def test_the_request() -> None:
@@ -71,7 +64,7 @@ def test_the_request() -> None:
                 },
             }
         ],
-        "UserData": provision.resources.launch.USER_DATA,
+        "UserData": USER_DATA,
         "NetworkInterfaces": [
             {
                 "DeviceIndex": 0,
@@ -89,9 +82,9 @@ def test_the_request() -> None:
     }
 
 
-def test_what_is_asked_for_only_where_it_is_wanted() -> None:
-    step = replace(STEP, placement_group="cluster-demo", instance_profile="nodes", public_address=False)
-    asked = request(step, least=1, placement=True, efa=True, market="spot")
+def test_the_request_with_all_options() -> None:
+    nodes = replace(NODES, placement_group="cluster-demo", instance_profile="nodes", public_address=False)
+    asked = request(nodes, least=1, placement=True, efa=True, market="spot")
 
     assert (asked["MinCount"], asked["MaxCount"]) == (1, 3)
     assert asked["Placement"] == {"GroupName": "cluster-demo"}
@@ -105,20 +98,20 @@ def test_what_is_asked_for_only_where_it_is_wanted() -> None:
     assert [tagged["ResourceType"] for tagged in asked["TagSpecifications"]] == [
         "instance", "volume", "network-interface", "spot-instances-request",
     ]  # fmt: skip
-    assert "Placement" not in request(step, placement=False)
+    assert "Placement" not in request(nodes, placement=False)
 
 
-def test_a_dry_run_needs_neither_group_nor_key() -> None:
+def test_the_request_of_a_dry_run() -> None:
     asked = request(group_id=None)
     assert "KeyName" not in asked
     assert "Groups" not in asked["NetworkInterfaces"][0]
 
 
-def test_the_same_request_has_the_same_digest_and_another_one_another() -> None:
+def test_digests() -> None:
     requests = [
         request(),
-        request(replace(STEP, volume_size_gib=51)),
-        request(replace(STEP, indices=(0, 1))),
+        request(replace(NODES, volume_size_gib=51)),
+        request(replace(NODES, indices=(0, 1))),
         request(least=2),
         request(image_id="ami-2"),
         request(subnet_id="subnet-2"),
@@ -128,19 +121,19 @@ def test_the_same_request_has_the_same_digest_and_another_one_another() -> None:
     assert len({request_digest(each) for each in requests}) == len(requests)
 
 
-# --- how often ---------------------------------------------------------------------------------------------------
+# --- retries
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(provision.resources.launch, "time", clock)
+    monkeypatch.setattr(provision.resources.run_instances, "time", clock)
     monkeypatch.setattr(foundation.waiting, "time", clock)
     return clock
 
 
 class Answering:
-    """A client whose RunInstances gives these answers in turn, and remembers what it was asked."""
+    """A client whose RunInstances gives these answers, and records its arguments."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -154,10 +147,6 @@ class Answering:
         return answer
 
 
-def refusal(code: str, message: str = "in AWS's words") -> ClientError:
-    return ClientError({"Error": {"Code": code, "Message": message}}, "RunInstances")
-
-
 def launch(client: Answering, report: Any = silent) -> Any:
     return call_run_instances(client, request(), client_token="token-1", report=report)  # type: ignore[arg-type]
 
@@ -169,19 +158,19 @@ NO_ROAD = EndpointConnectionError(endpoint_url="https://ec2")
 @pytest.mark.parametrize(
     "hiccup",
     [
-        refusal("RequestLimitExceeded"),
-        refusal("Throttling"),
-        refusal("InternalError"),
-        refusal("Unavailable"),
-        refusal("InvalidGroup.NotFound"),
-        refusal("InvalidKeyPair.NotFound"),
-        refusal("InvalidPlacementGroup.Unknown"),
-        refusal("InvalidParameterValue", "Value (x) for parameter iamInstanceProfile.name is invalid."),
+        aws_error("RequestLimitExceeded"),
+        aws_error("Throttling"),
+        aws_error("InternalError"),
+        aws_error("Unavailable"),
+        aws_error("InvalidGroup.NotFound"),
+        aws_error("InvalidKeyPair.NotFound"),
+        aws_error("InvalidPlacementGroup.Unknown"),
+        aws_error("InvalidParameterValue", words="Value (x) for parameter iamInstanceProfile.name is invalid."),
         LOST_REPLY,
         NO_ROAD,
     ],
 )
-def test_asks_again_with_the_same_token(clock: Clock, hiccup: Exception) -> None:
+def test_retries_with_the_same_token(clock: Clock, hiccup: Exception) -> None:
     client = Answering(hiccup, hiccup, {"Instances": []})
     events: list[Event] = []
 
@@ -197,15 +186,15 @@ def test_asks_again_with_the_same_token(clock: Clock, hiccup: Exception) -> None
 @pytest.mark.parametrize(
     "refused",
     [
-        refusal("InsufficientInstanceCapacity"),
-        refusal("VcpuLimitExceeded"),
-        refusal("UnauthorizedOperation"),
-        refusal("InvalidAMIID.NotFound"),
-        refusal("IdempotentParameterMismatch"),
+        aws_error("InsufficientInstanceCapacity"),
+        aws_error("VcpuLimitExceeded"),
+        aws_error("UnauthorizedOperation"),
+        aws_error("InvalidAMIID.NotFound"),
+        aws_error("IdempotentParameterMismatch"),
         SSLError(endpoint_url="https://ec2", error=OSError("x")),
     ],
 )
-def test_takes_a_no_for_a_no(clock: Clock, refused: Exception) -> None:
+def test_does_not_retry_other_errors(clock: Clock, refused: Exception) -> None:
     client = Answering(refused)
 
     with pytest.raises(type(refused)):
@@ -214,8 +203,8 @@ def test_takes_a_no_for_a_no(clock: Clock, refused: Exception) -> None:
     assert not clock.slept_s
 
 
-def test_gives_up_when_aws_stays_busy(clock: Clock) -> None:
-    client = Answering(refusal("RequestLimitExceeded"))
+def test_limits_the_retries_of_throttled_calls(clock: Clock) -> None:
+    client = Answering(aws_error("RequestLimitExceeded"))
 
     with pytest.raises(ClientError, match="RequestLimitExceeded"):
         launch(client)
@@ -223,13 +212,13 @@ def test_gives_up_when_aws_stays_busy(clock: Clock) -> None:
     assert 40 < sum(clock.slept_s) < 180
 
 
-def test_gives_up_on_a_group_that_stays_unknown(clock: Clock) -> None:
+def test_limits_the_retries_for_an_unknown_group(clock: Clock) -> None:
     with pytest.raises(ClientError, match="InvalidGroup"):
-        launch(Answering(refusal("InvalidGroup.NotFound")))
+        launch(Answering(aws_error("InvalidGroup.NotFound")))
     assert NOT_FOUND_TIMEOUT_S <= sum(clock.slept_s) < NOT_FOUND_TIMEOUT_S + 31
 
 
-def test_poll_looks_at_once_then_ever_more_rarely(clock: Clock) -> None:
+def test_poll_looks_at_once_and_then_less_often(clock: Clock) -> None:
     looks: list[float] = []
     begun = clock.now_s
 
@@ -252,7 +241,7 @@ def test_poll_ends_in_time_with_a_last_look(clock: Clock) -> None:
     assert looks[-1] == begun + 7.5
 
 
-# --- numbering ---------------------------------------------------------------------------------------------------
+# --- numbers
 
 
 def instance(name: str, *, launch_index: int, indices: str | None, age_s: int = 0, **more: Any) -> Any:
@@ -270,18 +259,18 @@ def instance(name: str, *, launch_index: int, indices: str | None, age_s: int = 
 
 
 def names(*instances: Any) -> dict[int, str]:
-    """The same whatever the order in which EC2 lists them."""
+    """The same for any order in which EC2 lists them."""
     results = [{node.index: node.instance_id for node in number_nodes(order)} for order in permutations(instances)]
     assert all(result == results[0] for result in results)
     return results[0]
 
 
-def test_an_index_comes_from_the_launch() -> None:
+def test_the_launch_determines_the_index() -> None:
     first = [instance(f"i-{letter}", launch_index=k, indices="0-2") for k, letter in enumerate("cab")]
     assert names(*first) == {0: "i-c", 1: "i-a", 2: "i-b"}
 
 
-def test_an_index_stays_when_others_go_and_come() -> None:
+def test_an_index_stays_when_other_nodes_change() -> None:
     old = instance("i-old", launch_index=1, indices="0-2", age_s=60)
     new = [instance(f"i-new{k}", launch_index=k, indices="0,2") for k in (0, 1)]
     assert names(old) == {1: "i-old"}
@@ -290,20 +279,20 @@ def test_an_index_stays_when_others_go_and_come() -> None:
     assert (node.name, node.role) == ("node-1", "head")
 
 
-def test_two_launches_of_the_same_index_at_once_are_both_seen() -> None:
+def test_two_launches_of_the_same_index() -> None:
     one, two = (instance(name, launch_index=0, indices="0", age_s=age) for name, age in [("i-1", 9), ("i-2", 5)])
     assert names(one, two) == {0: "i-1", 1: "i-2"}
 
 
 @pytest.mark.parametrize("indices", [None, "", "nonsense", "5-3"])
-def test_an_instance_without_a_proper_tag_gets_a_free_index(indices: str | None) -> None:
-    stray = instance("i-stray", launch_index=0, indices=indices, age_s=99)
+def test_an_instance_without_a_valid_tag_gets_a_free_index(indices: str | None) -> None:
+    other = instance("i-other", launch_index=0, indices=indices, age_s=99)
     rest = [instance("i-0", launch_index=0, indices="0,2"), instance("i-2", launch_index=1, indices="0,2")]
-    assert names(stray, *rest) == {0: "i-0", 1: "i-stray", 2: "i-2"}
+    assert names(other, *rest) == {0: "i-0", 1: "i-other", 2: "i-2"}
 
 
 def test_a_restart_does_not_change_the_order() -> None:
-    """LaunchTime moves at a restart; the first interface stays attached."""
+    """A start changes LaunchTime; the first interface stays attached."""
     attached = {"Attachment": {"AttachTime": datetime(2029, 1, 1, tzinfo=UTC), "DeviceIndex": 0}}
     old = instance("i-old", launch_index=0, indices=None, NetworkInterfaces=[attached])
     young = instance("i-young", launch_index=0, indices=None, age_s=1000)
@@ -311,8 +300,8 @@ def test_a_restart_does_not_change_the_order() -> None:
 
 
 @pytest.mark.parametrize("includes", [True, False])
-def test_nodes_end_ssh_sessions_whose_client_is_gone(tmp_path: Path, *, includes: bool) -> None:
-    """What is run at boot sets that before all other settings, once, and changes nothing else."""
+def test_the_boot_script_makes_sshd_end_dead_sessions(tmp_path: Path, *, includes: bool) -> None:
+    """It adds that before all other settings, once, and changes nothing else."""
     config, drop_in = tmp_path / "etc" / "sshd_config", tmp_path / "etc" / "sshd_config.d" / "00-cluster.conf"
     config.parent.mkdir()
     before = f"Include {config}.d/*.conf\n" * includes + "Port 22\nClientAliveInterval 0\nMatch User x\n"

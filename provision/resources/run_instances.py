@@ -1,0 +1,197 @@
+"""RunInstances: the request, and the call with its retries."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+)
+
+from foundation.progress import Event, Report
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_words, error_code
+from provision.aws.error_hints import RETRY_CODES
+from provision.model import TAG_INDEX, LaunchOption, format_indices
+from provision.resources.resource import tag_specification
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import (
+        InstanceNetworkInterfaceSpecificationTypeDef,
+        ReservationResponseTypeDef,
+        RunInstancesRequestTypeDef,
+        SpotMarketOptionsTypeDef,
+    )
+
+LAUNCH_ATTEMPTS = 8
+"""With the back-off below: about two minutes."""
+_FIRST_DELAY_S = 1.0
+_LONGEST_DELAY_S = 30.0
+_NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown"})
+
+# A boothook, which cloud-init runs at every boot, before sshd starts if the image orders them so:
+# https://cloudinit.readthedocs.io/en/latest/explanation/format.html#cloud-boothook
+USER_DATA = """\
+#cloud-boothook
+#!/bin/sh
+# Makes sshd end the sessions of dead clients. A node that was frozen or cut off does not see its client's end, and with
+# the kernel's own keepalive the session then continues for two hours.
+config=/etc/ssh/sshd_config
+settings='# Written by cluster at boot.
+ClientAliveInterval 15
+ClientAliveCountMax 4'
+# sshd uses the first value that it finds.
+if grep -Eqi '^ *include .*/sshd_config\\.d/' $config; then
+    file=$config.d/00-cluster.conf
+    [ "$(cat $file 2>/dev/null)" != "$settings" ] || exit 0
+    mkdir -p $config.d
+    echo "$settings" >$file
+else
+    ! grep -q '^# Written by cluster' $config || exit 0
+    cp -p $config $config.new && { echo "$settings"; cat $config; } >$config.new && mv $config.new $config
+fi
+if [ -d /run/systemd/system ]; then
+    # Without waiting: sshd may be about to start after this script.
+    for service in ssh sshd; do systemctl --no-block try-reload-or-restart $service.service; done 2>/dev/null
+elif [ -s /run/sshd.pid ]; then
+    kill -HUP "$(cat /run/sshd.pid)"
+fi
+exit 0
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeSpec:
+    """The nodes of one launch, the same in every place. placement_group: for the options with `placement`."""
+
+    indices: tuple[int, ...]
+    key_name: str
+    volume_size_gib: int
+    public_address: bool
+    placement_group: str | None = None
+    instance_profile: str | None = None
+
+
+def run_instances_request(
+    nodes: NodeSpec, option: LaunchOption, *, least: int, name: str, owner: str, group_id: str | None
+) -> RunInstancesRequestTypeDef:
+    """The whole request except its ClientToken. Pure.
+
+    Metadata only by IMDSv2 and one hop away: containers on a node cannot use the node's role. The root volume is
+    encrypted and deleted with its instance. All instances have the same tags; provision/describe.py finds their index.
+    least: how many nodes are enough. group_id: None for a dry run without a group.
+    """
+    tag = partial(tag_specification, name=name, owner=owner, role="node")
+    request: RunInstancesRequestTypeDef = {
+        "ImageId": option.image_id,
+        "InstanceType": option.instance_type,  # type: ignore[typeddict-item]  # any string; AWS judges
+        "MinCount": least,
+        "MaxCount": len(nodes.indices),
+        "MetadataOptions": {
+            "HttpTokens": "required",
+            "HttpEndpoint": "enabled",
+            "HttpPutResponseHopLimit": 1,
+        },
+        "BlockDeviceMappings": [
+            {
+                "DeviceName": option.root_device,
+                "Ebs": {
+                    "VolumeSize": nodes.volume_size_gib,
+                    "VolumeType": "gp3",
+                    "Encrypted": True,
+                    "DeleteOnTermination": True,
+                },
+            }
+        ],
+        "UserData": USER_DATA,
+        "NetworkInterfaces": [_network_interface(option, group_id=group_id, public_address=nodes.public_address)],
+        "TagSpecifications": [
+            tag("instance", more={TAG_INDEX: format_indices(nodes.indices)}),
+            tag("volume"),
+            tag("network-interface"),
+        ],
+    }
+    if group_id is not None:
+        request["KeyName"] = nodes.key_name
+    if option.placement and nodes.placement_group is not None:
+        request["Placement"] = {"GroupName": nodes.placement_group}
+    if nodes.instance_profile is not None:
+        request["IamInstanceProfile"] = {"Name": nodes.instance_profile}
+    if option.market == "spot":
+        # One-time: AWS does not launch it again after an interruption.
+        spot: SpotMarketOptionsTypeDef = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
+        request["TagSpecifications"] = [*request["TagSpecifications"], tag("spot-instances-request")]
+    return request
+
+
+def _network_interface(
+    option: LaunchOption, *, group_id: str | None, public_address: bool
+) -> InstanceNetworkInterfaceSpecificationTypeDef:
+    interface: InstanceNetworkInterfaceSpecificationTypeDef = {
+        "DeviceIndex": 0,
+        "SubnetId": option.subnet_id,
+        "AssociatePublicIpAddress": public_address,
+        "DeleteOnTermination": True,
+    }
+    if group_id is not None:
+        interface["Groups"] = [group_id]
+    if option.efa:
+        # One adapter, on the first network card: instances with several interfaces get no public address.
+        interface["InterfaceType"] = "efa"
+    return interface
+
+
+def request_digest(request: RunInstancesRequestTypeDef) -> str:
+    """A digest that is the same for the same request in every process."""
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def call_run_instances(
+    run_ec2: EC2Client, request: RunInstancesRequestTypeDef, *, client_token: str, report: Report
+) -> ReservationResponseTypeDef:
+    """Retries with the same ClientToken, so that it launches only once.
+
+    run_ec2 must not retry itself. Retries with jittered back-off: throttling and lost connections, LAUNCH_ATTEMPTS
+    times; resources that EC2 does not know yet (group, key pair, placement group, instance profile), for
+    NOT_FOUND_TIMEOUT_S. Raises boto3's other errors.
+    """
+    with_token: RunInstancesRequestTypeDef = {**request, "ClientToken": client_token}
+    give_up_at = time.monotonic() + NOT_FOUND_TIMEOUT_S
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return run_ec2.run_instances(**with_token)
+        except (ClientError, ConnectTimeoutError, EndpointConnectionError, HTTPClientError) as error:
+            if not _is_worth_repeating(error, attempt=attempt, waiting=time.monotonic() < give_up_at):
+                raise
+            words = aws_words(error) if isinstance(error, ClientError) else str(error)
+            report(Event(kind="warn", what=f"retrying the launch: {words}"))
+        ceiling_s = min(_FIRST_DELAY_S * 2 ** (attempt - 1), _LONGEST_DELAY_S)
+        time.sleep(ceiling_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret
+
+
+def _is_worth_repeating(error: ClientError | BotoCoreError, *, attempt: int, waiting: bool) -> bool:
+    if isinstance(error, ClientError) and _is_not_yet_known(error):
+        return waiting
+    if isinstance(error, ClientError) and error_code(error) not in RETRY_CODES:
+        return False
+    return attempt < LAUNCH_ATTEMPTS
+
+
+def _is_not_yet_known(error: ClientError) -> bool:
+    """Whether EC2 does not know a new resource yet; for an instance profile only the message says so."""
+    if error_code(error) == "InvalidParameterValue":
+        return "iaminstanceprofile" in str(error).lower()
+    return error_code(error) in _NOT_YET_KNOWN

@@ -1,0 +1,25 @@
+"""The event loop's timers, with a clock that moves only when told to."""
+
+import pytest
+
+from train.node.supervisor import event_loop
+from train.node.supervisor.event_loop import EventLoop
+
+
+class Timers:
+    """Stands in for an EventLoop; `now`: seconds since it was made."""
+
+    after, cancel, has = EventLoop.after, EventLoop.cancel, EventLoop.has
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._timers: dict[str, tuple[float, object]] = {}
+        self.now = 0.0
+        monkeypatch.setattr(event_loop.time, "monotonic", lambda: self.now)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, then call back for all due timers, the earliest first."""
+        self.now += seconds
+        for name, (due, callback) in sorted(self._timers.items(), key=lambda item: item[1][0]):
+            if due <= self.now:
+                del self._timers[name]
+                callback()

@@ -1,0 +1,258 @@
+"""The checks of `cluster verify` from what nodes report."""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bootstrap.environment.facts import Checked
+from bootstrap.verify.checks import (
+    MAX_APART_S,
+    Attempt,
+    Check,
+    Offset,
+    Probe,
+    ProbeResult,
+    check_clocks,
+    check_compute,
+    check_disk,
+    check_ports,
+    estimate_offset,
+    find_wrong,
+    summarize_error,
+)
+from bootstrap.verify.nodes import sort_checks
+from cluster.commands.verify import render_checks, render_troubles
+from local_nodes import local_node
+
+V100 = ("7.0", "Tesla V100")
+
+# Ports.
+
+
+def attempts(*blocked: tuple[int, int], nodes: int = 4, error: str = "timed out") -> list[Attempt]:
+    """Every node's connections to both ports of every other; those from a to b fail for every (a, b) in `blocked`."""
+    return [
+        Attempt(source=f"node-{a}", target=f"node-{b}", port=port, error=error if (a, b) in blocked else None)
+        for a in range(nodes)
+        for b in range(nodes)
+        if a != b
+        for port in (9100 + b, 20000 + b)
+    ]
+
+
+def ports(tried: list[Attempt], nodes: int = 4) -> list[tuple[str, str, str]]:
+    listening = {f"node-{n}": (9100 + n, 20000 + n) for n in range(nodes)}
+    return [
+        (check.node, check.subject, check.said) for check in check_ports(listening, {}, tried) if check.status != "ok"
+    ]
+
+
+ALL = [(a, b) for a in range(4) for b in range(4) if a != b]
+
+
+@pytest.mark.parametrize(
+    ("blocked", "expected"),
+    [
+        ([], []),
+        ([(1, 3)], [("node-1", "to node-3", "ports 9103, 20003: timed out")]),
+        ([(a, 3) for a in range(3)], [("node-3", "from every other node", "ports 9103, 20003: timed out")]),
+        ([(2, b) for b in (0, 1, 3)], [("node-2", "to every other node", "6 ports between 9100 and 20003: timed out")]),
+        (ALL, [("all nodes", "each other", "8 ports between 9100 and 20003: timed out")]),
+        (
+            [(0, 1), (1, 0)],
+            [
+                ("node-0", "to node-1", "ports 9101, 20001: timed out"),
+                ("node-1", "to node-0", "ports 9100, 20000: timed out"),
+            ],
+        ),
+        (
+            [(0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2)],
+            [
+                ("node-3", "from every other node", "ports 9103, 20003: timed out"),
+                ("node-3", "to every other node", "6 ports between 9100 and 20002: timed out"),
+            ],
+        ),
+    ],
+)
+def test_one_cause_is_reported_once(blocked: list[tuple[int, int]], expected: list[tuple[str, str, str]]) -> None:
+    assert ports(attempts(*blocked)) == expected
+
+
+def test_each_error_has_its_own_cause_and_hint() -> None:
+    tried = [Attempt(source="node-0", target="node-1", port=9093, error="timed out")]
+    tried += [Attempt(source="node-0", target="node-1", port=20000, error=None)]
+    tried += [Attempt(source="node-1", target="node-0", port=9093, error="refused")]
+    tried += [Attempt(source="node-1", target="node-2", port=9093, error=None)]
+    listening = dict.fromkeys(("node-0", "node-1", "node-2"), (9093, 20000))
+    first, second, third = check_ports(listening, {}, tried)
+    assert (third.node, third.status) == ("node-2", "ok")
+    assert (first.said, second.said) == ("port 9093: timed out", "port 9093: refused")
+    assert "security group" in (first.cause or "")
+    assert (first.hint or "").startswith("cluster up")
+    assert "firewall on node-0" in (second.cause or "")
+    assert second.hint == "cluster exec --node node-0 -- sudo nft list ruleset"
+
+
+def test_ports_of_many_nodes() -> None:
+    checks = check_ports(
+        {f"node-{n}": (9100, 20000) for n in range(64)}, {}, attempts(*((n, 7) for n in range(64)), nodes=64)
+    )
+    assert [check.subject for check in checks if check.status == "failed"] == ["from every other node"]
+    assert len(checks) == 64
+
+
+def test_a_single_node_and_one_that_cannot_listen() -> None:
+    (alone,) = check_ports({"node-0": (9100, 20000)}, {}, [])
+    assert (alone.status, alone.said) == ("ok", "free; there is no other node")
+    refused, other = check_ports(
+        {"node-0": (9100, 20000), "node-1": ()}, {"node-1": "10.0.0.5 port 9091 to 9999: in use"}, []
+    )
+    assert (refused.node, refused.status) == ("node-1", "failed")
+    assert (other.node, other.status) == ("node-0", "ok")
+
+
+# Clocks.
+
+
+def test_the_shortest_round_trip_decides() -> None:
+    offset = estimate_offset([(100.0, 112.0, 104.0), (200.0, 210.1, 200.2), (300.0, 313.0, 309.0)])
+    assert offset.ahead_s == pytest.approx(10.0)
+    assert offset.error_s == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "statuses"),
+    [
+        ([0.0, 0.1], ["ok", "ok"]),
+        ([0.0, 6.0], ["ok", "failed"]),
+        ([-7.0, 0.0], ["failed", "ok"]),
+        ([30.0, 30.1, 30.2], ["warning"] * 3),
+        ([30.0, 30.1, 0.0], ["warning", "warning", "failed"]),
+        ([0.0, 0.0, 0.0, -3600.0], ["ok", "ok", "ok", "failed"]),
+        ([-4.0, 0.0, 4.5], ["ok", "ok", "failed"]),
+        ([4.9, 0.0], ["ok", "ok"]),
+        ([1000.0], ["warning"]),
+        ([], []),
+    ],
+)
+def test_wrong_clocks_are_found(ahead: list[float], statuses: list[str]) -> None:
+    offsets = {f"node-{n}": Offset(ahead_s=at, error_s=0.01) for n, at in enumerate(ahead)}
+    checks = check_clocks(offsets)
+    assert [check.status for check in checks] == statuses
+    for check in checks:
+        assert (check.cause is None) == (check.hint is None) == (check.status == "ok")
+
+
+def test_uncertain_offsets_are_no_fault() -> None:
+    apart = {"a": Offset(ahead_s=0.0, error_s=2.0), "b": Offset(ahead_s=8.0, error_s=2.0)}
+    assert not find_wrong(apart)
+
+
+OFFSETS = st.builds(Offset, ahead_s=st.floats(-1e5, 1e5, allow_nan=False), error_s=st.floats(0, 10, allow_nan=False))
+
+
+@given(st.dictionaries(st.sampled_from([f"node-{n}" for n in range(8)]), OFFSETS))
+def test_without_the_wrong_clocks_all_agree(offsets: dict[str, Offset]) -> None:
+    wrong = find_wrong(offsets)
+
+    def agree(names: set[str]) -> bool:
+        found = [offsets[name] for name in names]
+        return all(
+            abs(a.ahead_s - b.ahead_s) - a.error_s - b.error_s <= MAX_APART_S + 1e-6 for a in found for b in found
+        )
+
+    assert agree(offsets.keys() - wrong)
+    assert not wrong or not agree(set(offsets))
+    assert len(wrong) < max(1, len(offsets))
+
+
+# Disk, compute, and S3.
+
+
+def test_disk() -> None:
+    gib = 1 << 30
+    (both,) = check_disk("node-0", [("/home/u", 1, 50 * gib), ("/tmp", 1, 50 * gib)])
+    assert (both.subject, both.status, both.said) == ("/home/u and /tmp", "ok", "50.0 GiB free")
+    home, tmp = check_disk("node-0", [("/home/u", 1, 50 * gib), ("/tmp", 2, 3 << 20)])
+    assert (home.status, tmp.status, tmp.said) == ("ok", "failed", "3.0 MiB free")
+    assert "df -h" in (tmp.hint or "")
+
+
+def compute(*lines: Mapping[str, Any], code: int | None = 0, stderr: str = "", **facts: Any) -> tuple[Check, ...]:
+    stdout = "".join(f"{json.dumps(line)}\n" for line in lines)
+    result = ProbeResult(exit_code=code, stdout=f"a banner\n[1]\n{stdout}", stderr=stderr)
+    return check_compute(local_node(0, None, **facts), result)
+
+
+RIGHT = {"device": "cpu(0)", "values": [[3.0] * 3] * 2}
+
+
+def test_gpus_that_mxnet_does_not_see_are_a_failure() -> None:
+    well, unseen = compute({"wheel": "mxnet==1.7.0.post2"}, {"version": "1.7.0"}, RIGHT, gpus=(V100, V100))
+    assert well.status == "ok"
+    assert unseen.said == "the driver reports 2 GPU(s), but mxnet==1.7.0.post2 sees none"
+
+
+@pytest.mark.parametrize(
+    ("library", "wheel", "words"),
+    [
+        ("libcudart.so.9.0", "mxnet-cu90==1.6.0.post0", ["CUDA 9.0", "/usr/local/cuda-9.0", "[bootstrap] setup"]),
+        ("libcuda.so.1", "mxnet-cu112==1.9.1", ["no NVIDIA driver"]),
+    ],
+)
+def test_a_missing_library_is_named_with_its_cause(library: str, wheel: str, words: list[str]) -> None:
+    stderr = f"Traceback:\nOSError: {library}: cannot open shared object file: No such file or directory\n"
+    (failed,) = compute({"wheel": wheel}, code=1, stderr=stderr)
+    assert failed.said == f"{library} is missing"
+    assert all(word in (failed.cause or "") for word in words), failed.cause
+
+
+def test_all_known_missing_libraries_are_named() -> None:
+    checked = {"env": Checked(key="k", unresolved=("libcublas.so.9.0", "libcudart.so.9.0"))}
+    stderr = "OSError: libcudart.so.9.0: cannot open shared object file: No such file or directory\n"
+    (failed,) = compute({"wheel": "mxnet-cu90==1.6.0.post0"}, code=1, stderr=stderr, checked=checked)
+    assert "libcublas.so.9.0" in (failed.cause or "")
+
+
+def test_summarize_error() -> None:
+    text = 'Traceback (most recent call last):\n  File "src/a.cc", line 65\nMXNetError: Check failed: a == b: told'
+    assert summarize_error(text) == "MXNetError: Check failed: a == b: told"
+    assert summarize_error("\n") == ""
+
+
+# What the user sees.
+
+
+def check(node: str, **more: Any) -> Check:
+    return Check(**{"node": node, "check": "disk", "subject": "/", "status": "ok", "said": "much", **more})
+
+
+def test_the_table_is_aligned_and_equal_failures_are_merged() -> None:
+    failed = partial(check, status="failed", said="none", cause="full")
+    checks = [check("node-0"), failed("node-1", hint="on node-1"), failed("node-10", hint="on node-10")]
+    lines = render_checks(checks).splitlines()
+    assert len({line.index(word) for line, word in zip(lines[1:], ["much", "none", "none"], strict=True)}) == 1
+    assert render_troubles(checks, "failed").splitlines() == [
+        "  node-1, node-10: disk, /: none",
+        "    cause: full",
+        "    try: on NODE",
+    ]
+    assert "try: on node-1" in render_troubles(checks[:2], "failed")
+    assert render_troubles(checks[:1], "failed") == ""
+
+
+def test_checks_are_sorted_by_node() -> None:
+    checks = [check("node-1"), check("node-0", check="clock"), check("all nodes"), check("node-0", check="compute")]
+    found = sort_checks(checks, names=["node-0", "node-1"])
+    assert [one.node for one in found] == ["all nodes", "node-0", "node-0", "node-1"]
+    assert found[1].check == "compute"
+
+
+def test_the_repr_of_a_probe_hides_its_order() -> None:
+    probe = Probe(check="s3", modules=(), order={"secret": "canary"}, timeout_s=1.0, to_checks=check_compute)
+    assert "canary" not in repr(probe)

@@ -1,0 +1,212 @@
+"""`cluster verify` on nodes that are processes of this host: the real programs, with a fake MXNet."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bootstrap.verify.checks
+import bootstrap.verify.nodes
+from bootstrap.apply import ReadyNode
+from bootstrap.verify.nodes import verify
+from foundation.progress import silent
+from local_nodes import FakeMXNet, LostConnection, channels, fake_mxnet, local_node, nodes, of_kind
+from node_facts import NODE_PROGRAMS
+from waits import until
+
+__all__ = ["fake_mxnet", "nodes"]
+
+sys.path.insert(0, str(NODE_PROGRAMS))  # by path, as on the nodes
+import verify as node_ports
+
+SECRET = "0123456789abcdef"
+
+
+@pytest.mark.usefixtures("fake_mxnet")
+def test_healthy_nodes_pass_every_check(nodes: list[ReadyNode]) -> None:
+    checks = verify(nodes, report=silent)
+    assert {check.status for check in checks} == {"ok"}
+    assert [(check.node, check.check) for check in checks[:4]] == [
+        ("node-0", kind) for kind in ("compute", "ports", "clock", "disk")
+    ]
+    assert {check.said for check in of_kind(checks, "ports")} == {"open for 2 other nodes"}
+    assert {check.said for check in of_kind(checks, "compute")} == {"MXNet 1.7.0: ones((2,3))*2+1 == 3"}
+    for channel in channels(nodes):
+        assert channel.process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "subject", "said"),
+    [
+        ("def ones(shape, ctx): return Array(1.5)", "cpu(0)", "came out as [[4.0"),
+        ("def ones(shape, ctx): raise MXNetError('CUDA: no kernel image is available')", "cpu(0)", "no kernel image"),
+        ("def ones(shape, ctx): os.abort()", "cpu(0)", "MXNet was killed by signal 6 at cpu(0)"),
+        ("os.abort()", "import mxnet", "MXNet was killed by signal 6 during its import"),
+        (
+            "raise OSError('libcudart.so.9.0: cannot open shared object file: No such file')",
+            "import mxnet",
+            "libcudart",
+        ),
+        ("raise RuntimeError('half unpacked')", "import mxnet", "RuntimeError: half unpacked"),
+        ("raise SystemExit", "MXNet", "before it computed anything"),
+    ],
+)
+def test_a_failing_mxnet_is_reported(
+    nodes: list[ReadyNode], fake_mxnet: FakeMXNet, more: str, subject: str, said: str
+) -> None:
+    fake_mxnet(more)
+    (failed,) = of_kind(verify(nodes[:1], report=silent), "compute")
+    assert (failed.status, failed.subject) == ("failed", subject)
+    assert said in failed.said
+
+
+def test_a_hanging_mxnet_is_killed_and_reported(
+    nodes: list[ReadyNode], fake_mxnet: FakeMXNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_mxnet("def ones(shape, ctx): time.sleep(600)")
+    monkeypatch.setattr(bootstrap.verify.checks, "COMPUTE_TIMEOUT_S", 5.0)  # enough for Python to start
+    (failed,) = of_kind(verify(nodes[:1], report=silent), "compute")
+    assert (failed.status, failed.subject) == ("failed", "cpu(0)")
+    assert "did not end in time and was killed at cpu(0)" in failed.said
+
+
+def test_every_gpu_has_its_own_check(nodes: list[ReadyNode], fake_mxnet: FakeMXNet) -> None:
+    fake_mxnet(
+        "gpus = 3\n"
+        "def ones(shape, ctx):\n"
+        "    if ctx == 'gpu(1)': raise MXNetError('CUDA: uncorrectable ECC error')\n"
+        "    return Array(1.0)"
+    )
+    found = of_kind(verify(nodes[:1], report=silent), "compute")
+    assert [(check.subject, check.status) for check in found] == [
+        ("gpu(0)", "ok"),
+        ("gpu(1)", "failed"),
+        ("gpu(2)", "ok"),
+    ]
+
+
+def test_mxnet_gets_the_variables_that_setup_exports(
+    nodes: list[ReadyNode], fake_mxnet: FakeMXNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_mxnet("assert os.environ['LD_LIBRARY_PATH'] == '/opt/cuda'")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".cluster" / "setup").mkdir(parents=True)
+    changes = {"set": {"LD_LIBRARY_PATH": "/opt/cuda"}, "unset": [], "prepend": {}, "append": {}}
+    (tmp_path / ".cluster" / "setup" / "abc.env").write_text(json.dumps(changes))
+    (found,) = of_kind(verify([replace(nodes[0], setup="abc")], report=silent), "compute")
+    assert found.status == "ok"
+
+
+@pytest.mark.usefixtures("fake_mxnet")
+def test_a_frozen_or_lost_node_does_not_delay_the_others(
+    nodes: list[ReadyNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """node-1 freezes after its start; node-2 cannot be reached."""
+    begin = bootstrap.verify.nodes._Talk.begin
+
+    def freeze_after_begin(talk: Any, found: Any, order: Mapping[str, Any]) -> None:
+        begin(talk, found, order)
+        if order["name"] == "node-1":
+            os.killpg(talk._channel.process.pid, signal.SIGSTOP)
+            talk._channel.settimeout(0.5)  # nothing else will come
+
+    monkeypatch.setattr(bootstrap.verify.nodes._Talk, "begin", freeze_after_begin)
+    nodes[2] = local_node(2, LostConnection())
+    checks = verify(nodes, report=silent)
+    assert [(check.node, check.status) for check in of_kind(checks, "connection")] == [
+        ("node-1", "failed"),
+        ("node-2", "failed"),
+    ]
+    assert "no message for" in (of_kind(checks, "connection")[0].cause or "")
+    assert ("node-0", "ok") in {(check.node, check.status) for check in of_kind(checks, "compute")}
+    (pair,) = [check for check in of_kind(checks, "ports") if check.status == "failed"]
+    assert (pair.node, pair.subject) == ("node-0", "to node-1")
+    assert "no answer" in pair.said
+
+
+@pytest.mark.usefixtures("fake_mxnet")
+def test_an_error_in_the_program_itself_is_reported(nodes: list[ReadyNode]) -> None:
+    (connection,) = of_kind(verify([replace(nodes[0], setup="no-such")], report=silent), "connection")
+    assert "FileNotFoundError" in (connection.cause or "")
+
+
+def test_probes_end_when_the_connection_closes(nodes: list[ReadyNode], fake_mxnet: FakeMXNet, tmp_path: Path) -> None:
+    place = tmp_path / "pid"
+    fake_mxnet(f"open({str(place)!r}, 'w').write(str(os.getpid()) + '.'); time.sleep(600)")
+    running = threading.Thread(target=verify, args=(nodes[:1],), kwargs={"report": silent})
+    running.start()
+    until(lambda: place.exists() and place.read_text().endswith("."), "it does not start")
+    (channel,) = channels(nodes)
+    channel.close()
+    running.join()
+    assert channel.process.wait(10) == 0
+    until(lambda: is_gone(place.read_text()[:-1]), "it still runs")
+
+
+def is_gone(pid: str) -> bool:
+    """Whether a process has ended."""
+    try:
+        return ") Z " in Path("/proc", pid, "stat").read_text()
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with node_ports.listen("127.0.0.1", 20000, 40000) as made:
+        yield made
+
+
+def test_a_listener_proves_that_it_belongs_to_this_verification(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    assert 20000 <= port <= 40000
+    node_ports.serve(listener, "node-1", SECRET.encode())
+    tried = [("node-1", "127.0.0.1", port), ("node-2", "127.0.0.1", port)]
+    found = {name: error for name, _, error in node_ports.connect_all(tried, SECRET.encode())}
+    assert found == {"node-1": None, "node-2": "wrong answer"}
+    assert node_ports.try_to_connect("node-1", "127.0.0.1", port, b"other") == "wrong answer"
+
+
+def test_connection_errors(monkeypatch: pytest.MonkeyPatch, listener: socket.socket) -> None:
+    monkeypatch.setattr(node_ports, "TIMEOUT_S", 0.2)
+    port = listener.getsockname()[1]
+    assert node_ports.try_to_connect("a", "127.0.0.1", port, b"s") == "no answer"
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        assert node_ports.try_to_connect("a", "127.0.0.1", closed.getsockname()[1], b"s") == "refused"
+    with socket.socket() as full:  # a full backlog drops packets, like a firewall
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(3)]
+        for one in waiting:
+            one.settimeout(0)
+            one.connect_ex(full.getsockname())
+        assert node_ports.try_to_connect("a", *full.getsockname(), b"s") == "timed out"
+        for one in waiting:
+            one.close()
+
+
+def test_listening_skips_ports_in_use(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    with pytest.raises(OSError, match="in use"):
+        node_ports.listen("127.0.0.1", port, port)
+    for _ in range(5):
+        node_ports.listen("127.0.0.1", port, port + 9).close()
+
+
+def test_silent_clients_do_not_block_others(listener: socket.socket) -> None:
+    node_ports.serve(listener, "a", b"s")
+    port = listener.getsockname()[1]
+    silent_ones = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    assert node_ports.try_to_connect("a", "127.0.0.1", port, b"s") is None
+    assert threading.active_count() > 20
+    for one in silent_ones:
+        one.close()

@@ -1,0 +1,144 @@
+"""The receipt of `down`: the bill, and how both read."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from provision.down import Bill, Receipt, deleted_by, make_bill, plan_down, receipt_document, render_receipt
+from provision.model import Upload
+from provision.resources.instance_profile import KIND as ROLE
+from provision.resources.resource import Resource, Unseen
+from provision.resources.unfinished_uploads import IDLE_S, upload_resource
+from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node, make_state
+
+NODES = (make_node(0), make_node(1))
+LAUNCH = int(LAUNCHED_AT.timestamp())
+ON_DEMAND = ("on-demand", "c5.xlarge", "us-east-1a")
+SPOT = ("spot", "c5.xlarge", "us-east-1a")
+DELETED = deleted_by(plan_down(make_state(*NODES)))
+
+
+def upload(idle_s: float) -> Upload:
+    return Upload(bucket="b", key="digits/it's", upload_id="u-1", idle_s=idle_s)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "prices", "expected"),
+    [
+        (NODES, {ON_DEMAND: 0.17}, Bill(node_hours=4.0, usd=0.68)),
+        (NODES, {ON_DEMAND: None}, Bill(node_hours=4.0, usd=None)),
+        (NODES, {}, Bill(node_hours=4.0, usd=None)),
+        (
+            (make_node(0), make_node(1, market="spot")),
+            {ON_DEMAND: 0.17, SPOT: 0.05},
+            Bill(node_hours=4.0, usd=0.44, on_spot=True),
+        ),
+        (
+            (make_node(0, state="stopped", ran=f"0,{LAUNCH},{LAUNCH + 1800}"),),
+            {ON_DEMAND: 0.2},
+            Bill(node_hours=0.5, usd=0.1),
+        ),
+    ],
+)
+def test_the_bill(nodes: tuple[Any, ...], prices: dict[Any, float | None], expected: Bill) -> None:
+    bill = make_bill([plan_down(make_state(*nodes))], prices=prices, now=LAUNCHED_AT + timedelta(hours=2))
+
+    assert (bill.node_hours, bill.on_spot, bill.uncounted) == (expected.node_hours, expected.on_spot, ())
+    assert bill.usd == (None if expected.usd is None else pytest.approx(expected.usd))
+
+
+def test_the_bill_lists_instances_that_were_ending() -> None:
+    bill = make_bill([plan_down(make_state(*NODES, ending=("i-9",)))], prices={ON_DEMAND: 1.0}, now=LAUNCHED_AT)
+
+    assert bill.uncounted == ("i-9",)
+    text = render_receipt(Receipt(cluster=NAME, deleted=DELETED, bill=bill))
+    assert "not counted: 1 x instance that ended earlier" in " ".join(text.split())
+
+
+def test_the_bill_lists_instances_that_an_earlier_command_ended(world: World) -> None:
+    """Otherwise the receipt would show 0 hours and $0 as the cluster's cost."""
+    world.up(make_config(nodes=2))
+    ended = tuple(sorted(node.instance_id for node in world.describe().nodes))
+    world.clients.ec2.terminate_instances(InstanceIds=list(ended))
+
+    bill = world.down().bill
+
+    assert (bill.node_hours, bill.usd, bill.uncounted) == (0.0, 0.0, ended)
+
+
+def test_the_receipt_of_a_deleted_cluster() -> None:
+    receipt = Receipt(
+        cluster=NAME,
+        deleted=deleted_by(plan_down(make_state(*map(make_node, range(10))))),
+        looked_for=("instances", "volumes"),
+        unseen=(Unseen(kind=ROLE, why="AWS says: no (AccessDenied)"),),
+        in_progress=(upload(30.0),),
+        bill=Bill(node_hours=2.5, usd=1.25, on_spot=True),
+    )
+
+    assert render_receipt(receipt) == (
+        "cluster demo is deleted\n"
+        "  deleted  10 x instance: i-0, i-1, i-2, i-3, i-4, i-5, i-6, i-7 and 2 more\n"
+        "  deleted  1 x security group: sg-1\n"
+        "  deleted  1 x key pair: cluster-demo\n"
+        "  deleted  1 x local files: private key, known hosts\n"
+        "  left     nothing; looked for instances, volumes\n"
+        "  kept     1 x upload to s3://b/, active in the last 15 minutes: a data put may\n"
+        "           be running; a later `cluster down` aborts them\n"
+        "  unseen   role and instance profile: AWS says: no (AccessDenied)\n"
+        "  ran      2.50 node hours, about $1.25, at the current spot price (without\n"
+        "           disks and traffic)\n"
+    )
+
+
+@pytest.mark.parametrize(("usd", "shown"), [(0.0, "$0.00"), (0.0017, "$0.0017"), (0.1, "$0.10"), (None, "unknown")])
+def test_a_small_cost_is_not_rounded_to_zero(usd: float | None, shown: str) -> None:
+    receipt = Receipt(cluster=NAME, deleted=DELETED, bill=Bill(node_hours=0.01, usd=usd))
+    assert f"0.01 node hours, {'' if usd is not None else 'the price is '}{shown}" in render_receipt(receipt)
+
+
+def test_the_receipt_has_the_command_for_leftovers() -> None:
+    deletion = "aws ec2 delete-volume --volume-id vol-1"
+    left = Resource(kind="volume", resource_id="vol-1", deletion=deletion)
+
+    assert render_receipt(Receipt(cluster=NAME, leftovers=(left,))) == (
+        "cluster demo: NOT everything is deleted\n"
+        "  deleted  nothing\n"
+        "  left     1 x volume: vol-1\n"
+        "           run `cluster down` again in a minute, or delete them yourself:\n"
+        f"           {deletion}\n"
+    )
+
+
+def test_the_receipt_as_json() -> None:
+    receipt = Receipt(
+        cluster=NAME,
+        deleted=(Resource(kind="instance", resource_id="i-1"),),
+        leftovers=(upload_resource(upload(IDLE_S)),),
+        looked_for=("instances",),
+        unseen=(Unseen(kind=ROLE, why="no"),),
+        in_progress=(upload(30.4),),
+        bill=Bill(node_hours=0.33333333, usd=None),
+    )
+
+    assert json.loads(json.dumps(receipt_document(receipt))) == {
+        "cluster": "demo",
+        "gone": False,
+        "deleted": [{"kind": "instance", "id": "i-1"}],
+        "left": [
+            {
+                "kind": "upload",
+                "id": "s3://b/digits/it's",
+                "deletion": "aws s3api abort-multipart-upload --bucket b --key 'digits/it'\"'\"'s' --upload-id u-1",
+            }
+        ],
+        "looked_for": ["instances"],
+        "unseen": [{"kind": ROLE, "why": "no"}],
+        "uploads_in_progress": [{"url": "s3://b/digits/it's", "upload_id": "u-1", "idle_s": 30}],
+        "node_hours": 0.3333,
+        "cost_usd": None,
+        "cost_is_at_present_spot_price": False,
+        "uncounted_instances": [],
+    }

@@ -1,0 +1,148 @@
+"""The S3 check of `cluster verify`: which object it reads, and how it explains the result."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from bootstrap.apply import ReadyNode
+from bootstrap.verify.checks import Check, ProbeResult
+from bootstrap.verify.nodes import verify
+from foundation.progress import silent
+from local_nodes import FakeMXNet, fake_mxnet, local_node, nodes, of_kind
+from s3_server import serve_s3
+from train.measure.verify_s3 import check_s3, choose_object, explain_error, plan_s3_check, s3_probe
+from train.s3.client import S3Object
+from train.s3.environment import S3Access
+from train.s3.url import parse_url
+
+__all__ = ["fake_mxnet", "nodes"]
+
+
+@pytest.mark.usefixtures("fake_mxnet")
+@pytest.mark.parametrize(
+    ("key", "status", "said"),
+    [
+        ("a.rec", "ok", "read by staging, for this MXNet wheel, 5 bytes"),
+        ("gone.rec", "failed", "NoSuchKey"),
+    ],
+)
+def test_staging_is_checked_when_the_wheel_cannot_read_s3(
+    nodes: list[ReadyNode], monkeypatch: pytest.MonkeyPatch, *, key: str, status: str, said: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with serve_s3() as server:
+        server.reset()
+        server.put("bucket", {"a.rec": b"hello", "a.rec.idx": b"index"})
+        access = S3Access(
+            env={"S3_REGION": "us-east-1", "AWS_ENDPOINT_URL": server.url},
+            secrets={"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "canary"},
+        )
+        probe = s3_probe(parse_url(f"s3://bucket/{key}"), access)
+        assert "canary" not in repr(probe)
+        (found,) = of_kind(verify(nodes[:1], probes=[probe], report=silent), "s3")
+        server.reset()
+    assert (found.status, found.said) == (status, said)
+
+
+def test_only_mxnet_sees_the_jobs_secrets(nodes: list[ReadyNode], fake_mxnet: FakeMXNet) -> None:
+    fake_mxnet(
+        "def MXRecordIO(uri, mode):\n"
+        "    for name in ('environ', 'cmdline'):\n"
+        "        assert b'canary' not in open('/proc/self/' + name, 'rb').read()\n"
+        "    assert os.environ['AWS_SECRET_ACCESS_KEY'] == 'canary'\n"
+        "    return Anything(read=lambda: b'hello')\n"
+        "recordio = Anything(MXRecordIO=MXRecordIO)"
+    )
+    access = S3Access(env={"S3_REGION": "us-east-1"}, secrets={"AWS_SECRET_ACCESS_KEY": "canary"})
+    (found,) = of_kind(
+        verify(nodes[:1], probes=[s3_probe(parse_url("s3://bucket/a.rec"), access)], report=silent), "s3"
+    )
+    assert (found.status, found.said) == ("ok", "read by MXNet, a record of 5 bytes")
+
+
+# Messages of MXNet 1.7.0.post2 for answers of a refusing server, shortened.
+FRAME = 'Traceback (most recent call last):\n  File "src/io/s3_filesys.cc", line 1096\n'
+CURL = "Error: Check failed: curl_easy_perform(curl) == CURLE_OK: "
+
+
+def refusal(code: str, message: str = "told") -> str:
+    return f'{FRAME}MXNetError: <?xml version="1.0"?><Error><Code>{code}</Code><Message>{message}</Message></Error>\n'
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said", "cause"),
+    [
+        ("MXNetError: Check failed: header[0] == kMagic: Invalid RecordIO File", "ok", "not a RecordIO", None),
+        (refusal("AccessDenied", "not authorized to perform: s3:GetObject"), "failed", "AccessDenied", "s3:GetObject"),
+        (refusal("NoSuchBucket"), "failed", "NoSuchBucket", "no bucket bucket"),
+        (refusal("RequestTimeTooSkewed"), "failed", "TooSkewed", "clock"),
+        (refusal("ExpiredToken"), "failed", "ExpiredToken", "have expired"),
+        (refusal("AuthorizationHeaderMalformed"), "failed", "Malformed", "another region"),
+        (refusal("SlowDown"), "failed", "SlowDown", "request rate"),
+        (refusal("SomethingElse", "in S3's words"), "failed", "SomethingElse", "in S3's words"),
+        (f"{FRAME}{CURL}Could not resolve host: h", "failed", "h:1 cannot be reached", "Could not resolve host: h"),
+        (f"{FRAME}MXNetError: Check failed: allow_null: fail to open s3://b/a", "failed", "not found", "deleted"),
+        (f"{FRAME}MXNetError: Check failed: xml.GetNext: missing IsTruncated", "failed", "not from S3", "proxy"),
+        (f"{FRAME}MXNetError: something new", "failed", "MXNetError: something new", None),
+    ],
+)
+def test_errors_of_mxnets_reader_are_explained(error: str, status: str, said: str, cause: str | None) -> None:
+    meaning = explain_error(error, node="node-1", uri="s3://bucket/a.rec", endpoint="h:1")
+    assert meaning.status == status
+    assert said in meaning.said
+    assert (cause or "") in (meaning.cause or "")
+    assert meaning.status == "ok" or meaning.hint
+
+
+@pytest.mark.parametrize(
+    ("stdout", "code", "status", "said"),
+    [
+        ('{"read": 5}', 0, "ok", "a record of 5 bytes"),
+        ('{"read": 5}', -6, "ok", "a record of 5 bytes"),  # it aborted at its end
+        ('{"credentials": "no role"}', 0, "failed", "no credentials"),
+        ('{"staged": 5}', 0, "ok", "for this MXNet wheel, 5 bytes"),
+        ('{"refused": "S3: not allowed", "code": "AccessDenied"}', 0, "failed", "AccessDenied"),
+        ('{"refused": "timed out", "code": "Broken"}', 0, "failed", "h cannot be reached"),
+        ("", 1, "unchecked", "OSError: libcuda.so.1"),
+        ("", -11, "failed", "killed by signal 11"),
+        ("", None, "failed", "did not end in time"),
+    ],
+)
+def test_results_of_the_s3_probe(stdout: str, code: int | None, status: str, said: str) -> None:
+    result = ProbeResult(exit_code=code, stdout=stdout, stderr="OSError: libcuda.so.1" if code == 1 else "")
+    (check,) = check_s3(local_node(0, None), result, uri="s3://bkt/a.rec", endpoint="h")
+    assert (check.status, check.subject) == (status, "s3://bkt/a.rec")
+    assert said in check.said
+
+
+@pytest.mark.parametrize(
+    ("keys", "url", "chosen"),
+    [
+        (["m/a.txt", "m/b.rec", "m/c.rec"], "s3://bkt/m/", "m/b.rec"),
+        (["m/a b.rec", "m/c.rec"], "s3://bkt/m", "m/c.rec"),
+        (["m/a.txt", "m/empty.rec"], "s3://bkt/m/", "m/a.txt"),
+        (["m-other/a.rec"], "s3://bkt/m", None),
+        (["a.rec"], "s3://bkt", "a.rec"),
+        (["m.rec", "m.rec.idx"], "s3://bkt/m.rec", "m.rec"),
+        (["m/", "m/empty"], "s3://bkt/m/", None),
+    ],
+)
+def test_which_object_is_read(keys: list[str], url: str, chosen: str | None) -> None:
+    listed = [
+        S3Object(
+            url=parse_url(f"s3://bkt/{key}"),
+            size_bytes=0 if "empty" in key or key.endswith("/") else 1,
+            modified=datetime.now(UTC),
+            etag="e",
+        )
+        for key in keys
+    ]
+    found = choose_object(listed, parse_url(url))
+    assert (found.key if found else None) == chosen
+
+
+def test_without_a_data_url_nothing_is_read() -> None:
+    check = plan_s3_check(None, region="us-east-1", instance_profile="none", cluster="demo")
+    assert isinstance(check, Check)
+    assert (check.status, check.node) == ("unchecked", "all nodes")
