@@ -70,7 +70,7 @@ class App:
         """
         if self.config.cloud == "aws":
             return
-        from sandbox import control, rootless  # noqa: PLC0415 - who has no sandbox saves 40 ms
+        from sandbox import control, rootless  # noqa: PLC0415 - commands on AWS save 40 ms
 
         rootless.enter(self.project_dir, start=start_sandbox, report=self.report)
         region = self.config.provision.region
@@ -86,7 +86,7 @@ class App:
         if info.region != region:
             raise SandboxError(
                 f'the sandbox of this folder runs in region {info.region}, and [provision] region = "{region}"',
-                hint=f'set region = "{info.region}", or cluster sandbox reset, which removes all that is in it',
+                hint=f'set region = "{info.region}", or remove the sandbox and its content: cluster sandbox reset',
             )
         for key in control.unset_environment(os.environ):
             os.environ.pop(key, None)
@@ -130,7 +130,7 @@ class App:
 
     @property
     def columns(self) -> int | None:
-        """The width that tables on stdout fit into; None, any width, where stdout is no terminal."""
+        """The width that tables on stdout fit into; None, any width, if stdout is not a terminal."""
         return find_columns(sys.stdout) if sys.stdout.isatty() else None
 
     def print_line(self, text: str) -> None:
@@ -152,7 +152,7 @@ class App:
 
     @staticmethod
     def is_interactive() -> bool:
-        """Whether there is somebody to ask."""
+        """Whether stdin and stderr are terminals."""
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     def confirm(self, question: str, *, yes: bool) -> bool:

@@ -27,7 +27,7 @@ class Interrupts:
     """SIGINT and SIGTERM while attached to a job. A context manager, for the main thread.
 
     The first signal is remembered until `look` raises it as KeyboardInterrupt, so that no read or write is cut short.
-    A second signal is raised immediately, because a write may never finish.
+    A second signal is raised immediately: a write may never finish.
     """
 
     def __init__(self) -> None:
@@ -73,24 +73,21 @@ def start(app: App, head: Head, order: Order, *, talk: Talk | None = None) -> No
     """Submit a job and return (`--detach`). talk: see train.follow.run.submit; raises as that does."""
     started = submit(head, order, follow=False, talk=talk)
     app.print(started.id)
-    waits = " when the one that runs has ended" if started.state == "queued" else ""
-    app.say(
-        f"job {started.id} ({order.name}) runs on {head.name}{waits}: cluster logs -f {started.id} follows it, "
-        f"cluster stop {started.id} ends it"
-    )
+    state = "is queued" if started.state == "queued" else "is running"
+    app.say(f"job {started.id} ({order.name}) {state} on {head.name}: {_next_commands(started.id)}")
 
 
 def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None = None) -> int:
     """Submit a job and follow it to its end; returns 0, or 130 when it was left running or withdrawn.
 
-    talk: see train.follow.run.submit. plain: without a view at the bottom of the terminal.
+    talk: see train.follow.run.submit. plain: show no live view.
     Raises JobError with the exit code of the first process that failed, and as submit does.
     """
     with Interrupts() as interrupts:
         started = _submit(head, order, talk)
-        if interrupts.number:  # before it was known to have begun
+        if interrupts.number:  # before the head confirmed the start
             end_job(app, head, started.id)
-            app.say(f"interrupted: job {started.id} was not begun, or ended at once")
+            app.say(f"interrupted: job {started.id} did not start, or was stopped at once")
             return STOPPED
         program = (order.script or "", *order.command)
         display = JobDisplay(app, plain=plain, title=f"job {order.name}", head=head.name, program=program)
@@ -100,12 +97,12 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
         except HeadGoneError as error:
             raise _head_gone(app, started.id, error) from error
         except BrokenPipeError:
-            app.say(_runs_on(started.id))
+            app.say(_still_running(started.id))
             raise
         finally:
             display.close()
     if result is None:
-        app.say(_runs_on(started.id))
+        app.say(_still_running(started.id))
         return STOPPED
     check_result(started.id, result)
     if display.warnings:
@@ -113,7 +110,7 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
     else:
         app.say(f"job {started.id}: done", style="green")
     if results := find_results(order):
-        app.say(f"its files: {results}")
+        app.say(f"to get its files, run: {results}")
     return 0
 
 
@@ -122,9 +119,9 @@ def _submit(head: Head, order: Order, talk: Talk | None) -> Started:
         return submit(head, order, follow=True, talk=talk)
     except KeyboardInterrupt:  # the second one: the head does not answer
         raise JobError(
-            f"interrupted: it is not known whether job {order.job} was begun",
+            f"interrupted before the head confirmed job {order.job}: it may be running",
             exit_code=STOPPED,
-            hint=f"cluster jobs, cluster stop {order.job}",
+            hint=f"cluster jobs shows whether it runs; cluster stop {order.job} stops it",
         ) from None
 
 
@@ -171,14 +168,14 @@ class _Attendance:
 
 
 def can_ask() -> bool:
-    """Whether there is somebody at a terminal."""
+    """Whether stdin and stderr are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask() -> Choice:
     """Ask at the terminal until there is a valid answer. Raises KeyboardInterrupt.
 
-    Enter alone means "continue", end of input "leave".
+    An empty line means "continue", end of input "leave".
     """
     while True:
         sys.stderr.write(QUESTION)
@@ -193,12 +190,16 @@ def ask() -> Choice:
                 return choice
 
 
-def _runs_on(job: str) -> str:
-    return f"job {job} runs on: cluster logs -f {job} follows it, cluster stop {job} ends it"
+def _still_running(job: str) -> str:
+    return f"job {job} is still running: {_next_commands(job)}"
+
+
+def _next_commands(job: str) -> str:
+    return f"cluster logs -f {job} follows it, cluster stop {job} stops it"
 
 
 def _head_gone(app: App, job: str, error: ClusterError) -> JobError:
     """The error for a lost head; ends the job's processes on all other nodes first."""
     left = end_from_here(app, job)
-    said = f"\n  may still run: {render_left(left)}" if left else "; no process of it is left on other nodes"
+    said = f"\n  may still run: {render_left(left)}" if left else "; no process of it is left on the other nodes"
     return JobError(f"job {job} ended with its head: {error.message}{said}", exit_code=1, hint="cluster status")

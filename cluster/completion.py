@@ -1,7 +1,7 @@
-"""What a shell completes, without importing what the commands import, and without asking anybody.
+"""Shell completion, without importing the commands' modules and without network access.
 
-Importing the module of a command, to know its options, takes up to half a second. So its options are kept as JSON in
-the user's cache, and read from the module only after the program has changed.
+Importing a command's module to find its options takes up to half a second. So the options are cached as JSON, and read
+from the module only after the program has changed.
 """
 
 import importlib
@@ -22,15 +22,15 @@ from foundation.files import write_whole
 from foundation.user_folders import cache_folder
 
 VARIABLE = "_CLUSTER_COMPLETE"
-"""By which click's scripts ask the command, whose name is `cluster`."""
+"""The environment variable with which click's completion scripts call `cluster`."""
 SCRIPTS_DIR = Path(__file__).parents[1] / "train" / "scripts"
 PROGRAM = (Path(__file__).parent, Path(__file__).parent / "commands", Path(__file__).parent / "commands" / "data")
 
 
 class Name(click.ParamType[str]):
-    """A word of the command line for which names are proposed, and any other word is taken, too.
+    """An argument that completes names, and accepts any other word.
 
-    find: the names, for the path of cluster.toml. files: the shell proposes files where no name begins as asked.
+    find: the names, for the path of cluster.toml. files: the shell completes files if no name matches.
     """
 
     def __init__(self, name: str, find: Callable[[Path], Iterable[str]], *, files: bool = False) -> None:
@@ -43,7 +43,7 @@ class Name(click.ParamType[str]):
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
-        """The names that begin as asked."""
+        """The names that begin with `incomplete`."""
         given = ctx.find_root().params.get("config_path") or Path("cluster.toml")
         found = [name for name in self._find(find_above(given) or given) if name.startswith(incomplete)]
         if self._files and not found:
@@ -52,7 +52,7 @@ class Name(click.ParamType[str]):
 
 
 class Words(Name):
-    """A word of the command line for which these are proposed."""
+    """An argument that completes these words, and accepts any other."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self.words = tuple(words)
@@ -80,7 +80,7 @@ def _find_scripts(_: Path) -> list[str]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """cluster.toml as it is: checking it needs libraries that take longer than all the rest."""
+    """cluster.toml unchecked: the check needs libraries that take longer to import than everything else."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
@@ -89,11 +89,11 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 class FileOrUrl(Name):
-    """A file or folder of this machine, or a URL of S3."""
+    """A local file or folder, or an S3 URL."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Raises BadParameter for a misspelt URL."""
-        from train.s3.url import check_spelling  # noqa: PLC0415 - completing needs none of it
+        from train.s3.url import check_spelling  # noqa: PLC0415 - completion does not need it
 
         try:
             return check_spelling(str(value))

@@ -1,4 +1,4 @@
-"""Reads cluster.toml into a ClusterConfig, and rejects mistakes with what is allowed."""
+"""Reads cluster.toml into a ClusterConfig; errors name what is allowed."""
 
 import re
 import shlex
@@ -50,7 +50,7 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Clust
 
 
 def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What a job file says over cluster.toml, by dotted key, and the command that it has in place of the script, or ().
+    """The keys of a job file, which override cluster.toml, and its command in place of a script, or ().
 
     Raises ConfigError as load_config does.
     """
@@ -60,7 +60,7 @@ def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _read_toml(path: Path, *, hint: str) -> dict[str, Any]:
-    """hint: what to do where there is no such file."""
+    """hint: for a file that does not exist."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def _explain_toml(path: Path, text: str, said: str) -> ConfigError:
     if bare is not None and what == "Invalid value":
         return ConfigError(f"{where}: text needs quotes", hint=f'{bare[1]} = "{bare[2]}"')
     if what == "Cannot overwrite a value":
-        return ConfigError(f"{where}: this key is there twice", hint="remove one of the two lines")
+        return ConfigError(f"{where}: this key appears twice", hint="remove one of the two lines")
     return ConfigError(f"{where}: not valid TOML: {what}", hint=AGAIN.format(path=path))
 
 

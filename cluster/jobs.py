@@ -1,4 +1,4 @@
-"""The cluster's jobs as commands see them: their head, where they are found, which one runs, and stopping one."""
+"""The cluster's jobs: connects to the head, finds jobs, and stops them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,7 +17,7 @@ from cluster.session import ANSWER_TIMEOUT_S, choose_nodes, describe, find_host,
 from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
 from foundation.thread_pool import run_in_thread
-from provision.model import ClusterState, Node
+from provision.model import ClusterState, Node, count
 from train.follow.head import (
     SILENCE_S,
     AnswerError,
@@ -39,7 +39,7 @@ from train.follow.run import STOPPED, end_everywhere, render_left, stop_job
 from train.job.payload import code_digest
 from train.job.protocol import JobResult, Left
 
-PATIENCE_S = 4.0  # with a head that is asked for its job
+PATIENCE_S = 4.0  # how long to wait for the head's answer
 CONNECT_S = 2.0
 
 
@@ -47,7 +47,7 @@ CONNECT_S = 2.0
 
 
 def head_of(app: App, nodes: Sequence[ReadyNode]) -> Head:
-    """The head of nodes that are set up; uses their connection until it breaks."""
+    """The head of prepared nodes; uses their connection until it breaks."""
     head = nodes[0]
     return Head(
         name=head.host.name,
@@ -59,10 +59,9 @@ def head_of(app: App, nodes: Sequence[ReadyNode]) -> Head:
 
 @contextmanager
 def open_head(app: App, state: ClusterState, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Head]:
-    """The head of a cluster, without setting up its nodes.
+    """The head of a cluster, without setting up its nodes. It connects on first use.
 
-    wait_s: how long it may take to answer, in seconds. Raises NotFoundError and ClusterError when it does not run. It
-    connects on first use.
+    wait_s: how long it may take to answer, in seconds. Raises NotFoundError, ClusterError when it does not run.
     """
     node = choose_nodes(state)[0]
     host = find_host(app, node)
@@ -70,7 +69,7 @@ def open_head(app: App, state: ClusterState, *, wait_s: float = ANSWER_TIMEOUT_S
     known = [state]
 
     def connect() -> NodeConnection:
-        # The first connection uses the description from above; later ones describe again, as the node may have ended.
+        # The first connection uses `state`; later ones describe the cluster again, because the node may have ended.
         return _connect(app, known.pop(), node, wait_s) if known else _connect_again(app, host.instance_id, host.name)
 
     digest = cache(code_digest)
@@ -125,11 +124,11 @@ def _runner(app: App, connections: Connections, node: Node, command: str) -> Cal
     return lambda: connections.get(find_host(app, node)).run(command, timeout_s=SILENCE_S, what="role.py end").stdout
 
 
-# -- where jobs are found ----------------------------------------------------------------------------------------------
+# -- finding jobs -----------------------------------------------------------------------------------------------------
 
 
 class JobSources:
-    """Where the jobs of a cluster are found. Made by `open_jobs`.
+    """Where the jobs of a cluster are found: on its head and in [data] results. Made by `open_jobs`.
 
     head: None when it cannot be asked; `why_not` says why.
     """
@@ -141,7 +140,7 @@ class JobSources:
         self._has_cloud = has_cloud
 
     def find_job(self, words: str | None) -> JobRecord:
-        """The job that `words` names, the newest without them; see choose_job. Raises ClusterError's kinds."""
+        """The job that `words` names, or the newest job; see choose_job. Raises ClusterError's kinds."""
         of_head = self._ask_head()
         if of_head:
             try:
@@ -174,7 +173,7 @@ class JobSources:
                 raise self.why_not
             return of_head
         if self.why_not is not None:
-            self._app.say(f"{self.why_not.message}; what is shown is from {results}", style="yellow")
+            self._app.say(f"{self.why_not.message}; showing the jobs in {results}", style="yellow")
         return merge_records(of_head, self._read_s3(results))
 
     def _read_s3(self, results: str) -> tuple[JobRecord, ...]:
@@ -183,7 +182,7 @@ class JobSources:
         except ClusterError as error:
             if self.head is None:
                 raise
-            self._app.say(f"jobs in {results} are not shown: {error.message}", style="yellow")
+            self._app.say(f"cannot read the jobs in {results}: {error.message}", style="yellow")
             return ()
 
 
@@ -207,7 +206,7 @@ def find_on_head(app: App, head: Head) -> tuple[JobRecord, ...] | None:
 
 @contextmanager
 def open_jobs(app: App) -> Iterator[JobSources]:
-    """Find where the jobs of a cluster can be read. Connections are closed with the block. Raises AwsError."""
+    """The cluster's jobs. Connections are closed when the block ends. Raises AwsError."""
     try:
         app.enter_cloud()
     except ClusterError as error:
@@ -223,13 +222,13 @@ def open_jobs(app: App) -> Iterator[JobSources]:
         yield JobSources(app, head=head, why_not=why_not, has_cloud=True)
 
 
-# -- the job that runs -------------------------------------------------------------------------------------------------
+# -- the running job --------------------------------------------------------------------------------------------------
 
 
 def ask_for_job(app: App, state: ClusterState) -> Callable[[], HeadJob | None]:
     """Ask the head for its job in the background; the returned function waits at most PATIENCE_S for the answer.
 
-    It returns None when no head runs. An error is no exception but part of the answer.
+    It returns None when no head runs. It raises nothing: the answer contains the error.
     """
     head = next((node for node in state.nodes if node.role == "head"), None)
     if head is None or head.state != "running":
@@ -260,9 +259,9 @@ def _ask(app: App, state: ClusterState) -> HeadJob:
 
 
 def confirm_ending(app: App, question: str, find_job: Callable[[], HeadJob | None]) -> bool:
-    """Say which job would be interrupted, then ask; on the sandbox, ask only if one would. Raises UsageError.
+    """Say which job would be interrupted, then ask; on the sandbox, ask only if there is one. Raises UsageError.
 
-    find_job: see ask_for_job. A head that does not answer is no error: it may be why the user ends the cluster.
+    find_job: see ask_for_job. A head that does not answer is not an error: it may be why the user ends the cluster.
     """
     job = find_job()
     said = None if job is None else render_interruption(job, now=datetime.now(UTC))
@@ -275,15 +274,16 @@ def confirm_ending(app: App, question: str, find_job: Callable[[], HeadJob | Non
 def render_interruption(job: HeadJob, *, now: datetime) -> str | None:
     """What ending the nodes would interrupt; None when nothing is lost. Pure."""
     if job.why is not None:
-        return f"whether a job runs there is not known: {job.why}"
-    queued = f", and {job.queued} queued" if job.queued else ""
+        return f"cannot tell whether a job is running: {job.why}"
+    queued = f"{count(job.queued, 'queued job')} would not run" if job.queued else None
     if job.record is None:
-        return f"{job.queued} queued there would not run" if job.queued else None
-    took = "" if job.record.started_at is None else f", for {render_took(job.record, now=now)} now"
-    return f"job {job.record.id} ({job.record.name}) runs there{took}{queued}: it would be interrupted"
+        return queued
+    took = "" if job.record.started_at is None else f", which has run for {render_took(job.record, now=now)}"
+    interrupted = f"this would interrupt job {job.record.id} ({job.record.name}){took}"
+    return f"{interrupted}; {queued}" if queued else interrupted
 
 
-# -- stopping one ------------------------------------------------------------------------------------------------------
+# -- stopping a job ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -336,15 +336,15 @@ def find_gone(record: JobRecord, state: ClusterState) -> Sequence[str]:
 def _check_left(job: str, stopped: Stopped) -> None:
     """Raises ClusterError when processes of a job may be left."""
     if stopped.result.left:
-        said = "had ended already" if stopped.already else "was stopped"
+        said = "had already ended" if stopped.already else "was stopped"
         raise ClusterError(
-            f"job {job} {said}, but not all of it is known to have ended: {render_left(stopped.result.left)}",
+            f"job {job} {said}, but processes of it may still run: {render_left(stopped.result.left)}",
             hint=f"cluster status shows the nodes; cluster stop {job} searches them again",
         )
 
 
 def end_without_head(app: App, job: str, error: ClusterError, *, say: Callable[[str], None]) -> JobResult:
     """End a job's processes on all nodes from this machine, when the head cannot. Raises ClusterError."""
-    say(f"{error.message}; ending the processes of job {job} on all nodes from here")
+    say(f"{error.message}; ending the processes of job {job} on all nodes from this machine")
     left = end_from_here(app, job)
     return JobResult(state="stopped", exit_code=STOPPED, error="ended from the user's machine", left=left)

@@ -1,4 +1,4 @@
-"""Where cluster.toml is, and the names that the last commands saw: all that completion needs, and quick to import."""
+"""Finds cluster.toml, and the names that the last commands saw. Quick to import, for completion."""
 
 import json
 import os
@@ -17,9 +17,9 @@ MOST_NAMES = 50
 
 
 def find_above(path: Path) -> Path | None:
-    """The cluster.toml of a folder above this one, where this one has none; None where no folder has.
+    """The nearest cluster.toml above this folder, if this folder has none; or None.
 
-    What belongs to somebody else is not taken: in a folder such as /tmp anybody could put one above others' projects.
+    Files of other users are ignored: in a folder such as /tmp, anybody could put one above others' projects.
     """
     if path.exists():
         return None
@@ -37,7 +37,7 @@ def find_names(config_path: Path, kind: Kind) -> list[str]:
 
 
 def remember_names(config_path: Path, kind: Kind, names: Sequence[str]) -> None:
-    """Keep names for completion; without them, as on a full disk, less is completed."""
+    """Keep names for completion; a failure, such as a full disk, is ignored."""
     with suppress(OSError, ClusterError):
         path = _file_of(config_path)
         known = _read(path)

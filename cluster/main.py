@@ -15,7 +15,7 @@ from foundation.errors import ClusterError, Interrupted
 from foundation.sudo import become_caller, find_repair, give_back
 from foundation.user_folders import cache_folder, correct_home, state_folder
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
 @click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -44,12 +44,12 @@ def main() -> None:
     except OSError:  # already reported; without this, Python would try again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or 1
-    gc.freeze()  # all that was imported need not be searched for garbage once more: 0.04 s
+    gc.freeze()  # spares a last search for garbage among imported modules: 0.04 s
     sys.exit(code)
 
 
 def run() -> int:
-    """Run the command; 0 done, 1 it failed, 2 usage or configuration, or the failing process's code."""
+    """Run the command; returns 0, 1 for a failure, 2 for usage or configuration, or the failed process's code."""
     correct_home()
     # SIGTERM ends a command as Ctrl-C does, so that cleanup runs in both cases.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -59,9 +59,9 @@ def run() -> int:
     try:
         code = cli.main(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:
-        # click turns every EOFError into Abort, also that of a lost connection.
+        # click turns every EOFError into Abort, including the one of a lost connection.
         if isinstance(error.__cause__, EOFError):
-            _fail("the connection was lost", "the same command again")
+            _fail("the connection was lost", "run the same command again")
             code = 1
         else:
             interrupt = error.__cause__ if isinstance(error, click.exceptions.Abort) else error
@@ -70,15 +70,15 @@ def run() -> int:
     except click.ClickException as error:
         said = io.StringIO()
         error.show(file=said)
-        write(sys.stderr, said.getvalue().rstrip("\n"), wrapped=True)  # a file name may stand in it
+        write(sys.stderr, said.getvalue().rstrip("\n"), wrapped=True)  # it may contain a file name
         code = error.exit_code
     except ClusterError as error:
         _fail(error.message, _repair(error.__cause__) or error.hint)
         code = error.exit_code
     except BrokenPipeError:
-        # The reader of our output is gone, as in `cluster ... | head`.
+        # The reader of our output has exited, as in `cluster ... | head`.
         code = 1
-    except OSError as error:  # this machine's: a full disk, a folder that may not be written to
+    except OSError as error:  # of this machine, such as a full disk or a read-only folder
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", _repair(error))
         code = 1

@@ -74,7 +74,7 @@ class UserSsh:
 def _spec_of(text: str) -> Spec:
     spec = parse_spec(text)
     if spec is None:
-        raise ClusterError(f'"{text}" is no [user@]host[:port]')
+        raise ClusterError(f'"{text}" is not of the form [user@]host[:port]')
     return spec
 
 
@@ -133,7 +133,7 @@ def _ask_for_address(head: NodeConnection, name: str) -> str | None:
 
 
 def memory_of(app: App) -> Memory:
-    """What is remembered of other hosts."""
+    """The file that lists the user's own hosts of this cluster."""
     return Memory(app.files.other_hosts, cluster=app.config.name)
 
 
@@ -181,11 +181,11 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
         except ClusterError as error:
             cause = error.message.partition("\n")[0]
             type_this = by_hand(_spec_of(entry.spec), mark)
-            left.append(Unseen(kind=f"{KIND} {entry.spec}", why=f"{cause}; cluster down, again, or: {type_this}"))
+            left.append(Unseen(kind=f"{KIND} {entry.spec}", why=f"{cause}; run cluster down again, or: {type_this}"))
             return
         done.append(Resource(kind=KIND, resource_id=entry.spec))
         kept = said.stdout.strip() == KEPT
-        what = "its key is taken out; ~/.cluster stays, for another cluster uses it" if kept else "left clean"
+        what = "removed its key; kept ~/.cluster, which another cluster uses" if kept else "removed all files"
         app.report(Event(kind="done", what=what, where=host.name))
 
     on_all(known, release_one)

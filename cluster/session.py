@@ -45,17 +45,17 @@ def describe(app: App, clients: Clients | None = None) -> ClusterState:
 
 
 def describe_and_warn(app: App) -> ClusterState:
-    """As describe; warns of instances with the cluster's tag that are left out."""
+    """Like describe; warns of instances with the cluster's tag that are not nodes."""
     state = describe(app)
     warn_untrusted(app, state)
     return state
 
 
 def warn_untrusted(app: App, state: ClusterState) -> None:
-    """Warn of instances with the cluster's tag that are left out; without nodes, the error names them."""
+    """Warn of instances with the cluster's tag that are not nodes; without nodes, the error names them."""
     if state.nodes and state.untrusted:
         what = (
-            f"cluster {state.name}: {describe_untrusted(state.untrusted)}; nothing is sent there (see cluster status)"
+            f"cluster {state.name}: {describe_untrusted(state.untrusted)}; nothing is sent to them (see cluster status)"
         )
         app.report(Event(kind="warn", what=what))
 
@@ -83,7 +83,7 @@ def ready_nodes(
         find_hosts(app, state() if callable(state) else state)  # raises first when there is no cluster
         raise ClusterError(
             f"the private key of cluster {config.name} is not on this machine ({app.files.private_key})",
-            hint="run this where the cluster was made, or cluster down",
+            hint="run this on the machine that created the cluster, or delete the cluster: cluster down",
         )
     others = OtherHosts(app, hostfile) if hostfile else None
     with Connections(
@@ -144,23 +144,23 @@ def find_packages(app: App) -> tuple[Wanted, ...]:
     found = read_packages(app.config.bootstrap.packages, folder=app.project_dir)
     for wanted in found:
         if is_mxnet(wanted.requirement):
-            what = f"{wanted.place}: {wanted.requirement} is left out: [bootstrap] mxnet chooses the nodes' MXNet"
+            what = f"{wanted.place}: {wanted.requirement} is ignored: [bootstrap] mxnet chooses the nodes' MXNet"
             app.report(Event(kind="warn", what=what))
     return found
 
 
 def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:
-    """Say what of the user's is sent; ask where it is much. Raises UsageError."""
+    """Say which files of the user are sent; ask if they are large. Raises UsageError."""
     what = f"{count(files, 'file')} ({decimal(size_bytes)}) of {folder}"
     if size_bytes <= ASK_ABOVE_BYTES:
         app.report(Event(kind="info", what=f"files for the job: {what}"))
         return
     hint = (
-        'leave out what the job does not need, by .gitignore or [bootstrap] exclude; [bootstrap] sync = ["."] sends '
-        "all of it without asking"
+        "exclude what the job does not need with .gitignore or [bootstrap] exclude; to send everything without a "
+        'question, set [bootstrap] sync = ["."]'
     )
     if not app.is_interactive():
-        raise UsageError(f"{what} would be sent to every node: that is more than is sent without asking", hint=hint)
+        raise UsageError(f"{what} would be sent to every node; this needs a confirmation at a terminal", hint=hint)
     if not app.confirm(f"Send {what} to every node?", yes=False):
         raise UsageError("nothing was sent", hint=hint)
 
@@ -219,7 +219,7 @@ def find_host(app: App, node: Node) -> Host:
     if address is None or node.private_ip is None:
         raise ClusterError(
             f"{node.name} ({node.instance_id}) has no {app.config.provision.ssh_address} address",
-            hint='set [provision] ssh_address = "private" if you reach its network, or another subnet_id',
+            hint='set [provision] ssh_address = "private" if you can reach its network, or another subnet_id',
         )
     return Host(
         name=node.name,

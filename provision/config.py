@@ -39,6 +39,14 @@ def _check_ssh_from(value: str) -> str:
     return str(network)
 
 
+def _check_region(value: str) -> str:
+    """A region as it is; pure. Raises ValueError for an availability zone, and without the last hyphen."""
+    meant = re.sub(r"-?([0-9]+)[a-z]?$", r"-\1", value)
+    if meant != value:
+        raise ValueError(f'must be an AWS region; did you mean "{meant}"?')
+    return value
+
+
 SIZES = ("nano", "micro", "small", "medium", "large", "xlarge", "metal")
 _SIZE = re.compile(rf"({'|'.join(SIZES)}|[0-9]+xlarge|metal-[0-9]+xl)")
 
@@ -70,7 +78,8 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
 
     region: Annotated[
         str,
-        Shape(r"[a-z]{2}(-[a-z]+)+-[0-9]{1,2}", 'an AWS region such as "us-east-1"'),
+        Shape(r"[a-z]{2}(-[a-z]+)+-?[0-9]{1,2}[a-z]?", 'an AWS region such as "us-east-1"'),
+        _check_region,
         Meta(description="The AWS region of all resources."),
     ] = "us-east-1"
     nodes: Annotated[

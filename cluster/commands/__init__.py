@@ -1,4 +1,4 @@
-"""One module per command, or per few that belong together: parse, call, print. Imported when a command is called."""
+"""One module per command or per group of related commands: parse, call, print. Imported when a command is called."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from cluster.completion import load_command, load_shape
 
-# Name -> where it is, and its help in a line: `cluster --help` shows this without importing boto3 and Fabric.
+# Name -> "module:attribute" and one line of help: `cluster --help` shows this without importing boto3 and Fabric.
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("cluster.commands.init:init", "Write an annotated cluster.toml."),
     "up": ("cluster.commands.up:up", "Launch the cluster's nodes and prepare them for training."),
@@ -41,20 +41,24 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command's module only to run that command; help and completion need the table alone.
+class OrderedGroup(click.Group):
+    """A group that lists its commands in the order of their definition, which is the order of use."""
 
-    table: for each command, in the order in which they are used, "module:attribute" and its short help.
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Not sorted by name."""
+        return list(self.commands)
+
+
+class LazyGroup(OrderedGroup):
+    """A group that imports a command's module only to run that command; help and completion need only the table.
+
+    table: "module:attribute" and the short help of each command, in the order of use.
     """
 
     def __init__(self, name: str, *, table: Mapping[str, tuple[str, str]], **options: Any) -> None:
         commands = {below: click.Command(below, short_help=text) for below, (_, text) in table.items()}
         super().__init__(name, commands, **options)
         self.table = table
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """In the table's order."""
-        return list(self.table)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -70,7 +74,7 @@ class LazyGroup(click.Group):
 
 
 def _take_config(command: click.Command) -> None:
-    """Let a command take the option -c after its name as well as before it."""
+    """Accept the option -c after the command's name as well as before it."""
 
     def keep(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
         if value is not None:

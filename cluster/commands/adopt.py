@@ -52,7 +52,7 @@ def adopt(app: App, *, instance_ids: tuple[str, ...], yes: bool, as_json: bool) 
             hint="copy the file from the machine that made the cluster, then: cluster adopt",
         )
     elif not app.confirm(f"Adopt {len(adopted)} of these instances?", yes=yes):
-        app.say("nothing was done")
+        app.say("cancelled: nothing was changed")
         adopted = []
     else:
         with app.files.locked():

@@ -102,7 +102,7 @@ def bench(
 
         for name in dict.fromkeys(what or WHAT):
             if name == "network" and len(nodes) == 1:
-                said = "there is one node, and so no network between nodes"
+                said = "the cluster has only one node, so there is no network to measure"
                 if what:
                     raise ClusterError(said, hint="cluster resize 2")
                 app.say(said)

@@ -40,7 +40,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         if others:
             app.say(_render_others(app))
         if find_job is not None and not confirm_ending(app, "Delete all of this?", find_job):
-            app.say("nothing was done")
+            app.say("cancelled: nothing was changed")
             return
     # Before AWS's resources, which may be needed to reach them.
     with if_interrupted("cluster down deletes what is left"):
@@ -49,7 +49,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     receipt = replace(receipt, deleted=(*receipt.deleted, *done), unseen=(*receipt.unseen, *left))
     _print(app, receipt, as_json=as_json)
     if receipt.leftovers:
-        raise ClusterError("not everything could be deleted", hint="cluster down, again in a minute")
+        raise ClusterError("not everything could be deleted", hint="run cluster down again in a minute")
     for unseen in receipt.unseen:
         if unseen.kind == ROLE and config.provision.instance_profile == "auto":
             raise AwsError(f"the {ROLE} that `up` made may still be there: {unseen.why}", hint="cluster iam-policy")
@@ -58,7 +58,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
 def _render_others(app: App) -> str:
     """The part of the plan that concerns the user's own hosts."""
     _, known = memory_of(app).read()
-    return f"on hosts of yours, take back the cluster's key and ~/.cluster: {', '.join(entry.spec for entry in known)}"
+    return f"on your own hosts, remove the cluster's key and ~/.cluster: {', '.join(entry.spec for entry in known)}"
 
 
 def _print(app: App, receipt: Receipt, *, as_json: bool) -> None:

@@ -88,7 +88,7 @@ def logs(
             result = _show(app, sources, record, sink, follow=follow)
     if follow:
         if result is None:
-            raise JobError(f"job {record.id} did not end, as far as {app.config.data.results} knows", exit_code=1)
+            raise JobError(f"{app.config.data.results} does not record the end of job {record.id}", exit_code=1)
         check_result(record.id, result)
 
 
@@ -174,8 +174,8 @@ def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, J
         if event is None:
             continue
         if event.process is not None:
-            told = known.processes.get(event.process.number, event.process)
-            event = replace(event, process=replace(event.process, rank=told.rank))
+            named = known.processes.get(event.process.number, event.process)
+            event = replace(event, process=replace(event.process, rank=named.rank))
         take(event)
         result = event.result or result
     return reader, result

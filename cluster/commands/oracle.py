@@ -33,7 +33,10 @@ def oracle(app: App, *, instance_type: str | None, wheel: Path | None, as_json: 
     """
     if wheel is not None:
         if instance_type is not None:
-            raise UsageError("INSTANCE_TYPE and --wheel are two questions", hint="ask one of them")
+            raise UsageError(
+                "INSTANCE_TYPE and --wheel exclude each other",
+                hint="cluster oracle INSTANCE_TYPE, or cluster oracle --wheel FILE",
+            )
         _show_wheel(app, wheel, as_json=as_json)
     elif instance_type is not None:
         machine = _find_machine(instance_type)
@@ -204,9 +207,9 @@ def _show_wheel(app: App, path: Path, *, as_json: bool) -> None:
     document = {"file": str(path), "libraries": [_library_document(each) for each in libraries], "table": table}
     app.show(render_libraries(libraries), document, as_json=as_json)
     if known is not None and differing:
-        raise ClusterError(f"{path}: not what the table says of {known.requirement}: {'; '.join(differing)}")
+        raise ClusterError(f"{path}: differs from the table's entry for {known.requirement}: {'; '.join(differing)}")
     if known is not None and not as_json:
-        app.say(f"this is what the table says of {known.requirement}")
+        app.say(f"the wheel matches the table's entry for {known.requirement}")
 
 
 def render_libraries(libraries: Sequence[LibraryCode]) -> str:

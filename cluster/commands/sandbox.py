@@ -12,16 +12,17 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app, sandbox_files_dir
+from cluster.commands import OrderedGroup
 from cluster.completion import Words
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.session import describe
-from foundation.errors import NotFoundError
+from foundation.errors import NotFoundError, UsageError
 from sandbox import control, rootless
 from sandbox.control import SandboxStatus
-from sandbox.faults import KINDS
+from sandbox.faults import KINDS, FaultError, parse_fault
 
 
-@click.group("sandbox")
+@click.group("sandbox", cls=OrderedGroup)
 @pass_app
 def sandbox(app: App) -> None:
     """Manage the local stand-in for EC2 and S3.
@@ -53,7 +54,7 @@ def stop(app: App, *, yes: bool) -> None:
     """Stop the sandbox and delete its instances and objects."""
     rootless.become_root(app.project_dir, report=app.report)
     if not yes and not _confirm_ending_jobs(app):
-        app.say("nothing was done")
+        app.say("cancelled: nothing was changed")
         return
     if not control.stop(app.project_dir, report=app.report):
         app.say("no sandbox is running in this folder")
@@ -66,7 +67,7 @@ def reset(app: App) -> None:
     """Remove the sandbox, whatever state it is in."""
     rootless.become_root(app.project_dir, report=app.report)
     if not control.reset(app.project_dir, report=app.report):
-        app.say("there is nothing of a sandbox of this folder on this machine")
+        app.say("this folder has no sandbox on this machine")
     _forget_clusters(app)
 
 
@@ -77,6 +78,24 @@ def status(app: App, *, as_json: bool) -> None:
     """Show the sandbox and its hosts."""
     found = control.describe(app.project_dir)
     app.show(render_status(found), asdict(found), as_json=as_json)
+
+
+@sandbox.command("shell", context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
+@pass_app
+def shell(app: App, *, command: tuple[str, ...]) -> None:
+    """Open a shell for AWS tools, or run a command in one.
+
+    In it, AWS tools use the sandbox. If the sandbox runs without root, only this shell gives your own tools access to
+    the sandbox and its hosts.
+    """
+    info = control.find_required(app.project_dir)
+    kept = {name: value for name, value in os.environ.items() if name not in control.unset_environment(os.environ)}
+    words = command or (os.environ.get("SHELL", "/bin/sh"),)
+    try:
+        os.execvpe(words[0], words, {**kept, **control.environment(info)})  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise NotFoundError(f"{words[0]}: {error.strerror}") from error
 
 
 @sandbox.command("env")
@@ -107,24 +126,6 @@ def install(app: App, *, packages: tuple[str, ...]) -> None:
     app.say(f"{', '.join(packages)}: installed on {hosts} hosts; hosts that start later install them when they boot")
 
 
-@sandbox.command("shell", context_settings={"ignore_unknown_options": True})
-@click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
-@pass_app
-def shell(app: App, *, command: tuple[str, ...]) -> None:
-    """Open a shell for AWS tools, or run a command in one.
-
-    In it, AWS tools use the sandbox. If the sandbox runs without root, only this shell gives your own tools access to
-    the sandbox and its hosts.
-    """
-    info = control.find_required(app.project_dir)
-    kept = {name: value for name, value in os.environ.items() if name not in control.unset_environment(os.environ)}
-    words = command or (os.environ.get("SHELL", "/bin/sh"),)
-    try:
-        os.execvpe(words[0], words, {**kept, **control.environment(info)})  # noqa: S606 - no shell is wanted
-    except OSError as error:
-        raise NotFoundError(f"{words[0]}: {error.strerror}") from error
-
-
 def _list_kinds() -> str:
     """The kinds of faults, for the help."""
     lines = []
@@ -149,8 +150,12 @@ def _list_kinds() -> str:
 @pass_app
 def fault(app: App, *, kind: str, parameters: tuple[str, ...], count: str | None) -> None:
     """Arm a fault, or bring one about."""
-    words = [kind, *parameters, *([f"count={count}"] if count else [])]
-    found = control.cause_fault(app.project_dir, shlex.join(words))
+    text = shlex.join([kind, *parameters, *([f"count={count}"] if count else [])])
+    try:
+        parse_fault(text)
+    except FaultError as error:
+        raise UsageError(str(error), hint="cluster sandbox fault --help") from None
+    found = control.cause_fault(app.project_dir, text)
     app.print(found["did"] if "did" in found else found["id"])
 
 
@@ -191,7 +196,7 @@ def render_fault(fault: Mapping[str, Any]) -> str:
     """A fault as one line. Pure."""
     words = " ".join([fault["kind"], *(f"{name}={value}" for name, value in fault["parameters"].items())])
     left = "until disarmed" if fault["left"] is None else f"{fault['left']} left"
-    return f"{fault['id']:<10} {words}  ({left}, struck {fault['struck']} times)"
+    return f"{fault['id']:<10} {words}  ({left}, took effect {fault['struck']} times)"
 
 
 def render_call(call: Mapping[str, Any]) -> str:
@@ -227,7 +232,7 @@ def render_status(status: SandboxStatus) -> str:
     if status.state == "stopped":
         return "the sandbox of this folder is not running"
     if status.state == "crashed":
-        return "the sandbox of this folder has crashed; cluster sandbox reset removes what is left of it"
+        return "the sandbox of this folder has crashed; to remove what is left of it, run: cluster sandbox reset"
     lines = [
         f"running  {status.endpoint_url}  region {status.region}  pid {status.pid}",
         f"private addresses {status.private_cidr}, public {status.public_cidr}, files {status.state_dir}",

@@ -1,4 +1,4 @@
-"""`cluster exec`: a command on all nodes side by side."""
+"""`cluster exec`: a command on all nodes in parallel."""
 
 import os
 import select
@@ -56,9 +56,9 @@ def exec_(app: App, *, names: tuple[str, ...], as_json: bool, words: tuple[str, 
     else:
         printer = LinePrinter(stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
         endings = _run(app, state, names, words, printer)
-    told = render_failures(endings)
-    if told:
-        app.say(told, style="red")
+    failures = render_failures(endings)
+    if failures:
+        app.say(failures, style="red")
     return choose_exit_code(endings)
 
 

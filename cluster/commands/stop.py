@@ -48,7 +48,9 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
         stop_job(app, job)
         return
     if job is not None:
-        raise UsageError("cluster stop: a job, or --nodes", hint=f"cluster stop {job}, or cluster stop --nodes")
+        raise UsageError(
+            "cluster stop takes either a job or --nodes", hint=f"cluster stop {job}, or cluster stop --nodes"
+        )
     app.enter_cloud()
     name = app.config.name
     clients = make_clients(app.config.provision.region)
@@ -56,7 +58,7 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     plan = prepare_stop(clients, name=name, files=app.files, report=app.report)
     app.say(render_plan(plan).rstrip())
     if plan and find_job is not None and not confirm_ending(app, "Stop these nodes?", find_job):
-        app.say("nothing was done")
+        app.say("cancelled: nothing was changed")
         return
     with if_interrupted("cluster stop --nodes stops the others"):
         apply(plan, clients=clients, files=app.files, report=app.report)
@@ -66,7 +68,7 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
 
 
 def stop_job(app: App, words: str | None) -> None:
-    """Stop a job, the running one without `words`, or end what one has left. Raises ClusterError's kinds."""
+    """Stop the job that `words` names, or the running job, or what an ended job left. Raises ClusterError's kinds."""
     app.enter_cloud()
     state = describe(app)
     with ExitStack() as stack:
@@ -91,7 +93,7 @@ def stop_job(app: App, words: str | None) -> None:
                 return
         if record.has_ended and record.left:
             left = render_left(record.left)
-            app.say(f"of job {record.id} ({record.name}) is not known to have ended: {left}; searching its nodes again")
+            app.say(f"processes of job {record.id} ({record.name}) may still run: {left}; searching its nodes again")
             stopped = end_left(head, record, state)
         else:
             stopped = end_job(app, head, record.id)
@@ -99,26 +101,26 @@ def stop_job(app: App, words: str | None) -> None:
 
 
 def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
-    """End a job on the reachable nodes, without the head; needs the job's whole id. Raises ClusterError."""
+    """End a job on the reachable nodes, without the head; needs the job's full id. Raises ClusterError."""
     if words is None or OUR_JOB_ID.fullmatch(words) is None:
-        raise ClusterError(error.message, hint="cluster stop JOB, with a job's whole id, ends it without the head")
+        raise ClusterError(error.message, hint="cluster stop JOB, with the job's full id, stops it without the head")
     left = end_without_head(app, words, error, say=app.say).left
     if left:
-        raise ClusterError(f"job {words} is not known to have ended: {render_left(left)}") from error
-    app.print(f"job {words}: nothing of it is left on the nodes that run")
+        raise ClusterError(f"processes of job {words} may still run: {render_left(left)}") from error
+    app.print(f"job {words}: no process of it is left on the running nodes")
 
 
 def render_stopped_job(record: JobRecord, stopped: Stopped) -> str:
     """What was stopped. record: the job's record from before. Pure."""
     hosts = ", ".join(node.name for node in record.nodes)
     if stopped.already:
-        said = f"job {record.id} ({record.name}) had ended already: {stopped.result.state}"
+        said = f"job {record.id} ({record.name}) had already ended: {stopped.result.state}"
         known = {node: named for node, found in record.left.items() if (named := [one for one in found if one[0]])}
         ended = f"\nended now: {render_left(known)}" if known else ""
-        return f"{said}{ended}\nnothing of it is left any more on {hosts}" if record.left else said
+        return f"{said}{ended}\nno process of it is left on {hosts}" if record.left else said
     roles = [role for role in record.roles if role.ended_at is None]
-    ended = ", ".join(_render_role(role) for role in roles) or "nothing of it ran yet"
-    return f"job {record.id} ({record.name}) is stopped: {ended}\nnothing of it is left on {hosts}"
+    ended = ", ".join(_render_role(role) for role in roles) or "it had not started"
+    return f"job {record.id} ({record.name}) is stopped: {ended}\nno process of it is left on {hosts}"
 
 
 def _render_role(role: RecordRole) -> str:
@@ -127,7 +129,7 @@ def _render_role(role: RecordRole) -> str:
 
 
 def render_stopped(name: str, *, disks_gib: int, usd_per_gib_month: float | None, price_note: str = "") -> str:
-    """What a stopped cluster costs, until when. Pure."""
+    """What a stopped cluster still costs. Pure."""
     cost = None if usd_per_gib_month is None else disks_gib * usd_per_gib_month
     return (
         f"cluster {name} is stopped; its disks, {disks_gib} GiB, still cost money: {render_usd(cost)} per month"

@@ -135,7 +135,7 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
     request = read(options, asked.command)
     refuse_windows_lines(request.command, project_dir=app.project_dir)
     if request.command and (asked.script or asked.args):
-        raise UsageError(f"{options['job']} has a command: no script and no arguments can stand beside it")
+        raise UsageError(f"{options['job']} has a command; remove the script and arguments from the command line")
     app.overrides |= request.overrides
     if asked.script is not None:
         app.overrides |= {"train.script": asked.script, "train.args": list(asked.args)}
@@ -171,7 +171,7 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
         return state
 
     with (
-        if_interrupted("cluster train, again; no job was begun"),
+        if_interrupted("run cluster train again; no job was started"),
         ready_nodes(app, find_state, hostfile=config.train.hosts, command=request.command) as (nodes, script),
         closing(head_of(app, nodes)) as head,
         # Python starts on the head while AWS is waited for and the job is planned.
@@ -199,7 +199,7 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
         order = structs.replace(job.order, secrets=dict(found.secrets))
         earlier = find_names(app.config_path, "jobs")
         remember_names(app.config_path, "jobs", [order.job, order.name, *earlier])
-        with if_interrupted(f"cluster jobs shows whether job {order.job} runs, cluster stop {order.job} ends it"):
+        with if_interrupted(f"cluster jobs shows whether job {order.job} runs; cluster stop {order.job} stops it"):
             if not detach:
                 return attend(app, head, order, plain=plain, talk=talk)
             start(app, head, order, talk=talk)

@@ -28,7 +28,7 @@ from provision.up import Wishes, prepare_resize, prepare_up, refuse_no_nodes
 from provision.up import up as carry_out
 from train.job.payload import find_script, find_shadowed
 
-LEFT_BY_UP = "cluster up completes the nodes that were launched, cluster down ends them; until then they cost money"
+LEFT_BY_UP = "cluster up continues with the launched nodes, cluster down terminates them; until then they cost money"
 
 
 @click.command("up")
@@ -62,7 +62,7 @@ def up(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bo
             is_other=instance_type != config.provision.instance_type,
         ):
             app.say(f"warning: {warning}", style="yellow")
-    with if_interrupted("cluster up, again; no node was launched"):
+    with if_interrupted("run cluster up again; no node was launched"):
         app.enter_cloud(start_sandbox=True)
         clients = make_clients(config.provision.region)
         wishes = find_wishes(app)
@@ -115,7 +115,9 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
         keep_failed=keep_failed,
     )
     if done and nodes != asked:
-        app.say(f"cluster.toml says nodes = {asked}, and `cluster up` goes by that: write {nodes} there to keep it so")
+        app.say(
+            f"cluster.toml has nodes = {asked}, which the next `cluster up` restores: to keep {nodes}, change it there"
+        )
 
 
 @click.command("start")
@@ -191,7 +193,7 @@ def bring_up(
         interrupts = any(isinstance(step, TerminateInstances) for step in plan.steps)
         find_job = ask_for_job(app, describe(app, clients)) if interrupts else lambda: None
         if not confirm_ending(app, question, find_job):
-            app.say("nothing was done")
+            app.say("cancelled: nothing was changed")
             return False
     with if_interrupted(interrupted):
         state = carry_out(
@@ -210,7 +212,7 @@ def bring_up(
     if state.nodes:
         ready_text = f"cluster {config.name} is ready"
         app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")
-        app.say("next: cluster train; cluster down ends the nodes")
+        app.say("next: cluster train; cluster down terminates the nodes")
     return True
 
 

@@ -45,9 +45,9 @@ def verify(app: App, *, as_json: bool) -> None:
         if isinstance(s3, Check):
             checks = sort_checks((*checks, s3), names=[node.host.name for node in nodes])
     app.show(render_checks(checks, columns=app.columns), [asdict(check) for check in checks], as_json=as_json)
-    told = render_troubles(checks, "warning")
-    if told:
-        app.say(told, style="yellow")
+    warnings = render_troubles(checks, "warning")
+    if warnings:
+        app.say(warnings, style="yellow")
     failed = sum(check.status == "failed" for check in checks)
     if failed:
         raise ClusterError(f"{failed} of {len(checks)} checks failed:\n{render_troubles(checks, 'failed')}")

@@ -90,7 +90,7 @@ class TransferProgress(transfer.Progress):
 
 @contextmanager
 def transfer_progress(app: App) -> Iterator[TransferProgress]:
-    """A bar on the terminal, gone when the copy is done; lines where there is none."""
+    """A bar on the terminal, removed when the copy is done; lines without a terminal."""
     if app.console is None:
         yield TransferProgress(None, app.say)
         return

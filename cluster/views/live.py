@@ -27,7 +27,7 @@ from train.follow.missing_module import advise, find_nearby
 from train.follow.progress import Progress, Report
 
 DRAW_EVERY_S = 0.1
-LOOK_EVERY_S = 1.0  # clocks in the view go on when nothing happens
+LOOK_EVERY_S = 1.0  # keeps the clocks in the view running when nothing happens
 MOST_WAITING = 1 << 16  # characters kept while the terminal is busy
 ENOUGH_WAITING = MOST_WAITING // 2  # characters; shown without further delay
 GREATEST_WRITE = 1 << 14  # bytes; keeps single writes to a slow terminal short
@@ -39,10 +39,9 @@ class JobDisplay:
     """Shows a job's events: its lines on stdout; the view, advice and a summary on stderr.
 
     With a terminal on stderr there is a view of all ranks, unless `plain`; if stdout is the same terminal, lines that
-    only report progress are shown in the view alone. selection: which lines are shown; the view is of all.
-    title: what the job is called in the view. head: the node that the supervisor runs on. program: the job's script and
-    command, by which files of the user's are found for a hint.
-    Give it all events of the job, from the first one on, from one thread.
+    only report progress appear only in the view. selection: which lines are shown; the view covers all ranks.
+    title: the job's name in the view. head: the supervisor's node. program: the job's script and command, which hints
+    about missing modules use. Give it all events of the job, from the first one, from one thread.
     """
 
     def __init__(
@@ -68,15 +67,15 @@ class JobDisplay:
         self._shared = with_view and self._stdout_terminal and same_terminal(sys.stdout, sys.stderr)
 
     def take(self, event: Event) -> None:
-        """Show one event. Raises OSError, such as BrokenPipeError, when the output is gone."""
+        """Show one event. Raises OSError, such as BrokenPipeError, when the output is closed."""
         new_warnings = [text for text in event.warnings if text not in self._progress.warnings]
         report = (self._view or self._progress).take(event)
         for text in new_warnings:
             self.say(f"warning: {text}", style="yellow")
         shown = self._selection.takes(event)
-        # With both on one terminal, what the view shows is not printed as well.
-        in_view_alone = self._shared and ((report is not None and report.is_passing) or event.kind == "warnings")
-        if shown and not in_view_alone:
+        # If lines and view share a terminal, what the view shows is not printed again.
+        only_in_view = self._shared and ((report is not None and report.is_passing) or event.kind == "warnings")
+        if shown and not only_in_view:
             line = render_line(event, head=self._head)
             if line is not None:
                 self._print(line)
@@ -119,7 +118,7 @@ class JobDisplay:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the job warns of by now."""
+        """The job's current warnings."""
         return self._progress.warnings
 
     def _print(self, line: str) -> None:
@@ -140,7 +139,7 @@ def advise_on_module(app: App, program: Sequence[str], module: str) -> str:
 
 
 class LiveView:
-    """The view at the bottom of a terminal, and lines above it, written by a thread of its own."""
+    """The view at the bottom of a terminal and the lines above it, written by a separate thread."""
 
     def __init__(self, descriptor: int, progress: Progress, *, title: str) -> None:
         self._region = Region(descriptor)
@@ -170,7 +169,7 @@ class LiveView:
         return report
 
     def print(self, text: str, *, code: str = "") -> None:
-        """Print whole lines above the view; waits while the terminal is far behind. Raises OSError when it is gone."""
+        """Print whole lines above the view; waits while the terminal is far behind. Raises OSError if it is closed."""
         if code and self._colour:
             text = f"\x1b[{code}m{text.removesuffix(chr(10))}\x1b[0m\n"
         with self._changed:
@@ -197,7 +196,7 @@ class LiveView:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Print what is kept, remove the view and end the thread. A terminal that is gone is no error."""
+        """Print what is kept, remove the view and end the thread. A closed terminal is not an error."""
         with self._changed:
             self._ending = True
             self._wanted = False
@@ -254,7 +253,7 @@ class LiveView:
 
 
 class Region:
-    """Draws on a terminal by its file descriptor. The cursor stands at the beginning of the line under the rows."""
+    """Draws on a terminal by its file descriptor. The cursor is at the start of the line below the rows."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -263,19 +262,19 @@ class Region:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The terminal's columns and lines; 80 and 24 where it does not know."""
+        """The terminal's columns and lines; 80 and 24 if it does not report them."""
         columns, lines = os.get_terminal_size(self._descriptor)
         return columns or 80, lines or 24
 
     def draw(self, rows: Sequence[tuple[str, int]], above: str = "") -> None:
         """Print whole lines and draw the rows below them; rows: each as it is written, and its visible length.
 
-        Writes nothing when nothing changed. Raises OSError when the terminal is gone.
+        Writes nothing when nothing changed. Raises OSError when the terminal is closed.
         """
         texts = tuple(text for text, _ in rows)
         if texts == self._rows and not above:
             return
-        # One write, so that the terminal never shows the rows missing.
+        # One write, so that the terminal never shows a screen without the rows.
         drawn = "".join(f"{text}\n" for text in texts)
         data = f"{self._erasure()}{above}{drawn}".encode("utf-8", "replace")
         self._rows, self._lengths = texts, tuple(length for _, length in rows)
@@ -294,7 +293,7 @@ class Region:
         while view:
             try:
                 view = view[os.write(self._descriptor, view[:GREATEST_WRITE]) :]
-            except BlockingIOError:  # somebody who shares the terminal has made it non-blocking
+            except BlockingIOError:  # another process made the terminal non-blocking
                 select.select([], [self._descriptor], [])
 
 

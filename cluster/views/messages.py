@@ -91,7 +91,7 @@ def step_name(event: Event) -> str:
 def still_running(running: tuple[str, ...], event: Event) -> tuple[str, ...]:
     """The steps that run after an event, in the order in which they began. Pure.
 
-    If the end of a step has other words than its start, it ends the last step that began at the same place.
+    If the end of a step is worded differently from its start, it ends the last step that began at the same place.
     """
     if event.kind == "start":
         return (*running, step_name(event))

@@ -63,12 +63,12 @@ class Status:
 
     @property
     def allocation(self) -> Allocation:
-        """How the cluster stands."""
+        """The state of the cluster as a whole."""
         return find_allocation(self.state, asked=self.asked, at_work=self.at_work, set_up=self.set_up)
 
     @property
     def errors(self) -> tuple[NodeError, ...]:
-        """Nodes that stopped or ended by themselves."""
+        """Nodes that stopped or ended without a command of ours."""
         return find_errors(self.state)
 
 
@@ -109,13 +109,13 @@ def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
     """Lines about instances with the cluster's tag that are not its nodes, and why; empty without any."""
     if not instances:
         return []
-    lines = ["", "not nodes, and nothing is sent to them (to adopt those that you know: cluster adopt):"]
+    lines = ["", "not nodes; nothing is sent to them (cluster adopt accepts those that you know):"]
     lines += [f"  {each.instance_id}  {each.state}  {each.instance_type}  {each.why}" for each in instances]
     return [*lines, ""]
 
 
 def status_document(status: Status) -> dict[str, Any]:
-    """What `cluster status --json` prints. `nodes` is what EC2 says; `cost` is reckoned from it at `cost.at`."""
+    """What `cluster status --json` prints. `nodes` comes from EC2; `cost` is computed from it for `cost.at`."""
     state, allocation = status.state, status.allocation
     named: dict[str, Instance] = {node.name: node for node in state.nodes}
     named |= {instance.instance_id: instance for instance in state.untrusted}
@@ -371,7 +371,7 @@ def render_jobs(records: Sequence[JobRecord], *, now: datetime, columns: int | N
     if newest is not None and (results := find_results(newest)):
         lines.append(f"files of {newest.id}: {results}")
     if any(record.source == "s3" for record in records):
-        lines.append("(s3): as last copied to [data] results; no longer on the head")
+        lines.append("(s3): the last copy in [data] results; no longer on the head")
     return "\n".join(lines)
 
 
@@ -385,7 +385,7 @@ def find_results(job: JobRecord | Order) -> str | None:
         return f"cluster data ls {shlex.quote(prefix.rpartition('/')[0] + '/')}"
     if job.output_url is not None:
         return f"cluster data ls {shlex.quote(job.output_url)}"
-    if job.project is None:  # a script of ours, which saves nothing without being told where
+    if job.project is None:  # a shipped script, which saves nothing unless an option says where
         return None
     place = job.sync_dst_dir or job.cwd if isinstance(job, Order) else job.cwd
     short = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1*", f"node-0:{place}/FILE")
@@ -441,7 +441,7 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
 
 
 def _describe_trouble(record: JobRecord) -> list[str]:
-    """What went wrong with a job, or goes wrong, one line each."""
+    """A job's error or stall and its warnings, one line each."""
     found = [record.error] if record.error else [record.stall] if record.stall else []
     return [text.partition("\n")[0] for text in (*found, *(f"warning: {text}" for text in record.warnings))]
 

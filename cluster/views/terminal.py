@@ -1,8 +1,8 @@
-"""Escapes control characters of untrusted text on a terminal: they are shown as Python writes them.
+"""Escapes control characters in untrusted text on a terminal, as Python's repr does.
 
-Names, errors and output come from nodes, from S3 and from this machine's files. A terminal obeys what stands in them:
-it sets its title or the clipboard, moves the cursor, or shows a line backwards. All that `cluster` prints on a terminal
-goes through this module; what goes into a pipe or a file, and all JSON, is left as it is.
+Names, errors and output come from nodes, from S3 and from this machine's files. A terminal obeys control characters in
+them: it sets its title or the clipboard, moves the cursor, or shows a line backwards. All that `cluster` prints on a
+terminal goes through this module. Output to a pipe or a file, and all JSON, is unchanged.
 """
 
 import codecs
@@ -14,7 +14,7 @@ import click
 
 from cluster.views.layout import DEFAULT_COLUMNS, wrap
 
-# C0 but for tab and newline, DEL, C1; marks that turn the direction of text; line separators; single surrogates.
+# C0 except tab and newline, DEL, C1; marks that change the text direction; line separators; lone surrogates.
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _CONTROL = re.compile(f"[{_CONTROLS}]")
 _CONTROL_OF_LINE = re.compile(f"[\n{_CONTROLS}]")
@@ -71,7 +71,7 @@ def write(
 
 
 def find_columns(stream: IO[str]) -> int:
-    """The width of a stream's terminal; 80 where it is none, or one that does not know its size."""
+    """The width of a stream's terminal; 80 if it is not one, or does not report its size."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
     except (OSError, ValueError):  # ValueError: a stream without a file

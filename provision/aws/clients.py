@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import random
 import re
 import threading
@@ -11,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
+import botocore.session
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import (
@@ -70,6 +72,7 @@ _BRIEF = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard",
 """For what `up` does not require."""
 _ONCE = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 1})
 
+_REGION_OF_ENDPOINT = re.compile(r"\.([a-z]+(?:-[a-z]+)+-[0-9]+)\.amazonaws\.com")
 _ENCODED_MESSAGE = re.compile(r"\s*Encoded authorization failure message: \S+")
 C = TypeVar("C", bound=BaseClient)
 
@@ -249,6 +252,20 @@ def _find_message(error: ClientError) -> str:
     return _ENCODED_MESSAGE.sub("", words).rstrip()
 
 
+def suggest_region(endpoint_url: str) -> str | None:
+    """The hint for an endpoint in a region that botocore does not know, if it knows a similar one; otherwise None."""
+    found = _REGION_OF_ENDPOINT.search(endpoint_url)
+    if found is None:
+        return None
+    session, region = botocore.session.get_session(), found[1]
+    partitions = session.get_available_partitions()
+    known = [each for partition in partitions for each in session.get_available_regions("ec2", partition)]
+    near = difflib.get_close_matches(region, known, n=1, cutoff=0.8)
+    if region in known or not near:
+        return None
+    return f'set [provision] region = "{near[0]}": botocore knows no {region}; if that is right, {NOT_REACHED}'
+
+
 def translate_failure(error: BotoCoreError, doing: str) -> AwsError:
     """The error for a call that did not reach AWS, or was not sent, as without credentials."""
     kind = AwsError
@@ -274,6 +291,6 @@ def translate_failure(error: BotoCoreError, doing: str) -> AwsError:
         case SSLError():
             hint = "if a proxy or the sandbox uses its own certificate, set AWS_CA_BUNDLE to it"
         case EndpointConnectionError() | ConnectTimeoutError() | ProxyConnectionError() | HTTPClientError():
-            hint = NOT_REACHED
+            hint = suggest_region(str(error.kwargs.get("endpoint_url"))) or NOT_REACHED
     words = str(error).rstrip(". ")
     return kind(f"{words} (while {doing})", hint=hint)

@@ -229,8 +229,7 @@ def _decide(app: App, plan: Plan, destination: str, *, dry_run: bool, yes: bool)
         for what in plan.deletions:
             app.print_line(f"delete  {what}")
         app.say(
-            f"{len(plan.transfers)} to copy, {len(plan.unchanged)} unchanged, {len(plan.deletions)} to delete: "
-            "nothing was done"
+            f"{len(plan.transfers)} to copy, {len(plan.unchanged)} unchanged, {len(plan.deletions)} to delete (dry run)"
         )
         return False
     if not plan.deletions:
@@ -238,7 +237,7 @@ def _decide(app: App, plan: Plan, destination: str, *, dry_run: bool, yes: bool)
     question = f"Delete {count(len(plan.deletions), 'file')} in {destination} that the source does not have?"
     if app.confirm(question, yes=yes):
         return True
-    app.say("nothing was done")
+    app.say("cancelled: nothing was changed")
     return False
 
 
@@ -263,4 +262,4 @@ def _as_line(entry: Entry) -> str:
 
 def _again() -> str:
     """The hint for a transfer that was interrupted."""
-    return f"{shlex.join(['cluster', *sys.argv[1:]])}, again; it copies what is missing"
+    return f"to copy what is missing, run again: {shlex.join(['cluster', *sys.argv[1:]])}"

@@ -37,7 +37,7 @@ def talk(project: Project, *words: str, script: bytes, wrap: tuple[str, ...] = (
             if select.select([master], [], [], 0.2)[0]:
                 try:
                     shown += os.read(master, 4096)
-                except OSError:  # the terminal's last user is gone
+                except OSError:  # the terminal's last user has exited
                     break
             elif process.poll() is not None:
                 break
@@ -96,7 +96,7 @@ def test_ssh_config_is_for_every_program(two_nodes: Project, tmp_path: Path) -> 
     assert two_nodes.run("ssh", "node-1", "cat", "file").stdout == "text"
 
 
-def test_a_machine_without_ssh_is_told_what_to_install(two_nodes: Project, tmp_path: Path) -> None:
+def test_without_ssh_the_error_says_what_to_install(two_nodes: Project, tmp_path: Path) -> None:
     other = Project(two_nodes.directory, env={"PATH": str(tmp_path)})
     done = other.run("ssh", code=1)
     assert "there is no `ssh` on this machine" in done.stderr
@@ -150,7 +150,7 @@ def hostile(tmp_path: Path) -> Iterator[tuple[tuple[str, ...], dict[str, str], C
     agent.wait()
 
 
-def test_the_users_own_ssh_set_up_takes_no_part(
+def test_the_users_own_ssh_configuration_is_not_used(
     two_nodes: Project, hostile: tuple[tuple[str, ...], dict[str, str], Callable[[], list[str]]]
 ) -> None:
     wrap, env, find_known = hostile

@@ -32,7 +32,7 @@ def accuracies(output: str) -> dict[str, float]:
     }
 
 
-def test_a_cluster_lives_and_ends_and_leaves_nothing(project: Project) -> None:
+def test_a_cluster_is_created_and_deleted_without_leftovers(project: Project) -> None:
     interrupt_up(project, 1.5, signal.SIGKILL)
     project.run("up")
     nodes = json.loads(project.run("status", "--json").stdout)["nodes"]
@@ -181,7 +181,7 @@ def test_a_lost_private_key_is_named(two_nodes: Project) -> None:
     two_nodes.run("verify")
 
 
-def test_what_is_damaged_on_a_node_is_made_anew(two_nodes: Project) -> None:
+def test_damage_on_a_node_is_repaired(two_nodes: Project) -> None:
     """An environment that was never completed, as a killed run leaves it."""
     program = "import glob, os; [os.remove(p) for p in glob.glob(os.path.expanduser('~/.cluster/env/*/.complete'))]"
     two_nodes.run("train", "--kv-store", "dist_sync", "--", "python", "-c", program, code=None)
@@ -205,7 +205,9 @@ def test_what_is_damaged_on_a_node_is_made_anew(two_nodes: Project) -> None:
         (["status", "--jsn"], 2, "--json"),
     ],
 )
-def test_wrong_words_are_refused_in_a_sentence(two_nodes: Project, words: list[str], code: int, said: str) -> None:
+def test_wrong_arguments_are_refused_with_a_sentence(
+    two_nodes: Project, words: list[str], code: int, said: str
+) -> None:
     done = two_nodes.run(*words, code=code)
     assert said in done.stderr
     assert not done.stdout

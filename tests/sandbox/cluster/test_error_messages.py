@@ -32,7 +32,7 @@ def set_provision(project: Project, key: str, value: str) -> None:
     project.write("\n".join(kept) + "\n")
 
 
-def test_an_image_that_is_not_there(phantoms: Project) -> None:
+def test_a_missing_image(phantoms: Project) -> None:
     set_provision(phantoms, "ami", "ami-0fedcba9876543210")
     assert refusal(phantoms, "up", "--yes", code=2) == [
         (
@@ -43,11 +43,11 @@ def test_an_image_that_is_not_there(phantoms: Project) -> None:
     ]
 
 
-def test_a_region_where_the_sandbox_is_not(phantoms: Project) -> None:
+def test_a_region_other_than_the_sandboxs(phantoms: Project) -> None:
     set_provision(phantoms, "region", "eu-west-1")
     assert refusal(phantoms, "status") == [
         'error: the sandbox of this folder runs in region us-east-1, and [provision] region = "eu-west-1"',
-        '  try: set region = "us-east-1", or cluster sandbox reset, which removes all that is in it',
+        '  try: set region = "us-east-1", or remove the sandbox and its content: cluster sandbox reset',
     ]
 
 

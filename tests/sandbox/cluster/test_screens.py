@@ -100,7 +100,7 @@ def test_a_screen_fits(with_data: Project, words: str, shown: str) -> None:
         ("data get s3://cluster-demo/nothing/ here/", 1, "s3://cluster-demo/nothing/"),
         ("resize many", 2, "many"),
         ("-c no.toml status", 2, "no.toml"),
-        ("sandbox fault nonsense", 1, "capacity"),
+        ("sandbox fault nonsense", 2, "capacity"),
     ],
 )
 def test_the_screen_of_a_mistake_fits(with_data: Project, words: str, code: int, shown: str) -> None:
@@ -113,7 +113,7 @@ def test_a_prompt_explains_its_keys_and_what_enter_does(with_data: Project) -> N
     code, text = show(with_data, "data", "put", "--delete", "demo-data/train/", "s3://cluster-demo/digits/", typed="\n")
     assert code == 0
     assert "[y: yes; n or Enter: no]" in text
-    assert "nothing was done" in text
+    assert "nothing was changed" in text
 
 
 def test_a_new_folder(tmp_path: Path) -> None:

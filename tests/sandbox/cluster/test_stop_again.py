@@ -21,7 +21,7 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
         yield project
 
 
-def test_what_a_job_left_on_a_node_that_was_cut_off_is_ended_when_that_is_back(nodes: Project) -> None:
+def test_processes_on_a_disconnected_node_are_ended_when_it_is_back(nodes: Project) -> None:
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
         ends = [f"{name}={job.hosts[node].instance_id}" for name, node in (("a", "node-0"), ("b", "node-1"))]
         job.fault("partition", *ends)
@@ -34,7 +34,7 @@ def test_what_a_job_left_on_a_node_that_was_cut_off_is_ended_when_that_is_back(n
             nodes.run("exec", "--node", "node-1", "--", "sh", "-c", left)
             until(lambda: processes_of("CLUSTER_JOB_ID", job.id), "nothing is left to be ended")
             failed = nodes.run("stop", job.id, code=1)
-            assert f"job {job.id} had ended already, but not all of it is known to have ended: node-1" in failed.stderr
+            assert f"job {job.id} had already ended, but processes of it may still run: node-1" in failed.stderr
             assert list(kept(nodes)["left"]) == ["node-1"]
         finally:
             job.fault("heal", *ends)
@@ -44,8 +44,8 @@ def test_what_a_job_left_on_a_node_that_was_cut_off_is_ended_when_that_is_back(n
         first, second, third = done.stdout.splitlines()
         assert first == "no job runs"
         assert second.startswith(f"job {job.id} ")
-        assert second.endswith(" had ended already: failed")
-        assert third == "nothing of it is left any more on node-0, node-1"
+        assert second.endswith(" had already ended: failed")
+        assert third == "no process of it is left on node-0, node-1"
         job.is_gone()
     assert (kept(nodes)["id"], kept(nodes)["left"]) == (job.id, {})
     assert nodes.run("stop").stdout == "no job runs\n"

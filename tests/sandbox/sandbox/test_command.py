@@ -72,9 +72,9 @@ def test_faults_from_the_file_and_from_the_command_line(running: Project) -> Non
     armed = running.run("sandbox", "fault", "throttle", "action=DescribeVpcs", "--count", "2").stdout.strip()
     listed = json.loads(running.run("sandbox", "faults", "--json").stdout)
     assert [(fault["kind"], fault["left"]) for fault in listed] == [("no-boot", 1), ("throttle", 2)]
-    assert "throttle action=DescribeVpcs  (2 left, struck 0 times)" in running.run("sandbox", "faults").stdout
+    assert "throttle action=DescribeVpcs  (2 left, took effect 0 times)" in running.run("sandbox", "faults").stdout
     assert armed in running.run("sandbox", "disarm", armed).stdout
-    refused = running.run("sandbox", "fault", "throtle", code=1).stderr
+    refused = running.run("sandbox", "fault", "throtle", code=2).stderr
     assert 'did you mean "throttle"?' in refused
     assert "cluster sandbox fault --help" in refused
     running.run("sandbox", "disarm", "all")
@@ -89,7 +89,7 @@ def test_changes_of_the_file_take_effect_later(running: Project) -> None:
         for words in (("status",), ("up", "--dry-run"), ("data", "ls")):
             said = running.run(*words, code=1).stderr
             assert 'runs in region us-east-1, and [provision] region = "eu-west-1"' in said
-            assert 'set region = "us-east-1", or cluster sandbox reset' in said
+            assert 'set region = "us-east-1", or remove the sandbox and its content: cluster sandbox reset' in said
 
 
 def test_the_next_start_cleans_up_after_a_crash(running: Project) -> None:

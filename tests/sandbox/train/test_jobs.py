@@ -168,15 +168,15 @@ def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(
         process.communicate(timeout=10)
     said = nodes.messages.read_text()
     assert process.returncode == 130
-    (job,) = re.findall(r"job (\S+) runs on: cluster logs -f \S+ follows it, cluster stop \S+ ends it", said)
+    (job,) = re.findall(r"job (\S+) is still running: cluster logs -f \S+ follows it, cluster stop \S+ stops it", said)
     status = json.loads(nodes.run("status", "--json").stdout)["job"]
     assert (status["id"], status["state"], status["queued"]) == (job, "running", 0)
     stopped = nodes.run("stop").stdout
     assert f"job {job} (python) is stopped: worker 0 on node-0" in stopped
-    assert "nothing of it is left on node-0" in stopped
+    assert "no process of it is left on node-0" in stopped
     gone(job)
     assert nodes.run("stop").stdout == "no job runs\n"
-    assert "had ended already: stopped" in nodes.run("stop", job).stdout
+    assert "had already ended: stopped" in nodes.run("stop", job).stdout
     assert nodes.run("logs", "-f", job, code=130).stdout.startswith("[worker 0 node-0] here\n")
 
 
@@ -189,7 +189,7 @@ def test_a_second_job_is_refused_or_waits_for_its_turn(nodes: Nodes) -> None:
     until(lambda: nodes.jobs()[first]["state"] == "running", "the first job does not run")
     for words in (("down",), ("resize", "1"), ("stop", "--nodes"), ("sandbox", "stop")):  # each would end the job
         asked = nodes.run(*words, code=2)
-        assert f"job {first} (first) runs there" in asked.stderr
+        assert f"this would interrupt job {first} (first)" in asked.stderr
         assert "Without a terminal this needs --yes" in asked.stderr
         assert not asked.stdout
     second = nodes.detach(*ONE_WORKER, "--queue", "--name", "mine", *python("print('second')"))
@@ -197,7 +197,7 @@ def test_a_second_job_is_refused_or_waits_for_its_turn(nodes: Nodes) -> None:
     listed = json.loads(nodes.run("jobs", "--json").stdout)
     assert [job["id"] for job in listed[:3]] == [third, second, first]
     assert [job["state"] for job in listed[:3]] == ["queued", "queued", "running"]
-    assert "is stopped: nothing of it ran yet" in nodes.run("stop", "mine").stdout  # the newest of that name
+    assert "is stopped: it had not started" in nodes.run("stop", "mine").stdout  # the newest of that name
     nodes.run("stop", "first")
     assert nodes.run("logs", "-f", second).stdout.endswith("[worker 0 node-0] second\n")
     records = nodes.jobs()
@@ -305,7 +305,7 @@ def test_ctrl_c_leaves_a_job_running_when_that_is_the_answer(nodes: Nodes, answe
         terminal.wait_for(lambda: "] here" in terminal.raw, TIMEOUT_S)
         press_ctrl_c(terminal, answer)
         assert process.wait(TIMEOUT_S) == 130
-        (job,) = re.findall(r"job (\S+) runs on: cluster logs -f", terminal.settle())
+        (job,) = re.findall(r"job (\S+) is still running: cluster logs -f", terminal.settle())
     assert nodes.jobs()[job]["state"] == "running"
 
 

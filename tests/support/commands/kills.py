@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments: it is counted which of them really were."""
+"""Kills runs at random moments, and counts those that were killed before they ended."""
 
 import random
 import signal
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 
 class Kills:
-    """A series of runs that goes on until so many of them were killed before they were done.
+    """A series of runs that ends when enough of them were killed before they were done.
 
-    wanted: how many kills. whole_s: how long a run takes, as far as is known: one that is done sooner tells better.
+    wanted: how many kills. whole_s: an estimate of how long a run takes; a run that ends sooner corrects it.
     """
 
     def __init__(self, wanted: int, *, seed: int, whole_s: float) -> None:
@@ -21,9 +21,9 @@ class Kills:
         self._whole_s = whole_s
 
     def rounds(self) -> Iterator[int]:
-        """Numbers from 1 on, until there were enough kills.
+        """Numbers from 1 up, until there were enough kills.
 
-        Raises AssertionError where too many runs were done before they were killed.
+        Raises AssertionError if too many runs ended before they were killed.
         """
         number = 0
         while self.killed < self._wanted:
@@ -31,10 +31,10 @@ class Kills:
             number += 1
             yield number
 
-    def kill(self, process: "subprocess.Popen[bytes]", *, anew: bool = True) -> bool:
-        """Kill it as a machine out of memory would; whether that was before it was done.
+    def kill(self, process: "subprocess.Popen[bytes]", *, from_start: bool = True) -> bool:
+        """Kill it as the kernel does when out of memory; returns whether it was still running.
 
-        anew: it does all of the work, and nothing that another has begun.
+        from_start: it does all of the work, and does not continue another run.
         """
         began = time.monotonic()
         after_s = self._source.uniform(0.2, 1.0) * self._whole_s
@@ -47,6 +47,6 @@ class Kills:
         self.runs += 1
         if code:
             self.killed += 1
-        elif anew:
+        elif from_start:
             self._whole_s = min(self._whole_s, time.monotonic() - began)
         return code != 0

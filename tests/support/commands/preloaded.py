@@ -1,8 +1,8 @@
-"""The command `cluster` without its start: in a process forked from one that has imported the program already.
+"""Runs the command `cluster` in a fork of a process that has already imported the program.
 
-A start of Python with all that a command imports takes half a second of a processor, and the tests run many hundreds of
-commands. What is forked has the environment, folder, arguments, output and exit code of a command; that the installed
-one starts by itself is shown by `Project.running`, test_installation.py and `make demo`.
+Starting Python and importing the program takes half a second of CPU time, and the tests run many hundreds of commands.
+The fork has the environment, folder, arguments, output and exit code of a command. `Project.running`,
+test_installation.py and `make demo` run the installed command itself.
 """
 
 import atexit
@@ -27,12 +27,12 @@ import botocore.session
 
 IMPORTS = ("boto3", "s3fs", "obstore", "fabric", "rich.live", "rich.table")
 SERVICES = ("ec2", "s3", "ssm", "sts", "iam", "service-quotas", "pricing")
-STARTED_WITH = dict(os.environ)  # what a test changes in this process's environment must not decide what is imported
-DIFFERS = ("PYTHON", "LC_", "LANG", "HOME")  # variables that Python, or botocore, reads at its start
+STARTED_WITH = dict(os.environ)  # tests change this process's environment, which must not affect imports
+DIFFERS = ("PYTHON", "LC_", "LANG", "HOME")  # variables that Python or botocore reads when it starts
 
 
 class Preloaded:
-    """A process that has imported everything; it ends with the one that made it."""
+    """A process that has imported everything; it ends with this one."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -79,7 +79,7 @@ class Preloaded:
 
 @functools.cache
 def preloaded() -> Preloaded:
-    """The one of this process."""
+    """The single instance of this process."""
     return Preloaded()
 
 
@@ -95,7 +95,7 @@ def _read(file: IO[str]) -> str:
 
 
 def serve(orders: socket.socket) -> list[str] | None:
-    """Forks for each order, until nobody is left to give one. In what is forked to be the command: its words."""
+    """Forks for each order until the other side closes. In the fork that becomes the command, returns its words."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         begun, fds, _, _ = socket.recv_fds(orders, 1, 3)
@@ -110,7 +110,7 @@ def serve(orders: socket.socket) -> list[str] | None:
 
 
 def answer(asker_fd: int, out_fd: int, err_fd: int) -> list[str]:
-    """Forks once more, and tells how that ended; returns in the process that is to be the command."""
+    """Forks again and reports the exit code; returns only in the process that becomes the command."""
     asker = socket.socket(fileno=asker_fd)
     with asker.makefile() as file:
         order: dict[str, Any] = json.load(file)
@@ -141,7 +141,7 @@ def answer(asker_fd: int, out_fd: int, err_fd: int) -> list[str]:
 
 
 def import_program() -> Any:
-    """All that the commands import, and what botocore reads of AWS's services."""
+    """Import all modules of the commands, and let botocore load its service models."""
     sys.path[0] = str(Path(sys.executable).parent)  # as for the installed command
     commands: dict[str, tuple[str, str]] = importlib.import_module("cluster.commands").COMMANDS
     for name in (*(place.partition(":")[0] for place, _ in commands.values()), *IMPORTS):
@@ -154,7 +154,7 @@ def import_program() -> Any:
 
 
 def carry_out(main: Callable[[], object]) -> NoReturn:
-    """Runs the program as Python does, but does not take all that was imported apart at the end."""
+    """Runs the program as Python does, but skips the interpreter's clean-up at exit."""
     code: object = 0
     try:
         main()

@@ -58,7 +58,7 @@ def test_words(tmp_path: Path, words: tuple[str, ...], found: list[str]) -> None
         assert complete(folder, *words) == found
 
 
-def test_names_are_those_that_the_last_command_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_come_from_the_last_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "cluster.toml"
     path.write_text('name = "demo"\n[provision]\nnodes = 2\n')
@@ -72,7 +72,7 @@ def test_names_are_those_that_the_last_command_saw(tmp_path: Path, monkeypatch: 
     assert complete(tmp_path, "ssh", "") == ["node-0", "node-1"]
 
 
-def test_a_damaged_cache_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_cache_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "cluster").mkdir()
     for text in ("", "[]", "{", '{"program": 3, "shapes": {}}'):
@@ -81,7 +81,7 @@ def test_a_damaged_cache_is_read_anew(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_shape_of_every_command_is_its_own() -> None:
-    """What is kept for completion names the same options, in the same order, and the same commands below."""
+    """The cached shape has the same options, in the same order, and the same subcommands."""
     for name, (place, _) in COMMANDS.items():
         command = load_command(place)
         check_shape(name, command, make_shape(name, json.loads(json.dumps(describe_shape(command)))))

@@ -53,7 +53,7 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
         ("Some_Name[extra]>=1!2.0rc1", "Some_Name[extra]>=1!2.0rc1"),
     ],
 )
-def test_packages_have_versions_as_pip_has_them(written: str, normal: str) -> None:
+def test_packages_have_versions_in_pips_syntax(written: str, normal: str) -> None:
     assert parse(NAMED + f"[bootstrap]\npackages = ['{written}']").bootstrap.packages == (normal,)
 
 
@@ -116,13 +116,13 @@ def test_a_mistake_is_named_with_its_key_and_what_is_allowed(text: str, said: li
         assert words in raised.value.message
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as raised:
         parse("nodes = 1\n[provision]\nnodes = -1\nnodez = 2\n")
     assert len(raised.value.message.splitlines()) == 4
 
 
-def test_each_entry_of_a_list_that_is_wrong_is_told() -> None:
+def test_each_wrong_entry_of_a_list_is_reported() -> None:
     with pytest.raises(ConfigError) as raised:
         parse(NAMED + "[bootstrap]\npackages = ['$(id)', 'numpy', 3]\nsync = ['/x', 'y', '../z']\n")
     starts = ['packages[0] = "$(id)":', "packages[2] = 3:", 'sync[0] = "/x":', 'sync[2] = "../z":']
@@ -133,13 +133,13 @@ def test_each_entry_of_a_list_that_is_wrong_is_told() -> None:
 
 
 @pytest.mark.parametrize("env", ["{TOKEN = 31337}", "'TOKEN=31337'", "['TOKEN=31337']", '{TOKEN = "31337\\u0000"}'])
-def test_the_value_of_a_variable_can_be_a_secret_and_is_not_shown(env: str) -> None:
+def test_the_value_of_a_variable_is_not_shown(env: str) -> None:
     with pytest.raises(ConfigError, match=r"train\.env") as raised:
         parse(f"{NAMED}[train]\nenv = {env}\n")
     assert "31337" not in raised.value.message
 
 
-def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_file_says_how_to_create_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file") as raised:
         load_config(tmp_path / "cluster.toml")
     assert raised.value.hint == "cluster init"
@@ -165,7 +165,7 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> N
         load_config(path)
 
 
-def test_the_command_line_goes_over_the_file(tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(NAMED + "[provision]\nnodes = 2\n")
     assert load_config(path, {"provision.nodes": 4, "train.kv_store": "local"}).provision.nodes == 4
@@ -174,7 +174,7 @@ def test_the_command_line_goes_over_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "min_nodes"), [(0, "all"), (1, "all"), (2, 2), (8, 2)])
-def test_min_nodes_goes_with_the_nodes_of_the_file(tmp_path: Path, nodes: int, min_nodes: str | int) -> None:
+def test_min_nodes_is_checked_against_the_nodes_of_the_file(tmp_path: Path, nodes: int, min_nodes: str | int) -> None:
     (tmp_path / "cluster.toml").write_text('name = "demo"\n[provision]\nnodes = 4\nmin_nodes = 2\n')
     app = App(config_path=tmp_path / "cluster.toml")
     assert override_nodes(app, nodes) == 4

@@ -39,7 +39,7 @@ def test_what_cannot_be_copied(sources: list[str], target: str, said: str) -> No
         read_paths(sources, target)
 
 
-def test_a_local_name_with_a_colon_is_no_host() -> None:
+def test_a_local_name_with_a_colon_is_not_a_host() -> None:
     words = render_scp_command(HOST, ["a:b", str(Path("/c:d"))], "x", to_node=True, options={})
     assert words[-3:] == ("./a:b", "/c:d", "ubuntu@198.18.0.2:x")
     assert render_scp_command(HOST, ["x y"], "a:b", to_node=False, options={})[-2:] == (

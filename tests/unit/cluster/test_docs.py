@@ -185,7 +185,7 @@ def test_every_exit_code_is_documented() -> None:
 
 
 def test_the_messages_of_the_troubleshooting_page_are_ours() -> None:
-    """A message that was reworded is to be reworded there, too; "..." stands for what differs."""
+    """Messages on the page must match the code; "..." is any text."""
     sources = "".join(
         path.read_text()
         for package in ("bootstrap", "cluster", "foundation", "provision", "sandbox", "train")

@@ -25,3 +25,11 @@ def test_no_line_is_longer_than_the_screen(words: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(cli, [*words, "--help"], terminal_width=80).output
     assert shown.startswith("Usage: ")
     assert [line for line in shown.splitlines() if len(line) > 80] == []
+
+
+def test_the_sandbox_commands_are_listed_in_the_order_of_use() -> None:
+    sandbox = cli.resolve_command(click.Context(cli), ["sandbox"])[1]
+    assert isinstance(sandbox, click.Group)
+    assert " ".join(sandbox.list_commands(click.Context(sandbox))) == (
+        "start stop reset status shell env install fault faults disarm log"
+    )

@@ -18,7 +18,7 @@ SLOW = ("msgspec", "boto3", "paramiko", "rich")
     ],
     ids=["help", "completion of a word", "completion of nothing"],
 )
-def test_help_and_completion_are_without_what_they_do_not_need(words: list[str], environment: dict[str, str]) -> None:
+def test_help_and_completion_import_only_what_they_need(words: list[str], environment: dict[str, str]) -> None:
     program = (
         "import sys; from cluster.main import cli\n"
         f"try: cli.main({words}, prog_name='cluster')\n"

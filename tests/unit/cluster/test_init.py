@@ -35,7 +35,7 @@ def test_names_come_from_the_folder_and_the_user(folder: str, user: str, name: s
     assert choose_name(folder, user) == name
 
 
-def test_what_is_written_is_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_has_the_given_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run("init", "--name", "mine", "--cloud", "aws", "--instance-type", "g5.xlarge")
     run("-c", "other.toml", "init")

@@ -35,7 +35,7 @@ def test_with_little_room_the_silent_and_the_slowest_are_shown() -> None:
     assert rows[-2].text == "and 60 more, which are faster or have ended"
 
 
-def test_ranks_that_have_ended_say_how() -> None:
+def test_ended_ranks_show_their_exit_codes() -> None:
     progress = Progress()
     for rank, exit_code in enumerate((0, 7)):
         progress.take(speed(rank, 20, 1000.0))
@@ -66,7 +66,7 @@ def test_a_warning_stays_in_the_view_until_it_is_withdrawn() -> None:
     assert "warning" not in "".join(row.text for row in rows)
 
 
-def test_a_job_that_hangs_says_for_how_long_until_it_goes_on() -> None:
+def test_a_hanging_job_shows_for_how_long_until_it_continues() -> None:
     progress = Progress()
     progress.take(state("running"))
     progress.take(Event(kind="say", at=200.0, text="no worker", stalled_since=140.0))

@@ -69,7 +69,7 @@ def test_without_a_terminal_every_line_is_plain(capsys: pytest.CaptureFixture[st
     assert summary == "2.00 k samples/s over 1 worker, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"
 
 
-def test_a_warning_stands_among_the_lines_and_in_the_messages_and_is_repeated_at_the_end(
+def test_a_warning_is_a_line_and_a_message_and_is_repeated_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with display() as shown:
@@ -95,7 +95,7 @@ def test_a_warning_is_shown_once_on_a_terminal_and_stays_in_the_view(terminal: T
     assert terminal.settle().splitlines()[-1] == "warning: two separate models"
 
 
-def test_on_a_terminal_speeds_are_in_the_view_alone_and_lines_above_it(terminal: Terminal) -> None:
+def test_on_a_terminal_speeds_are_only_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
     with display(terminal) as shown:
         shown.take(state("running"))
         shown.take(line("[bold]first[/] \x1b[2J\x1b]0;title\x07line"))
@@ -126,7 +126,7 @@ def test_on_a_terminal_speeds_are_in_the_view_alone_and_lines_above_it(terminal:
     assert "Speed" not in terminal.raw
 
 
-def test_plain_is_plain_on_a_terminal_too(terminal: Terminal) -> None:
+def test_plain_is_plain_on_a_terminal_as_well(terminal: Terminal) -> None:
     with display(terminal, plain=True) as shown:
         shown.take(state("running"))
         shown.take(speed(0, 20, 2000.0))
@@ -151,7 +151,7 @@ def test_a_terminal_is_asked_for_no_more_than_it_can(
     assert forbidden not in terminal.raw
 
 
-def test_lines_that_go_to_a_file_are_complete_beside_the_view(terminal: Terminal, tmp_path: Path) -> None:
+def test_lines_in_a_file_are_complete_even_with_a_view(terminal: Terminal, tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log, display(terminal, stdout=log) as shown:
         shown.take(state("running"))
         shown.take(speed(0, 20, 2000.0))
@@ -163,7 +163,7 @@ def test_lines_that_go_to_a_file_are_complete_beside_the_view(terminal: Terminal
     assert NUMPY not in terminal.settle()
 
 
-def test_what_reads_a_pipe_may_print_on_the_terminal_so_there_is_no_view(
+def test_there_is_no_view_if_stdout_is_a_pipe(
     terminal: Terminal,
 ) -> None:
     reading, writing = os.pipe()
@@ -176,7 +176,7 @@ def test_what_reads_a_pipe_may_print_on_the_terminal_so_there_is_no_view(
     assert "\x1b[J" not in terminal.raw
 
 
-def test_what_is_not_selected_is_in_the_view_all_the_same(terminal: Terminal) -> None:
+def test_the_view_covers_ranks_that_are_not_selected(terminal: Terminal) -> None:
     with display(terminal, selection=Selection(ranks=frozenset({1}))) as shown:
         shown.take(state("running"))
         for rank in (0, 1):
@@ -228,7 +228,7 @@ def test_a_paused_view_can_be_closed(terminal: Terminal) -> None:
     assert terminal.settle() == "[worker 0 node-0] more\nat last"
 
 
-def test_it_is_drawn_ten_times_a_second_at_most(terminal: Terminal) -> None:
+def test_the_view_is_drawn_at_most_ten_times_a_second(terminal: Terminal) -> None:
     began = time.monotonic()
     with display(terminal) as shown:
         shown.take(state("running"))
@@ -249,7 +249,7 @@ def test_a_flood_arrives_whole_and_in_order(terminal: Terminal) -> None:
     assert lines == [f"[worker 0 node-0] line {number}" for number in range(30000)]
 
 
-def test_rows_of_a_window_that_was_made_narrower_are_taken_away(terminal: Terminal) -> None:
+def test_rows_are_erased_after_the_window_was_made_narrower(terminal: Terminal) -> None:
     with display(terminal) as shown:
         shown.take(state("running"))
         for rank in range(2):
@@ -264,7 +264,7 @@ def test_rows_of_a_window_that_was_made_narrower_are_taken_away(terminal: Termin
     assert f"\x1b[{wrapped}A\x1b[J" in terminal.raw
 
 
-def test_a_terminal_that_is_gone_is_an_error_of_the_lines() -> None:
+def test_a_closed_terminal_is_an_error_when_lines_are_printed() -> None:
     def flood(shown: JobDisplay) -> None:
         while True:
             shown.take(line("text"))
@@ -296,7 +296,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_gets_through_while_the_terminal_stands_still(tmp_path: Path) -> None:
+def test_ctrl_c_works_while_the_terminal_is_stopped(tmp_path: Path) -> None:
     ours, theirs = os.openpty()  # nobody reads it: as after Ctrl-S
     began, interrupted = tmp_path / "began", tmp_path / "interrupted"
     child = subprocess.Popen(

@@ -30,13 +30,13 @@ def fail(error: BaseException) -> None:
         (ask, 130, "interrupted"),
         (lambda: fail(KeyboardInterrupt()), 130, "interrupted"),
         (lambda: fail(Interrupted("cluster up")), 130, "interrupted\n  try: cluster up"),
-        (lambda: fail(EOFError()), 1, "the connection was lost\n  try: the same command again"),
-        (closes, 1, "the connection was lost\n  try: the same command again"),
+        (lambda: fail(EOFError()), 1, "the connection was lost\n  try: run the same command again"),
+        (closes, 1, "the connection was lost\n  try: run the same command again"),
         (lambda: fail(ConfigError("so it is", hint="otherwise")), 2, "so it is\n  try: otherwise"),
         (lambda: fail(PermissionError(13, "Permission denied", "there")), 1, "there: Permission denied"),
     ],
 )
-def test_an_error_is_said_in_a_line_and_has_its_code(
+def test_an_error_is_one_line_and_an_exit_code(
     does: Callable[[], None], code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(main.cli, "resolve_command", lambda _, args: (*args, click.Command(*args, callback=does), []))

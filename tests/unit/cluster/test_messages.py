@@ -50,7 +50,7 @@ def test_without_a_terminal_finished_steps_are_plain_lines(capsys: pytest.Captur
     assert capsys.readouterr().err == "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
 
 
-def test_a_terminal_is_given_back_with_its_cursor() -> None:
+def test_the_cursor_is_restored() -> None:
     stream = io.StringIO()
     show([begin("launch")], Console(file=stream, force_terminal=True, width=100))
     text = stream.getvalue()

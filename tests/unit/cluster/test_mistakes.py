@@ -16,7 +16,7 @@ __all__ = ["server", "shared_server"]
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CLUSTER_CONFIG", raising=False)
-    monkeypatch.setattr("sandbox.control.start", None)  # each of these mistakes is told before a sandbox is started
+    monkeypatch.setattr("sandbox.control.start", None)  # all of these are reported before a sandbox starts
 
 
 TOML = 'name = "demo"\n'
@@ -33,7 +33,7 @@ TOML = 'name = "demo"\n'
             "cluster.toml, line 2: cloud = aws  # mine: text needs",
             'cloud = "aws"',
         ),
-        (TOML * 2, ("up",), 'cluster.toml, line 2: name = "demo": this key is there twice', "remove one"),
+        (TOML * 2, ("up",), 'cluster.toml, line 2: name = "demo": this key appears twice', "remove one"),
         (TOML + "[train\n", ("up",), "cluster.toml, line 2: [train: not valid TOML: ", None),
         (f'name = "{"a" * 40}"', ("up",), "it has 40 characters, and 32 are allowed", None),
         ('name = "My Cluster"', ("up",), 'name = "My Cluster": not allowed; allowed: ', None),
@@ -107,7 +107,19 @@ TOML = 'name = "demo"\n'
             'instance_type = "g5": must be an EC2 instance type',
             None,
         ),
-        (TOML + '[provision]\nregion = "us-east-1a"', ("up",), 'region = "us-east-1a": must be an AWS region', None),
+        (
+            TOML + '[provision]\nregion = "us-east-1a"',
+            ("up",),
+            'must be an AWS region; did you mean "us-east-1"?',
+            None,
+        ),
+        (TOML + '[provision]\nregion = "us-east1"', ("up",), 'must be an AWS region; did you mean "us-east-1"?', None),
+        (
+            TOML + '[provision]\nregion = "virginia"',
+            ("up",),
+            'region = "virginia": must be an AWS region such as',
+            None,
+        ),
         (None, ("init", "--instance-type", "p4d.24xlrage"), 'did you mean "p4d.24xlarge"?', None),
         (None, ("init", "--name", "My Cluster"), 'name = "My Cluster": not allowed', "cluster init --name my-cluster"),
         (TOML, ("init",), "cluster.toml exists already; it is left as it is", "cluster -c OTHER.toml init"),
@@ -123,6 +135,8 @@ TOML = 'name = "demo"\n'
         ),
         (TOML, ("train",), "the sandbox of this folder is not running, so there is no cluster", "cluster up"),
         (TOML, ("sandbox", "fault", "capacity"), "the sandbox of this folder is not running", "cluster sandbox start"),
+        (TOML, ("sandbox", "fault", "capcity"), 'did you mean "capacity"?', "cluster sandbox fault --help"),
+        (TOML, ("sandbox", "fault", "capacity", "place=x"), "capacity: ", "cluster sandbox fault --help"),
         (TOML, ("cp", "a", "b"), "neither SOURCE nor TARGET is on a node", "cluster cp node-0:PATH ."),
         (TOML, ("exec",), "there is no command to run", "cluster exec -- COMMAND"),
     ],
@@ -149,7 +163,7 @@ def test_a_file_from_windows_is_read(text: str) -> None:
 
 
 @pytest.mark.usefixtures("empty_folder")
-def test_a_bucket_that_is_not_there_is_named(server: S3Server) -> None:
+def test_a_missing_bucket_is_named(server: S3Server) -> None:
     Path("cluster.toml").write_text(TOML + 'cloud = "aws"')
     done = CliRunner().invoke(cli, ("data", "ls", "s3://no-such-bucket/"))
     assert isinstance(done.exception, NotFoundError)

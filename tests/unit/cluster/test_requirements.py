@@ -12,7 +12,7 @@ from train.data import encode
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 
 
-def test_what_packing_pictures_needs_is_the_extra() -> None:
+def test_the_extra_has_what_packing_images_needs() -> None:
     assert list(encode.REQUIREMENTS) == PROJECT["optional-dependencies"]["pack"]
 
 
@@ -29,7 +29,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
 
 
 def test_no_requirement_makes_pip_search_through_the_releases_of_s3fs() -> None:
-    """Each of these is pinned by what s3fs requires; one of its own beside it makes pip 23 and 24 fail."""
+    """s3fs pins each of these; a second requirement for one of them makes pip 23 and 24 fail."""
     names = {requirement.split(">")[0].split("[")[0] for requirement in PROJECT["dependencies"]}
     assert "s3fs" in names
     assert names.isdisjoint({"boto3", "botocore", "aiobotocore", "fsspec"})

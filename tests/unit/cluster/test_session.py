@@ -11,25 +11,25 @@ from foundation.progress import Event
 from project import CLUSTER
 
 
-def test_a_second_set_up_waits_for_the_first_and_says_so(tmp_path: Path) -> None:
-    told = threading.Event()
+def test_a_second_set_up_waits_for_the_first_and_reports_it(tmp_path: Path) -> None:
+    waiting = threading.Event()
     entered = threading.Event()
     said: list[Event] = []
 
     def report(event: Event) -> None:
         said.append(event)
-        told.set()
+        waiting.set()
 
     def set_up() -> None:
         with one_at_a_time(tmp_path, does="is setting up the nodes", report=report):
             entered.set()
 
-    # The kernel's lock belongs to the open folder, so that a thread stands for another command here.
+    # The kernel's lock belongs to the open folder, so a thread can play another command here.
     first = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(first, fcntl.LOCK_EX)
     second = threading.Thread(target=set_up)
     second.start()
-    assert told.wait(timeout=10)
+    assert waiting.wait(timeout=10)
     assert not entered.is_set()
     os.close(first)
     second.join(timeout=10)
@@ -37,7 +37,7 @@ def test_a_second_set_up_waits_for_the_first_and_says_so(tmp_path: Path) -> None
     assert [event.what for event in said] == ["waiting for another command that is setting up the nodes"]
 
 
-def test_a_full_disk_is_an_error_and_no_traceback(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text('name = "demo"\n')
     with open("/dev/full", "w") as full:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""How a cluster stands, what went wrong with it, what it costs, and how status and list show it."""
+"""The state, errors and cost of a cluster, and how status and list show them."""
 
 import fcntl
 import json
@@ -92,7 +92,7 @@ STARTED_AGAIN = {"started_at": LAUNCHED_AT + timedelta(hours=9), "ran": "0,18934
         ),
     ],
 )
-def test_how_a_cluster_stands(state: ClusterState, at_work: int | None, wanted: str, why: str | None) -> None:
+def test_the_state_of_a_cluster(state: ClusterState, at_work: int | None, wanted: str, why: str | None) -> None:
     allocation = find_allocation(state, asked=2, at_work=at_work)
     assert (allocation.state, allocation.why) == (wanted, why)
 
@@ -107,7 +107,7 @@ def test_how_a_cluster_stands(state: ClusterState, at_work: int | None, wanted: 
         ("the dog ate it", None, "the dog ate it"),
     ],
 )
-def test_nodes_that_stopped_or_ended_by_themselves(reason: str, code: str | None, message: str | None) -> None:
+def test_nodes_that_ended_without_a_command_are_errors(reason: str, code: str | None, message: str | None) -> None:
     one, other = find_errors(make_state(stopped(1, reason), ended={"i-9": reason}))
     assert (one.instance_id, one.name, one.code) == ("i-1", "node-1", code)
     assert (other.instance_id, other.name, other.code) == ("i-9", None, code)
@@ -116,7 +116,7 @@ def test_nodes_that_stopped_or_ended_by_themselves(reason: str, code: str | None
 
 
 @pytest.mark.parametrize("reason", [BY_CALL, "User initiated (2030-01-01 00:00:00 GMT)", None])
-def test_nodes_that_were_told_to_are_no_errors(reason: str | None) -> None:
+def test_nodes_that_a_command_ended_are_not_errors(reason: str | None) -> None:
     state = make_state(stopped(0, reason), make_node(1), ended={"i-9": reason or "terminated"})
     assert find_errors(state) == ()
 
@@ -134,7 +134,7 @@ def test_what_a_node_costs() -> None:
 
 
 @pytest.mark.parametrize(("amounts", "total"), [([], 0), ([0.5, 0.25], 0.75), ([0.5, None], None), ([None], None)])
-def test_a_sum_is_known_when_all_of_it_is(amounts: list[float | None], total: float | None) -> None:
+def test_a_sum_is_known_only_if_all_its_parts_are(amounts: list[float | None], total: float | None) -> None:
     assert add_up(amounts) == total
 
 
@@ -221,7 +221,7 @@ def test_ages(seconds: float, text: str) -> None:
     assert render_age(seconds) == text
 
 
-def test_a_command_at_work_is_seen_and_not_disturbed(tmp_path: Path) -> None:
+def test_a_running_command_is_seen_and_not_disturbed(tmp_path: Path) -> None:
     files = ClusterFiles(tmp_path / "cluster")
     assert files.find_command_at_work() is None
     assert not files.root.exists()  # looking leaves nothing
@@ -232,7 +232,7 @@ def test_a_command_at_work_is_seen_and_not_disturbed(tmp_path: Path) -> None:
         pass
 
 
-def test_a_command_that_is_long_gone_is_not_at_work(tmp_path: Path) -> None:
+def test_a_command_that_ended_is_not_running(tmp_path: Path) -> None:
     files = ClusterFiles(tmp_path)
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
@@ -315,5 +315,5 @@ def test_a_list_as_json() -> None:
         (None, "unknown"),
     ],
 )
-def test_an_owner_in_a_word(arn: str | None, shown: str) -> None:
+def test_the_short_name_of_an_owner(arn: str | None, shown: str) -> None:
     assert render_owner(arn) == shown

@@ -81,7 +81,7 @@ def read_terminal(write: "object") -> bytes:
     return said
 
 
-def test_lines_of_nodes_are_escaped_on_a_terminal_and_whole_in_a_pipe() -> None:
+def test_lines_of_nodes_are_escaped_on_a_terminal_and_unchanged_in_a_pipe() -> None:
     line = f"{TITLE}\x1b[32mok\x1b[0m\udcff".encode(errors="surrogateescape")
 
     def on(descriptor: int) -> None:
@@ -117,7 +117,7 @@ _fail("error " + text, "hint " + text)
 """
 
 
-def test_every_way_out_escapes_on_a_terminal() -> None:
+def test_all_output_is_escaped_on_a_terminal() -> None:
     def run(descriptor: int) -> None:
         words = [sys.executable, "-c", PROGRAM, f"{TITLE}{CLEAR}\u202e\udcff"]
         env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
@@ -132,7 +132,7 @@ def test_every_way_out_escapes_on_a_terminal() -> None:
         assert sign not in said, (sign, said)
 
 
-def test_in_a_pipe_every_byte_stays() -> None:
+def test_a_pipe_gets_every_byte_unchanged() -> None:
     name = os.fsencode(f"{TITLE}\x1b[31m{CLEAR}") + b"\xff\n"
     words: list[bytes | str] = [sys.executable, "-c", PROGRAM, name]
     done = subprocess.run(words, capture_output=True, check=True, env=os.environ | {"LC_ALL": "C.UTF-8"})
@@ -141,7 +141,7 @@ def test_in_a_pipe_every_byte_stays() -> None:
         assert what + name[:-2] in done.stderr, done.stderr
 
 
-def test_a_stream_takes_what_it_has_no_bytes_for() -> None:
+def test_a_stream_accepts_text_that_it_cannot_encode() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="latin-1")
     terminal.print_bytes_unchanged(stream)
@@ -150,7 +150,7 @@ def test_a_stream_takes_what_it_has_no_bytes_for() -> None:
     assert raw.getvalue() == b"\xfc \xff \\ud800 \\u65e5"
 
 
-def test_a_step_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_not_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     out = io.StringIO()
     display = StepDisplay(Console(file=out, force_terminal=True, width=100, highlight=False))

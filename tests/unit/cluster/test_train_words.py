@@ -34,7 +34,7 @@ def test_options_end_where_the_script_is_named(
     assert (params["words"], params["is_command"]) == (words, is_command)
 
 
-def test_an_unknown_option_is_perhaps_the_scripts() -> None:
+def test_an_unknown_option_may_be_the_scripts() -> None:
     with pytest.raises(UsageError, match="cluster train has no option --epochs") as raised:
         parse("-n", "2", "--epochs", "1")
     assert raised.value.hint == "arguments of the script follow its name or --: cluster train -- --epochs 1"

@@ -124,6 +124,12 @@ def test_omits_the_encoded_message() -> None:
         (ConfigParseError(path="/x/config", error=OSError("x")), "AWS_CONFIG_FILE"),
         (ProxyConnectionError(proxy_url="http://proxy"), "network"),
         (EndpointConnectionError(endpoint_url="https://ec2"), "network"),
+        (
+            EndpointConnectionError(endpoint_url="https://ec2.us-eats-1.amazonaws.com/"),
+            'set [provision] region = "us-east-1"',
+        ),
+        (EndpointConnectionError(endpoint_url="https://ec2.us-east-1.amazonaws.com/"), "check the network"),
+        (EndpointConnectionError(endpoint_url="https://ec2.xy-new-9.amazonaws.com/"), "check the network"),
         (ConnectTimeoutError(endpoint_url="https://ec2"), "network"),
         (SSLError(endpoint_url="https://ec2", error=OSError("x")), "AWS_CA_BUNDLE"),
     ],

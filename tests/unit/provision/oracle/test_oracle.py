@@ -256,7 +256,7 @@ def test_the_command_needs_no_cluster_toml(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("args", "said"),
-    [(["p5x.large"], "p5x.large is not in the table"), (["g5", "--wheel", "x.whl"], "two questions")],
+    [(["p5x.large"], "p5x.large is not in the table"), (["g5", "--wheel", "x.whl"], "exclude each other")],
 )
 def test_the_command_rejects_unknown_types(tmp_path: Path, args: list[str], said: str) -> None:
     done = CliRunner().invoke(oracle_command, args, obj=App(config_path=tmp_path / "cluster.toml"))

@@ -107,7 +107,7 @@ def test_dry_run(project: Project, server: S3Server) -> None:
     words = ("data", "put", "--delete", "--exclude", "*.log", "in", "s3://bucket/")
     done = project.run(*words, "--dry-run")
     assert done.stdout == "copy    in/new -> s3://bucket/new\ndelete  s3://bucket/old\n"
-    assert "1 to copy, 1 unchanged, 1 to delete: nothing was done" in done.stderr
+    assert "1 to copy, 1 unchanged, 1 to delete (dry run)" in done.stderr
     assert "Without a terminal this needs --yes" in project.run(*words, code=2).stderr
     assert server.read("bucket") == {"old": b"", "same": b"s"}
     said = project.run(*words, "--yes").stderr

@@ -119,7 +119,7 @@ def test_killed_at_random_moments(
         killed = kills.kill(start(verb, *ends))
         assert _read(verb, server, tmp_path, number).items() <= contents.items()  # visible files are complete
         if killed and kills.killed < times:
-            kills.kill(start(verb, *ends), anew=False)
+            kills.kill(start(verb, *ends), from_start=False)
         assert start(verb, *ends).wait() == 0
         assert _read(verb, server, tmp_path, number) == contents
         if verb == "put":

@@ -161,7 +161,7 @@ def test_ctrl_c(sink: Sink, request: pytest.FixtureRequest, words: tuple[str, ..
             said = process.communicate(timeout=120)
         finally:
             process.kill()
-    hint = f"  try: cluster data {' '.join(words)}, again; it copies what is missing\n" if words[0] == "put" else ""
+    hint = f"  try: to copy what is missing, run again: cluster data {' '.join(words)}\n" if words[0] == "put" else ""
     assert (process.returncode, *said) == (130, "", f"\nerror: interrupted\n{hint}")
 
 

@@ -1,0 +1,12 @@
+"""What the tests of the commands share."""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.app import App
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> App:
+    return App(config_path=tmp_path / "cluster.toml")

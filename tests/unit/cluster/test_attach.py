@@ -1,0 +1,160 @@
+"""`cluster train` while it is attached to a job: Ctrl-C, SIGTERM, and a lost head."""
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cluster import attach
+from cluster.app import App
+from cluster.attach import Interrupts, ask, attend
+from foundation.errors import JobError
+from job_channels import ALIVE, BROKEN, LOG, FakeHead, channel, encode, make_order
+from train.follow.head import HeadGoneError
+
+ORDER = make_order()
+STARTED = b'{"job":"j1","state":"starting"}\n'
+
+
+@pytest.mark.parametrize(
+    ("typed", "choice"),
+    [
+        ("stop\n", "stop"),
+        ("what\nLeave\n", "leave"),
+        ("c\n", "continue"),
+        ("\n", "continue"),
+        ("", "leave"),
+        (" s \n", "stop"),
+    ],
+)
+def test_the_question_is_asked_until_it_is_answered(
+    typed: str, choice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert ask() == choice
+    assert "[s: stop; l: leave it running; c or Enter: continue to watch]" in capsys.readouterr().err
+
+
+def test_the_first_signal_is_remembered_and_the_second_is_raised_at_once() -> None:
+    with Interrupts() as interrupts:
+        interrupts.look()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupts.number == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.look()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        interrupts.forget()
+        interrupts.look()
+        with interrupts.at_once(), pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def interrupting(said: bytes, number: int = signal.SIGINT) -> Callable[[list[str]], Any]:
+    """A head whose answer to a submission comes with a signal to this process."""
+
+    def answer(words: list[str]) -> Any:
+        if words[0] == "stop":
+            return channel(encode([{"result": {"state": "stopped", "exit_code": 130, "error": None, "left": {}}}]))
+        if words[0] == "follow":
+            rest = LOG.rpartition(b'{"t": 3.3')[0][int(words[2]) :]
+            end = {"t": 9.0, "result": {"state": "stopped", "exit_code": 130, "error": None, "left": {}}}
+            return channel(rest + encode([end]))
+        os.kill(os.getpid(), number)
+        return channel(said, None)
+
+    return answer
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_before_the_start_is_confirmed_stops_the_job(
+    app: App, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeHead(interrupting(STARTED, number))
+    assert attend(app, fake.make(), ORDER, plain=False) == 130
+    assert [words[0] for words in fake.asked] == ["submit", "stop"]
+    assert "did not start" in capsys.readouterr().err
+
+
+class Slow:
+    """A channel whose second read comes with SIGINT to this process."""
+
+    def __init__(self, first: bytes) -> None:
+        self.made = channel(first, b"", None, None)
+        self._reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.made, name)
+
+    def recv(self, size: int) -> bytes:
+        self._reads += 1
+        if self._reads == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            raise TimeoutError
+        return self.made.recv(size)
+
+
+def slow_head(first: bytes) -> FakeHead:
+    after = interrupting(b"")
+    return FakeHead(lambda words: Slow(first) if words[0] == "submit" else after(list(words)))  # type: ignore[return-value, arg-type]
+
+
+def test_without_a_terminal_a_job_is_left_running(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    fake = slow_head(STARTED + LOG[:300])
+    assert attend(app, fake.make(), ORDER, plain=False) == 130
+    assert [words[0] for words in fake.asked] == ["submit"]
+    said = capsys.readouterr().err
+    assert "job j1 is still running: cluster logs -f j1 follows it, cluster stop j1 stops it" in said
+
+
+def test_an_interrupt_removes_a_queued_job(app: App) -> None:
+    fake = slow_head(b'{"job":"j1","state":"queued"}\n' + encode([{"t": 1.0, "state": "queued"}]) + ALIVE)
+    with pytest.raises(JobError, match="job j1 was stopped") as caught:
+        attend(app, fake.make(), ORDER, plain=False)
+    assert caught.value.exit_code == 130
+    assert [words[0] for words in fake.asked] == ["submit", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "asked", "stopped"),
+    [
+        ("stop", ["submit", "stop", "follow"], True),
+        ("leave", ["submit"], False),
+        ("continue", ["submit", "follow"], True),
+    ],
+)
+def test_at_a_terminal_the_user_chooses(
+    app: App,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    choice: str,
+    asked: list[str],
+    stopped: bool,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{choice}\n"))
+    monkeypatch.setattr(attach, "can_ask", lambda: True)
+    fake = slow_head(STARTED + LOG[:300])
+    if stopped:
+        with pytest.raises(JobError, match="was stopped"):
+            attend(app, fake.make(), ORDER, plain=False)
+    else:
+        assert attend(app, fake.make(), ORDER, plain=False) == 130
+    assert [words[0] for words in fake.asked] == asked
+    assert ("[worker 1 node-0] ünïcode" in capsys.readouterr().out) is stopped
+
+
+def test_a_job_whose_head_is_lost_ends_with_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "end_from_here", lambda *_: {})
+    fake = FakeHead(lambda _: channel(STARTED + LOG[:300], exit_code=BROKEN))
+    head = fake.make()
+    head.open("warm")
+    fake.refuse = [HeadGoneError("node-0 (i-0) is terminated")]
+    with pytest.raises(JobError, match=r"ended with its head: node-0 \(i-0\) is terminated; no process") as caught:
+        attend(app, head, ORDER, plain=False)
+    assert caught.value.exit_code == 1

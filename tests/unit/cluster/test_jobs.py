@@ -1,0 +1,179 @@
+"""`cluster jobs` and `cluster status`: which job is meant, and how jobs are shown."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from cluster import jobs
+from cluster.app import App
+from cluster.views.status import (
+    HeadJob,
+    Status,
+    find_results,
+    job_documents,
+    render_jobs,
+    render_status,
+    status_document,
+)
+from foundation.errors import ConnectError, NotFoundError, UsageError
+from job_records import NOW, make_record, make_running, make_state
+from provision.model import ClusterState
+from train.follow.records import choose_job, find_running, merge_records
+
+
+def test_jobs_of_all_sources_are_merged_newest_first() -> None:
+    head = [make_record(1), make_record(3, state="running")]
+    s3 = [make_record(2, "s3"), make_record(3, "s3", state="starting"), make_record(1, "s3")]
+    merged = merge_records(head, s3)
+    assert [(found.submitted_at, found.source) for found in merged] == [(1003, "head"), (1002, "s3"), (1001, "head")]
+    assert merged[0].state == "running"
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        (None, 4),
+        ("20261122-000000-abc", 2),
+        ("20261122", 2),
+        ("train_mnist", 4),
+        ("other", 3),
+        ("20261123", 1),  # a name has priority over the start of an id
+    ],
+)
+def test_a_job_is_found_by_its_id_its_name_or_the_start_of_its_id(words: str | None, number: int) -> None:
+    records = merge_records(
+        [make_record(1, name="20261123"), make_record(2), make_record(3, name="other"), make_record(4)]
+    )
+    assert choose_job(records, words).submitted_at == 1000 + number
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words", "error", "said"),
+    [
+        ([1, 2], "x", NotFoundError, 'no job "x"'),
+        ([1, 2], "", NotFoundError, 'no job ""'),
+        ([1, 2], "202611", UsageError, "matches 2 jobs: 20261121-000000-abc, 20261122-000000-abc"),
+        ([], None, NotFoundError, "no job has run"),
+    ],
+)
+def test_words_that_name_no_job_or_several(
+    numbers: list[int], words: str | None, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        choose_job([make_record(number) for number in numbers], words)
+
+
+def test_only_a_record_of_the_head_counts_as_running() -> None:
+    queued, ending = make_record(2, state="queued"), make_record(1, state="ending")
+    assert find_running([make_record(1), queued, make_record(3, "s3", state="running")]) is None
+    assert find_running([queued, ending]) == ending
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ({"stall": {"since": 1.0, "text": "worker 1 is stopped"}}, "worker 1 is stopped"),
+        ({"warnings": ["2 separate models"]}, "warning: 2 separate models"),
+    ],
+)
+def test_a_stall_or_a_warning_of_a_running_job_is_shown(values: dict[str, Any], shown: str) -> None:
+    one = make_running(1, **values)
+    assert render_jobs([one], now=NOW).splitlines()[2] == f"    {shown}"
+    status = Status(state=ClusterState(name="demo"), asked=2, now=NOW, prices={}, job=HeadJob(record=one))
+    assert render_status(status).splitlines()[3] == f"       {shown}"
+    job = status_document(status)["job"]
+    assert job is not None
+    assert job["stall"] == values.get("stall", {}).get("text")
+
+
+@pytest.mark.parametrize(
+    ("values", "command"),
+    [
+        ({}, "cluster cp node-0:/home/ubuntu/x/FILE ."),
+        ({"cwd": "/a b"}, "cluster cp 'node-0:/a b/FILE' ."),
+        ({"cwd": f"/.cluster/tree/{'0123abcd' * 8}"}, "cluster cp 'node-0:/.cluster/tree/0123abcd*/FILE' ."),
+        ({"project": None}, None),
+        ({"project": None, "output_url": "s3://b/results/1/"}, "cluster data ls s3://b/results/1/"),
+        ({"command": ["python", "a.py", "--model-prefix", "s3://b/m/mlp"]}, "cluster data ls s3://b/m/"),
+        ({"command": ["python", "a.py", "--model-prefix=s3://b/m/mlp", "x"]}, "cluster data ls s3://b/m/"),
+        ({"command": ["python", "a.py", "--model-prefix"]}, "cluster cp node-0:/home/ubuntu/x/FILE ."),
+        ({"command": ["python", "a.py", "--model-prefix", "mlp"]}, "cluster cp node-0:/home/ubuntu/x/FILE ."),
+    ],
+)
+def test_the_command_that_gets_the_files_of_a_job(values: dict[str, Any], command: str | None) -> None:
+    assert find_results(make_record(1, **values)) == command
+
+
+def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    records = [
+        make_record(4, state="queued", started_at=None, ended_at=None, exit_code=None),
+        make_running(3),
+        make_record(2, state="failed", exit_code=7, error="worker 1 on node-1 " + "x" * 60 + "\nmore"),
+        make_running(1, source="s3"),
+    ]
+    lines = render_jobs(records, now=NOW).splitlines()
+    assert lines[0].split() == ["JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "CODE"]
+    assert lines[1].split()[2:] == ["queued", "2", "2", "-", "-", "-"]
+    assert lines[2].split()[2:] == ["running", "2", "2", "2026-11-21", "09:55:00", "5m00s", "-"]
+    assert lines[3].split()[2:9] == ["failed", "2", "2", "2026-11-21", "09:55:00", "3m20s", "7"]
+    assert lines[4] == "    worker 1 on node-1 " + "x" * 60
+    assert "? running (s3)" in lines[5]
+    assert lines[6] == f"files of {records[0].id}: cluster cp node-0:/home/ubuntu/x/FILE ."
+    assert lines[7].startswith("(s3): ")
+    assert render_jobs([], now=NOW) == "no job has run on this cluster"
+    document = job_documents(records)[3]
+    assert (document["source"], document["started_at"]) == ("s3", "2026-11-21T09:55:00.000+00:00")
+    assert document.keys() == {*records[3].document, "source"}
+
+
+@pytest.mark.parametrize(
+    ("job", "line", "shown"),
+    [
+        (HeadJob(), "job    none", {"state": "none", "why": None, "queued": 0}),
+        (HeadJob(why="no answer"), "job    unknown: no answer", {"state": "unknown", "why": "no answer", "queued": 0}),
+        (
+            HeadJob(record=make_running(1), queued=1),
+            (
+                "job    20261121-000000-abc (train_mnist) running for 5m00s, 1 queued; "
+                "cluster logs -f 20261121-000000-abc follows it"
+            ),
+            {
+                "state": "running",
+                "why": None,
+                "queued": 1,
+                "id": "20261121-000000-abc",
+                "name": "train_mnist",
+                "workers": 2,
+                "servers": 2,
+                "started_at": "2026-11-21T09:55:00.000+00:00",
+                "stall": None,
+            },
+        ),
+    ],
+)
+def test_the_status_shows_the_running_job(job: HeadJob, line: str, shown: dict[str, Any]) -> None:
+    status = Status(state=ClusterState(name="demo"), asked=2, now=NOW, prices={}, job=job)
+    assert render_status(status).splitlines()[2] == line
+    assert status_document(status)["job"] == shown
+
+
+def test_the_status_does_not_wait_for_a_head_that_does_not_answer(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "PATIENCE_S", 0.05)
+    hung = threading.Event()
+    monkeypatch.setattr(jobs, "_ask", lambda *_: hung.wait(30))
+    try:
+        assert jobs.ask_for_job(app, make_state())() == HeadJob(why="node-0 did not answer within 0 s")
+    finally:
+        hung.set()
+
+
+def test_the_status_shows_why_the_head_did_not_answer(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> HeadJob:
+        raise ConnectError("node-0: no answer on port 22\n  its console says")
+
+    monkeypatch.setattr(jobs, "_ask", fails)
+    assert jobs.ask_for_job(app, make_state())() == HeadJob(why="node-0: no answer on port 22")
+    assert jobs.ask_for_job(app, make_state("stopped"))() is None
+    assert jobs.ask_for_job(app, ClusterState(name="demo"))() is None

@@ -1,0 +1,61 @@
+"""`cluster logs`: a log that is read after the job, as events and as JSON."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from cluster.app import App
+from cluster.commands.logs import JsonLines, event_document, replay
+from job_channels import LOG, encode
+from train.follow.events import Event, Selection
+
+
+def test_a_log_that_is_read_afterwards_has_the_rank_of_every_line() -> None:
+    events: list[Event] = []
+    reader, result = replay(io.BytesIO(LOG), events.append)
+    tags = [event.process.tag for event in events if event.kind == "line" and event.process is not None]
+    assert tags == ["worker 0 node-1", "worker 0 node-1", "worker 1 node-0"]
+    assert result is not None
+    assert reader.state == "done"
+    assert len(events) == len(LOG.splitlines())
+
+
+def test_a_log_without_an_end() -> None:
+    assert replay(io.BytesIO(encode([{"t": 1.0, "state": "running"}])), lambda _: None)[1] is None
+
+
+EPOCH = "1970-01-01T00:00:"
+
+
+def test_a_log_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = JsonLines(App(config_path=Path("cluster.toml")), Selection(ranks=frozenset({1})))
+    replay(io.BytesIO(LOG), sink.take)
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [item["kind"] for item in shown] == ["state", "state", "line", "say", "result"]
+    assert shown[2] == {
+        "time": f"{EPOCH}03.000+00:00",
+        "kind": "line",
+        "role": "worker",
+        "rank": 1,
+        "host": "node-0",
+        "text": "ünïcode",
+    }
+    assert shown[4] == {
+        "time": f"{EPOCH}03.300+00:00",
+        "kind": "result",
+        "state": "done",
+        "exit_code": 0,
+        "error": None,
+    }
+    assert event_document(Event(kind="say", at=1.0, text="x")) == {
+        "time": f"{EPOCH}01.000+00:00",
+        "kind": "say",
+        "text": "x",
+    }
+    warned = Event(kind="warnings", at=1.0, warnings=("x", "y"))
+    assert event_document(warned) == {"time": f"{EPOCH}01.000+00:00", "kind": "warnings", "warnings": ["x", "y"]}
+    hangs = {"time": f"{EPOCH}09.000+00:00", "kind": "say", "text": "x", "stalled_since": f"{EPOCH}05.000+00:00"}
+    assert event_document(Event(kind="say", at=9.0, text="x", stalled_since=5.0)) == hangs
+    assert event_document(Event(kind="say", at=9.0, text="x", stalled_since=0.0)) == {**hangs, "stalled_since": None}

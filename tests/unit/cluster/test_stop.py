@@ -1,0 +1,212 @@
+"""`cluster stop`: what it ends, what it searches for, and what it asks first."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import jobs
+from cluster.app import App
+from cluster.commands import stop as stop_command
+from cluster.commands.stop import render_stopped_job, stop_job, stop_without_head
+from cluster.jobs import Stopped, confirm_ending, find_gone, find_left, render_interruption
+from cluster.views.status import HeadJob
+from foundation.errors import ClusterError, UsageError
+from job_channels import FakeHead, channel, encode
+from job_records import NOW, make_document, make_record, make_running, make_state
+from provision.model import ClusterState
+from provision_world import make_node
+from train.job.protocol import JobResult
+
+
+def test_the_stopped_processes_are_listed() -> None:
+    roles = [
+        {"role": "scheduler", "host": "node-0", "rank": None, "ended_at": None},
+        {"role": "worker", "host": "node-1", "rank": 0, "ended_at": None},
+        {"role": "worker", "host": "node-0", "rank": 1, "ended_at": 5.0},
+    ]
+    one = make_record(1, state="running", roles=roles, nodes=[{"name": "node-0"}, {"name": "node-1"}])
+    result = JobResult(state="stopped", exit_code=130, error=None, left={})
+    assert render_stopped_job(one, Stopped(result=result)) == (
+        "job 20261121-000000-abc (train_mnist) is stopped: scheduler on node-0, worker 0 on node-1\n"
+        "no process of it is left on node-0, node-1"
+    )
+    assert render_stopped_job(one, Stopped(result=result, already=True)).endswith("had already ended: stopped")
+
+
+LEFT: dict[str, list[list[object]]] = {
+    "node-0": [[7, "python x.py"]],
+    "node-1": [[0, "could not be searched: no route"]],
+}
+NODES = [{"name": f"node-{number}", "instance_id": f"i-{number}"} for number in range(2)]
+
+
+def test_only_the_newest_ended_job_can_have_left_processes() -> None:
+    left = make_record(1, left=LEFT)
+    assert find_left([make_record(3, state="queued"), left]) == left
+    assert find_left([make_record(2), left]) is None
+    assert find_left([]) is None
+
+
+@pytest.mark.parametrize(
+    ("states", "ending", "gone"),
+    [
+        (("running", "running"), (), []),
+        (("running", "stopping"), (), []),
+        (("running", "stopped"), (), ["i-1"]),
+        (("running",), (), ["i-1"]),
+        (("running",), ("i-1",), []),
+    ],
+)
+def test_ended_instances_have_no_processes(states: tuple[str, ...], ending: tuple[str, ...], gone: list[str]) -> None:
+    nodes = tuple(replace(make_node(n), state=state) for n, state in enumerate(states))  # type: ignore[arg-type]
+    one = make_record(1, nodes=[*NODES, {"name": "lab", "instance_id": ""}])
+    assert find_gone(one, ClusterState(name="demo", nodes=nodes, ending=ending)) == gone
+
+
+class StoppedJobs:
+    """The answers of a head with these records; still: what a search leaves of an ended job."""
+
+    def __init__(self, *records: dict[str, Any], still: dict[str, list[list[object]]] | None = None) -> None:
+        self.records = records
+        self.still = still or {}
+
+    def __call__(self, words: Any) -> Any:
+        if words[0] == "list":
+            return channel(encode([{"jobs": list(self.records)}]))
+        result = {"state": "failed", "exit_code": 1, "error": "x", "left": self.still}
+        return channel(encode([{"result": result, "already": True}]))
+
+
+@pytest.fixture
+def stop_of(app: App, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeHead]:
+    """Runs `cluster stop WORDS` with a head that gives these answers; node-1 has ended."""
+
+    def stop(answers: StoppedJobs, words: str | None) -> FakeHead:
+        fake = FakeHead(answers)
+        monkeypatch.setattr(App, "enter_cloud", lambda _: None)
+        monkeypatch.setattr(stop_command, "describe", lambda _: make_state())
+        monkeypatch.setattr(stop_command, "open_head", lambda *_: nullcontext(fake.make()))
+        stop_job(app, words)
+        return fake
+
+    return stop
+
+
+@pytest.mark.parametrize("words", [None, "20261122", "train_mnist"])
+def test_processes_that_an_ended_job_left_are_ended(
+    stop_of: Callable[..., FakeHead], words: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = make_document(2, state="failed", left=LEFT, nodes=NODES)
+    fake = stop_of(StoppedJobs(make_document(1, left=LEFT), ended), words)
+    assert fake.asked == [["list"], ["stop", ended["id"], "i-1"]]
+    shown = capsys.readouterr()
+    none = "no job runs\n" if words is None else ""
+    assert shown.out == (
+        f"{none}job 20261122-000000-abc (train_mnist) had already ended: failed\n"
+        "ended now: node-0: process 7 (python x.py)\n"
+        "no process of it is left on node-0, node-1\n"
+    )
+    assert (
+        "processes of job 20261122-000000-abc (train_mnist) may still run: node-0: process 7 (python x.py); node-1 "
+        "could not be searched: no route; searching its nodes again"
+    ) in shown.err
+
+
+def test_processes_that_survive_the_search_are_an_error(
+    stop_of: Callable[..., FakeHead], capsys: pytest.CaptureFixture[str]
+) -> None:
+    still: dict[str, list[list[object]]] = {"node-0": [[7, "python x.py"]]}
+    with pytest.raises(
+        ClusterError, match=r"had already ended, but processes of it may still run: node-0: process 7 \(python"
+    ) as caught:
+        stop_of(StoppedJobs(make_document(2, left=LEFT, nodes=NODES), still=still), None)
+    assert "cluster stop 20261122-000000-abc" in (caught.value.hint or "")
+    assert caught.value.exit_code == 1
+    assert capsys.readouterr().out == "no job runs\n"
+
+
+def test_without_leftover_processes_no_node_is_searched(
+    stop_of: Callable[..., FakeHead], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = StoppedJobs(make_document(2, state="failed", left={}), make_document(1, left=LEFT))
+    assert stop_of(ended, None).asked == [["list"]]
+    assert capsys.readouterr().out == "no job runs\n"
+    stop_of(ended, "20261122")
+    assert capsys.readouterr().out == "job 20261122-000000-abc (train_mnist) had already ended: failed\n"
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (HeadJob(), None),
+        (HeadJob(queued=2), "2 queued jobs would not run"),
+        (
+            HeadJob(record=make_running(1)),
+            "this would interrupt job 20261121-000000-abc (train_mnist), which has run for 5m00s",
+        ),
+        (
+            HeadJob(record=make_record(1, state="starting", started_at=None, ended_at=None), queued=1),
+            "this would interrupt job 20261121-000000-abc (train_mnist); 1 queued job would not run",
+        ),
+        (HeadJob(why="node-0 did not answer"), "cannot tell whether a job is running: node-0 did not answer"),
+    ],
+)
+def test_the_interrupted_job_is_named(job: HeadJob, said: str | None) -> None:
+    assert render_interruption(job, now=NOW) == said
+
+
+RUNS = HeadJob(record=make_running(1))
+
+
+@pytest.mark.parametrize(
+    ("cloud", "job", "asks"),
+    [
+        ("aws", None, True),
+        ("aws", HeadJob(), True),
+        ("aws", RUNS, True),
+        ("aws", HeadJob(why="node-0 did not answer"), True),
+        ("sandbox", None, False),
+        ("sandbox", HeadJob(), False),
+        ("sandbox", RUNS, True),
+        ("sandbox", HeadJob(queued=1), True),
+        ("sandbox", HeadJob(why="node-0 did not answer"), False),
+    ],
+)
+def test_the_user_is_asked_before_nodes_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, cloud: str, job: HeadJob | None, asks: bool
+) -> None:
+    """On the sandbox, where nothing costs money, only if a job would be interrupted."""
+    (tmp_path / "cluster.toml").write_text(f'name = "demo"\ncloud = "{cloud}"\n')
+    app = App(config_path=tmp_path / "cluster.toml")
+    if asks:
+        with pytest.raises(UsageError, match="Without a terminal this needs --yes"):
+            confirm_ending(app, "Delete all of this?", lambda: job)
+    else:
+        assert confirm_ending(app, "Delete all of this?", lambda: job)
+    said = capsys.readouterr().err
+    assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in said) is (job is RUNS)
+
+
+@pytest.mark.parametrize("words", [None, "mine", "20261121-20"])
+def test_without_its_head_only_the_full_id_stops_a_job(app: App, words: str | None) -> None:
+    with pytest.raises(ClusterError, match="node-0 is stopped") as caught:
+        stop_without_head(app, words, ClusterError("node-0 is stopped"))
+    assert "full id" in (caught.value.hint or "")
+
+
+def test_without_its_head_a_job_is_ended_on_all_nodes(
+    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left: dict[str, list[list[object]]] = {}
+    monkeypatch.setattr(jobs, "end_from_here", lambda *_: left)
+    stop_without_head(app, "20261121-200000-abcdef", ClusterError("node-0 is stopped"))
+    shown = capsys.readouterr()
+    assert shown.out == "job 20261121-200000-abcdef: no process of it is left on the running nodes\n"
+    assert "from this machine" in shown.err
+    left["node-1"] = [[7, "python"]]
+    with pytest.raises(ClusterError, match=r"node-1: process 7 \(python\)"):
+        stop_without_head(app, "20261121-200000-abcdef", ClusterError("node-0 is stopped"))
