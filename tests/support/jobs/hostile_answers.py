@@ -1,4 +1,4 @@
-"""What a hostile or damaged head answers: each a program that stands in for jobs.py on it, and what is shown then."""
+"""Answers of a hostile or damaged head: programs that replace jobs.py there, and what the user sees."""
 
 from dataclasses import dataclass
 
@@ -30,9 +30,9 @@ def record(**values):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """One answer. command: the words of `cluster`; says: what its output has; code: its exit code.
+    """One answer. command: arguments of `cluster`; says: a part of its output; code: its exit code.
 
-    rows: whether the other record, or the other lines, are shown as well. slow: it takes more than a few seconds.
+    rows: the other record, or the other lines, are shown as well. slow: it takes more than a few seconds.
     """
 
     program: str
@@ -44,9 +44,9 @@ class Answer:
 
     @property
     def source(self) -> str:
-        """The program as it stands on the head."""
+        """The program on the head."""
         listed = self.command[0] == "logs"
-        # `logs` asks for the list first: that one is good.
+        # `logs` asks for the list first, which is valid.
         first = "if sys.argv[1] == 'list':\n    records()\n    sys.exit()\n" if listed else ""
         return f"{PREAMBLE}{first}{self.program}"
 

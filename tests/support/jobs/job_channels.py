@@ -1,4 +1,4 @@
-"""A head whose jobs.py is a Python function, behind channels as paramiko has them."""
+"""A head whose jobs.py is a Python function, behind channels like paramiko's."""
 
 import json
 import threading
@@ -41,7 +41,7 @@ LOG = encode(ROLES)
 
 @dataclass
 class Channel:
-    """What one run of jobs.py says: pieces (None: silence for a moment), then its exit code."""
+    """The output of one run of jobs.py: pieces (None: a pause), then its exit code."""
 
     pieces: deque[bytes | None]
     exit_code: int = 0
@@ -93,7 +93,7 @@ Answer = Callable[[Sequence[str]], Channel]
 
 @dataclass
 class FakeHead:
-    """Gives `answer` the words of each run of jobs.py; what `refuse` holds is raised by the next connections."""
+    """Calls `answer` with the arguments of each run of jobs.py; the next connections raise the errors in `refuse`."""
 
     answer: Answer
     refuse: list[Exception] = field(default_factory=list)
@@ -125,6 +125,6 @@ def no_answer() -> ConnectError:
 
 
 def make_order(**changes: Any) -> Order:
-    """A job of one worker, as a head takes it."""
+    """The order of a job with one worker."""
     given: dict[str, Any] = {"job": "j1", "name": "mine", "python": "python", "workers": 1, "servers": 0, "env": {}}
     return Order(**{**given, "hosts": (JobHost(name="node-0"),), "command": ("true",), "cwd": "/", **changes})

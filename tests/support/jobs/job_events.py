@@ -1,4 +1,4 @@
-"""Events of a job of workers on nodes of their own, as they come from its log."""
+"""Events from the log of a job with one worker on each node."""
 
 from train.follow.events import Event, JobState, Process
 from train.job.protocol import JobResult

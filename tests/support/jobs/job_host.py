@@ -13,7 +13,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ import pytest
 
 from bootstrap.node import process_tree
 from train.node.programs import program_words
+from waits import until
 
 TRACKER = """
 class PSTracker(object):
@@ -65,8 +65,8 @@ for i in range(args.n + args.s):
     threading.Thread(target=subprocess.call, args=(prog,), kwargs={"shell": True}, daemon=True).start()
 sys.exit(0 if scheduler.wait() == 0 else 1)
 """
-# Runs its last argument here, without the job's variable, which sshd would not pass on either. Hosts that are named in
-# the file `refused` beside it do not answer.
+# Runs its last argument here, without the job's variable, which sshd would not pass on either. Hosts in the file
+# `refused` next to it do not answer.
 SSH = """#!/bin/bash
 host="${@: -2:1}"
 if grep -qsx "$host" "$(dirname "$0")/refused"; then
@@ -75,8 +75,8 @@ if grep -qsx "$host" "$(dirname "$0")/refused"; then
 fi
 exec env -u CLUSTER_JOB_ID /bin/sh -c "${@: -1}"
 """
-# One role of a job. What it does stands in the variables of its role: WORKER="exit 3", SERVER="sleep 100". Without them
-# servers and scheduler `attend` the workers: end when all of those have, as ps-lite's do.
+# One role of a job. The variable of its role says what it does: WORKER="exit 3", SERVER="sleep 100". By default servers
+# and scheduler `attend` the workers: they end after all of them, like ps-lite's.
 ROLE = """
 attend() {
     until [ "$(ls "$HOME/done-$CLUSTER_JOB_ID"-* 2>/dev/null | wc -l)" -ge "$DMLC_NUM_WORKER" ]; do sleep 0.05; done
@@ -90,13 +90,13 @@ esac
 
 
 def job_id(number: int) -> str:
-    """A job of this test process alone: role.py ends whatever on this machine has its id in its environment."""
+    """The id of a job of this test process only: role.py ends every process with this id in its environment."""
     return f"job-{number}-{os.getpid()}"
 
 
 @dataclass(kw_only=True)
 class JobHost:
-    """A head, and with it all nodes: home is its user's."""
+    """A head that is also all other nodes. home: its user's."""
 
     home: Path
     python: str
@@ -168,62 +168,49 @@ class JobHost:
         return self.home / ".cluster" / "jobs" / job
 
     def processes(self, job: str = job_id(1)) -> list[str]:
-        """The command lines of a job's processes, also of its supervisor and of those who talk to that."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                env = (entry / "environ").read_bytes().split(b"\0")
-                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if f"CLUSTER_JOB_ID={job}".encode() in env and f"HOME={self.home}".encode() in env and words:
-                found.append(words)
-        return found
+        """The command lines of a job's processes, including its supervisor and the clients of that."""
+        wanted = f"CLUSTER_JOB_ID={job}".encode()
+        return [words for _, words, env in processes() if wanted in env and self._is_home(env) and words]
 
     def pid_of(self, pattern: str) -> int:
-        """A process of this home whose command line matches."""
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            for entry in Path("/proc").iterdir():
-                try:
-                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    env = (entry / "environ").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if re.search(pattern, words) and f"HOME={self.home}".encode() in env:
-                    return int(entry.name)
-            time.sleep(0.02)
-        raise AssertionError(pattern)
+        """The pid of a process of this home whose command line matches."""
+
+        def find() -> int:
+            found = (pid for pid, words, env in processes() if re.search(pattern, words) and self._is_home(env))
+            return next(found, 0)
+
+        return int(until(find, pattern))
+
+    def _is_home(self, env: Sequence[bytes]) -> bool:
+        return f"HOME={self.home}".encode() in env
 
     def wait_for(self, text: str, job: str = job_id(1), count: int = 1) -> None:
-        """Wait until the log has a text, so often."""
-        deadline = time.monotonic() + 20
-        while (self.events(job)).count(text) < count:
-            assert time.monotonic() < deadline, self.events(job)
-            time.sleep(0.02)
+        """Wait until the log has a text `count` times."""
+        until(lambda: self.events(job).count(text) >= count, text)
 
     def events(self, job: str = job_id(1)) -> str:
         path = self.folder(job) / "events"
         return path.read_text() if path.exists() else ""
 
     def refuse(self, address: str) -> None:
-        """From now on a host does not answer."""
+        """Make a host stop answering."""
         (self.home / "refused").write_text(address + "\n")
 
     def kill_supervisor(self, job: str = job_id(1)) -> None:
-        """Kill a job's supervisor, if it still runs, and wait until it is gone: as long it has its lock."""
+        """Kill a job's supervisor, if it still runs, and wait until it has ended and released its lock."""
         known = self.record(job)["supervisor"]
-        deadline = time.monotonic() + 20
-        while process_tree.start_time(known["pid"]) == known["start_time"]:  # else the pid is nobody's, or another's
-            assert time.monotonic() < deadline, known
+
+        def has_ended() -> bool:
+            if process_tree.start_time(known["pid"]) != known["start_time"]:  # no process, or another one
+                return True
             with suppress(ProcessLookupError):
                 os.kill(known["pid"], signal.SIGKILL)
-            time.sleep(0.02)
+            return False
+
+        until(has_ended, known)
 
     def clean_up(self) -> None:
-        """End all supervisors that still run."""
+        """End all running supervisors."""
         jobs = self.home / ".cluster" / "jobs"
         for path in jobs.glob("*/record.json"):
             record = json.loads(path.read_text())
@@ -233,14 +220,23 @@ class JobHost:
             self.ask("list")
 
 
+def processes() -> Iterator[tuple[int, str, list[bytes]]]:
+    """(pid, command line, environment) of all processes that can be read."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                yield int(entry.name), words, (entry / "environ").read_bytes().split(b"\0")
+
+
 def lines_of(log: Sequence[dict[str, Any]], role: str | None = None) -> list[str]:
-    """The lines of output in a log, of one role or of all."""
+    """The lines of output in a log, of one role or all."""
     numbers = {event["p"] for event in log if role is not None and event.get("role") == role}
     return [event["line"] for event in log if "line" in event and (role is None or event["p"] in numbers)]
 
 
 def make_environment(folder: Path, packages: Path) -> Path:
-    """A Python environment with the packages of a folder, and those that this process has."""
+    """A Python environment with the packages of a folder and those of this process."""
     site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     site.mkdir(parents=True)
     (site / "packages.pth").write_text(f"{packages}\n{sysconfig.get_path('purelib')}\n")

@@ -1,4 +1,4 @@
-"""Steps of the tests that do something to a job while it runs: where its processes are, and how it ends."""
+"""Steps of tests that disturb a running job: where its processes are, and how it ends."""
 
 import json
 import os
@@ -24,9 +24,9 @@ from sandbox_steps import RunningSandbox, enter
 from waits import until
 
 END_S = 10.0
-"""How long after a fault a job may take to end everywhere."""
+"""The time that a job may take to end on all nodes after a fault."""
 SILENCE_S = 5.0
-"""What silence.toml, a job file, sets as the time after which a silent node counts as lost."""
+"""silence_timeout_s in silence.toml, a job file."""
 ONE_WORKER = ("--kv-store", "local", "-n", "1")
 PROGRAM = """
 import mxnet as mx, time
@@ -35,11 +35,11 @@ print("waits as rank", kv.rank, flush=True)
 time.sleep(600)
 """
 JOINS = ("--", "python", "-c", PROGRAM)
-"""Every process joins the others, and would then sleep for longer than any test lasts."""
+"""All processes join each other, then sleep longer than any test."""
 STRANGER = ["sleep", "599"]
 STARTS = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
-"""The same without MXNet: quicker, and no process ever has a rank. But each has a child that has nothing of the job's
-any more: not its parent, session nor environment."""
+"""The same without MXNet: faster, and without ranks. Each process has a child without the job's parent, session and
+environment."""
 NODE_PROGRAMS = ("supervise", "launch", "ssh_proxy", "role")
 
 
@@ -49,7 +49,7 @@ def python(program: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Host:
-    """One node of the cluster, seen from this machine. `pid`: its process 1; `address`: where other nodes reach it."""
+    """A node of the cluster, seen from this machine. pid: its process 1. address: for other nodes."""
 
     name: str
     address: str
@@ -65,7 +65,7 @@ class Host:
         return os.readlink(f"/proc/{self.pid}/ns/pid")
 
     def programs(self, name: str) -> list[int]:
-        """Pids, as seen from here, of one of our node-side programs on this host."""
+        """The pids here of one of the node programs on this host."""
         return [
             pid
             for pid in all_pids()
@@ -76,7 +76,7 @@ class Host:
 
 @cache
 def _names(directory: Path) -> dict[str, tuple[str, str]]:
-    """The names and addresses of a cluster's nodes by their instances' ids; all are the cluster's for good."""
+    """The names and addresses of a cluster's nodes by their instances' ids, which do not change."""
     nodes = json.loads(Project(directory).run("status", "--json").stdout)["nodes"]
     return {node["instance_id"]: (node["name"], node["private_ip"]) for node in nodes}
 
@@ -94,7 +94,7 @@ def hosts_of(project: Project) -> dict[str, Host]:
 
 @contextmanager
 def borrowed(project: Project) -> Iterator[Project]:
-    """The shared cluster for a test: then nothing is armed any more, and none of its jobs runs."""
+    """The shared cluster for a test; afterwards no fault is armed and no job runs."""
     (project.directory / "silence.toml").write_text(f"silence_timeout_s = {SILENCE_S:.0f}\n")
     try:
         yield project
@@ -106,13 +106,13 @@ def borrowed(project: Project) -> Iterator[Project]:
 
 
 def records(project: Project) -> list[dict[str, Any]]:
-    """The records of the cluster's jobs, as they lie on its head."""
+    """The records of the cluster's jobs on its head."""
     folder = hosts_of(project)["node-0"].root / "home/ubuntu/.cluster/jobs"
     return [json.loads(path.read_text()) for path in folder.glob("*/record.json")]
 
 
 def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
-    """A client of the EC2 that a project's cluster runs on."""
+    """A client for the EC2 of a project's cluster."""
     info = control.find_running(project.directory)
     assert info is not None
     enter(RunningSandbox(project_dir=project.directory, info=info, environment=control.environment(info)), monkeypatch)
@@ -122,7 +122,7 @@ def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
 
 @contextmanager
 def only_these_ports_between_members(ec2: EC2Client, *ranges: tuple[int, int]) -> Iterator[None]:
-    """In the block the cluster's security group lets its members reach only these ports of each other."""
+    """Within the block, members of the cluster's security group reach only these ports of each other."""
     [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
     group_id = group["GroupId"]
     rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
@@ -143,13 +143,13 @@ def only_these_ports_between_members(ec2: EC2Client, *ranges: tuple[int, int]) -
 
 
 def cause(project: Project, *words: str) -> None:
-    """Bring about a fault of the sandbox's, or arm it."""
+    """Cause or arm a fault of the sandbox."""
     control.cause_fault(project.directory, " ".join(words))
 
 
 @dataclass
 class Running:
-    """A job, the command that follows it, and the hosts that it runs on."""
+    """A job, the command that follows it, and its hosts."""
 
     project: Project
     process: subprocess.Popen[str]
@@ -164,13 +164,13 @@ class Running:
         self.struck_at = time.monotonic()
 
     def fault(self, *words: str) -> None:
-        """Bring about a fault of the sandbox's."""
+        """Cause a fault of the sandbox."""
         cause(self.project, *words)
         self.struck_at = time.monotonic()
 
     @contextmanager
     def told(self, name: str) -> Iterator[None]:
-        """A file of this name in every node's home."""
+        """Within the block, every node's home has a file of this name."""
         files = [host.root / "home/ubuntu" / name for host in self.hosts.values()]
         for file in files:
             file.touch()
@@ -180,7 +180,7 @@ class Running:
             file.unlink()
 
     def training_process(self, role: str, host: str | None = None) -> int:
-        """The process of one role: the one whose parent is role.py."""
+        """The process of a role: the child of role.py."""
         for pid, env in processes_of("CLUSTER_JOB_ID", self.id).items():
             is_there = host is None or namespace_of(pid) == self.hosts[host].namespace
             if is_there and env.get("DMLC_ROLE") == role and command_line(pid)[:1] == ["python"]:
@@ -188,24 +188,24 @@ class Running:
         raise AssertionError(role)
 
     def program(self, name: str, host: str = "node-0") -> int:
-        """One of our node-side programs: the last one that was started."""
+        """The newest process of a node program."""
         return self.hosts[host].programs(name)[-1]
 
     def wrapper(self, host: str) -> tuple[int, int]:
-        """The two processes of role.py that run one role: the guardian, and the one below it."""
+        """The two processes of role.py for one role: the reaper and its child."""
         programs = self.hosts[host].programs("role")
         pid = next(pid for pid in programs if self.parent_of(pid) in programs)
         return self.parent_of(pid), pid
 
     def ssh(self, host: str = "node-1") -> int:
-        """One of those by which launch.py reaches a node."""
+        """One of launch.py's ssh processes to a node."""
         tasks = Path(f"/proc/{self.program('launch')}/task")
         children = [int(word) for path in tasks.glob("*/children") for word in path.read_text().split()]
         address = self.hosts[host].address
         return next(pid for pid in children if address in command_line(pid) and "/ssh" in command_line(pid)[0])
 
     def child_of(self, pid: int) -> int:
-        """The one process that another has started."""
+        """The only child of a process."""
         (child,) = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
         return child
 
@@ -213,9 +213,9 @@ class Running:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
     def ends(self, *, silence_s: float = 0.0, besides: tuple[str, ...] = ()) -> tuple[int, str]:
-        """Wait for the command's end, and for that of every process of the job; its exit code and its messages.
+        """Wait until the command and all processes of the job have ended; the exit code and messages.
 
-        silence_s: how long a fault may go unnoticed. besides: hosts on which nothing can end.
+        silence_s: how long a fault may go unnoticed. besides: hosts where no process can end.
         """
         try:
             rest, _ = self.process.communicate(timeout=END_S + silence_s)
@@ -229,12 +229,12 @@ class Running:
         return self.process.returncode, said
 
     def is_gone(self, *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
-        """Nothing of it is left on the hosts."""
+        """Wait until no process is left on the hosts."""
         nothing_left(self.id, self.hosts, besides=besides, timeout_s=timeout_s)
 
 
 def nothing_left(job: str, hosts: dict[str, Host], *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
-    """No process of a job is left on the hosts, none of STARTS's strangers, none of the programs that ran it."""
+    """Wait until no process of a job is left on the hosts, no child of STARTS, and no node program."""
     namespaces = {host.namespace: host for host in hosts.values() if Path(f"/proc/{host.pid}").exists()}
     looked_at = {name: host for name, host in namespaces.items() if host.name not in besides}
 
@@ -247,7 +247,7 @@ def nothing_left(job: str, hosts: dict[str, Host], *, besides: tuple[str, ...] =
 
 
 def fail(project: Project, *words: str, code: int = 1) -> "subprocess.CompletedProcess[str]":
-    """`cluster train` of a job that fails by itself; then nothing of it is left."""
+    """`cluster train` of a job that fails by itself and leaves no process."""
     done = project.run("train", *words, code=code)
     (job,) = re.findall(r"^job (\S+): \d+ worker", done.stderr, re.MULTILINE)
     nothing_left(job, hosts_of(project))
@@ -255,11 +255,11 @@ def fail(project: Project, *words: str, code: int = 1) -> "subprocess.CompletedP
 
 
 Tell = Callable[[str, object], None]
-"""record_property, by which results get into the summary of a test run."""
+"""record_property, which adds results to the summary of a test run."""
 
 
 def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **limits: Any) -> str:
-    """The job ends with this exit code and a message like this one; all messages. limits: Running.ends's."""
+    """Wait until the job ends with this exit code and a matching message; all messages. limits: as in Running.ends."""
     code, said = job.ends(**limits)
     error = "; ".join(re.findall(r"^error: (.*)", said, re.MULTILINE))
     assert code == expected[0], said
@@ -273,9 +273,9 @@ def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **lim
 def running(
     project: Project, *words: str, command: Sequence[str] = JOINS, waiting: int | None = None
 ) -> Iterator[Running]:
-    """A job whose five processes have said that they wait; of those that join, the two workers have.
+    """A job whose five processes have printed that they wait (with JOINS: the two workers).
 
-    words: options of `cluster train`. waiting: how many lines say that a process waits, where it is another number.
+    words: options of `cluster train`. waiting: another number of processes that wait.
     """
     hosts = hosts_of(project)
     wanted = waiting or (2 if command == JOINS else 5)
@@ -290,7 +290,7 @@ def running(
 
 
 def gone(job: str) -> None:
-    """No process of a job is left on this machine, whatever host it is on."""
+    """Wait until no process of a job is left on this machine, on any host."""
     until(lambda: not processes_of("CLUSTER_JOB_ID", job), f"processes of {job} are left", timeout_s=END_S)
 
 
@@ -299,7 +299,7 @@ def all_pids() -> list[int]:
 
 
 def command_line(pid: int) -> list[str]:
-    """The words of a process; none when it is gone."""
+    """The command line of a process; [] after its end."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -307,7 +307,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def namespace_of(pid: int) -> str | None:
-    """The pid namespace of a process, by which hosts are told apart; None when it is gone."""
+    """The pid namespace of a process, which identifies its host; None after its end."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:

@@ -1,4 +1,4 @@
-"""Nodes without a cluster behind them, and jobs planned for them."""
+"""Nodes without a cluster, and jobs planned for them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,12 +42,12 @@ def node(index: int, cores: int = 8, gpus: int = 0) -> ReadyNode:
 
 
 def cpus(count: int) -> list[ReadyNode]:
-    """So many nodes without GPUs."""
+    """`count` nodes without GPUs."""
     return [node(index) for index in range(count)]
 
 
 def gpus(*counts: int) -> list[ReadyNode]:
-    """A node for each number, with so many GPUs."""
+    """Nodes with these numbers of GPUs."""
     return [node(index, gpus=count) for index, count in enumerate(counts)]
 
 
@@ -57,7 +57,7 @@ def with_files(nodes: Sequence[ReadyNode]) -> list[ReadyNode]:
 
 
 def plan(config: TrainConfig, nodes: int | Sequence[ReadyNode], **more: Any) -> Job:
-    """The job on so many nodes without GPUs, or on these."""
+    """The job on these nodes, or on a number of nodes without GPUs."""
     settings: dict[str, Any] = {"job_id": "j", "script": SCRIPT, "data": DataConfig(), "access": NO_ACCESS}
     there = cpus(nodes) if isinstance(nodes, int) else nodes
     return plan_job(config, there, **{**settings, **more})

@@ -1,7 +1,6 @@
-"""What ps-lite prints with PS_VERBOSE=1, in every CPU wheel that PyPI has.
+"""ps-lite's output with PS_VERBOSE=1, from every CPU wheel on PyPI.
 
-Recorded from two servers and two workers on one machine. Which of them got which rank differed; here it is the server
-of rank 0 and the worker of rank 1.
+Recorded with two servers and two workers on one machine: here the server of rank 0 and the worker of rank 1.
 """
 
 # wheel: (lines of a server, lines of a worker)

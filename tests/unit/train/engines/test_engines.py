@@ -31,7 +31,7 @@ def test_every_launcher_has_an_engine() -> None:
         ("mpi", "aab", 2, 0, {"worker a": 1, "worker b": 1}),
     ],
 )
-def test_processes_are_spread_over_the_hosts(
+def test_processes_are_placed_on_the_hosts(
     launcher: str, hosts: str, workers: int, servers: int, placed: dict[str, int]
 ) -> None:
     found = ENGINES[launcher].place(list(hosts), head="a", workers=workers, servers=servers)

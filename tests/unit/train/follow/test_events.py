@@ -1,4 +1,4 @@
-"""A job's log, as it is written, becomes events, and these become lines for people."""
+"""A job's log becomes events, and these become lines of output."""
 
 import json
 
@@ -45,19 +45,18 @@ def test_events_build_on_the_lines_before_them() -> None:
 
 
 @pytest.mark.parametrize("line", [{"t": 1.0, "weather": "fine"}, {"t": 1.0, "state": "stalled"}, {"alive": True}])
-def test_what_later_versions_say_is_passed_over(line: dict[str, object]) -> None:
+def test_unknown_lines_of_later_versions_are_skipped(line: dict[str, object]) -> None:
     assert EventReader().read(json.dumps(line).encode()) is None
 
 
-def test_the_supervisor_says_since_when_a_job_hangs_and_that_it_goes_on() -> None:
-    reader = EventReader()
-    hangs = reader.read(b'{"t":9.0,"say":"no worker","stalled_since":5.0}')
-    assert hangs == Event(kind="say", at=9.0, text="no worker", stalled_since=5.0)
-    again = reader.read(b'{"t":19.0,"say":"again","stalled_since":0.0}')
-    assert again == Event(kind="say", at=19.0, text="again", stalled_since=0.0)
+@pytest.mark.parametrize(("text", "since"), [("no worker", 5.0), ("again", 0.0)])
+def test_the_supervisor_reports_when_a_job_hangs_and_when_it_continues(text: str, since: float) -> None:
+    line = {"t": 9.0, "say": text, "stalled_since": since}
+    event = EventReader().read(json.dumps(line).encode())
+    assert event == Event(kind="say", at=9.0, text=text, stalled_since=since)
 
 
-def test_a_result_may_say_more_than_is_known_today() -> None:
+def test_unknown_keys_of_a_result_are_skipped() -> None:
     line = b'{"t":1,"result":{"state":"done","exit_code":0,"error":null,"left":{},"cost":3}}'
     event = EventReader().read(line)
     assert event.result == JobResult(state="done", exit_code=0, error=None, left={})
@@ -93,7 +92,7 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else "",
 )
-def test_a_damaged_line_is_an_event_that_says_so_and_the_next_is_read(line: bytes, why: str) -> None:
+def test_a_damaged_line_is_an_event_and_the_next_is_read(line: bytes, why: str) -> None:
     reader = EventReader()
     assert reader.read(b'{"t":5,"p":0,"role":"worker","host":"node-0"}') is not None
     event = reader.read(line)
@@ -106,7 +105,7 @@ def test_a_damaged_line_is_an_event_that_says_so_and_the_next_is_read(line: byte
     )
 
 
-def test_bytes_that_are_no_utf_8_come_as_python_writes_them() -> None:
+def test_invalid_utf_8_stays_as_python_writes_it() -> None:
     event = EventReader().read(json.dumps({"t": 1.0, "say": "caf\udce9"}).encode())
     assert event == Event(kind="say", at=1.0, text="caf\udce9")
 
@@ -133,7 +132,7 @@ def line(text: str, of: Process, *, at: float = 100.0) -> Event:
         (Event(kind="process", at=1.0, process=process()), None),
     ],
 )
-def test_a_line_says_who_printed_it(event: Event, shown: str | None) -> None:
+def test_a_line_names_its_process(event: Event, shown: str | None) -> None:
     assert render_line(event) == shown
 
 
@@ -177,6 +176,6 @@ def test_since_is_a_length_of_time_or_a_moment(text: str, moment: float) -> None
 
 
 @pytest.mark.parametrize("text", ["", "10", "-5m", "yesterday", "10 m m", "1e400d", "9" * 400 + "m"])
-def test_any_other_since_is_refused(text: str) -> None:
+def test_an_invalid_since_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--since"):
         parse_since(text, now=1000.0)

@@ -1,4 +1,4 @@
-"""What training loops report, line by line and summed up."""
+"""Reports of training loops, line by line and combined."""
 
 import math
 
@@ -103,17 +103,17 @@ def test_reports_are_read(text: str, expected: Report) -> None:
         "read 3000 samples/sec",
     ],
 )
-def test_other_lines_are_no_reports(text: str) -> None:
+def test_other_lines_are_not_reports(text: str) -> None:
     assert parse_report(text) is None
 
 
-def test_a_metric_that_is_no_number_is_reported_as_such() -> None:
+def test_a_metric_may_be_nan() -> None:
     found = parse_report("Epoch[3] Validation-accuracy=nan")
     assert math.isnan(found.metrics["validation-accuracy"])
 
 
 @given(st.text(max_size=200))
-def test_any_line_can_be_looked_at(text: str) -> None:
+def test_any_line_can_be_parsed(text: str) -> None:
     parse_report(text)
     parse_report(f"Epoch[{text}] Batch [{text}]\tSpeed: {text} samples/sec\t{text}={text}")
     parse_report(f"Epoch[0] {text}=1.2.3")
@@ -157,7 +157,7 @@ def test_progress_is_summed_over_the_ranks() -> None:
     )
 
 
-def test_without_reports_there_is_no_summary() -> None:
+def test_no_summary_without_reports() -> None:
     log = Log()
     log.line(1.0, 0, "hello")
     assert log.progress.render_summary() is None
@@ -191,7 +191,7 @@ def test_one_line_for_each_metric_counts_once() -> None:
     assert rank.metrics == {"accuracy": 0.5, "CrossEntropy": 0.5, "SmoothL1": 1.5}
 
 
-def test_a_rank_is_known_later_than_its_first_line() -> None:
+def test_a_rank_may_be_known_after_the_first_line() -> None:
     progress = Progress()
     unknown = Process(number=0, role="worker", host="node-1")
     progress.take(Event(kind="line", at=1.0, process=unknown, text="Epoch[0] Batch [5]\tSpeed: 10 samples/sec"))
@@ -216,7 +216,7 @@ def test_stragglers_are_clearly_slower_than_the_rest(speeds: dict[int, float], s
     assert find_stragglers(speeds) == stragglers
 
 
-def test_who_has_ended_is_no_straggler() -> None:
+def test_an_ended_worker_is_not_a_straggler() -> None:
     log = Log()
     for rank, speed in enumerate((100.0, 100.0, 50.0)):
         log.speed(1.0, rank, 20, speed)
@@ -237,5 +237,5 @@ def test_rates_have_three_digits(rate: float, text: str) -> None:
     ("seconds", "text"),
     [(-1, "0 s"), (59.4, "59 s"), (59.9, "1 min 0 s"), (123, "2 min 3 s"), (3600, "1 h 0 min"), (90061, "25 h 1 min")],
 )
-def test_durations_are_said_as_people_do(seconds: float, text: str) -> None:
+def test_durations(seconds: float, text: str) -> None:
     assert render_duration(seconds) == text

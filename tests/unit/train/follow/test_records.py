@@ -1,4 +1,4 @@
-"""What the head and S3 say of jobs is held against its form: what is damaged is told, and hides nothing else."""
+"""Records from the head and from S3: damaged ones are reported and do not hide others."""
 
 import io
 import json
@@ -84,7 +84,7 @@ DAMAGED = {
 }
 
 
-def test_a_good_record_is_read_with_all_that_is_in_it() -> None:
+def test_a_good_record_is_read_completely() -> None:
     record = read_record(but(), source="head")
     assert (record.id, record.state, record.started_at, record.left) == (
         GOOD["id"],
@@ -98,7 +98,7 @@ def test_a_good_record_is_read_with_all_that_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("what", DAMAGED)
-def test_one_damaged_record_is_told_and_all_others_are_read(what: str) -> None:
+def test_a_damaged_record_does_not_hide_others(what: str) -> None:
     other = but(id="20261121-000001-abcdef", name="other", state="done", submitted_at=900.0)
     good, *rest = (
         merge_records(read_jobs(b'{"jobs": [' + b", ".join([DAMAGED[what], other]) + b"]}"))
@@ -120,7 +120,7 @@ def test_one_damaged_record_is_told_and_all_others_are_read(what: str) -> None:
         choose_job(records, damaged.id)
 
 
-def test_a_record_that_is_whole_in_s3_stands_for_a_damaged_one_of_the_head() -> None:
+def test_an_intact_record_in_s3_replaces_a_damaged_one() -> None:
     damaged = read_record(but(state=1), source="head")
     whole = read_record(but(), source="s3")
     assert merge_records([damaged], [whole]) == (whole,)
@@ -139,7 +139,7 @@ def test_a_record_that_is_whole_in_s3_stands_for_a_damaged_one_of_the_head() -> 
         (b'{"refused": {}}', "not a list"),
     ],
 )
-def test_what_is_no_list_of_jobs_is_an_error(line: bytes, why: str) -> None:
+def test_an_invalid_list_of_jobs_is_an_error(line: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         read_jobs(line)
 
@@ -148,7 +148,7 @@ def test_an_empty_list_has_no_jobs() -> None:
     assert read_jobs(b'{"jobs": [ ]}') == ()
 
 
-def test_brackets_and_quotes_in_text_do_not_cut_a_record() -> None:
+def test_brackets_and_quotes_in_text_do_not_split_a_record() -> None:
     names = ['a"]},{[', "b\\", 'c\\"', "d,]"]
     line = json.dumps({"jobs": [{**GOOD, "name": name} for name in names]}).encode()
     assert [record.name for record in read_jobs(line)] == names
@@ -172,17 +172,12 @@ def server(shared_server: S3Server) -> Iterator[S3Server]:
     shared_server.reset()
 
 
-def document(job: str) -> dict[str, Any]:
-    times = {"submitted_at": 1.0, "started_at": None, "ended_at": None}
-    counts = {"workers": 2, "servers": 2, "exit_code": None, "error": None}
-    return {"id": job, "name": "mine", "state": "queued", **times, **counts}
-
-
 def record(job: str) -> bytes:
-    return json.dumps(document(job)).encode()
+    given = {"id": job, "name": "mine", "state": "queued", "workers": 2, "servers": 2, "submitted_at": 1.0}
+    return json.dumps(given | dict.fromkeys(("started_at", "ended_at", "exit_code", "error"))).encode()
 
 
-def test_records_are_found_and_other_things_are_left_out(server: S3Server) -> None:
+def test_records_in_s3_without_other_objects(server: S3Server) -> None:
     objects = {f"jobs/2026112{day}-0/record.json": record(f"2026112{day}-0") for day in range(1, 4)}
     others = {
         "jobs/models/x.params": b"x",
@@ -197,7 +192,7 @@ def test_records_are_found_and_other_things_are_left_out(server: S3Server) -> No
     assert {found.source for found in records} == {"s3"}
 
 
-def test_a_damaged_record_is_told_and_hides_no_other(server: S3Server) -> None:
+def test_a_damaged_record_in_s3_does_not_hide_others(server: S3Server) -> None:
     damaged = {"000000": b"{", "000001": b"[" * 10**5, "000002": b"{}", "000003": b" " * (3 << 20)}
     objects = {f"jobs/20261121-{time}-abcdef/record.json": text for time, text in damaged.items()}
     server.put("results", {**objects, "jobs/20261120-0/record.json": record("20261120-0")})
@@ -209,7 +204,7 @@ def test_a_damaged_record_is_told_and_hides_no_other(server: S3Server) -> None:
     assert any("longer than 1 MiB" in str(found.error) for found in others)
 
 
-def test_the_newest_records_are_read_where_there_are_many(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_of_many_records_are_read(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records_module, "MAX_S3_RECORDS", 2)
     server.put("results", {f"jobs/2026112{day}/record.json": record(f"2026112{day}") for day in range(5)})
     assert [found.id for found in read_s3_records(RESULTS, region=REGION)] == ["20261124", "20261123"]
@@ -222,7 +217,7 @@ def test_a_bucket_that_does_not_exist_has_no_jobs() -> None:
         fetch_s3_log(RESULTS, "j1", region=REGION, into=io.BytesIO())
 
 
-def test_a_log_comes_whole(server: S3Server) -> None:
+def test_a_log_is_fetched_completely(server: S3Server) -> None:
     server.put("results", {"jobs/j1/events": LOG})
     into = io.BytesIO()
     fetch_s3_log(RESULTS, "j1", region=REGION, into=into)
@@ -231,7 +226,7 @@ def test_a_log_comes_whole(server: S3Server) -> None:
         fetch_s3_log(RESULTS, "j2", region=REGION, into=io.BytesIO())
 
 
-def test_a_bucket_that_may_not_be_listed_is_said(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_permission_to_list_is_an_error(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.put("results", {"jobs/j1/record.json": record("j1")})
     with server.caller_who_may("s3:GetObject") as (key, secret):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)

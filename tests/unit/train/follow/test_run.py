@@ -1,4 +1,4 @@
-"""Handing a job to the head, following it over connections that break, and what its end means."""
+"""Submitting a job to the head, following it over broken connections, and the error for its end."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def everything() -> list[Event]:
 # -- submit --------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_handed_over_on_stdin_and_followed_in_the_same_channel() -> None:
+def test_a_job_is_submitted_on_stdin_and_followed_on_the_same_channel() -> None:
     fake = FakeHead(lambda _: channel(ALIVE + STARTED + LOG[:50], LOG[50:]))
     started = submit(fake.make(), ORDER, follow=True)
     assert fake.asked == [["submit", "--follow"]]
@@ -54,7 +54,7 @@ def test_a_job_is_handed_over_on_stdin_and_followed_in_the_same_channel() -> Non
     assert fake.channels[0].closed
 
 
-def test_a_job_that_is_left_has_no_channel() -> None:
+def test_a_detached_job_has_no_channel() -> None:
     fake = FakeHead(lambda _: channel(b'{"job":"j1","state":"queued"}\n'))
     started = submit(fake.make(), ORDER, follow=False)
     assert (started.state, started.talk) == ("queued", None)
@@ -62,8 +62,10 @@ def test_a_job_that_is_left_has_no_channel() -> None:
     assert fake.channels[0].closed
 
 
-def test_a_second_job_is_refused_with_the_name_of_the_first() -> None:
-    fake = FakeHead(lambda _: channel(b'{"refused":{"id":"j0","name":"first","state":"running"}}\n'))
+@pytest.mark.parametrize("is_lost", [False, True], ids=["at once", "after a lost answer"])
+def test_a_second_job_is_refused_with_the_name_of_the_first(*, is_lost: bool) -> None:
+    answer = b'{"refused":{"id":"j0","name":"first","state":"running"}}\n'
+    fake = breaks_off(answer) if is_lost else FakeHead(lambda _: channel(answer))
     with pytest.raises(RefusedError, match=r"job j0 \(first\) is running") as caught:
         submit(fake.make(), ORDER, follow=True)
     assert caught.value.hint == "cluster train --queue ..., or cluster stop j0"
@@ -72,18 +74,18 @@ def test_a_second_job_is_refused_with_the_name_of_the_first() -> None:
 @pytest.mark.parametrize(
     ("said", "words"), [(b'{"error":"no space left on device"}\n', "no space"), (b"", "no answer")]
 )
-def test_a_job_that_the_head_does_not_take(said: bytes, words: str) -> None:
+def test_a_job_that_the_head_does_not_accept(said: bytes, words: str) -> None:
     with pytest.raises(ClusterError, match=words):
         submit(FakeHead(lambda _: channel(said)).make(), ORDER, follow=True)
 
 
 def breaks_off(answer: bytes) -> FakeHead:
-    """submit's connection breaks before its answer comes; the next time it is this one."""
+    """submit's connection breaks before the answer; the next one brings this answer."""
     return FakeHead(lambda words: channel(exit_code=-1) if "--follow" in words else channel(answer))
 
 
-def test_a_job_whose_answer_was_lost_is_handed_over_again() -> None:
-    """The head makes one job of both: it may have the first one, or be about to have it."""
+def test_a_job_whose_answer_was_lost_is_submitted_again() -> None:
+    """The head makes one job of both."""
     fake = breaks_off(b'{"job":"j1","state":"running"}\n')
     started = submit(fake.make(), ORDER, follow=True)
     assert (started.id, started.state, started.talk) == ("j1", "running", None)
@@ -92,13 +94,7 @@ def test_a_job_whose_answer_was_lost_is_handed_over_again() -> None:
     assert all(each.closed for each in fake.channels)
 
 
-def test_a_job_whose_answer_was_lost_may_be_refused_after_all() -> None:
-    fake = breaks_off(b'{"refused":{"id":"j0","name":"first","state":"running"}}\n')
-    with pytest.raises(RefusedError, match=r"job j0 \(first\) is running"):
-        submit(fake.make(), ORDER, follow=True)
-
-
-def test_it_is_said_when_nobody_knows_whether_a_job_was_begun() -> None:
+def test_an_error_says_that_the_job_may_have_started() -> None:
     fake = breaks_off(b"")
     head = fake.make()
     head.open("warm")
@@ -111,14 +107,14 @@ def test_it_is_said_when_nobody_knows_whether_a_job_was_begun() -> None:
 
 
 def serve(words: Sequence[str], cut_at: int | None) -> Channel:
-    """`follow ID OFFSET`: the log from there, with signs of life between its lines, cut off after some bytes."""
+    """`follow ID OFFSET`: the log from there, with keep-alives between its lines, cut off after some bytes."""
     assert words[:2] == ["follow", "j1"]
     said = ALIVE + b"".join(line + b"\n" + ALIVE for line in LOG[int(words[2]) :].splitlines())
     return channel(said) if cut_at is None else channel(said[:cut_at], exit_code=BROKEN)
 
 
 @given(cuts=st.lists(st.integers(min_value=0, max_value=len(LOG)), max_size=12))
-def test_no_event_is_lost_or_doubled_however_the_connection_breaks(cuts: list[int]) -> None:
+def test_no_event_is_lost_or_repeated_when_connections_break(cuts: list[int]) -> None:
     left = iter([*cuts, None])
     fake = FakeHead(lambda words: serve(words, next(left, None)))
     events: list[Event] = []
@@ -130,15 +126,16 @@ def test_no_event_is_lost_or_doubled_however_the_connection_breaks(cuts: list[in
     assert events == everything()
 
 
-def test_each_trouble_with_the_connection_is_said_once() -> None:
+def test_each_problem_of_the_connection_is_reported_once() -> None:
     cuts = iter([100, None])
     fake = FakeHead(lambda words: serve(words, next(cuts)))
     said: list[str] = []
-    follower = Follower(
-        fake.make(), "j1", take=lambda _: fake.refuse.extend([no_answer()] * 3) if said == [] else None, say=said.append
-    )
-    fake.refuse = []
-    follower.run()
+
+    def take(_: Event) -> None:
+        if not said:
+            fake.refuse.extend([no_answer()] * 3)
+
+    Follower(fake.make(), "j1", take=take, say=said.append).run()
     assert [words.partition(";")[0] for words in said] == [
         "the connection to node-0 was lost: it broke, or the program on the node was killed",
         "node-0: no answer on port 22",
@@ -155,7 +152,7 @@ def test_a_head_that_does_not_come_back_in_time_is_given_up(monkeypatch: pytest.
     assert caught.value.hint == "cluster logs -f j1"
 
 
-def test_a_head_that_is_gone_is_not_waited_for() -> None:
+def test_a_head_that_no_longer_runs_is_not_waited_for() -> None:
     fake = FakeHead(lambda _: channel(exit_code=BROKEN))
     head = fake.make()
     head.open("warm")
@@ -169,7 +166,7 @@ def in_pieces(words: Sequence[str]) -> Channel:
     return channel(*[rest[begin : begin + 100] for begin in range(0, len(rest), 100)])
 
 
-def test_an_interrupted_follower_goes_on_where_it_was() -> None:
+def test_an_interrupted_follower_continues() -> None:
     fake = FakeHead(in_pieces)
     events: list[Event] = []
     looks = iter([False, False, True, False, True])
@@ -186,7 +183,7 @@ def test_an_interrupted_follower_goes_on_where_it_was() -> None:
     assert events == everything()
 
 
-def test_the_present_end_of_a_log_is_its_end_without_waiting() -> None:
+def test_without_waiting_a_log_ends_at_its_current_end() -> None:
     fake = FakeHead(lambda _: channel(LOG[:200]))
     stream = LogStream(fake.make(), "j1", say=pytest.fail, wait=False)
     whole = LOG[:200].rpartition(b"\n")[0].split(b"\n")
@@ -195,7 +192,7 @@ def test_the_present_end_of_a_log_is_its_end_without_waiting() -> None:
     assert fake.asked == [["follow", "j1", "0", "--no-wait"]]
 
 
-def test_a_job_that_the_head_does_not_know() -> None:
+def test_a_job_unknown_to_the_head() -> None:
     fake = FakeHead(lambda _: channel(b'{"error":"there is no job j1"}\n'))
     with pytest.raises(NotFoundError, match="no job j1"):
         Follower(fake.make(), "j1", take=lambda _: None, say=lambda _: None).run()
@@ -223,13 +220,13 @@ def result(**values: object) -> JobResult:
         ),
     ],
 )
-def test_what_a_jobs_end_means(ended: JobResult, code: int, words: str) -> None:
+def test_the_error_for_each_end_of_a_job(ended: JobResult, code: int, words: str) -> None:
     with pytest.raises(JobError, match=words) as caught:
         check_result("j1", ended)
     assert caught.value.exit_code == code
 
 
-def test_a_job_that_went_well() -> None:
+def test_a_successful_job_is_no_error() -> None:
     check_result("j1", result())
     assert render_left({}) == ""
 
@@ -249,8 +246,8 @@ def test_nodes_that_cannot_be_searched_are_named() -> None:
     def fails() -> str:
         raise no_answer()
 
-    nodes = {"node-0": lambda: "[]", "node-1": fails, "node-2": lambda: '[[7, "python"]]', "node-3": lambda: ""}
-    assert end_everywhere(nodes) == {
+    ends = {"node-0": lambda: "[]", "node-1": fails, "node-2": lambda: '[[7, "python"]]', "node-3": lambda: ""}
+    assert end_everywhere(ends) == {
         "node-1": [(0, "could not be searched: node-0: no answer on port 22")],
         "node-2": [(7, "python")],
     }

@@ -1,4 +1,4 @@
-"""cluster.toml, a job file over it, and the command line over both."""
+"""The command line overrides a job file, which overrides cluster.toml."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ Given = Callable[..., tuple[ClusterConfig, tuple[str, ...]]]
 
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
-    """What a command line comes to, over a cluster.toml and beside a job.toml with these texts."""
+    """Reads a command line together with a cluster.toml and a job.toml of these texts."""
     monkeypatch.chdir(tmp_path)
 
     def given(*words: str, toml: str = "", job: str = "") -> tuple[ClusterConfig, tuple[str, ...]]:
@@ -42,13 +42,9 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
 
 @pytest.mark.parametrize(
     ("words", "hidden"),
-    [
-        (("A", "B=1"), ("A",)),
-        (("A", "A=1"), ()),  # the last one counts, and its value was typed
-        (("A=1", "A"), ("A",)),
-    ],
+    [(("A", "B=1"), ("A",)), (("A", "A=1"), ()), (("A=1", "A"), ("A",))],  # the last one counts
 )
-def test_a_value_that_was_not_typed_is_hidden(words: tuple[str, ...], hidden: tuple[str, ...]) -> None:
+def test_a_value_from_the_environment_is_hidden(words: tuple[str, ...], hidden: tuple[str, ...]) -> None:
     assert train.find_hidden(words) == hidden
 
 
@@ -78,13 +74,13 @@ def test_every_option_of_the_command_line(given: Given) -> None:
     )
 
 
-def test_launch_pys_own_names_are_known(given: Given) -> None:
+def test_launch_pys_own_option_names(given: Given) -> None:
     config, _ = given("--num-workers", "4", "--num-servers", "2", "--sync-dir", "/data/job")
     assert (config.train.workers, config.train.servers, config.train.sync_dst_dir) == (4, 2, "/data/job")
 
 
-@pytest.mark.parametrize("value", ["hush", "", "a=b:c\nd", "\udcff"], ids=["plain", "empty", "odd", "no UTF-8"])
-def test_a_name_alone_takes_the_value_that_it_has_here(
+@pytest.mark.parametrize("value", ["hush", "", "a=b:c\nd", "\udcff"], ids=["plain", "empty", "odd", "invalid UTF-8"])
+def test_a_name_alone_takes_its_value_from_the_environment(
     given: Given, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("OF_HERE", value)
@@ -93,20 +89,16 @@ def test_a_name_alone_takes_the_value_that_it_has_here(
     train = given("--job", "job.toml", *words, toml='env = {OF_HERE = "toml"}\n', job=job)[0].train
     assert train.env == {"OF_HERE": value, "A": "1", "B": "job"}
     assert train.env_server == train.env_worker == {"OF_HERE": value}
-
-
-def test_a_value_of_the_command_line_counts_and_not_the_one_here(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OF_HERE", "hush")
-    train = given("--env", "OF_HERE=line", "--env-server", "OF_HERE=")[0].train
+    train = given("--env", "OF_HERE=line", "--env-server", "OF_HERE=")[0].train  # an explicit value counts
     assert (train.env, train.env_server, train.env_worker) == ({"OF_HERE": "line"}, {"OF_HERE": ""}, {})
 
 
-def test_nothing_said_changes_nothing(given: Given) -> None:
+def test_without_options_the_file_counts(given: Given) -> None:
     toml = 'workers = 3\ngpus = "none"\np3 = true\nenv = {A = "1"}\n'
     assert given(toml=toml)[0].train == TrainConfig(workers=3, gpus="none", p3=True, env={"A": "1"})
 
 
-def test_the_job_file_goes_over_cluster_toml_and_the_command_line_over_both(given: Given) -> None:
+def test_a_job_file_overrides_cluster_toml_and_the_command_line_both(given: Given) -> None:
     toml = 'workers = 2\nservers = 2\nkv_store = "dist_sync"\nenv = {A = "toml", B = "toml", C = "toml"}\n'
     job = 'workers = 3\nservers = 3\nenv = {B = "job", C = "job"}\nenv_worker = {D = "job", E = "job"}\n'
     words = ("--job", "job.toml", "-n", "4", "--env", "C=line", "--env-worker", "E=line")
@@ -116,7 +108,7 @@ def test_the_job_file_goes_over_cluster_toml_and_the_command_line_over_both(give
     assert train.env_worker == {"D": "job", "E": "line"}
 
 
-def test_a_job_file_says_all_that_the_options_say(given: Given) -> None:
+def test_a_job_file_has_a_key_for_every_option(given: Given) -> None:
     job = """
 command = ["python", "my/train.py", "--lr", "0.1"]
 name = "mine"
@@ -150,10 +142,6 @@ queue = true
     assert {f"train.{key}" for key in options} <= set(said)
 
 
-def test_a_command_on_the_command_line_goes_over_the_job_files(given: Given) -> None:
-    assert given("--job", "job.toml", "--", "x", "--y", job='command = ["z"]')[1] == ("x", "--y")
-
-
 def test_every_key_of_train_is_a_key_of_a_job_file() -> None:
     assert set(describe_settings(JobFile)) == {*describe_settings(TrainConfig), "command"}
 
@@ -172,13 +160,13 @@ def test_every_key_of_train_is_a_key_of_a_job_file() -> None:
         ("workers = ", "job.toml: not valid TOML"),
     ],
 )
-def test_a_mistake_in_a_job_file_is_named(given: Given, job: str, said: str) -> None:
+def test_mistakes_in_a_job_file(given: Given, job: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         given("--job", "job.toml", job=job)
     assert said in raised.value.message
 
 
-def test_a_job_file_that_is_not_there_is_named(given: Given) -> None:
+def test_a_missing_job_file(given: Given) -> None:
     with pytest.raises(ConfigError, match=r"other\.toml: there is no such file") as raised:
         given("--job", "other.toml")
     assert raised.value.hint == "correct the path after --job"
@@ -205,7 +193,7 @@ def test_a_job_file_that_is_not_there_is_named(given: Given) -> None:
         (["-H", "job.toml"], "--hostfile job.toml: names no host", "one host a line"),
     ],
 )
-def test_an_option_that_cannot_be_understood_is_named(
+def test_invalid_options(
     given: Given, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str, hint: str | None
 ) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
@@ -245,7 +233,7 @@ def test_an_option_that_cannot_be_understood_is_named(
         ("queue = 'yes'", "train.queue"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_named_with_what_is(given: Given, text: str, said: str) -> None:
+def test_invalid_values(given: Given, text: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         given(toml=text)
     assert said in raised.value.message
@@ -255,22 +243,22 @@ def test_a_value_that_is_not_allowed_is_named_with_what_is(given: Given, text: s
     ("value", "seconds"),
     [("none", None), ("45s", 45), ("90m", 5400), ("2h", 7200), ("1d", 86400), ("30d", 2592000), (1, 1), (3600, 3600)],
 )
-def test_lengths_of_time(value: str | int, seconds: int | None) -> None:
+def test_durations(value: str | int, seconds: int | None) -> None:
     assert parse_duration(value) == seconds
 
 
 @pytest.mark.parametrize(("value", "limit"), [("auto", "auto"), ("none", "none"), ("10m", 600), (90, 90), ("1h", 3600)])
-def test_the_limit_of_a_job_that_hangs(value: str | int, limit: str | int) -> None:
+def test_stall_timeouts(value: str | int, limit: str | int) -> None:
     assert TrainConfig(stall_timeout=value).stall_timeout_s == limit
 
 
 @pytest.mark.parametrize("value", ["", "0s", "1", "1.5h", "h", "-1h", "1h30m", "2 h", "31d", 0, -1, 2592001])
-def test_what_is_no_length_of_time(value: str | int) -> None:
+def test_invalid_durations(value: str | int) -> None:
     with pytest.raises(ValueError, match="not "):
         parse_duration(value)
 
 
-def test_a_wrong_value_is_said_to_come_from_where_it_does(given: Given) -> None:
+def test_an_invalid_value_names_its_source(given: Given) -> None:
     with pytest.raises(ConfigError) as raised:
         given("-n", "0", "--name", "my job", "--env", "A=\0", toml='kv_store = "dist"\nenv = {B = 1}\n')
     assert [line.split(" = ")[0].partition(": must")[0] for line in raised.value.message.splitlines()] == [
@@ -283,21 +271,21 @@ def test_a_wrong_value_is_said_to_come_from_where_it_does(given: Given) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "command"),
+    ("words", "job", "command"),
     [
-        (("python my.py",), ("bash", "-c", "python my.py")),
-        (("--", "python my.py --lr 0.1"), ("bash", "-c", "python my.py --lr 0.1")),
-        (("python 'a b.py' \"$HOME\" && echo 'done'",), ("bash", "-c", "python 'a b.py' \"$HOME\" && echo 'done'")),
-        (("--", "hostname"), ("hostname",)),
-        (("--", "python", "a b.py"), ("python", "a b.py")),
-        (("--", "a file.sh"), ("a file.sh",)),  # it exists
-        (("--", " "), (" ",)),
+        (("python my.py",), "", ("bash", "-c", "python my.py")),
+        (("--", "python my.py --lr 0.1"), "", ("bash", "-c", "python my.py --lr 0.1")),
+        (("python 'a b.py' \"$HOME\" && echo 'done'",), "", ("bash", "-c", "python 'a b.py' \"$HOME\" && echo 'done'")),
+        (("--", "hostname"), "", ("hostname",)),
+        (("--", "python", "a b.py"), "", ("python", "a b.py")),
+        (("--", "a file.sh"), "", ("a file.sh",)),  # it exists
+        (("--", " "), "", (" ",)),
+        ((), 'command = ["a program"]', ("a program",)),
+        (("--", "x", "--y"), 'command = ["z"]', ("x", "--y")),
     ],
 )
-def test_a_command_in_one_word_is_a_shells(given: Given, words: tuple[str, ...], command: tuple[str, ...]) -> None:
+def test_only_a_line_on_the_command_line_needs_a_shell(
+    given: Given, words: tuple[str, ...], job: str, command: tuple[str, ...]
+) -> None:
     Path("a file.sh").touch()
-    assert given(*words)[1] == command
-
-
-def test_a_job_files_words_are_those_of_the_command(given: Given) -> None:
-    assert given("--job", "job.toml", job='command = ["a program"]')[1] == ("a program",)
+    assert given("--job", "job.toml", *words, job=job)[1] == command

@@ -1,4 +1,4 @@
-"""Which files a job brings to the nodes."""
+"""The files that a job sends to the nodes."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def collect(script: str, project: Path, *sync: str, exclude: tuple[str, ...] = (
         ("link.py", (), "link.py", True, ["link.py"]),
     ],
 )
-def test_the_users_files_lie_where_they_lie_in_the_project(
+def test_the_users_files_keep_their_paths(
     tmp_path: Path, script: str, sync: tuple[str, ...], path: str, sent: list[str] | None, *, is_own: bool
 ) -> None:
     project = make_project(tmp_path)
@@ -49,14 +49,14 @@ def make_project(folder: Path) -> Path:
     return project
 
 
-def test_the_script_is_sent_whatever_is_excluded(tmp_path: Path) -> None:
+def test_the_script_is_sent_even_if_excluded(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     payload = collect("my/train.py", project, "my", exclude=("train.py",))
     assert [file.path for file in payload.project.files] == ["my/net.py", "my/train.py"]
 
 
 @pytest.mark.parametrize("taken", ["outside.py", "outside.py/x", "outside.py/"])
-def test_two_files_for_the_same_place_are_refused(tmp_path: Path, taken: str) -> None:
+def test_two_files_with_the_same_path_are_refused(tmp_path: Path, taken: str) -> None:
     project = make_project(tmp_path)
     (project / taken).parent.mkdir(exist_ok=True)
     (project / taken).mkdir() if taken.endswith("/") else (project / taken).touch()
@@ -64,20 +64,20 @@ def test_two_files_for_the_same_place_are_refused(tmp_path: Path, taken: str) ->
         collect("../outside.py", project, ".", exclude=("link.py",))
 
 
-def test_what_did_not_change_is_the_same_tree(tmp_path: Path) -> None:
+def test_unchanged_files_make_the_same_tree(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     first, second = (collect("my/train.py", project, ".", exclude=("link.py",)) for _ in range(2))
     assert first.project is not None
     assert (first.code.digest, first.project.digest) == (second.code.digest, second.project.digest)
 
 
-def test_a_script_that_is_nowhere_is_named(tmp_path: Path) -> None:
+def test_a_script_that_does_not_exist(tmp_path: Path) -> None:
     assert "train_mnist.py" in shipped_scripts()
     with pytest.raises(ConfigError, match=r"no-such\.py.*train_mnist\.py"):
         collect("no-such.py", tmp_path)
 
 
-def test_a_file_of_the_users_hides_one_of_ours(tmp_path: Path) -> None:
+def test_the_users_script_hides_a_shipped_one(tmp_path: Path) -> None:
     assert find_shadowed("train_mnist.py", project_dir=tmp_path) is None
     (tmp_path / "train_mnist.py").touch()
     (tmp_path / "train.py").touch()

@@ -1,4 +1,4 @@
-"""What a job is: its processes and their places, GPUs, threads, environment and name; and how that is shown."""
+"""A job's plan: processes and their nodes, GPUs, threads, environment and name; and how it is shown."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def test_workers_servers_and_threads(config: TrainConfig, nodes: int, workers: i
     assert len(job.order.hosts) == (nodes if servers else 1)
 
 
-def test_the_configured_script_gets_its_arguments_and_the_kv_store() -> None:
+def test_the_script_gets_its_arguments_and_the_kv_store() -> None:
     job = plan(TrainConfig(args=("--network", "mlp"), kv_store="dist_async"), 2)
     assert job.order.command == (
         "/home/ubuntu/.cluster/env/ab/bin/python",
@@ -54,7 +54,7 @@ def test_the_configured_script_gets_its_arguments_and_the_kv_store() -> None:
     )
 
 
-def test_the_users_environment_goes_over_ours() -> None:
+def test_the_users_environment_overrides_the_jobs() -> None:
     job = plan(
         TrainConfig(env={"OMP_NUM_THREADS": "3", "A": "1"}),
         2,
@@ -66,27 +66,12 @@ def test_the_users_environment_goes_over_ours() -> None:
     assert "CLUSTER_RESULTS_URL" not in job.order.env
 
 
-def test_a_job_is_told_where_its_results_go() -> None:
-    job = plan(TrainConfig(), 2, data=DataConfig(results="s3://bucket/y/"))
-    assert job.order.env["CLUSTER_RESULTS_URL"] == "s3://bucket/y/"
-    assert "CLUSTER_DATA_URL" not in job.order.env
-
-
-def test_a_command_of_the_users_own_runs_on_one_node_too() -> None:
-    job = plan(TrainConfig(), 1, command=("hostname",))
-    assert (job.order.workers, job.order.servers) == (1, 1)
-
-
-def test_a_job_has_no_secrets_of_its_own() -> None:
-    assert plan(TrainConfig(), 2).order.secrets == {}
-
-
 def test_job_ids_sort_by_time_and_differ() -> None:
     ids = [new_job_id() for _ in range(50)]
     assert len(set(ids)) == 50
 
 
-def test_a_job_runs_in_the_folder_of_the_users_files_where_there_is_one() -> None:
+def test_a_job_runs_in_the_folder_of_the_users_files() -> None:
     nodes = [replace(node(index), project_dir="/home/ubuntu/.cluster/tree/ef", setup="ab") for index in range(2)]
     job = plan(TrainConfig(), nodes, script="/x/train.py")
     assert job.order.cwd == "/home/ubuntu/.cluster/tree/ef"
@@ -114,12 +99,8 @@ def test_a_job_runs_in_the_folder_of_the_users_files_where_there_is_one() -> Non
         ({"args": ("--gpus=2",)}, gpus(4, 4), SCRIPT, None, ()),
     ],
 )
-def test_gpus_are_shared_out_among_the_workers_of_a_node(
-    keys: dict[str, Any],
-    nodes: Sequence[ReadyNode],
-    script: str,
-    options: str | None,
-    shares: tuple[tuple[int, ...], ...],
+def test_gpus_are_divided_among_the_workers_of_a_node(
+    keys: dict[str, Any], nodes: Sequence[ReadyNode], script: str, options: str | None, shares: tuple[Any, ...]
 ) -> None:
     job = plan(TrainConfig(**keys), with_files(nodes), script=script)
     assert (job.gpus, job.order.gpus_per_worker) == (options, shares)
@@ -127,7 +108,7 @@ def test_gpus_are_shared_out_among_the_workers_of_a_node(
     assert ours == ("--kv-store", "dist_sync", *(("--gpus", options) if options else ()))
 
 
-def test_a_command_is_taken_word_for_word_and_gets_no_options_of_ours() -> None:
+def test_a_command_runs_word_for_word_without_more_options() -> None:
     words = ("python", "x.py", "--kv-store", "it's", "$(id)")
     job = plan(TrainConfig(gc_type="2bit", gpus=(0,)), gpus(1, 1), command=words)
     assert job.order.command == words
@@ -142,7 +123,7 @@ def test_a_command_is_taken_word_for_word_and_gets_no_options_of_ours() -> None:
         ("", SCRIPT, ("--kv-store", "dist_sync")),  # ours know it
     ],
 )
-def test_a_script_gets_the_kv_store_by_its_own_name(option: str, script: str, added: tuple[str, ...]) -> None:
+def test_a_script_gets_the_kv_store_with_its_own_option(option: str, script: str, added: tuple[str, ...]) -> None:
     config = TrainConfig(kv_store_option=option, args=("--lr", "1"))
     job = plan(config, with_files(cpus(2)), script=script)
     assert job.order.command[2:] == ("--lr", "1", *added)
@@ -150,13 +131,13 @@ def test_a_script_gets_the_kv_store_by_its_own_name(option: str, script: str, ad
     assert job.order.script_source == ("project" if script == OWN_SCRIPT else "shipped")
 
 
-def test_gradient_compression_is_given_to_the_script() -> None:
+def test_gradient_compression_is_passed_to_the_script() -> None:
     job = plan(check(TrainConfig, {"gc_type": "2bit", "gc_threshold": 1}, source="cluster.toml"), 2)
     assert job.order.command[2:] == ("--kv-store", "dist_sync", "--gc-type", "2bit", "--gc-threshold", "1.0")
 
 
 def test_p3_leaves_updates_to_the_workers() -> None:
-    """MXNet's servers of that kind only add up, and break off where a script asks for more."""
+    """MXNet's P3 servers only add up gradients."""
     assert plan(TrainConfig(p3=True), 2).order.env["MXNET_UPDATE_ON_KVSTORE"] == "0"
     assert "MXNET_UPDATE_ON_KVSTORE" not in plan(TrainConfig(), 2).order.env
 
@@ -183,7 +164,7 @@ def test_where_processes_run(keys: dict[str, Any], hosts: list[int], hostfile: l
     assert order.env["OMP_NUM_THREADS"] == threads
 
 
-def test_the_files_are_run_where_they_are_copied_to() -> None:
+def test_a_job_runs_where_its_files_are_copied() -> None:
     config = TrainConfig(sync_dst_dir="~/job/")
     order = plan(config, with_files(cpus(2)), script=OWN_SCRIPT).order
     assert (order.cwd, order.sync_dst_dir) == (PROJECT_DIR, "/home/ubuntu/job")
@@ -191,36 +172,21 @@ def test_the_files_are_run_where_they_are_copied_to() -> None:
     assert plan(config, with_files(cpus(2))).order.command[1] == SCRIPT
 
 
-def test_the_order_is_json_and_says_all() -> None:
-    config = TrainConfig(
-        max_duration="2h", queue=True, setup=("true",), open_files=4096, env_server={"A": "1"}, env_worker={"A": "2"}
-    )
+def test_the_order_as_json() -> None:
+    keys = {"open_files": 4096, "env_server": {"A": "1"}, "env_worker": {"A": "2"}}
+    config = TrainConfig(max_duration="2h", queue=True, setup=("true",), **keys)
     survey = Survey(owner="arn:aws:iam::1:user/me")
     data = DataConfig(results="s3://bucket/y")
     order = to_builtins(plan(config, 2, survey=survey, data=data).order)
-    wanted = {
-        "job": "j",
-        "name": "train_mnist",
-        "queue": True,
-        "launcher": "ssh",
-        "max_duration_s": 7200,
-        "stall_timeout": "auto",
-        "start_timeout_s": 60,
-        "silence_timeout_s": 15,
-        "job_setup": ("true",),
-        "open_files": 4096,
-        "env_server": {"A": "1"},
-        "env_worker": {"A": "2"},
-        "library": "mxnet==1.7.0.post2",
-        "code": "cd",
-        "project": None,
-        "owner": "arn:aws:iam::1:user/me",
-        "results_url": "s3://bucket/y",
-        "sync_dst_dir": None,
-    }
+    wanted = {**keys, "job": "j", "name": "train_mnist", "queue": True, "launcher": "ssh", "max_duration_s": 7200}
+    wanted |= {"stall_timeout": "auto", "start_timeout_s": 60, "silence_timeout_s": 15, "job_setup": ("true",)}
+    wanted |= {"library": "mxnet==1.7.0.post2", "code": "cd", "project": None, "owner": survey.owner}
+    wanted |= {"results_url": data.results, "sync_dst_dir": None, "secrets": {}}
     assert {key: order[key] for key in wanted} == wanted
-    assert order["env"]["CLUSTER_OUTPUT_URL"] == "s3://bucket/y/j/"
-    assert order["env"]["CLUSTER_JOB_NAME"] == "train_mnist"
+    env = {"CLUSTER_OUTPUT_URL": "s3://bucket/y/j/", "CLUSTER_JOB_NAME": "train_mnist"}
+    env["CLUSTER_RESULTS_URL"] = "s3://bucket/y"
+    assert {key: order["env"][key] for key in env} == env
+    assert "CLUSTER_DATA_URL" not in order["env"]
 
 
 URL = "s3://bucket/data/"
@@ -267,11 +233,11 @@ def test_what_nodes_try_to_read(
         ("auto", ("x" * 99,), "x" * 64),
     ],
 )
-def test_a_job_is_named_after_what_it_runs(name: str, command: tuple[str, ...], wanted: str) -> None:
+def test_the_name_of_a_job(name: str, command: tuple[str, ...], wanted: str) -> None:
     assert plan(TrainConfig(name=name), 2, command=command).order.name == wanted
 
 
-def test_what_was_chosen_is_shown_with_its_reason() -> None:
+def test_defaults_are_shown_with_their_reasons() -> None:
     env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
     reading = "read from files staged on the nodes (mxnet-cu112==1.9.1 cannot read s3://)"
     job = plan(
@@ -289,7 +255,7 @@ def test_what_was_chosen_is_shown_with_its_reason() -> None:
     ]
 
 
-def test_what_is_the_users_is_shown_as_theirs_without_values() -> None:
+def test_the_users_settings_are_shown_without_values() -> None:
     config = TrainConfig(
         kv_store="local",
         name="mine",
@@ -311,7 +277,7 @@ def test_what_is_the_users_is_shown_as_theirs_without_values() -> None:
     ]
 
 
-def test_a_value_that_was_not_typed_is_not_shown() -> None:
+def test_a_hidden_value_is_not_shown() -> None:
     config = TrainConfig(env={"OMP_NUM_THREADS": "hush", "DMLC_INTERFACE": "hush", "S3_ENDPOINT": "hush"})
     env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
     job = plan(config, 2, access=replace(NO_ACCESS, env=env), hidden={"env": tuple(config.env)})
@@ -327,7 +293,7 @@ def test_a_value_that_was_not_typed_is_not_shown() -> None:
     st.integers(1, 20),
     st.sampled_from(["ssh", "local"]),
 )
-def test_processes_are_expected_where_launch_py_starts_them(
+def test_processes_are_placed_as_launch_py_places_them(
     lines: list[int], workers: int, servers: int, launcher: Launcher
 ) -> None:
     """Its ssh.py: `for i in range(nworker + nserver)`, a server while `i < nserver`, on `hosts[i % len(hosts)]`."""
@@ -346,7 +312,7 @@ def test_processes_are_expected_where_launch_py_starts_them(
 
 
 @given(st.integers(0, 16), st.integers(0, 16))
-def test_gpus_are_shared_equally_or_not_at_all(count: int, workers: int) -> None:
+def test_gpus_are_divided_equally_or_not_at_all(count: int, workers: int) -> None:
     shares = share_gpus(count, workers)
     assert bool(shares) == (count > 0 and workers > 0 and count % workers == 0)
     if shares:

@@ -1,4 +1,4 @@
-"""train/job/program.py: what the text of the user's own program says."""
+"""train/job/program.py: the text of the user's own program."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_the_text_of_a_program(tmp_path: Path, script: str, command: tuple[str, 
     assert read_program(script, command=command, project_dir=tmp_path) == text
 
 
-def test_the_modules_beside_a_program_belong_to_it(tmp_path: Path) -> None:
+def test_a_programs_text_includes_its_own_modules(tmp_path: Path) -> None:
     files = {
         "own.py": "import os, common.fit as fit\nfrom helpers import (\n    a)\nfrom package import below\nimport own",
         "common/__init__.py": "",

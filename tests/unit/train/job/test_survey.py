@@ -1,4 +1,4 @@
-"""What a job's data is, as S3 lists it, and whose job it is."""
+"""A job's data as S3 lists it, and its owner."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -47,7 +47,7 @@ def clients() -> Iterator[Clients]:
         ("s3://another/x/", Data(objects=0, records=0, bucket_exists=False, region=None)),
     ],
 )
-def test_what_lies_below_a_url_is_counted(clients: Clients, url: str, wanted: Data) -> None:
+def test_objects_below_a_url_are_counted(clients: Clients, url: str, wanted: Data) -> None:
     assert find_data(clients, url) == replace(wanted, region=REGION if wanted.bucket_exists else None)
 
 
@@ -65,30 +65,30 @@ def test_what_lies_below_a_url_is_counted(clients: Clients, url: str, wanted: Da
         (["train-images-idx3-ubyte", "val/a.rec"], "", 0, ()),
     ],
 )
-def test_the_folder_that_is_trained_from(names: list[str], folder: str, sizes: int, others: tuple[str, ...]) -> None:
+def test_the_folder_of_training_data(names: list[str], folder: str, sizes: int, others: tuple[str, ...]) -> None:
     data = count([(name, 0 if "empty" in name else 8) for name in names], complete=True)
     assert (data.folder, data.sizes, data.others) == (folder, (8,) * sizes, others)
 
 
-def test_a_file_that_was_cut_short_is_known_by_its_size() -> None:
+def test_an_incomplete_file_is_recognised_by_its_size() -> None:
     assert count([("train/a.rec", 8), ("train/b.rec", 9), ("val/c.rec", 7)], complete=True).cut_short == "train/b.rec"
     assert count([("train/a.rec", 8), ("train/a.idx", 9)], complete=True).cut_short is None
 
 
-def test_a_file_that_is_no_recordio_file_is_named(clients: Clients) -> None:
+def test_a_file_that_is_not_recordio_is_named(clients: Clients) -> None:
     clients.s3.put_object(Bucket="bucket", Key="bad/train/a.rec", Body=b"<html>not found</html>")
     found = find_data(clients, "s3://bucket/bad/")
     assert found.not_records == "s3://bucket/bad/train/a.rec"
     clients.s3.delete_object(Bucket="bucket", Key="bad/train/a.rec")
 
 
-def test_the_region_is_the_buckets_wherever_it_is_asked(clients: Clients) -> None:
+def test_the_buckets_region_is_found_from_any_region(clients: Clients) -> None:
     found = find_data(make_clients("us-west-2"), "s3://bucket/x/")
     assert (found.region, found.at_aws) == (REGION, True)
 
 
 @pytest.mark.parametrize(("call", "what"), [("list_objects_v2", "listed"), ("get_object", "read")])
-def test_what_s3_refuses_is_known(clients: Clients, call: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_s3(clients: Clients, call: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> None:
         raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, call)
 
@@ -100,7 +100,7 @@ def test_what_s3_refuses_is_known(clients: Clients, call: str, what: str, monkey
     assert found.complete == (what == "read")
 
 
-def test_a_long_listing_is_read_in_pages_and_not_to_its_end(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_pages_of_a_long_listing_are_read(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = clients.s3.list_objects_v2
 
     def by_twos(**request: Any) -> Any:
@@ -121,9 +121,7 @@ def test_a_long_listing_is_read_in_pages_and_not_to_its_end(clients: Clients, mo
         OSError("Could not find a suitable TLS CA certificate bundle"),
     ],
 )
-def test_what_may_not_be_listed_is_not_known(
-    clients: Clients, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_aws_mean_unknown(clients: Clients, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: Any) -> None:
         raise error
 
@@ -134,7 +132,7 @@ def test_what_may_not_be_listed_is_not_known(
     assert Surveyor(clients, url="s3://bucket/x/").result() == Survey(region=REGION)
 
 
-def test_a_survey_has_both(clients: Clients) -> None:
+def test_a_survey_has_data_and_owner(clients: Clients) -> None:
     found = Surveyor(clients, url="s3://bucket/x/").result()
     assert found.owner.startswith("arn:aws:")
     assert found.data == replace(FOUND, region=REGION)

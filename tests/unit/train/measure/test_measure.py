@@ -1,4 +1,4 @@
-"""`cluster bench`: the real node program on this machine, what jobs printed read back, and the tables."""
+"""`cluster bench`: the real node program on this machine, the parsed output of jobs, and the tables."""
 
 import json
 import socket
@@ -47,7 +47,7 @@ from train.node.programs import program_words
 # -- the network -------------------------------------------------------------------------------------------------------
 
 
-def test_every_pair_of_a_few_nodes_is_measured() -> None:
+def test_all_pairs_of_a_few_nodes_are_measured() -> None:
     seen: list[Pair] = []
     nodes = [local_node(index) for index in range(3)]
     result = measure_network(nodes, seconds=0.1, streams=2, on_pair=seen.append)
@@ -59,7 +59,7 @@ def test_every_pair_of_a_few_nodes_is_measured() -> None:
     assert all(min(pair.round_trips_s) > 0 for pair in seen)
 
 
-def test_a_node_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_out_of_reach_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = network_module._listen
     monkeypatch.setattr(network_module, "_listen", lambda *words: {**real(*words), "node-1": 9})
     with pytest.raises(ClusterError, match=r"node-0 to node-1: .*refused") as caught:
@@ -74,7 +74,7 @@ def test_a_node_that_cannot_listen_is_named() -> None:
         measure_network([local_node(0), elsewhere], seconds=0.1, streams=1, on_pair=lambda _: None)
 
 
-def test_who_does_not_know_the_secret_is_hung_up_on() -> None:
+def test_a_connection_without_the_secret_is_closed() -> None:
     order = {"do": "receive", "address": "127.0.0.1", "secret": "00" * 16, "limit_s": 60}
     with subprocess.Popen(
         program_words("bench_network", python=sys.executable), stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -88,7 +88,7 @@ def test_who_does_not_know_the_secret_is_hung_up_on() -> None:
         program.kill()
 
 
-def test_a_few_nodes_all_pairs_more_a_ring_and_the_head_to_all() -> None:
+def test_all_pairs_or_a_ring_and_the_head_to_all() -> None:
     assert choose_pairs(["a"]) == ()
     assert choose_pairs(["a", "b"]) == (("a", "b"), ("b", "a"))
     many = [f"node-{number}" for number in range(9)]
@@ -106,7 +106,7 @@ def network(names: Sequence[str], *, pairs: Sequence[tuple[str, str]] | None = N
     return NetworkResult(nodes=tuple(names), pairs=tuple(made), seconds=2.0, streams=1)
 
 
-def test_the_matrix_of_the_network() -> None:
+def test_a_few_nodes_are_shown_as_a_matrix() -> None:
     assert render_network(network(["node-0", "node-1", "node-2"])).splitlines() == [
         "network, MB/s as it arrived: one connection for 2 s, one pair of nodes after another",
         "from \\ to  node-0  node-1  node-2",
@@ -121,7 +121,7 @@ def test_the_matrix_of_the_network() -> None:
     ]
 
 
-def test_the_network_of_many_nodes_is_a_list() -> None:
+def test_many_nodes_are_shown_as_a_list() -> None:
     shown = render_network(network(["a", "b", "c"], pairs=[("a", "b"), ("c", "a")]))
     assert "a     b    100             0.2" in shown.splitlines()
     assert network_document(network(["a", "b"]))["pairs"][0] == {
@@ -171,7 +171,7 @@ def measure(run: FakeRunner, **config: Any) -> KvResult:
     return measure_kvstore(run, nodes, config=TrainConfig(**config), kv_store="dist_sync", batches=3)
 
 
-def test_the_kv_stores_bandwidth_is_what_each_worker_pushes_and_pulls() -> None:
+def test_the_bandwidth_of_the_kv_store() -> None:
     run = FakeRunner(MEASURED.format(1.0, 2.0, 4.0), MEASURED.format(0.5, 0.5, 0.7))
     result = measure(run, workers=5, args=["--lr", "1"], env={"A": "b"}, hosts=["node-1"])
     assert [worker.host for worker in result.workers] == ["node-0", "node-1"]
@@ -203,7 +203,7 @@ def test_the_kv_stores_bandwidth_is_what_each_worker_pushes_and_pulls() -> None:
     assert kvstore_document(result)["workers"][1]["batches_s"] == [0.5, 0.5, 0.7]
 
 
-def test_sums_that_must_come_out_different_are_not_compared() -> None:
+def test_sums_that_must_differ_are_not_compared() -> None:
     run = FakeRunner(MEASURED.format(1, 1, 1))
     for nodes, gc_type, kv_store in (
         ([node(0, gpus=1)], "2bit", "dist_sync"),
@@ -235,7 +235,7 @@ def test_measure_py_without_a_result_is_an_error() -> None:
     ("most", "counts"),
     [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (4, (1, 2, 4)), (6, (1, 2, 4, 6)), (16, (1, 2, 4, 8, 16))],
 )
-def test_how_many_workers_are_tried(most: int, counts: tuple[int, ...]) -> None:
+def test_the_numbers_of_workers(most: int, counts: tuple[int, ...]) -> None:
     assert choose_counts(most) == counts
 
 
@@ -256,7 +256,7 @@ def run_scaling(count: int, *outputs: str, nodes: Sequence[ReadyNode]) -> tuple[
     return found, run.jobs[0]
 
 
-def test_a_workers_speed_is_the_median_of_its_reports_but_for_the_first() -> None:
+def test_a_workers_speed_is_the_median_without_the_first_report() -> None:
     nodes = [node(0), node(1), node(2)]
     found, job = run_scaling(2, speeds(1, 100, 120, 500), speeds(2, 90), nodes=nodes)
     assert found.worker_speeds == (120, 90)
@@ -281,7 +281,7 @@ def test_one_worker_alone_needs_no_servers() -> None:
     assert job.order.env["OMP_NUM_THREADS"] == "4"  # as with two, of 8 cores
 
 
-def test_with_gpus_the_work_is_larger_and_stays_on_them() -> None:
+def test_with_gpus_the_workload_is_larger() -> None:
     found, job = run_scaling(1, speeds(1, 2), nodes=[node(0, gpus=4), node(1, gpus=4)])
     assert found.kv_store == "device"
     assert job.order.command[1] == f"{CODE_DIR}/train/scripts/train_imagenet.py"
@@ -290,7 +290,7 @@ def test_with_gpus_the_work_is_larger_and_stays_on_them() -> None:
     assert "--gpus 0,1,2,3" in words
 
 
-def test_a_worker_that_reports_nothing_is_named() -> None:
+def test_a_worker_without_reports_is_named() -> None:
     with pytest.raises(ClusterError, match="worker 0 node-0 reported no speed"):
         run_scaling(1, "nothing", nodes=[node(0)])
 
@@ -314,7 +314,7 @@ def test_the_table_of_scaling() -> None:
     assert [run["efficiency"] for run in scaling_document(scaling)["runs"]] == [1.0, 0.75, 0.4]
 
 
-def test_the_program_around_measure_py_runs_it_unchanged(tmp_path: Path) -> None:
+def test_bench_kvstore_runs_measure_py_unchanged(tmp_path: Path) -> None:
     """With a stand-in for MXNet that has a measure.py and no GPU: this environment has no MXNet."""
     package = tmp_path / "mxnet"
     (package / "tools" / "bandwidth").mkdir(parents=True)
@@ -338,7 +338,7 @@ def test_the_program_around_measure_py_runs_it_unchanged(tmp_path: Path) -> None
     assert "was not installed from a wheel" in done.stderr
 
 
-def test_bandwidth_is_of_the_median_batch() -> None:
+def test_the_bandwidth_is_that_of_the_median_batch() -> None:
     worker = WorkerBandwidth(rank=None, host="a", batches_s=(1.0, 4.0, 2.0), worst_error=0.0)
     result = KvResult(job="j", kv_store="dist_sync", arrays=1, size_mb=10.0, checked=True, workers=(worker,))
     assert result.mb_per_s(worker) == 10.0

@@ -19,7 +19,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_folders_of_output_are_kept_for_the_newest_jobs_alone(home: Path) -> None:
+def test_only_the_newest_jobs_keep_their_output(home: Path) -> None:
     jobs = home / ".cluster" / "jobs"
     for number in range(job_folder.KEPT + 3):
         (jobs / f"old-{number}" / "output").mkdir(parents=True)
@@ -49,20 +49,16 @@ def test_no_secret_is_in_a_record(home: Path) -> None:
     assert record.output_url == "s3://b/r/j/"
 
 
-def test_a_value_that_was_not_typed_is_in_no_record(home: Path) -> None:
-    """`--env NAME` is how secrets are given: what they are called does not matter."""
+def test_a_hidden_value_is_in_no_record() -> None:
+    """`--env NAME` passes secrets, whatever their names."""
     order = make_order(
         env={"LABEL": "x1", "TYPED": "seen"},
         env_server={"LABEL": "x2"},
         env_worker={"LABEL": "also seen"},
         hidden={"env": ("LABEL",), "env_server": ("LABEL",)},
     )
-    assert job_folder.new_record(order, 1.0).env == {
-        "LABEL": "***",
-        "TYPED": "seen",
-        "LABEL (servers)": "***",
-        "LABEL (workers)": "also seen",
-    }
+    shown = {"LABEL": "***", "TYPED": "seen", "LABEL (servers)": "***", "LABEL (workers)": "also seen"}
+    assert job_folder.new_record(order, 1.0).env == shown
 
 
 SECRET_NAMES = """
@@ -71,13 +67,6 @@ APIKEY myApiKey API_KEY API_KEYS API_KEY_PROD KEY PGP_PRIVATE_KEY_PEM PRIVATEKEY
 AUTH BASIC_AUTH AUTH_HEADER OAUTH2_CLIENT REDISCLI_AUTH HTTP_AUTHORIZATION BEARER BEARER_2 GITHUB_TOKEN TOKENS
 client_secret GOOGLE_APPLICATION_CREDENTIALS DB_CREDS SESSION_JWT GH_PAT SESSION_COOKIE SLACK_WEBHOOK_URL
 """
-
-
-@pytest.mark.parametrize("name", SECRET_NAMES.split())
-def test_a_name_that_is_a_secrets(name: str) -> None:
-    assert job_folder.mask(name, "hush") == "***"
-
-
 PLAIN_NAMES = """
 KEYBOARD AUTHOR GIT_AUTHOR_NAME AUTHORITY MONKEY MONKEY_2 KEY_COLOUR HOTKEY TURKEY_PATH COMPASS COMPASS_DIR PASSES
 N_PASSES BYPASS PASSENGERS PWD OLDPWD PATH PATTERN OMP_NUM_THREADS TOKENIZERS_PARALLELISM BEARERS CREDO NPW
@@ -85,9 +74,12 @@ CLUSTER_OUTPUT_URL S3_REGION DMLC_PS_ROOT_PORT PAM_USER
 """
 
 
-@pytest.mark.parametrize("name", PLAIN_NAMES.split())
-def test_a_name_that_is_no_secrets(name: str) -> None:
-    assert job_folder.mask(name, "red") == "red"
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [*((name, "***") for name in SECRET_NAMES.split()), *((name, "x") for name in PLAIN_NAMES.split())],
+)
+def test_the_values_of_secret_names_are_masked(name: str, shown: str) -> None:
+    assert job_folder.mask(name, "x") == shown
 
 
 @pytest.mark.parametrize(
@@ -108,7 +100,7 @@ def test_a_name_that_is_no_secrets(name: str) -> None:
         ("HTTPS://oauth2:hush@h/", "HTTPS://oauth2:***@h/"),
     ],
 )
-def test_the_password_of_a_url_is_not_told(value: str, told: str) -> None:
+def test_the_password_in_a_url_is_masked(value: str, told: str) -> None:
     assert job_folder.mask("DATABASE", value) == told
 
 
@@ -119,11 +111,11 @@ postgres://u@h/db postgres://u:@h/db http://[::1]:80/ /a/b:c@d me@x.org kafka://
 
 
 @pytest.mark.parametrize("value", WITHOUT_PASSWORD.split())
-def test_what_has_no_password_is_told(value: str) -> None:
+def test_a_value_without_a_password_is_shown(value: str) -> None:
     assert job_folder.mask("PLACE", value) == value
 
 
-def test_a_log_is_whole_lines_whatever_happens_to_the_disk(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_has_whole_lines_even_on_a_full_disk(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / ".cluster" / "jobs" / "j").mkdir(parents=True)
     writer = job_log.Log("j")
     writer.reserve()

@@ -10,7 +10,7 @@ from train.node import wire
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(1, 50), max_size=30))
-def test_lines_are_cut_the_same_however_the_bytes_arrive(data: bytes, sizes: list[int]) -> None:
+def test_lines_do_not_depend_on_how_the_bytes_arrive(data: bytes, sizes: list[int]) -> None:
     buffer = wire.LineBuffer()
     lines: list[bytes] = []
     rest = data
@@ -46,7 +46,7 @@ def test_output_is_shown_as_a_terminal_would_leave_it(line: bytes, shown: str) -
         ([5.0, 5.1, 5.2, 6.0], [0.0, 0.02, 0.04, 0.0]),
     ],
 )
-def test_output_gathers_where_it_streams(
+def test_streaming_output_is_collected(
     came_at: list[float], rests_s: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -61,7 +61,7 @@ def test_output_gathers_where_it_streams(
     assert not pace.rest_s
 
 
-def test_nothing_waits_for_a_reader_that_takes_nothing() -> None:
+def test_a_reader_that_accepts_nothing_does_not_block() -> None:
     ours, theirs = socket.socketpair()
     outbox = wire.Outbox(ours.fileno())
     outbox.pass_on(b"x" * (1 << 23))

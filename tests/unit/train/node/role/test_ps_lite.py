@@ -1,4 +1,4 @@
-"""Ranks and ports, as ps-lite prints them in every version of MXNet."""
+"""Ranks and ports in the output of ps-lite in every version of MXNet."""
 
 import re
 
@@ -17,12 +17,12 @@ RUNNING = 'until grep -qF \'"state": "running"\' ~/.cluster/jobs/$CLUSTER_JOB_ID
 PROGRAM = 'printf "%s\\n" "$LINES"'
 
 
-def test_every_cpu_wheel_that_the_oracle_knows_has_its_lines_here() -> None:
+def test_every_cpu_wheel_of_the_oracle_has_its_lines_here() -> None:
     assert {wheel.requirement for wheel in WHEELS if wheel.cuda is None} == set(LINES)
 
 
 @pytest.mark.parametrize("wheel", LINES)
-def test_ranks_ports_and_nothing_else_are_read(wheel: str) -> None:
+def test_only_ranks_and_ports_are_parsed(wheel: str) -> None:
     server, worker = ([ps_lite.read(line.encode()) for line in lines] for lines in LINES[wheel])
     ports = [re.findall(r"port=(\d+)", lines[0]) for lines in LINES[wheel]]
     assert server == [Message(bound=("127.0.0.1", int(ports[0][0]))), Message(rank=0), None, None]
@@ -43,20 +43,20 @@ def test_ranks_ports_and_nothing_else_are_read(wheel: str) -> None:
         ("Epoch[0] Batch [20] Speed: 100 samples/sec", False, None),
     ],
 )
-def test_a_line_is_known_by_the_file_that_prints_it_wherever_that_was_compiled(
+def test_a_line_is_recognised_by_the_source_file_on_any_path(
     line: str, said: Message | None, *, is_report: bool
 ) -> None:
     assert ps_lite.read(line.encode()) == said
     assert ps_lite.is_report(line.encode()) == is_report
 
 
-def test_a_failure_is_what_the_message_says_and_not_the_path() -> None:
+def test_a_failure_is_in_the_message_not_in_the_path() -> None:
     assert ps_lite.is_failure(b"[10:00:00] src/van.cc:1: Check failed: it is")
     assert not ps_lite.is_failure(b"[10:00:00] /unable/src/van.cc:33: W[9] is stopped")
 
 
 @pytest.mark.parametrize("wheel", ["mxnet==1.7.0.post2", "mxnet==1.9.1"])
-def test_a_job_of_each_generation_has_its_ranks(job_host: JobHost, wheel: str) -> None:
+def test_jobs_of_both_generations_have_ranks(job_host: JobHost, wheel: str) -> None:
     server, worker = LINES[wheel]
     order = job_host.order(workers=1, servers=1, env_server={"LINES": "\n".join(server)})
     order["env_worker"] = {"LINES": "\n".join((*worker, "Epoch[0] Time cost=1"))}

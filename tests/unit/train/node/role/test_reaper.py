@@ -1,4 +1,4 @@
-"""What is left on a host when a role's program is killed, or the reaper above it: nothing, whatever it is by then."""
+"""No process is left on a host when a role's program, or the reaper above it, is killed."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,16 +19,17 @@ from bootstrap.node import process_tree
 from train.job.plan import new_job_id
 from train.node import wire
 from train.node.programs import CODE_DIR, program_words
+from waits import until
 
-# A child of the worker's that has nothing of the job's any more: not its parent, session nor environment.
+# A child of the worker without the job's parent, session and environment.
 GOES, STAYS = "USR2", "TERM"  # the signals that it ignores
-ENDS = (signal.SIGTERM, signal.SIGKILL)  # the first of them goes to who is spared only for a second of its two
+ENDS = (signal.SIGTERM, signal.SIGKILL)  # by which of them depends on how long it was spared
 STRANGER = "(env -i setsid sh -c 'trap \"\" {ignored}; echo $$ > {file}; exec sleep 600' &)"
 
 
 @dataclass(kw_only=True)
 class Role:
-    """role.py at work. program: the pid of what runs below the reaper."""
+    """A running role.py. program: the pid of the reaper's child."""
 
     process: "subprocess.Popen[str]"
     job: str
@@ -40,35 +42,36 @@ class Role:
     def reaper(self) -> int:
         return self.process.pid
 
+    @contextmanager
+    def other(self, *command: str) -> Iterator[Any]:
+        """Another process of the job, which the role has not started."""
+        env = {**os.environ, process_tree.JOB_VARIABLE: self.job}
+        process = process_tree.start(command or ("sleep", "600"), env, "/")
+        with process.stdout:
+            yield process
+
     def pids(self) -> list[int]:
         """All but the reaper's."""
         return [self.program, self.worker, *self.strangers]
 
     def end(self) -> int:
-        """Wait until it has ended, and whatever it ran; what the reaper ended with, a signal as in subprocess."""
+        """Wait until it and its processes have ended; the reaper's exit code, or signal as in subprocess."""
         code = self.process.wait(timeout=20)
         for pid in self.pids():
             gone(pid)
         return code
 
     def rest(self) -> list[str]:
-        """What it said until the end of its stdout, without the signs of life."""
+        """Its output to the end, without keep-alives."""
         return [line for line in self.process.stdout if "alive" not in line]
 
 
 def gone(pid: int) -> None:
-    deadline = time.monotonic() + 10
-    while process_tree.start_time(pid) is not None:
-        assert time.monotonic() < deadline, pid
-        time.sleep(0.02)
+    until(lambda: process_tree.start_time(pid) is None, pid)
 
 
 def read_pid(path: Path) -> int:
-    deadline = time.monotonic() + 10
-    while not path.exists() or not path.read_text().strip():
-        assert time.monotonic() < deadline, path
-        time.sleep(0.02)
-    return int(path.read_text())
+    return int(until(lambda: path.exists() and path.read_text().strip(), path))
 
 
 def child_of(pid: int) -> int:
@@ -113,55 +116,47 @@ def running(tmp_path: Path, *strangers: str, in_job: bool = False) -> Iterator[R
 
 
 @pytest.mark.parametrize(("number", "strangers"), [(signal.SIGKILL, (GOES, STAYS)), (signal.SIGUSR1, (GOES,))])
-def test_the_reaper_of_a_program_that_was_killed_ends_all_of_it_and_ends_alike(
+def test_the_reaper_of_a_killed_program_ends_all_of_it_and_ends_alike(
     tmp_path: Path, number: signal.Signals, strangers: tuple[str, ...]
 ) -> None:
     with running(tmp_path, *strangers) as role:
         os.kill(role.program, number)
-        said = role.rest()
+        assert role.rest() == []
         assert all(process_tree.start_time(pid) is None for pid in role.strangers)  # the end of stdout comes last
-        assert said == []
         assert role.end() == -number
 
 
-def test_a_program_whose_reaper_was_killed_ends_the_job_and_tells_nobody_that_it_did(tmp_path: Path) -> None:
-    with running(tmp_path, GOES) as role:
-        other = process_tree.start(["sleep", "600"], {**os.environ, process_tree.JOB_VARIABLE: role.job}, "/")
+def test_a_program_whose_reaper_was_killed_silently_ends_the_job(tmp_path: Path) -> None:
+    with running(tmp_path, GOES) as role, role.other() as other:
         os.kill(role.reaper, signal.SIGKILL)
         assert role.rest() == []
         assert role.end() == -signal.SIGKILL
         assert -other.wait(timeout=20) in ENDS
-        other.stdout.close()
 
 
-def test_what_is_lost_first_is_not_hidden_by_what_a_role_ends_that_was_lost_itself(tmp_path: Path) -> None:
-    """Its own ends at once, and what others run of the job only when nobody else has seen to that."""
-    with running(tmp_path, GOES) as role:
-        other = process_tree.start(["sleep", "600"], {**os.environ, process_tree.JOB_VARIABLE: role.job}, "/")
+def test_a_lost_role_ends_its_own_processes_first(tmp_path: Path) -> None:
+    """Other processes of the job later, if nobody else ends them: the supervisor should hear of the first loss."""
+    with running(tmp_path, GOES) as role, role.other() as other:
         before = time.monotonic()
         role.ours.close()
         gone(role.worker)
         assert -other.wait(timeout=20) in ENDS
         assert time.monotonic() > before + 1.0
-        other.stdout.close()
         role.end()
 
 
-def test_a_role_that_was_lost_waits_for_others_no_longer_than_they_are_there(tmp_path: Path) -> None:
-    """And on a slow machine to the moment when it ends them itself, which is no other end."""
-    with running(tmp_path) as role:
-        command = ["/bin/sh", "-c", "trap '' TERM; echo; exec sleep 600"]
-        other = process_tree.start(command, {**os.environ, process_tree.JOB_VARIABLE: role.job}, "/")
+def test_a_lost_role_does_not_wait_for_processes_that_have_ended(tmp_path: Path) -> None:
+    """On a slow machine it may itself end the other one, with the same signal."""
+    with running(tmp_path) as role, role.other("/bin/sh", "-c", "trap '' TERM; echo; exec sleep 600") as other:
         assert other.stdout.readline() == b"\n"
         role.ours.close()
         gone(role.worker)
         other.kill()
         assert other.wait(timeout=10) == -signal.SIGKILL
-        other.stdout.close()
         role.end()
 
 
-def test_a_program_without_reaper_is_not_kept_from_ending_all_by_others_who_do(tmp_path: Path) -> None:
+def test_a_program_without_reaper_and_another_end_the_job_together(tmp_path: Path) -> None:
     with running(tmp_path, STAYS, in_job=True) as role:
         os.kill(role.reaper, signal.SIGKILL)
         assert role.rest() == []
@@ -171,14 +166,14 @@ def test_a_program_without_reaper_is_not_kept_from_ending_all_by_others_who_do(t
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_to_the_reaper_ends_the_program_and_all_of_it(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_to_the_reaper_ends_the_program(tmp_path: Path, number: signal.Signals) -> None:
     with running(tmp_path, GOES) as role:
         os.kill(role.reaper, number)
         assert role.end() == -number
 
 
-def test_a_reaper_in_the_jobs_own_environment_is_not_ended_with_the_job(tmp_path: Path) -> None:
-    """As under launch.py; that program's own end is told."""
+def test_a_reaper_with_the_job_in_its_environment_outlives_the_job(tmp_path: Path) -> None:
+    """As under launch.py; the program's own end is reported."""
     with running(tmp_path, GOES, in_job=True) as role:
         role.ours.close()
         (last,) = role.rest()
@@ -186,30 +181,27 @@ def test_a_reaper_in_the_jobs_own_environment_is_not_ended_with_the_job(tmp_path
         assert role.end() == 143
 
 
-def test_what_else_ends_a_job_here_ends_all_of_it_too(tmp_path: Path) -> None:
-    """`role.py end`, or the supervisor, where the reaper and its program have the job in their environment."""
+def test_others_who_end_a_job_end_all_of_it(tmp_path: Path) -> None:
+    """`role end`, or the supervisor, where the reaper and its program have the job in their environment."""
     with running(tmp_path, STAYS, in_job=True) as role:
-        _, left = process_tree.end(role.job)
-        assert left == []
+        assert process_tree.end(role.job)[1] == []
         role.end()
 
 
-def test_of_a_reaper_and_a_program_that_are_killed_at_once_the_job_can_be_found(tmp_path: Path) -> None:
-    with running(tmp_path, GOES) as role:
+def test_after_both_are_killed_at_once_the_job_is_still_found(tmp_path: Path) -> None:
+    with running(tmp_path, GOES) as role, role.other() as other:
         for pid in (role.reaper, role.program):
             os.kill(pid, signal.SIGKILL)
         gone(role.worker)
-        other = process_tree.start(["sleep", "600"], {**os.environ, process_tree.JOB_VARIABLE: role.job}, "/")
         command = program_words("role", "end", role.job, python=sys.executable)
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
         assert other.wait(timeout=10) == -signal.SIGTERM
-        other.stdout.close()
-        for pid in role.strangers:  # nobody finds them any more: this is why there is a reaper
+        for pid in role.strangers:  # nobody finds these any more, hence the reaper
             os.kill(pid, signal.SIGKILL)
             gone(pid)
 
 
-def test_where_no_process_can_be_started_any_more_that_is_said() -> None:
+def test_a_process_limit_is_an_error() -> None:
     program = f"""
 import os, resource, sys
 sys.path[:0] = {[CODE_DIR, *sys.path]!r}

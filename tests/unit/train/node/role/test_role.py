@@ -1,4 +1,4 @@
-"""role.py by itself: its ways with processes, output, ports and environments."""
+"""role.py: processes, output, ports and environments."""
 
 import json
 import os
@@ -28,22 +28,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_role(
-    order: dict[str, Any],
-    *,
-    hang_up: bool = False,
-    hang_up_after: str | None = None,
-    down: bytes = b"",
-    python: str = sys.executable,
-    env: Any = None,
+    order: dict[str, Any], *, hang_up: bool = False, hang_up_after: str | None = None, down: bytes = b""
 ) -> tuple[int, list[dict[str, Any]]]:
-    """role.py as ssh runs it: the order on stdin, framed messages on stdout. down: what is said once it has started.
+    """role.py as ssh runs it: the order on stdin, messages on stdout. down: sent once it has started.
 
-    hang_up: then, at once; hang_up_after: when there has come a message with this key.
+    hang_up: close the connection then; hang_up_after: after a message with this key.
     """
     ours, theirs = socket.socketpair()
-    with subprocess.Popen(
-        program_words("role", python=python), stdin=theirs, stdout=subprocess.PIPE, text=True, env=env
-    ) as role:
+    words = program_words("role", python=sys.executable)
+    with subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, text=True) as role:
         theirs.close()
         ours.sendall(wire.encode(order))
         messages = [json.loads(role.stdout.readline())]
@@ -67,41 +60,37 @@ def order(*words: str, **more: Any) -> dict[str, Any]:
 
 
 def exited(code: int, number: int | None = None, *, at: int = 0, ended: bool = False) -> dict[str, Any]:
-    """What its program tells last: what is as usual is left out."""
+    """A role's last message, without defaults."""
     more = {"signal": number, "ended": ended, "at": at}
     return {"exit": code, **{key: value for key, value in more.items() if value}}
 
 
-def test_a_role_reports_start_lines_and_exit() -> None:
-    code, messages = run_role(order("/bin/sh", "-c", 'echo "$X"; echo more >&2; exit 5'))
-    assert code == 5
-    assert "started" in messages[0]
-    assert messages[1:] == [{"line": "it's"}, {"line": "more"}, exited(5)]
+@pytest.mark.parametrize(
+    ("commands", "messages"),
+    [
+        (['echo "$X"; echo more >&2; exit 5'], [{"line": "it's"}, {"line": "more"}, exited(5)]),
+        (["kill -9 $$"], [exited(137, 9)]),
+        (["true", "false", "echo never"], [exited(1, at=1)]),
+        (["exec >&- 2>&-; exit 3"], [exited(3)]),  # it closes its output first
+    ],
+)
+def test_a_role_reports_start_lines_and_exit(commands: list[str], messages: list[dict[str, Any]]) -> None:
+    code, (first, *rest) = run_role(order(commands=[["/bin/sh", "-c", command] for command in commands]))
+    assert code == messages[-1]["exit"]
+    assert "started" in first
+    assert [message for message in rest if "started" not in message] == messages
 
 
-def test_a_role_tells_a_signal_from_an_exit_code() -> None:
-    code, messages = run_role(order("/bin/sh", "-c", "kill -9 $$"))
-    assert (code, messages[-1]) == (137, exited(137, 9))
-
-
-def test_a_role_runs_several_commands_until_one_fails() -> None:
-    _, messages = run_role(order("true", commands=[["true"], ["false"], ["echo", "never"]]))
-    assert messages[-1] == exited(1, at=1)
-    assert not [message for message in messages if "line" in message]
-
-
-@pytest.mark.parametrize("ends", ["hang up", "told"])
-def test_a_role_ends_all_that_descends_from_its_process(ends: str) -> None:
-    program = "setsid env -i sleep 600 & (trap '' TERM; sleep 600) & sleep 600"
-    wanted = order("/bin/sh", "-c", program)
-    told = wire.encode({"end": True}) if ends == "told" else b""
-    code, messages = run_role(wanted, hang_up=ends != "told", down=told)
+@pytest.mark.parametrize("ends", ["hang up", "end"])
+def test_a_role_ends_all_descendants_of_its_process(ends: str) -> None:
+    wanted = order("/bin/sh", "-c", "setsid env -i sleep 600 & (trap '' TERM; sleep 600) & sleep 600")
+    code, messages = run_role(wanted, hang_up=ends != "end", down=wire.encode({"end": True}) if ends == "end" else b"")
     assert code == 143
     assert messages[-1] == exited(143, 15, ended=True)
     assert process_tree.find(wanted["job"]) == []
 
 
-def test_a_role_that_is_left_alone_ends_everything_of_its_job_here() -> None:
+def test_a_role_without_its_other_side_ends_the_job_on_this_host() -> None:
     wanted = order("sleep", "600")
     other = process_tree.start(["sleep", "600"], {**os.environ, process_tree.JOB_VARIABLE: wanted["job"]}, "/")
     run_role(wanted, hang_up=True)
@@ -110,29 +99,27 @@ def test_a_role_that_is_left_alone_ends_everything_of_its_job_here() -> None:
     other.stdout.close()
 
 
-def test_silence_after_signs_of_life_is_the_end_of_the_line() -> None:
+def test_silence_after_keep_alives_ends_the_job() -> None:
     alive = wire.encode({"alive": True})
     _, messages = run_role(order("sleep", "600", silence_timeout_s=0.3), down=alive)
     assert messages[-1]["ended"]
 
 
-def test_a_role_follows_a_process_that_has_closed_its_output() -> None:
-    code, messages = run_role(order("/bin/sh", "-c", "exec >&- 2>&-; exit 3"))
-    assert (code, messages[-1]) == (3, exited(3))
+def test_a_process_without_output_is_ended_when_the_other_side_hangs_up() -> None:
     wanted = order("/bin/sh", "-c", "exec >&- 2>&-; sleep 600")
-    code, messages = run_role(wanted, hang_up=True)
+    _, messages = run_role(wanted, hang_up=True)
     assert messages[-1]["ended"]
     assert process_tree.find(wanted["job"]) == []
 
 
-def test_a_role_ends_a_daemon_that_goes_on_printing() -> None:
+def test_a_role_ends_a_daemon_that_still_prints() -> None:
     wanted = order("/bin/sh", "-c", "setsid sh -c 'while :; do echo more; sleep 0.01; done' & sleep 0.1; exit 0")
     code, messages = run_role(wanted)
     assert (code, messages[-1]) == (0, exited(0))
     assert process_tree.find(wanted["job"]) == []
 
 
-def test_a_slow_reader_gets_all_of_the_output() -> None:
+def test_a_slow_reader_gets_all_output() -> None:
     wanted = order("/bin/sh", "-c", "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done; seq 3000 40000")
     ours, theirs = socket.socketpair()
     command = program_words("role", python=sys.executable)
@@ -145,21 +132,21 @@ def test_a_slow_reader_gets_all_of_the_output() -> None:
     theirs.close()
 
 
-def test_a_role_says_what_cannot_be_started() -> None:
+def test_a_command_that_cannot_start_is_an_error() -> None:
     code, messages = run_role(order("/bin/echo", "a\0b"))
     assert code == 127
     assert "null byte" in messages[0]["line"]
     assert messages[-1]["why"] == messages[0]["line"]
 
 
-def test_a_role_says_which_port_blocks_it() -> None:
+def test_a_blocked_port_is_an_error() -> None:
     launched = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "unknown.invalid", "DMLC_PS_ROOT_PORT": "9091"}
     code, messages = run_role(order("true", launched=launched))
     assert code == 1
     assert "the scheduler's port 9091 on unknown.invalid cannot be reached from here" in messages[0]["line"]
 
 
-def test_a_role_tries_the_ports_that_it_is_asked_to() -> None:
+def test_a_role_tries_ports_on_request() -> None:
     with socket.create_server(("127.0.0.1", 0)) as there:
         places = [["127.0.0.1", there.getsockname()[1]], ["unknown.invalid", 1]]
         asked = wire.encode({"reach": places})
@@ -167,7 +154,7 @@ def test_a_role_tries_the_ports_that_it_is_asked_to() -> None:
     assert {"blocked": ["unknown.invalid:1"]} in messages
 
 
-def test_a_role_does_not_pass_on_the_environment_it_was_started_in() -> None:
+def test_a_role_does_not_pass_on_its_own_environment() -> None:
     code, messages = run_role(order("/bin/sh", "-c", "env"))
     names = {message["line"].partition("=")[0] for message in messages if "line" in message}
     ours = {"CLUSTER_JOB_ID", "CLUSTER_HOST", "CLUSTER_OUTPUT_DIR"}
@@ -176,7 +163,7 @@ def test_a_role_does_not_pass_on_the_environment_it_was_started_in() -> None:
     assert names >= ours
 
 
-def test_the_limit_of_open_files() -> None:
+def test_the_open_file_limit() -> None:
     _, messages = run_role(order("/bin/sh", "-c", "ulimit -Sn; ulimit -Hn"))
     soft, hard = (message["line"] for message in messages if "line" in message)
     assert soft == hard or int(soft) == environment.MOST_OPEN_FILES
@@ -195,7 +182,7 @@ def made_environment(**more: Any) -> dict[str, str]:
     return made
 
 
-def test_ps_lite_is_told_of_the_interface_unless_the_user_has_another() -> None:
+def test_the_variables_for_ps_lite_unless_the_user_sets_them() -> None:
     env = made_environment()
     assert (env["DMLC_NODE_HOST"], env["DMLC_INTERFACE"], env["PS_VERBOSE"]) == ("127.0.0.1", "lo", "1")
     env = made_environment(env={"DMLC_INTERFACE": "eth7", "PS_VERBOSE": "0"})

@@ -19,12 +19,12 @@ def search(prefix: list[str]) -> Any:
 @pytest.mark.parametrize(
     "words", ["kill -9 $$", "echo closed by remote host >&2; exit 255", "echo '[[1, '; kill -9 $$"]
 )
-def test_a_search_that_is_cut_off_is_done_again(tmp_path: Path, words: str) -> None:
+def test_an_interrupted_search_is_repeated(tmp_path: Path, words: str) -> None:
     cut = f'test -e {tmp_path}/once && exec /bin/sh -c "$1"; touch {tmp_path}/once; {words}'
     assert search(["/bin/sh", "-c", cut, "sh"]).read(time.monotonic() + 20) == []
 
 
-def test_a_host_that_does_not_answer_is_told_as_such() -> None:
+def test_a_host_that_does_not_answer() -> None:
     refused = ["/bin/sh", "-c", "echo no route >&2; exit 255", "sh"]
     assert search(refused).read(time.monotonic() + 20) == [(0, "could not be searched: no route")]
     silent = ["/bin/sh", "-c", "exec sleep 60", "sh"]
@@ -32,6 +32,6 @@ def test_a_host_that_does_not_answer_is_told_as_such() -> None:
 
 
 @pytest.mark.parametrize("said", ["[", "[1]", "[[1]]", '[["1", "x"]]', "[[1, 2]]", "[[NaN, 1]]", "[" * 50_000])
-def test_a_host_that_answers_with_something_else_is_told_as_one_that_could_not_be_searched(said: str) -> None:
+def test_a_host_with_an_invalid_answer_could_not_be_searched(said: str) -> None:
     answers = ["/bin/sh", "-c", f"printf '%s\\n' '{said}'", "sh"]
     assert search(answers).read(time.monotonic() + 20) == [(0, "could not be searched: no answer")]

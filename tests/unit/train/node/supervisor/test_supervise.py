@@ -389,7 +389,8 @@ def test_a_program_that_dies_silently_ends_the_job(
     assert line in path.read_text()
     path.write_text(path.read_text().replace(line, dead))
     result, _ = job_host.run(job_host.order(env=HERE, launcher=launcher))
-    assert result["error"] == f"the job cannot start: launch.py failed to start {missing}"
+    error = result["error"].replace("scheduler on node-0, ", "")  # on a slow machine that has yet to start, too
+    assert error == f"the job cannot start: launch.py failed to start {missing}"
 
 
 def test_a_set_up_program_that_dies_at_once_ends_the_job(job_host: JobHost) -> None:
