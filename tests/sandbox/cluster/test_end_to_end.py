@@ -218,7 +218,7 @@ def test_dry_run_shows_the_plan_and_does_nothing(project: Project) -> None:
     for words in ("launch 2 nodes", "c5.xlarge", "ssh from", "encrypted", "cluster-demo"):
         assert words in shown
     project.env = {"XDG_CACHE_HOME": os.devnull}  # before anything is launched that could not be set up
-    assert "/dev/null/cluster: what nodes are sent is kept and packed there" in project.run("up", code=1).stderr
+    assert "/dev/null/cluster: cannot write to the cache of files for the nodes" in project.run("up", code=1).stderr
     assert json.loads(project.run("status", "--json").stdout)["nodes"] == []
     assert not running_instances(project)
 

@@ -116,12 +116,13 @@ def test_lists_the_clusters_of_the_region(two_nodes: Project) -> None:
     before = (two_nodes.directory / "cluster.toml").read_text()
     set_provision(two_nodes, 'name = "another"', replaces="name = .*")
     try:
-        heading, line = two_nodes.run("list").stdout.splitlines()
+        heading, line, prices = two_nodes.run("list").stdout.splitlines()
         assert status_of(two_nodes)["state"] == "none"
         assert "no such cluster" in two_nodes.run("allow", code=1).stderr
         assert "no nodes to start" in two_nodes.run("start", code=1).stderr
     finally:
         two_nodes.write(before)
+    assert prices == "prices are simulated"
     assert heading.split() == ["NAME", "NODES", "TYPE", "AGE", "PRICE/h", "OWNER", "KEY"]
     assert re.fullmatch(r"demo +2 running +c5\.xlarge +\S+ +\$\S+ +\S+ +here", line)
 
