@@ -61,7 +61,7 @@ class Project:
         finally:
             self.write(kept)
 
-    def run(self, *words: str, code: int | None = 0, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, code: int | None = 0, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
         """Run `cluster WORDS...` to its end, and check its exit code."""
         command, env = [self.command, *words], self.environment()
         if self.command == CLUSTER and may_run(env):
