@@ -122,4 +122,4 @@ def mistakes_get_hints(project: Project) -> None:
         assert re.search(pattern, failed.stderr, re.MULTILINE), failed.stdout + failed.stderr
     missing = project.run("train", "--env", "DMLC_INTERFACE=nosuch0", "--", "python", "-c", RANKS, code=None)
     assert missing.returncode != 0
-    assert "the interface that DMLC_INTERFACE names has no address" in missing.stderr
+    assert "DMLC_INTERFACE names an interface without an address" in missing.stderr

@@ -250,7 +250,7 @@ def forbidden(project: Project) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("fault", "code", "advice"),
-    [(forbidden, "AccessDenied", "S3 refuses: "), (unavailable, "SlowDown", "S3 asks for fewer requests")],
+    [(forbidden, "AccessDenied", "S3 denied access: "), (unavailable, "SlowDown", "S3 limits the request rate")],
     ids=["403", "503"],
 )
 def test_s3_that_refuses(

@@ -67,7 +67,7 @@ class Killed:
 
 
 SSH_FAILED = r"(worker|server)( \d)? on node-1 \(process \d+\) was lost: ssh to it failed: "
-WRAPPER_KILLED = SSH_FAILED + r"role\.py, which ran it there, was killed"
+WRAPPER_KILLED = SSH_FAILED + r"the program that runs it there was killed"
 LOST = "was lost: the program on node-0 that led to it was killed"
 SCHEDULER_LOST = r"scheduler on node-0 \(process \d+\) " + LOST
 KILLED = (

@@ -295,7 +295,7 @@ def test_a_job_under_mpirun(project: Project) -> None:
             job.kill(job.wrapper("node-1")[which])
             code, said = job.ends()
             assert code == 1, said
-            assert re.search(r"on node-1 .*role\.py, which ran it there, was killed", said), said
+            assert re.search(r"on node-1 .*the program that runs it there was killed", said), said
     left = project.run("exec", "--", "sh", "-c", "pgrep -f '[o]rted|[m]pirun|[r]ole.py' || echo none").stdout
     assert left.count("none") == 2
 
