@@ -43,7 +43,7 @@ HOME = "ip-10-47-0-4.ec2.internal"
         ("us-east-1", f"www.{HOME}", None),
         ("us-east-1", "47.10.in-addr.arpa", None),
         ("us-east-1", "x.0.47.10.in-addr.arpa", None),
-        ("us-east-1", "pypi.org", None),
+        ("us-east-1", "example.org", None),
         ("us-east-1", "", None),
     ],
 )
@@ -69,8 +69,8 @@ def ask(query: dns.message.Message) -> dns.message.Message:
         (HOME, "ANY", "NOERROR", [f"{HOME}. 60 IN A 10.47.0.4"]),
         (HOME, "AAAA", "NOERROR", []),
         ("4.0.47.10.in-addr.arpa", "PTR", "NOERROR", [f"4.0.47.10.in-addr.arpa. 60 IN PTR {HOME}."]),
-        ("pypi.org", "A", "NXDOMAIN", []),
-        ("pypi.org", "AAAA", "NXDOMAIN", []),
+        ("example.org", "A", "NXDOMAIN", []),
+        ("example.org", "AAAA", "NXDOMAIN", []),
         (".", "NS", "NXDOMAIN", []),
     ],
 )
