@@ -36,7 +36,7 @@ def test_a_stopped_cluster_starts_and_trains_again(two_nodes: Project) -> None:
 
     stopped = project.run("stop", "--nodes")
 
-    assert "its disks, 200 GiB, still cost money: $16.00 a month" in stopped.stdout
+    assert "its disks, 200 GiB, still cost money: $16.00 per month (simulated)" in stopped.stdout
     resting = status_of(project)
     assert (resting["state"], resting["node_counts"], resting["errors"]) == ("stopped", {"stopped": 2}, [])
     assert resting["cost"]["usd_per_hour"] == 0

@@ -83,7 +83,7 @@ def test_a_policy_without_conditions_that_lacks_something(own_project: Path, mon
     """The other stand-ins were let through, so this one would have been too."""
     others = ["ec2:Delete*", "ec2:Authorize*", "ec2:Cancel*", "ec2:GetConsoleOutput"]
     limit(own_project, monkeypatch, document(allow([*LOOKS, *CREATIONS, *others])))
-    with pytest.raises(AwsError, match=r"need, and nothing was made: ec2:TerminateInstances$"):
+    with pytest.raises(AwsError, match=r"nothing was made: .* need: ec2:TerminateInstances$"):
         preflight()
 
 
