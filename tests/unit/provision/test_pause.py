@@ -167,6 +167,6 @@ def test_allow_reports_the_networks_before_and_after(before: list[str], open_to:
     assert render_allowed(before, open_to, ssh_from=CALLER_NETWORK) == said
 
 
-@pytest.mark.parametrize(("price", "said"), [(0.08, "$16.00 a month"), (None, "unknown a month")])
+@pytest.mark.parametrize(("price", "said"), [(0.08, "$16.00 per month"), (None, "unknown per month")])
 def test_stop_reports_the_cost_of_the_disks(price: float | None, said: str) -> None:
     assert said in render_stopped(NAME, disks_gib=200, usd_per_gib_month=price)
