@@ -95,7 +95,7 @@ def test_packages_have_versions_in_pips_syntax(written: str, normal: str) -> Non
         (NAMED + "[sandbox]\nboot_delay_s = -1", ["boot_delay_s = -1", "0 to 3600"]),
         (NAMED + "[sandbox]\nhosts = 'some'", ['hosts = "some"', '"real"', '"none"']),
         (NAMED + "[bootstrap]\npython = 'python3'", ['python = "python3"', "absolute path"]),
-        (NAMED + "[train]\nworkers = 0", ["train.workers = 0", "1 to 1000", "one for each node"]),
+        (NAMED + "[train]\nworkers = 0", ["train.workers = 0", "1 to 1000", "one per node"]),
         (NAMED + '[train]\nargs = ["a\\u0000b"]', [r'train.args[0] = "a\u0000b"']),
         (NAMED + '[train]\nenv = {A = "\\u0000"}', ["train.env"]),
         (NAMED + "[train]\nkv_store = 'dist'", ['train.kv_store = "dist"', "dist_sync"]),

@@ -125,7 +125,7 @@ TOML = 'name = "demo"\n'
         (TOML, ("init",), "cluster.toml exists already; it is left as it is", "cluster -c OTHER.toml init"),
         (TOML + '[data]\nurl = "s3:/b/x"', ("up",), 'url = "s3:/b/x": not an S3 URL; did you mean "s3://b/x"?', None),
         (TOML + '[data]\nurl = "data/"', ("up",), 'url = "data/": not an S3 URL: write it as s3://BUCKET/', None),
-        (TOML + '[data]\nurl = "s3://My_B/"', ("up",), '"My_B" is not a bucket\'s name: 3 to 63 lower-case', None),
+        (TOML + '[data]\nurl = "s3://My_B/"', ("up",), '"My_B" is not a bucket name: 3 to 63 lower-case', None),
         (TOML, ("data", "put", "no/", "s3://bucket/"), "no/: no such file or folder", "ls "),
         (
             TOML,

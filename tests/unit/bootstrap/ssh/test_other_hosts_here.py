@@ -264,4 +264,4 @@ def test_warnings_for_another_host() -> None:
     )
     said = "\n".join(job.warnings)
     assert "lab:2222 gets mxnet-cu" in said
-    assert "lab:2222: without the cluster's instance profile" in said
+    assert "lab:2222: has no instance profile, so it can fetch data only until" in said
