@@ -47,7 +47,7 @@ def test_ctrl_c_comes_through_a_flood_of_output(two_nodes: Project) -> None:
         process.communicate(timeout=END_S)
     said = two_nodes.messages.read_text()
     assert process.returncode == 130
-    (job,) = re.findall(r"^job (\S+) runs on", said, re.MULTILINE)
+    (job,) = re.findall(r"^job (\S+) is still running", said, re.MULTILINE)
     two_nodes.run("stop", job)
     gone(job)
 
