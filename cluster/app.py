@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from provision.files import ClusterFiles
 
+wide_option = click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -124,19 +125,21 @@ class App:
         say(self.console, text, style=style)
 
     def print(self, text: str, *, wrapped: bool = True) -> None:
-        """Print a result to stdout; on a terminal, lines are wrapped between words."""
+        """Print a result to stdout; on a terminal, lines are wrapped between words.
+
+        wrapped: False for what people copy or other programs read, such as scripts.
+        """
         self.close()
         write(sys.stdout, text, wrapped=wrapped)
 
-    @property
-    def columns(self) -> int | None:
-        """The width that tables on stdout fit into; None, any width, if stdout is not a terminal."""
-        return find_columns(sys.stdout) if sys.stdout.isatty() else None
+    def find_columns(self, *, wide: bool = False) -> int | None:
+        """The width that tables on stdout fit into; None, any width, with --wide or if stdout is not a terminal."""
+        return None if wide or not sys.stdout.isatty() else find_columns(sys.stdout)
 
-    def print_line(self, text: str) -> None:
-        """Print one line of a result to stdout; on a terminal, newlines within it are escaped."""
+    def print_line(self, text: str, *, wrapped: bool = True) -> None:
+        """Print one line of a result to stdout; on a terminal, newlines within it are escaped. wrapped: see print."""
         self.close()
-        write(sys.stdout, text, one_line=True, wrapped=True)
+        write(sys.stdout, text, one_line=True, wrapped=wrapped)
 
     def print_json(self, value: Any) -> None:
         """Print a result to stdout as JSON."""

@@ -20,4 +20,4 @@ def completion(app: App, *, shell: str) -> None:
     if found is None:
         raise ClusterError(f"{shell}: completion is not supported")
     root = click.get_current_context().find_root().command
-    app.print(found(root, {}, "cluster", VARIABLE).source())
+    app.print(found(root, {}, "cluster", VARIABLE).source(), wrapped=False)

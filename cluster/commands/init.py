@@ -105,12 +105,13 @@ def iam_policy(app: App, *, all_clusters: bool) -> None:
             name=None if all_clusters else config.name,
             data_url=config.data.url,
             results_url=config.data.results,
-        )
+        ),
+        wrapped=False,
     )
     if profile == "auto":
         app.say(
-            "note: who may make the nodes' role can give it any permission; instead, an administrator can make the "
-            "instance profile, for [provision] instance_profile to name"
+            "note: anyone who may create the nodes' role can give it any permission. To avoid this, have an "
+            "administrator create the instance profile, and name it in [provision] instance_profile"
         )
     elif profile != "none":
-        app.say(f"note: iam:PassRole is allowed for a role that is called {profile}, as its instance profile is")
+        app.say(f"note: iam:PassRole is allowed for the role {profile}, which must have its instance profile's name")

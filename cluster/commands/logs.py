@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Protocol, get_args
 
 import click
 
-from cluster.app import App, pass_app
+from cluster.app import App, pass_app, wide_option
 from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
 from cluster.views.live import JobDisplay
@@ -26,7 +26,7 @@ from train.job.protocol import MAX_LINE_BYTES, JobResult, Role
 
 @click.command("jobs")
 @click.option("--json", "as_json", is_flag=True, help="Print the jobs as JSON.")
-@click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
+@wide_option
 @pass_app
 def jobs(app: App, *, as_json: bool, wide: bool) -> None:
     """List the cluster's jobs, newest first.
@@ -35,7 +35,7 @@ def jobs(app: App, *, as_json: bool, wide: bool) -> None:
     """
     with open_jobs(app) as sources:
         records = sources.find_records()
-    table = render_jobs(records, now=datetime.now(UTC), columns=None if wide else app.columns)
+    table = render_jobs(records, now=datetime.now(UTC), columns=app.find_columns(wide=wide))
     app.show(table, job_documents(records), as_json=as_json, wrapped=not wide)
 
 

@@ -41,12 +41,12 @@ def oracle(app: App, *, instance_type: str | None, wheel: Path | None, as_json: 
     elif instance_type is not None:
         machine = _find_machine(instance_type)
         app.show(
-            render_machine(instance_type, machine, columns=app.columns),
+            render_machine(instance_type, machine, columns=app.find_columns()),
             machine_document(instance_type, machine),
             as_json=as_json,
         )
     else:
-        app.show(render_oracle(columns=app.columns), oracle_document(), as_json=as_json)
+        app.show(render_oracle(columns=app.find_columns()), oracle_document(), as_json=as_json)
 
 
 # -- the tables --------------------------------------------------------------------------------------------------------

@@ -107,9 +107,9 @@ def env(app: App) -> None:
     """
     info = control.find_required(app.project_dir)
     for name in control.unset_environment(os.environ):
-        app.print(f"unset {name}")
+        app.print(f"unset {name}", wrapped=False)
     for name, value in control.environment(info).items():
-        app.print(f"export {name}={shlex.quote(value)}")
+        app.print(f"export {name}={shlex.quote(value)}", wrapped=False)
 
 
 @sandbox.command("install")
@@ -189,7 +189,7 @@ def log(app: App, *, as_json: bool) -> None:
     """Show every API call since the sandbox started."""
     with control.api_log(app.project_dir).open() as stream:
         for line in stream:
-            app.print_line(line.rstrip() if as_json else render_call(json.loads(line)))
+            app.print_line(line.rstrip() if as_json else render_call(json.loads(line)), wrapped=not as_json)
 
 
 def render_fault(fault: Mapping[str, Any]) -> str:

@@ -87,7 +87,7 @@ def ssh_config(app: App) -> None:
     sections = [
         render_ssh_config(f"{app.config.name}-{host.name}", host, options=_options(app, host)) for host in hosts
     ]
-    app.print("\n\n".join(sections))
+    app.print("\n\n".join(sections), wrapped=False)
 
 
 def _find_hosts(app: App, names: Sequence[str] | None, *, all_nodes: bool = False) -> tuple[Host, ...]:

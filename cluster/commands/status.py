@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import click
 
-from cluster.app import App, pass_app
+from cluster.app import App, pass_app, wide_option
 from cluster.jobs import ask_for_job
 from cluster.views.status import HeadJob, Status, list_document, render_clusters, render_status, status_document
 from foundation.errors import ClusterError
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @click.command("status")
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
-@click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
+@wide_option
 @pass_app
 def status(app: App, *, as_json: bool, wide: bool) -> None:
     """Show the cluster's nodes, their cost and the running job.
@@ -48,7 +48,7 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
         price_note=app.price_note,
     )
     app.show(
-        render_status(shown, columns=None if wide else app.columns),
+        render_status(shown, columns=app.find_columns(wide=wide)),
         status_document(shown),
         as_json=as_json,
         wrapped=not wide,
@@ -67,7 +67,7 @@ def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
 
 @click.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-@click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
+@wide_option
 @pass_app
 def list_(app: App, *, as_json: bool, wide: bool) -> None:
     """List all clusters in the region.
@@ -93,7 +93,7 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
         keys_here=keys_here,
         now=now,
         price_note=app.price_note,
-        columns=None if wide else app.columns,
+        columns=app.find_columns(wide=wide),
     )
     document = list_document(clusters, prices=prices, keys_here=keys_here, now=now, price_note=app.price_note)
     app.show(table, document, as_json=as_json, wrapped=not wide)

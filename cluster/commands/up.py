@@ -208,7 +208,7 @@ def bring_up(
         if state.nodes:
             with ready_nodes(app, state, wait_s=BOOT_TIMEOUT_S) as (ready, _):
                 changed = changed or any(node.changed for node in ready)
-    app.print(render_nodes(state, columns=app.columns))
+    app.print(render_nodes(state, columns=app.find_columns()))
     if state.nodes:
         ready_text = f"cluster {config.name} is ready"
         app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")

@@ -44,7 +44,7 @@ def verify(app: App, *, as_json: bool) -> None:
         )
         if isinstance(s3, Check):
             checks = sort_checks((*checks, s3), names=[node.host.name for node in nodes])
-    app.show(render_checks(checks, columns=app.columns), [asdict(check) for check in checks], as_json=as_json)
+    app.show(render_checks(checks, columns=app.find_columns()), [asdict(check) for check in checks], as_json=as_json)
     warnings = render_troubles(checks, "warning")
     if warnings:
         app.say(warnings, style="yellow")
