@@ -190,7 +190,7 @@ def test_workers_may_continue_without_their_kv_stores(job_host: JobHost) -> None
 def test_a_stopped_role_py_and_its_reaper_end_with_the_job(job_host: JobHost, *, is_killed: bool) -> None:
     """Neither answers, and without the worker no process below them belongs to the job any more."""
     env = {**HERE, "WORKER": "echo $$ >~/$CLUSTER_HOST; echo here; sleep 100"}
-    start_and_wait(job_host, job_host.order(env=env, silence_timeout_s=2))
+    start_and_wait(job_host, job_host.order(env=env, silence_timeout_s=8))
     worker = int((job_host.home / "node-1").read_text())
     program = int(stat_of(worker)[1])
     stopped = [program, int(stat_of(program)[1])]
@@ -199,7 +199,7 @@ def test_a_stopped_role_py_and_its_reaper_end_with_the_job(job_host: JobHost, *,
     if is_killed:
         os.kill(worker, signal.SIGKILL)
     result = job_host.result()
-    assert result["error"].endswith("no sign of life from its node for 2 s")
+    assert result["error"].endswith("no sign of life from its node for 8 s")
     assert result["left"] == {}
     assert [pid for pid in stopped if process_tree.start_time(pid) is not None] == []
 
