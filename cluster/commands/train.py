@@ -31,12 +31,13 @@ from provision.aws.clients import find_credentials, make_clients
 from provision.aws.iam_policy import render_job_policy
 from provision.model import ClusterState
 from provision.status import find_differences
+from train.engines import ENGINES, REFUSED
 from train.follow.run import open_submission
 from train.job.defaults import render_settings
 from train.job.payload import find_likely, find_shadowed, shipped_scripts
 from train.job.plan import Job, new_job_id, plan_job
 from train.job.program import read_program
-from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore, Launcher
+from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore
 from train.job.reading import find_scope, render_access
 from train.job.survey import Surveyor
 from train.s3.environment import find_s3_access
@@ -65,6 +66,15 @@ class _TrainCommand(click.Command):
         return rest
 
 
+class _Launcher(click.Choice[str]):
+    """The name of an engine. Says why some of launch.py's launchers are not among them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in REFUSED:
+            raise UsageError(f"--launcher {value}: {REFUSED[value]}", hint=f"one of: {', '.join(self.choices)}")
+        return super().convert(value, param, ctx)
+
+
 @click.command(
     "train",
     cls=_TrainCommand,
@@ -88,7 +98,12 @@ class _TrainCommand(click.Command):
     metavar="FILE",
     help="Use only these hosts, one per line: nodes or your own hosts.",
 )
-@click.option("--launcher", type=click.Choice(get_args(Launcher)), help="How launch.py starts processes.")
+@click.option(
+    "--launcher",
+    type=_Launcher(["auto", *ENGINES]),
+    metavar="NAME",
+    help=f"What starts processes: {', '.join(ENGINES)}.",
+)
 @click.option(
     "--kv-store",
     type=click.Choice(get_args(KvStore)),

@@ -1,7 +1,23 @@
 """The ways to start a job's processes, by [train] launcher. To add one: a module like these, and a line here."""
 
-from train.engines.engine import Engine
+from train.engines.engine import Engine, Framework
 from train.engines.launch_py import LocalLaunchPy, SshLaunchPy
-from train.engines.mpi import MpiLaunchPy
+from train.engines.mpi import MpiEngine
+from train.engines.torch import EnvEngine, TorchrunEngine
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (SshLaunchPy(), LocalLaunchPy(), MpiLaunchPy())}
+ENGINES: dict[str, Engine] = {
+    engine.name: engine for engine in (SshLaunchPy(), LocalLaunchPy(), MpiEngine(), TorchrunEngine(), EnvEngine())
+}
+DEFAULT: dict[Framework, str] = {"mxnet": "ssh", "pytorch": "torchrun", "none": "env"}
+"""The engine of launcher = "auto", by framework."""
+REFUSED = {"yarn": "MXNet's wheels do not contain the jar that launch.py's yarn launcher needs"}
+"""launch.py's launchers that do not work, and why."""
+
+
+def check_launcher(name: str) -> str:
+    """[train] launcher, unchanged. Pure. Raises ValueError for an unknown one."""
+    if name in REFUSED:
+        raise ValueError(REFUSED[name])
+    if name not in ("auto", *ENGINES):
+        raise ValueError("must be one of: auto, " + ", ".join(ENGINES))
+    return name

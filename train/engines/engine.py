@@ -1,4 +1,9 @@
-"""The form of an engine: a way to start a job's processes. Pure: the supervisor on the head carries it out."""
+"""The form of an engine: a way to start a job's processes, and to understand them.
+
+Pure: the supervisor on the head carries it out, and role.py asks it on each node. An engine says where processes run
+(`place`), what starts them (`plan_launches`), which environment they get (`environment`), and what their output means
+(`read_line`).
+"""
 
 from __future__ import annotations
 
@@ -6,38 +11,100 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, Optional, Union
 
-from train.job.protocol import Order
+from train.job.protocol import JobHost, Order, Place
+
+Framework = Literal["mxnet", "pytorch", "none"]
+"""[bootstrap] framework."""
+Started = Counter[tuple[str, str]]
+"""The number of processes by (role, host)."""
+RANK, WORLD_SIZE = "CLUSTER_RANK", "CLUSTER_WORLD_SIZE"
+LOCAL_RANK, INIT_METHOD = "CLUSTER_LOCAL_RANK", "CLUSTER_INIT_METHOD"
+IDENTITY = (RANK, WORLD_SIZE, LOCAL_RANK, INIT_METHOD)
+"""Variables that say which process of a job this is; [train] args may use them."""
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What to start on the head. program: one of train/node/__main__.py, with its arguments.
+class Head:
+    """What the supervisor prepares on the head for a launch.
 
-    env: added to the environment of such programs. is_launcher: it starts the job's processes, and must not end before
-    them; else it is itself one process of the job.
+    hostfile, mpi_ssh: paths of the hostfile and of the stand-in for mpirun's ssh. role_words: the command line that a
+    launcher on the head starts in place of each process. port: the one that is kept for the job; 0 for none.
     """
-
-    program: str
-    arguments: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    is_launcher: bool = True
-
-
-@dataclass(frozen=True)
-class HostFiles:
-    """Paths of the files that the supervisor writes for a launch: the hostfile, and the stand-ins for ssh."""
 
     hostfile: str
     mpi_ssh: str
+    role_words: tuple[str, ...]
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class HeadLaunch:
+    """A launcher on the head: it starts the job's processes, and must not end before them.
+
+    words: its command line. env: added to the environment of the head's programs.
+    """
+
+    words: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HostLaunch:
+    """A process that the supervisor itself starts on a host: a worker, or with the role "launcher" a launcher there.
+
+    address: the host's. launched: variables that tell the process what it is.
+    """
+
+    role: str
+    address: str
+    launched: Mapping[str, str] = field(default_factory=dict)
+
+
+Launch = Union[HeadLaunch, HostLaunch]
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where a process meets the others: it must be able to connect there. what: its name in messages."""
+
+    what: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a line of a process's output tells. bound: the address and port where it listens."""
+
+    rank: Optional[int] = None
+    bound: Optional[tuple[str, int]] = None
 
 
 class Engine(ABC):
-    """One way to start processes. Subclasses set `name` and override what differs."""
+    """One way to start processes. Subclasses set `name` and `program`, and override what differs."""
 
     name = ""
+    """[train] launcher."""
+    program = ""
+    """The launcher's name in messages, such as "launch.py"."""
+    title = ""
+    """What it does, in a few words, for help and documentation."""
+    frameworks: frozenset[Framework] = frozenset({"mxnet", "pytorch", "none"})
+    """The values of [bootstrap] framework that it works with."""
+    uses_slots = False
+    """A node runs as many processes as [train] processes says; else one, or as many as -n distributes."""
+    shares_gpus = True
+    """Each process sees only its share of its node's GPUs; else all of them."""
+    variables: tuple[str, ...] = ()
+    """What the names of the variables begin with by which the launcher tells a process what it is."""
+    ports: Optional[range] = None
+    """Of these, one is kept for each job; None: it needs none."""
     gather_s = 0.3
     """How long to wait for the reason of a lost connection, in seconds."""
+    ends_its_processes = False
+    """Its launcher may end the other processes when one of them ends."""
     has_programs_of_its_own = False
     """It starts programs on the hosts that the supervisor does not know of."""
     is_on_head = False
@@ -49,15 +116,68 @@ class Engine(ABC):
     requirement_hint = ""
     """The message if the requirement fails."""
 
+    def uses_kv_store(self, framework: Framework) -> bool:
+        """Whether MXNet's kv-store connects the processes: there may be servers and a scheduler."""
+        return False
+
     @abstractmethod
-    def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Counter[tuple[str, str]]:
+    def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
         """The number of processes by (role, host), without the scheduler."""
 
     @abstractmethod
-    def plan_launch(self, order: Order, files: HostFiles, role_words: Sequence[str]) -> Launch:
-        """The launch for an order. role_words: the command line of one process."""
+    def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
+        """What to start for an order."""
+
+    def launcher_words(self, place: Place, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
+        """The command line of a launcher on a host (HostLaunch). role_words: of one process there."""
+        return tuple(role_words)
+
+    def find_rank(self, launched: Mapping[str, str]) -> Optional[int]:
+        """The rank of a new process, if its variables tell it."""
+        rank = launched.get(RANK, "")
+        return int(rank) if rank.isdecimal() else None
+
+    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
+        """What a process must reach before it starts, or None."""
+        return None
+
+    def environment(
+        self,
+        role: str,
+        launched: Mapping[str, str],
+        own: Mapping[str, str],
+        *,
+        address: Optional[str],
+        interface: Optional[str],
+        p3: bool,
+    ) -> dict[str, str]:
+        """The variables of a process on its host.
+
+        own: the user's, which take precedence. address: the host's private one. interface: the network interface that
+        has it. p3: [train] p3.
+        """
+        return dict(launched)
+
+    def read_line(self, line: bytes) -> Optional[Report]:
+        """What a line of a process's output tells, or None."""
+        return None
+
+    def hides_line(self, line: bytes) -> bool:
+        """Whether a line is output that only `environment` causes, and that nobody wants to read."""
+        return False
+
+    def is_noise(self, text: str) -> bool:
+        """Whether a line is no sign of progress, because the library may print it for ever."""
+        return False
 
 
-def take_turns(hosts: Sequence[str], count: int, *, role: str, first: int = 0) -> Counter[tuple[str, str]]:
+def take_turns(hosts: Sequence[str], count: int, *, role: str, first: int = 0) -> Started:
     """Distribute processes over the hosts in turn. Pure."""
     return Counter((role, hosts[(first + index) % len(hosts)]) for index in range(count))
+
+
+def hosts_by_rank(order: Order) -> tuple[JobHost, ...]:
+    """The hosts with workers, in the order of the hostfile. Pure."""
+    listed = list(dict.fromkeys(line.partition(":")[0] for line in order.hostfile))
+    known = {host.ip: host for host in order.hosts if host.workers}
+    return tuple(known[ip] for ip in listed if ip in known)

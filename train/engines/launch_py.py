@@ -2,42 +2,114 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Optional
 
-from train.engines.engine import Engine, HostFiles, Launch, take_turns
+from train.engines import ps_lite
+from train.engines.engine import (
+    RANK,
+    WORLD_SIZE,
+    Engine,
+    Framework,
+    Head,
+    HeadLaunch,
+    HostLaunch,
+    Launch,
+    Rendezvous,
+    Report,
+    Started,
+    take_turns,
+)
 from train.job.protocol import Order
+from train.node.programs import program_words
+
+MXNET_ROLES = ("scheduler", "server", "worker")
+P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}  # as launch.py --p3 sets them
 
 
 class LaunchPy(Engine):
-    """Common to all of launch.py's launchers."""
+    """Common to all of launch.py's launchers. Its processes are ps-lite's: a scheduler, servers and workers."""
 
-    def plan_launch(self, order: Order, files: HostFiles, role_words: Sequence[str]) -> Launch:
+    program = "launch.py"
+    frameworks: frozenset[Framework] = frozenset({"mxnet"})
+    variables: tuple[str, ...] = ("DMLC_",)
+
+    def uses_kv_store(self, framework: Framework) -> bool:
+        """Always: launch.py starts nothing else."""
+        return True
+
+    def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
         """launch.py's command line; without servers, the one worker directly.
 
         launch.py would start a scheduler, which waits for ever for a worker that does not need it.
         """
         if not order.servers:
             host = (order.hostfile or (order.hosts[0].ip,))[0].partition(":")[0]
-            return Launch("ssh_proxy", ("--role", "worker", host), is_launcher=False)
+            return (HostLaunch("worker", host, {RANK: "0", WORLD_SIZE: "1"}),)
         words = [order.hosts[0].ip, "-n", str(order.workers), "-s", str(order.servers), "--launcher", self.name]
-        words += self._options(order, files)
-        return Launch("launch", (*words, *role_words), env=self._environment(order, files))
+        words += self._options(order, head)
+        launch = program_words("launch", *words, *head.role_words, python=order.python)
+        return (HeadLaunch(tuple(launch), env=self._environment(order, head)),)
 
-    def _options(self, order: Order, files: HostFiles) -> list[str]:
-        hostfile = [] if self.name == "local" else ["-H", files.hostfile]
+    def _options(self, order: Order, head: Head) -> list[str]:
+        hostfile = [] if self.name == "local" else ["-H", head.hostfile]
         return [*hostfile, "--p3"] if order.p3 else hostfile
 
-    def _environment(self, order: Order, files: HostFiles) -> dict[str, str]:
+    def _environment(self, order: Order, head: Head) -> dict[str, str]:
         return {}
+
+    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
+        """The scheduler's port: ps-lite itself would silently wait for ever."""
+        if role not in ("server", "worker") or "DMLC_PS_ROOT_URI" not in launched:
+            return None
+        return Rendezvous("the scheduler's", launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))
+
+    def environment(
+        self,
+        role: str,
+        launched: Mapping[str, str],
+        own: Mapping[str, str],
+        *,
+        address: Optional[str],
+        interface: Optional[str],
+        p3: bool,
+    ) -> dict[str, str]:
+        """The variables for ps-lite."""
+        if role not in MXNET_ROLES or "DMLC_ROLE" not in launched:
+            return dict(launched)
+        made = dict(launched)
+        if "DMLC_INTERFACE" in own:
+            made.pop("DMLC_NODE_HOST", None)  # would override the interface
+        elif address:
+            made["DMLC_NODE_HOST"] = address
+            if interface:
+                made["DMLC_INTERFACE"] = interface
+        wanted = dict(P3) if p3 else {}
+        if role != "scheduler":
+            wanted["PS_VERBOSE"] = "1"
+        made.update((key, value) for key, value in wanted.items() if key not in own)
+        return made
+
+    def read_line(self, line: bytes) -> Optional[Report]:
+        """The rank or port in a line of ps-lite."""
+        return ps_lite.read(line)
+
+    def hides_line(self, line: bytes) -> bool:
+        """Whether PS_VERBOSE=1 causes a line, and it reports no error."""
+        return ps_lite.is_report(line) and not ps_lite.is_failure(line)
+
+    def is_noise(self, text: str) -> bool:
+        """Whether a line is ps-lite's own, such as "Resend"."""
+        return ps_lite.is_own(text)
 
 
 class SshLaunchPy(LaunchPy):
     """`--launcher ssh`: servers first, then workers, each on the next line of the hostfile."""
 
     name = "ssh"
+    title = "MXNet's launch.py, over ssh"
 
-    def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Counter[tuple[str, str]]:
+    def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
         """As launch.py does it."""
         return take_turns(hosts, servers, role="server") + take_turns(hosts, workers, role="worker", first=servers)
 
@@ -46,9 +118,10 @@ class LocalLaunchPy(LaunchPy):
     """`--launcher local`: all processes on the head."""
 
     name = "local"
+    title = "MXNet's launch.py, all processes on the head"
     is_on_head = True
     is_for_nodes_alone = "it runs everything on the head"
 
-    def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Counter[tuple[str, str]]:
+    def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
         """As launch.py does it."""
         return take_turns([head], servers, role="server") + take_turns([head], workers, role="worker")

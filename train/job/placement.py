@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bootstrap.apply import ReadyNode
 from foundation.errors import ConfigError
 from train.engines import ENGINES
-from train.job.protocol import JobHost, Launcher, Place
+from train.job.protocol import JobHost, Place
 
 SSH_PORT = "22"
 
@@ -69,15 +69,15 @@ def find_hosts(hosts: Sequence[str], nodes: Sequence[ReadyNode]) -> tuple[ReadyN
     return tuple(found) or tuple(nodes)
 
 
-def place(chosen: Sequence[ReadyNode], *, head: ReadyNode, launcher: Launcher, workers: int, servers: int) -> Placement:
-    """Place a job's processes as its engine does; without servers, one worker on the first of the nodes."""
+def place(chosen: Sequence[ReadyNode], *, head: ReadyNode, launcher: str, workers: int, servers: int) -> Placement:
+    """Place a job's processes as its engine does; a node is used if a process runs there."""
     engine = ENGINES[launcher]
     if engine.is_on_head:
         chosen = [head]
-    elif not servers:
-        chosen = chosen[:1]
     names = [node.host.name for node in chosen]
     placed_processes = engine.place(names, head=head.host.name, workers=workers, servers=servers)
+    used = {host for (_, host), count in placed_processes.items() if count}
+    chosen = [node for node in chosen if node.host.name in used]
     placed = {node.host.name: node for node in (head, *chosen)}
     return Placement(
         nodes=tuple(placed.values()),
@@ -88,6 +88,17 @@ def place(chosen: Sequence[ReadyNode], *, head: ReadyNode, launcher: Launcher, w
         servers={host: count for (role, host), count in placed_processes.items() if role == "server"},
         workers={host: count for (role, host), count in placed_processes.items() if role == "worker"},
     )
+
+
+def find_slots(chosen: Sequence[ReadyNode], processes: Mapping[str, int]) -> tuple[ReadyNode, ...]:
+    """The nodes, each as often as it runs processes. Pure.
+
+    processes: by the node's name. If the hosts name a node repeatedly, its mentions count instead.
+    """
+    names = [node.host.name for node in chosen]
+    if len(set(names)) < len(names):
+        return tuple(chosen)
+    return tuple(node for node in chosen for _ in range(processes[node.host.name]))
 
 
 def share_gpus(gpus: int, workers: int) -> tuple[tuple[int, ...], ...]:
@@ -121,6 +132,8 @@ def describe_hosts(
         JobHost(
             name=node.host.name,
             ip=node.host.private_ip,
+            workers=placement.workers.get(node.host.name, 0),
+            servers=placement.servers.get(node.host.name, 0),
             instance_id="" if node.host.spec else node.host.instance_id,
             place=place_of(node) if node.host.spec else None,
         )

@@ -9,11 +9,20 @@ from msgspec import structs
 
 from bootstrap.apply import ReadyNode
 from bootstrap.environment.target import choose_mxnet
-from train.engines import ENGINES
-from train.job.checks import ProposedJob, check
+from train.engines import DEFAULT, ENGINES
+from train.engines.engine import Framework
+from train.job.checks import ProposedJob, check, check_framework
 from train.job.config import DataConfig, TrainConfig
-from train.job.defaults import Threads, choose_gpus, choose_servers, choose_threads, job_name, script_options
-from train.job.placement import Placement, describe_hosts, find_hosts, other_warnings, place, rebase
+from train.job.defaults import (
+    Threads,
+    choose_gpus,
+    choose_processes,
+    choose_servers,
+    choose_threads,
+    job_name,
+    script_options,
+)
+from train.job.placement import Placement, describe_hosts, find_hosts, find_slots, other_warnings, place, rebase
 from train.job.program import choose_kv_store_option
 from train.job.protocol import DataCheck, Order, copy_settings
 from train.job.reading import Reading, plan_reading, reading_environment, reading_warnings
@@ -53,6 +62,7 @@ def plan_job(
     access: S3Access,
     command: Sequence[str] = (),
     credentials: str = "",
+    framework: Framework = "mxnet",
     mxnet: str = "auto",
     program: str = "",
     survey: Survey | None = None,
@@ -61,20 +71,30 @@ def plan_job(
     """Plan a job. script: its absolute path on the nodes; `command` replaces it. Pure.
 
     nodes: the head first. access: the job's access to S3; [train] env overrides its variables. credentials: a line
-    that describes them. mxnet: [bootstrap]'s. program: the text of the user's own program, as far as it is known.
-    survey: what AWS answered, if it was asked. hidden: see Order. Raises ConfigError for an invalid job.
+    that describes them. framework, mxnet: [bootstrap]'s. program: the text of the user's own program, as far as it is
+    known. survey: what AWS answered, if it was asked. hidden: see Order. Raises ConfigError for an invalid job.
     """
     head = nodes[0]
     survey = survey or Survey()
-    config = structs.replace(config, kv_store_option=choose_kv_store_option(config.kv_store_option, program))
+    launcher = DEFAULT[framework] if config.launcher == "auto" else config.launcher
+    engine = ENGINES[launcher]
+    check_framework(launcher, framework)
+    config = structs.replace(
+        config,
+        launcher=launcher,
+        kv_store=config.kv_store if engine.uses_kv_store(framework) else "none",
+        kv_store_option=choose_kv_store_option(config.kv_store_option, program),
+    )
     placement = _place(config, nodes)
     is_shipped = not command and script.startswith(f"{head.code_dir}/")
 
     def library_of(node: ReadyNode) -> str:
+        if framework != "mxnet":
+            return framework
         return choose_mxnet(node.facts, node=node.host.name) if mxnet == "auto" else mxnet
 
     library = library_of(head)
-    reading = plan_reading(data, access, library=library, program=program)
+    reading = plan_reading(data, access, library=library, framework=framework, program=program)
     staged = reading.mode == "stage"
     proposed = ProposedJob(
         config=config,
@@ -97,6 +117,8 @@ def plan_job(
     )
     threads = choose_threads(placement)
     gpus, shares = choose_gpus(config, proposed.gpus, most_workers=placement.most_workers)
+    if not engine.shares_gpus:
+        gpus, shares = None, ()
     options = script_options(config, gpus=gpus, shipped=is_shipped)
 
     def target(node: ReadyNode) -> str | None:
@@ -156,12 +178,15 @@ def plan_job(
 
 
 def _place(config: TrainConfig, nodes: Sequence[ReadyNode]) -> Placement:
+    engine = ENGINES[config.launcher]
     chosen = find_hosts(config.hosts, nodes)
+    if engine.uses_slots and config.kv_store == "none":
+        chosen = find_slots(chosen, {node.host.name: choose_processes(config, node) for node in chosen})
     workers = len(chosen) if config.workers == "auto" else config.workers
-    used = nodes[:1] if ENGINES[config.launcher].is_on_head else chosen
+    used = nodes[:1] if engine.is_on_head else chosen
     servers = choose_servers(used, workers) if config.servers == "auto" else config.servers
     if not config.kv_store.startswith("dist"):
-        servers = 0  # gradients stay in the worker's own memory
+        servers = 0  # gradients stay in the worker's own memory, or the program exchanges them
     return place(chosen, head=nodes[0], launcher=config.launcher, workers=workers, servers=servers)
 
 
@@ -171,9 +196,12 @@ def _environment(order: Order, data: DataConfig, config: TrainConfig, threads: T
         "PATH": f"{order.python.rpartition('/')[0]}:/usr/local/bin:/usr/bin:/bin",
         "OMP_NUM_THREADS": str(threads.count),
         "PYTHONUNBUFFERED": "1",
-        "CLUSTER_KV_STORE": config.kv_store,
         "CLUSTER_JOB_NAME": order.name,
     }
+    if config.kv_store != "none":
+        env["CLUSTER_KV_STORE"] = config.kv_store
+    if not ENGINES[config.launcher].shares_gpus and config.gpus != "auto":
+        env["CUDA_VISIBLE_DEVICES"] = "" if config.gpus == "none" else ",".join(map(str, config.gpus))
     if config.p3:
         env["MXNET_UPDATE_ON_KVSTORE"] = "0"  # P3's servers only add up gradients, and cannot update the model
     urls = {"CLUSTER_DATA_URL": data.url, "CLUSTER_RESULTS_URL": data.results, "CLUSTER_OUTPUT_URL": order.output_url}

@@ -27,8 +27,7 @@ LONGEST_ERROR = 500  # characters
 OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """The ids that train.job.plan.new_job_id makes."""
 
-Launcher = Literal["ssh", "local", "mpi"]
-KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device"]
+KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device", "none"]
 Role = Literal["scheduler", "server", "worker", "launcher", "setup"]
 JobState = Literal["queued", "starting", "running", "ending", "done", "failed", "stopped"]
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
@@ -68,10 +67,15 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class JobHost(Struct, frozen=True, kw_only=True):
-    """A host of a job. ip: its private address. place: None for a node of the cluster."""
+    """A host of a job. ip: its private address. place: None for a node of the cluster.
+
+    workers, servers: the number of processes there.
+    """
 
     name: Name
     ip: Name = ""
+    workers: Count = 0
+    servers: Count = 0
     instance_id: Optional[Annotated[str, Meta(max_length=255)]] = None
     place: Optional[Place] = None
 
@@ -102,10 +106,10 @@ def copy_settings(given: Any) -> dict[str, Any]:
 class Order(RunSettings, kw_only=True):
     """A job as the head receives it. Times in seconds.
 
-    hosts: the head first. hostfile: launch.py's, private addresses. gpus_per_worker: the GPUs that each worker of a
-    node sees, in their order; () for all. secrets: variables of workers and servers that are in no file.
-    nodes_credentials: the secrets are those of the head's instance profile, which it reads itself. hidden: by "env",
-    "env_server" and "env_worker", the variables whose values the record masks.
+    hosts: the head first. launcher: an engine's name. hostfile: the launcher's, private addresses. gpus_per_worker: the
+    GPUs that each worker of a node sees, in their order; () for all. secrets: variables of workers and servers that are
+    in no file. nodes_credentials: the secrets are those of the head's instance profile, which it reads itself. hidden:
+    by "env", "env_server" and "env_worker", the variables whose values the record masks.
     setup: the digest of [bootstrap] setup, whose exports the processes get. job_setup: [train] setup.
     library, code, project: MXNet, and the digests of this project's and the user's files.
     before: the ids of the jobs that it waits for; jobs.py sets it.
@@ -121,7 +125,7 @@ class Order(RunSettings, kw_only=True):
     env: dict[str, str]
     name: str = "job"
     queue: bool = False
-    launcher: Launcher = "ssh"
+    launcher: Name = "ssh"
     kv_store: Optional[str] = None
     start_timeout_s: float = 60
     stall_timeout: Union[float, Literal["auto", "none"]] = "auto"
@@ -242,7 +246,7 @@ class Record(Struct, kw_only=True):
     command: tuple[str, ...] = ()
     env: dict[str, str] = {}
     output_url: Optional[str] = None
-    launcher: Launcher = "ssh"
+    launcher: Name = "ssh"
     kv_store: Optional[str] = None
     library: Optional[str] = None
     code: Optional[str] = None

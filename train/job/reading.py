@@ -11,6 +11,7 @@ from typing import Literal
 from foundation.errors import ConfigError
 from provision.aws.iam_policy import S3Scope
 from provision.oracle.tables import find_wheel
+from train.engines.engine import Framework
 from train.job.config import DataConfig, TrainConfig
 from train.job.placement import Placement
 from train.s3.environment import S3Access
@@ -32,13 +33,13 @@ _SAVED = re.compile(rf"--model[-_]prefix(?:=|\s+)['\"]?({_URL})")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """mode: what reads S3, MXNet ("native") or stage.py. why: the reason in a few words.
+    """mode: what reads S3: MXNet ("native"), stage.py, or the program itself ("own"). why: the reason in a few words.
 
     limit_s: after so many seconds MXNet's credentials, which it cannot renew, end; None: no or an unknown limit.
     unreadable: a reader that the program uses and that cannot read s3:// in this mode.
     """
 
-    mode: Literal["native", "stage"]
+    mode: Literal["native", "stage", "own"]
     why: str
     limit_s: float | None = None
     unreadable: str | None = None
@@ -53,11 +54,20 @@ def find_python_reader(program: str) -> str | None:
     return found[0] if found is not None else None
 
 
-def plan_reading(data: DataConfig, access: S3Access, *, library: str, program: str = "") -> Reading:
+def plan_reading(
+    data: DataConfig, access: S3Access, *, library: str, framework: Framework = "mxnet", program: str = ""
+) -> Reading:
     """Decide for a job. library: "mxnet==1.7.0.post2", "source@v1.7.x". program: its text, as far as it is known.
 
-    Raises ConfigError for mode "native" with an MXNet that cannot read s3://.
+    Raises ConfigError for mode "native" with an MXNet that cannot read s3://, and for a mode without MXNet.
     """
+    if framework != "mxnet":
+        if data.mode != "auto":
+            raise ConfigError(
+                f'data.mode = "{data.mode}" is for MXNet\'s readers, and [bootstrap] framework = "{framework}"',
+                hint="remove [data] mode; programs read s3:// with mxnet_cluster.records, s3fs or boto3",
+            )
+        return Reading(mode="own", why="", limit_s=access.left_s)
     wheel = find_wheel(library)
     reads = wheel.reads_s3 if wheel is not None else None  # None: not known
     if data.mode == "native" and reads is False:
@@ -75,7 +85,7 @@ def plan_reading(data: DataConfig, access: S3Access, *, library: str, program: s
 
 def reading_environment(reading: Reading, data: DataConfig, placement: Placement, access: S3Access) -> dict[str, str]:
     """The variables of a job's processes for this way of reading."""
-    if reading.mode == "native":
+    if reading.mode != "stage":
         return {}
     env = {"CLUSTER_DATA_MODE": "stage", "CLUSTER_DATA_RANKS": " ".join(guess_ranks(placement))}
     if data.cache_gib != "auto":
@@ -128,6 +138,8 @@ def render_reading(reading: Reading) -> str:
     """The reading in a few words. Pure."""
     if reading.mode == "stage":
         return f"read from files staged on the nodes ({reading.why})"
+    if reading.mode == "own":
+        return "read by the program itself"
     end = f", for at most {render_left(reading.limit_s)}" if reading.limit_s is not None else ""
     return f"read by MXNet itself ({reading.why}){end}"
 

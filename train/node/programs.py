@@ -1,7 +1,7 @@
 """The command lines of this folder's programs."""
 
 import os
-from typing import List
+from typing import List, Sequence
 
 CODE_DIR = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """Where this project's files are on this host."""
@@ -11,3 +11,11 @@ PYTHON_OPTIONS = "-Es"  # one word, which launch.py passes on in its place; its 
 def program_words(name: str, *words: str, python: str, code_dir: str = CODE_DIR) -> List[str]:
     """The command line of a program, one of __main__.py's, for a host with its files in `code_dir`. Pure."""
     return [python, PYTHON_OPTIONS, code_dir + "/train/node", name, *words]
+
+
+def launched_words(variables: Sequence[str], *, python: str, code_dir: str = CODE_DIR) -> List[str]:
+    """The command line that an engine's launcher starts in place of each process of a job. Pure.
+
+    variables: the engine's.
+    """
+    return program_words("role", "launched", ",".join(variables), python=python, code_dir=code_dir)

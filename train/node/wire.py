@@ -9,7 +9,7 @@ from msgspec import Struct, to_builtins
 
 from train.job.protocol import JobResult, RunSettings
 
-WAITING = b"CLUSTER-ROLE "  # on mpirun's stdout, before the Message of a role that waits for a connection
+WAITING = b"CLUSTER-ROLE "  # on a launcher's stdout, before the Message of a role that waits for a connection
 FAILED = b"CLUSTER-FAILED "  # on launch.py's stdout, after a command that it ran has failed
 LONGEST_REST_S = 0.1
 REST_STEP_S = 0.02
@@ -20,13 +20,14 @@ Found = tuple[int, str]
 class RoleOrder(RunSettings, kw_only=True):
     """What role.py runs on a host: the first line of its input.
 
-    address: the host's, or None. launched: the DMLC_... variables that launch.py set. commands: run one after another.
-    data_url: a URL to try to read.
+    launcher: the name of the engine. address: the host's, or None. launched: the variables by which the engine tells
+    the process what it is. commands: run one after another. data_url: a URL to try to read.
     """
 
     job: str
     role: str
     host: str
+    launcher: str = "ssh"
     address: Optional[str]
     launched: dict[str, str]
     commands: tuple[tuple[str, ...], ...]
@@ -102,6 +103,11 @@ class Ended(Struct, kw_only=True):
 def encode(message: Any) -> bytes:
     """A message as one line of ASCII, which preserves invalid UTF-8, as in file names."""
     return json.dumps(to_builtins(message)).encode("ascii") + b"\n"
+
+
+def is_waiting(line: str) -> bool:
+    """Whether a line of a launcher is the Message of a role that waits for a connection."""
+    return line.startswith(WAITING.decode())
 
 
 class LineBuffer:

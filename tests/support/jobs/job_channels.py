@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import convert, to_builtins
+
 from foundation.errors import ConnectError
+from job_host import place_processes
 from train.follow.head import Head
 from train.job.protocol import JobHost, Order
 
@@ -125,6 +128,7 @@ def no_answer() -> ConnectError:
 
 
 def make_order(**changes: Any) -> Order:
-    """The order of a job with one worker."""
+    """The order of a job with one worker, and its processes on its hosts."""
     given: dict[str, Any] = {"job": "j1", "name": "mine", "python": "python", "workers": 1, "servers": 0, "env": {}}
-    return Order(**{**given, "hosts": (JobHost(name="node-0"),), "command": ("true",), "cwd": "/", **changes})
+    order = Order(**{**given, "hosts": (JobHost(name="node-0"),), "command": ("true",), "cwd": "/", **changes})
+    return convert(place_processes(to_builtins(order)), Order)

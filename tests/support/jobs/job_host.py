@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from bootstrap.node import process_tree
+from train.engines import ENGINES
 from train.node.programs import program_words
 from waits import until
 
@@ -64,6 +65,35 @@ for i in range(args.n + args.s):
         prog = exports + command
     threading.Thread(target=subprocess.call, args=(prog,), kwargs={"shell": True}, daemon=True).start()
 sys.exit(0 if scheduler.wait() == 0 else 1)
+"""
+# An agent as torchrun's: it starts processes, and ends the others when one fails. Other agents are not waited for.
+TORCHRUN = r"""
+import argparse, os, subprocess, sys, time
+
+parser = argparse.ArgumentParser()
+for name in ("nnodes", "node-rank", "nproc-per-node", "max-restarts", "master-port"):
+    parser.add_argument("--" + name, type=int)
+parser.add_argument("--rdzv-backend")
+parser.add_argument("--master-addr")
+parser.add_argument("--no-python", action="store_true")
+parser.add_argument("command", nargs=argparse.REMAINDER)
+args = parser.parse_args()
+if os.environ.get("TORCHRUN_FAILS"):
+    sys.exit("torchrun cannot go on")
+env = dict(os.environ, MASTER_ADDR=args.master_addr, MASTER_PORT=str(args.master_port))
+env.update(WORLD_SIZE=str(args.nnodes * args.nproc_per_node), LOCAL_WORLD_SIZE=str(args.nproc_per_node))
+env.update(GROUP_RANK=str(args.node_rank), TORCHELASTIC_RUN_ID="none")
+started = []
+for local in range(args.nproc_per_node):
+    rank = str(args.node_rank * args.nproc_per_node + local)
+    started.append(subprocess.Popen(args.command, env=dict(env, RANK=rank, LOCAL_RANK=str(local))))
+while any(process.poll() is None for process in started):
+    if any(process.poll() for process in started):
+        for process in started:
+            process.terminate()
+        sys.exit(1)
+    time.sleep(0.02)
+sys.exit(any(process.returncode for process in started))
 """
 # Runs its last argument here, without the job's variable, which sshd would not pass on either. Hosts in the file
 # `refused` next to it do not answer.
@@ -123,7 +153,7 @@ class JobHost:
         done = subprocess.run(
             program_words("jobs", *words, python=sys.executable),
             env=self.env(),
-            input="" if order is None else json.dumps(order) + "\n",
+            input="" if order is None else json.dumps(place_processes(order)) + "\n",
             capture_output=True,
             text=True,
             timeout=60,
@@ -142,7 +172,7 @@ class JobHost:
             stdout=subprocess.PIPE,
             text=True,
         ) as process:
-            process.stdin.write("" if order is None else json.dumps(order) + "\n")
+            process.stdin.write("" if order is None else json.dumps(place_processes(order)) + "\n")
             process.stdin.close()
             yield process
             process.kill()
@@ -229,6 +259,21 @@ def processes() -> Iterator[tuple[int, str, list[bytes]]]:
                 yield int(entry.name), words, (entry / "environ").read_bytes().split(b"\0")
 
 
+def place_processes(order: dict[str, Any]) -> dict[str, Any]:
+    """An order with its processes on its hosts, as its engine places them."""
+    names = {host["ip"]: host["name"] for host in order["hosts"]}
+    head = order["hosts"][0]["name"]
+    chosen = [names[line.partition(":")[0]] for line in order.get("hostfile", ())] or [head]
+    placed = ENGINES[order.get("launcher", "ssh")].place(
+        chosen, head=head, workers=order["workers"], servers=order["servers"]
+    )
+    hosts = [
+        {**host, "workers": placed["worker", host["name"]], "servers": placed["server", host["name"]]}
+        for host in order["hosts"]
+    ]
+    return {**order, "hosts": hosts}
+
+
 def lines_of(log: Sequence[dict[str, Any]], role: str | None = None) -> list[str]:
     """The lines of output in a log, of one role or all."""
     numbers = {event["p"] for event in log if role is not None and event.get("role") == role}
@@ -254,6 +299,8 @@ def job_host(tmp_path: Path) -> Iterator[JobHost]:
     (packages / "dmlc_tracker" / "__init__.py").touch()
     (packages / "dmlc_tracker" / "tracker.py").write_text(TRACKER)
     (packages / "mxnet" / "tools" / "launch.py").write_text(LAUNCH)
+    (packages / "torch" / "distributed").mkdir(parents=True)
+    (packages / "torch" / "distributed" / "run.py").write_text(TORCHRUN)
     # Short, as homes are: the path of a Unix socket below it may have 107 bytes.
     home = Path(tempfile.mkdtemp(prefix="home-"))
     environment = make_environment(tmp_path / "environment", packages)

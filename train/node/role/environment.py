@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import os
+import re
 import resource
 import socket
 import struct
@@ -12,6 +13,8 @@ from typing import Optional, Union
 
 from bootstrap.node import process_tree, setup_env
 from foundation.thread_pool import map_in_threads
+from train.engines import ENGINES
+from train.engines.engine import IDENTITY
 from train.node import job_folder
 from train.node.programs import CODE_DIR
 from train.node.wire import RoleOrder
@@ -21,7 +24,7 @@ REACH_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
 MOST_OPEN_FILES = 1 << 20
 SOME_BYTES = 8  # the size of a record's header
-P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}  # as launch.py --p3 sets them
+_IDENTITY = re.compile(r"\$(?:({0})\b|\{{({0})\}})".format("|".join(IDENTITY)))
 
 
 def make(order: RoleOrder) -> dict[str, str]:
@@ -30,7 +33,12 @@ def make(order: RoleOrder) -> dict[str, str]:
     Raises OSError, ValueError.
     """
     own = dict(order.env)
-    own.update(_network(order, own))
+    interface = find_interface(order.address) if order.address else None
+    own.update(
+        ENGINES[order.launcher].environment(
+            order.role, order.launched, own, address=order.address, interface=interface, p3=order.p3
+        )
+    )
     own["CLUSTER_HOST"] = order.host
     own["CLUSTER_OUTPUT_DIR"] = job_folder.make_output_dir(order.job)
     if order.role == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
@@ -53,25 +61,6 @@ def base() -> dict[str, str]:
     """The part of this process's environment that a job's process gets."""
     keep = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR")
     return {key: os.environ[key] for key in keep if key in os.environ}
-
-
-def _network(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
-    """The variables for ps-lite on this host; the user's own settings take precedence."""
-    if order.role not in ("scheduler", "server", "worker") or "DMLC_ROLE" not in order.launched:
-        return {}
-    made = dict(order.launched)
-    if "DMLC_INTERFACE" in own:
-        made.pop("DMLC_NODE_HOST", None)  # would override the interface
-    elif order.address:
-        made["DMLC_NODE_HOST"] = order.address
-        interface = find_interface(order.address)
-        if interface:
-            made["DMLC_INTERFACE"] = interface
-    wanted = dict(P3) if order.p3 else {}
-    if order.role != "scheduler":
-        wanted["PS_VERBOSE"] = "1"
-    made.update((key, value) for key, value in wanted.items() if key not in own)
-    return made
 
 
 def find_interface(address: str) -> Optional[str]:
@@ -115,18 +104,21 @@ def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
     return None
 
 
-def find_blocked(env: Mapping[str, str]) -> Optional[str]:
-    """Why this host cannot reach the scheduler, or None: ps-lite itself would silently wait for ever."""
-    if env.get("DMLC_ROLE") not in ("server", "worker"):
-        return None
-    host, port = env["DMLC_PS_ROOT_URI"], int(env["DMLC_PS_ROOT_PORT"])
-    error = try_port(host, port)
-    if error is None:
+def find_blocked(order: RoleOrder) -> Optional[str]:
+    """Why this host cannot reach the other processes of the job, or None."""
+    place = ENGINES[order.launcher].find_rendezvous(order.role, order.launched)
+    error = None if place is None else try_port(place.host, place.port)
+    if place is None or error is None:
         return None
     return (
-        f"the scheduler's port {port} on {host} cannot be reached from here ({error}): does the security group allow "
-        "everything between its members?"
+        f"{place.what} port {place.port} on {place.host} cannot be reached from here ({error}): does the security "
+        "group allow everything between its members?"
     )
+
+
+def fill_in(words: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Replace $CLUSTER_RANK and the like in a command by their values; without a value they stay. Pure."""
+    return tuple(_IDENTITY.sub(lambda found: env.get(found[1] or found[2], found[0]), word) for word in words)
 
 
 def find_unreachable(places: Sequence[tuple[str, int]]) -> list[str]:

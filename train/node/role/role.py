@@ -1,14 +1,15 @@
 """Runs one process of a job (scheduler, server, worker or set-up) on a node.
 
     role             under ssh_proxy.py's ssh: reads the order from stdin, writes reports to stdout
-    role launched    under launch.py or mpirun: both over a socket; exits with 0 once it has reported
+    role launched VARIABLES   under launch.py, mpirun or torchrun: both over a socket; exits with 0 once it has
+                     reported. The names of the variables that say what it is begin with VARIABLES, a list with commas
     role join PATH   connects its stdin and stdout to a `role launched` that waits on this host
     role end JOB     ends the job's processes on this host; prints a JSON list of those that do not end
 
-The first two run as two processes, the parent as reaper (reaper.py). Under launch.py, on the head, the socket is the
-supervisor's, at $CLUSTER_SOCKET. Under mpirun, a role on another node cannot connect to the head, which accepts no
-node's key. So it listens on its own socket and prints the path, which mpirun carries to the head, and the supervisor
-connects with ssh_proxy.py and `role join`.
+The first two run as two processes, the parent as reaper (reaper.py). For a launcher on the head, the socket is the
+supervisor's, at $CLUSTER_SOCKET. A role that mpirun or torchrun starts on another node cannot connect to the head,
+which accepts no node's key. So it listens on its own socket and prints the path, which its launcher carries to the
+head, and the supervisor connects with ssh_proxy.py and `role join`.
 Messages are in wire.py. Secrets come with the order and go into the process's environment, never to a command line or
 a file.
 """
@@ -39,7 +40,7 @@ def main() -> int:
             return end(*more)
         if word == "join":
             return join(*more)
-        return run_launched() if word == "launched" else run()
+        return run_launched(*more) if word == "launched" else run()
     except ConnectionError:
         return 1  # the other side has gone, and nothing was started
 
@@ -51,16 +52,17 @@ def run() -> int:
     return Runner(decode(line, RoleOrder), above, 0, 1, rest).run()
 
 
-def run_launched() -> int:
+def run_launched(variables: str) -> int:
     """Run the supervisor's order from a socket."""
     above = fork()
-    launched = {key: value for key, value in os.environ.items() if key.startswith("DMLC_")}
-    first = Message(role=launched["DMLC_ROLE"], host=os.environ["CLUSTER_HOST"], launched=launched)
+    beginnings = tuple(variables.split(","))
+    launched = {key: value for key, value in os.environ.items() if key.startswith(beginnings)}
+    first = Message(role=launched.get("DMLC_ROLE", "worker"), host=os.environ["CLUSTER_HOST"], launched=launched)
     is_here = "CLUSTER_SOCKET" in os.environ
     connection = call(first) if is_here else wait_for_call(first)
     descriptor = connection.fileno()
     line, rest = wire.read_line(descriptor)
-    # The exit code is in the report; for launch.py and mpirun it would only cause a traceback.
+    # The exit code is in the report; for a launcher it would only cause a traceback.
     Runner(decode(line, RoleOrder), above, descriptor, descriptor, rest, is_pinged=not is_here).run()
     return 0
 

@@ -19,8 +19,9 @@ from msgspec import convert
 from bootstrap.node import process_tree
 from foundation.decode import decode
 from foundation.file_lock import is_held
+from train.engines import ENGINES
 from train.node import job_folder, wire
-from train.node.role import environment, ps_lite
+from train.node.role import environment
 from train.node.role.reaper import Reaper
 from train.node.wire import Command, Message, RoleOrder, Use
 
@@ -59,6 +60,7 @@ class Runner:
         self.is_pinged = is_pinged
         self.deaths = process_tree.watch_children()
         self.env: dict[str, str] = {}
+        self.engine = ENGINES[order.launcher]
         self.hides_verbose = False
         self.at = 0
         self.full_at = 0.0  # when there was last no room for output
@@ -89,7 +91,7 @@ class Runner:
         except (OSError, ValueError) as error:
             return self.finish(1, None, f"cannot make the job's environment: {error}")
         self.hides_verbose = self.env.get("PS_VERBOSE") == "1" and "PS_VERBOSE" not in self.order.env
-        blocked = environment.find_blocked(self.env)
+        blocked = environment.find_blocked(self.order)
         if blocked:
             return self.finish(1, None, blocked)
         code = 0
@@ -99,7 +101,7 @@ class Runner:
             if self.ending is not None:
                 code, number = 128 + signal.SIGTERM.value, signal.SIGTERM.value
             else:
-                code, number = self.run_one(command)
+                code, number = self.run_one(environment.fill_in(command, self.env))
             if code != 0:
                 break
         return self.finish(code, number, self.why)
@@ -303,11 +305,11 @@ class Runner:
         self.outbox.put(Message(line=line))
 
     def put_lines(self, lines: Iterable[bytes]) -> None:
-        """Pass on lines of output, without ps-lite's reports, unless the user asked for them."""
+        """Pass on lines of output, without the library's reports, unless the user asked for them."""
         for line in lines:
-            said = ps_lite.read(line)
+            said = self.engine.read_line(line)
             if said is not None:
-                self.outbox.put(said)
-            if self.hides_verbose and ps_lite.is_report(line) and not ps_lite.is_failure(line):
+                self.outbox.put(Message(rank=said.rank, bound=said.bound))
+            if self.hides_verbose and self.engine.hides_line(line):
                 continue
             self.outbox.put(Message(line=wire.text(line)))

@@ -9,38 +9,18 @@ a port that no other job gets. (_cluster_compat restores Thread.isAlive, which l
 import os
 import runpy
 import shlex
-import socket
 import subprocess
 import sys
 import threading
 from typing import Any
 
-from train.node import wire
+from train.node import ports, wire
 from train.node.role import environment
 from train.node.supervisor import ssh_proxy
 
-FIRST_PORT, END_PORT = 9091, 9999  # launch.py's
+PORTS = range(9091, 9999)  # launch.py's
 SSH = "ssh "
 _callers: set[threading.Thread] = set()  # threads that run an ssh
-
-
-def claim_port() -> tuple[int, socket.socket]:
-    """A port for this job's scheduler, and an open socket that reserves it.
-
-    launch.py finds a free port and closes it; a second later its scheduler, or another job's, binds it. A name in
-    Linux's abstract socket namespace belongs to one process at a time, and ends with it.
-    """
-    for port in range(FIRST_PORT, END_PORT):
-        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            claim.bind(f"\0cluster-scheduler-{port}")
-            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:  # else launch.py would take the next one
-                trial.bind(("", port))
-        except OSError:
-            claim.close()
-            continue
-        return port, claim
-    raise OSError(f"all ports from {FIRST_PORT} to {END_PORT - 1} are in use")
 
 
 def keep_quiet(failure: Any) -> None:
@@ -86,7 +66,7 @@ def main() -> None:
     threading.excepthook = keep_quiet  # from Python 3.8 on
     from dmlc_tracker import tracker  # noqa: PLC0415 - it uses what the lines above replace
 
-    port, claim = claim_port()
+    port, claim = ports.claim(PORTS)
 
     class PSTracker(tracker.PSTracker):  # type: ignore[misc]
         def __init__(self, **given: Any) -> None:

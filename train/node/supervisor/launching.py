@@ -1,8 +1,9 @@
-"""The programs that a supervisor starts on the head: the engine's launcher, and ssh_proxy.py."""
+"""The programs that a supervisor starts on the head: the engine's launcher, and ssh_proxy.py for each host."""
 
 import json
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from typing import Optional
@@ -12,10 +13,10 @@ from msgspec import to_builtins
 from bootstrap.node import process_tree
 from foundation.decode import decode
 from train.engines import ENGINES
-from train.engines.engine import HostFiles
+from train.engines.engine import Head, HeadLaunch
 from train.job.protocol import JobHost, Order
-from train.node import job_folder, wire
-from train.node.programs import program_words
+from train.node import job_folder, ports, wire
+from train.node.programs import launched_words, program_words
 from train.node.supervisor.event_loop import EventLoop
 from train.node.supervisor.processes import JobProcess
 from train.node.wire import Message
@@ -40,6 +41,7 @@ class Children:
         self._order, self._loop, self._say, self._fail = order, loop, say, fail
         self._running: list[tuple[Child, Optional[JobProcess]]] = []
         self._launcher: Optional[Child] = None
+        self._claim: Optional[socket.socket] = None  # keeps the job's port while the supervisor runs
         self.takes_more = True
 
     def start_setups(self) -> None:
@@ -47,16 +49,22 @@ class Children:
         for host in self._order.hosts:
             self._watch(self._start_proxy("--role", "setup", host.ip), None)
 
-    def start_launcher(self, take_in: Callable[[Child], JobProcess]) -> None:
-        """Start the engine's launcher; take_in(child): makes the process for its output. Raises OSError."""
+    def start_launches(self, take_in: Callable[[Child], JobProcess]) -> None:
+        """Start what the engine plans. take_in(child): makes the process for a launcher's output. Raises OSError."""
         order = self._order
-        files = write_files(order)
-        role_words = program_words("role", "launched", python=order.python)
-        launch = ENGINES[order.launcher].plan_launch(order, files, role_words)
-        env = {**environment(order, os.path.dirname(files.mpi_ssh)), **launch.env}
-        words = program_words(launch.program, *launch.arguments, python=order.python)
-        self._launcher = process_tree.start(words, env, job_folder.path(order.job))
-        self._watch(self._launcher, take_in(self._launcher) if launch.is_launcher else None)
+        engine = ENGINES[order.launcher]
+        port = 0
+        if engine.ports is not None:
+            port, self._claim = ports.claim(engine.ports)
+        head = write_files(order, port=port)
+        for launch in engine.plan_launches(order, head):
+            if isinstance(launch, HeadLaunch):
+                env = {**environment(order, os.path.dirname(head.mpi_ssh)), **launch.env}
+                self._launcher = process_tree.start(launch.words, env, job_folder.path(order.job))
+                self._watch(self._launcher, take_in(self._launcher))
+            else:
+                words = ("--role", launch.role, launch.address, json.dumps(dict(launch.launched)))
+                self._watch(self._start_proxy(*words), None)
 
     def _start_proxy(self, *words: str) -> Child:
         order = self._order
@@ -75,7 +83,7 @@ class Children:
             data = os.read(source, 1 << 16)
             for line in lines.feed(data) if data else lines.flush():
                 if line.startswith(wire.WAITING) and child is self._launcher:
-                    self._reach(decode(line[len(wire.WAITING) :], Message))
+                    self.reach(line)
                 elif line.startswith(wire.FAILED) and child is self._launcher:
                     self._fail()
                 else:
@@ -86,10 +94,11 @@ class Children:
 
         self._loop.add(source, read)
 
-    def _reach(self, waiting: Message) -> None:
-        """Connect to a process that mpirun has started on another host."""
-        if self.takes_more:
-            host = next(host for host in self._order.hosts if host.name == waiting.host)
+    def reach(self, line: bytes) -> None:
+        """Connect to a process that a launcher has started on another host. line: the process's, after WAITING."""
+        waiting = decode(line[len(wire.WAITING) :], Message)
+        host = next((host for host in self._order.hosts if host.name == waiting.host), None)
+        if self.takes_more and host is not None:
             self._watch(self._start_proxy("--join", host.ip, json.dumps(to_builtins(waiting))), None)
 
     def take_ended(self) -> list[tuple[Child, Optional[JobProcess], bool]]:
@@ -118,8 +127,8 @@ def environment(order: Order, tools: str) -> dict[str, str]:
     return env
 
 
-def write_files(order: Order) -> HostFiles:
-    """Write the hostfile, and the folder with the stand-ins for ssh. Raises OSError."""
+def write_files(order: Order, *, port: int = 0) -> Head:
+    """Write the hostfile, and the folder with the stand-ins for ssh. port: the job's. Raises OSError."""
     folder = job_folder.path(order.job, "bin")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     for name, arguments in (("ssh", []), ("mpi-ssh", ["--mpi"])):
@@ -131,7 +140,8 @@ def write_files(order: Order) -> HostFiles:
     hostfile = job_folder.path(order.job, "hosts")
     with open(hostfile, "w") as stream:
         stream.write("".join(line + "\n" for line in order.hostfile))
-    return HostFiles(hostfile=hostfile, mpi_ssh=os.path.join(folder, "mpi-ssh"))
+    role_words = tuple(launched_words(ENGINES[order.launcher].variables, python=order.python))
+    return Head(hostfile=hostfile, mpi_ssh=os.path.join(folder, "mpi-ssh"), role_words=role_words, port=port)
 
 
 def clean_up(job: str) -> None:

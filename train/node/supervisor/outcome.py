@@ -90,7 +90,7 @@ class Outcome:
     def _check_unstarted(self) -> None:
         missing = self._processes.unknown()
         if missing:
-            self.fail("the job cannot start: launch.py failed to start {}".format(", ".join(missing)))
+            self.fail(f"the job cannot start: {self._processes.engine.program} failed to start {', '.join(missing)}")
 
     def all_started(self) -> None:
         """All processes have started."""
@@ -193,12 +193,14 @@ class Outcome:
             self._failed.append(process)
             delay_s = 0.0 if workers and all(one.exit_code is not None for one in workers) else GATHER_S
             self._loop.after("gather", delay_s, self._fail_with_all)
-        elif process.role in ("scheduler", "server") and not is_done:
+        elif process.role == "launcher" and self._processes.all_ended_on(process.host):
+            pass
+        elif process.role in ("scheduler", "server", "launcher") and not is_done:
             if self._are_dismissed():
                 self._loop.cancel("early")
             else:  # at the end of a successful job it can be a moment ahead of the others
                 self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(process.short_name))
-        if is_done and all(one.exit_code is not None for one in self._processes.mxnet()):
+        if is_done and all(one.exit_code is not None for one in self._processes.of_job()):
             self.decide("done", 0, None)
         elif is_done:
             delay_s = 0.0 if self._is_unused() else REAP_GRACE_S
@@ -216,31 +218,40 @@ class Outcome:
         ]
         return ended.count("server") == self._order.servers > 0 and "scheduler" in ended
 
-    def note_child_end(self, name: Optional[str], child: "subprocess.Popen[bytes]", *, is_launcher: bool) -> None:
-        """launch.py has ended (without servers: ssh_proxy.py, name None), or another program that led to a node."""
+    def note_child_end(self, name: str, child: "subprocess.Popen[bytes]", *, is_launcher: bool) -> None:
+        """A program on the head has ended: the launcher of this name, or one that led to a node."""
         code = child.returncode
         how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
         if not is_launcher and code != 0:  # it may have reported why
             error = f"the program on {self._processes.head} that connects to a node {how}"
             self._loop.after("proxy", UNSTARTED_S, lambda: self.fail(error))
-        elif is_launcher and name is not None and code != 0:
+        elif is_launcher and code != 0:
             error = f"{name} (process {child.pid}) {how}"
             if code < 0:  # the processes that it started end with it
                 self.fail(error)
             else:  # another end came first, and may be reported later
                 self._loop.after("launcher", GATHER_S, lambda: self.fail(error))
         elif is_launcher and not self._loop.has("early") and not self._are_dismissed():
-            self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(name or "the worker's connection"))
+            self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(name))
 
     def note_lost(self, process: JobProcess) -> None:
         """The connection to a process has ended before the process. If launch.py has ended, too, that says more."""
-        is_of_engine = process.by is None and self._processes.engine.has_programs_of_its_own
+        is_of_engine = process.by is None and self._processes.engine.ends_its_processes
         if not is_of_engine and all(launcher.pid != process.by for launcher in self._processes.of("launcher")):
             self._lose(process)
         elif not self._loop.has("lost"):
             self._loop.after(
                 "lost", self._processes.engine.gather_s if is_of_engine else GATHER_S, lambda: self._lose(process)
             )
+
+    def note_unreachable(self, process: JobProcess, why: str) -> None:
+        """The ssh to a process has ended before the process. If its launcher has ended it, the reason follows."""
+        engine = self._processes.engine
+        error = f"{process.name} was lost: ssh to it failed: {why}"
+        if not engine.ends_its_processes or process.role == "launcher":
+            self.fail(error)
+        elif not self._loop.has("lost"):
+            self._loop.after("lost", engine.gather_s, lambda: None if self._failed else self.fail(error))
 
     def _lose(self, process: JobProcess) -> None:
         if not self._failed:

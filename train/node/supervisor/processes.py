@@ -8,7 +8,8 @@ from typing import Optional
 
 from train.engines import ENGINES
 from train.job.protocol import JobHost, Order, Place, RecordRole, copy_settings
-from train.node.programs import CODE_DIR
+from train.node import job_folder
+from train.node.programs import CODE_DIR, launched_words
 from train.node.supervisor.event_loop import Connection
 from train.node.wire import Found, Message, RoleOrder
 
@@ -17,7 +18,7 @@ SSH_PORT = 22
 MOST_PAIRS = 4  # of hosts that cannot reach each other in a message
 IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")  # whose AWS credentials
 SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's PATH lacks the job's Python
-MXNET_ROLES = ("scheduler", "server", "worker")
+JOB_ROLES = ("scheduler", "server", "worker")  # not those that start them
 
 
 def with_secrets(env: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
@@ -35,13 +36,17 @@ def with_secrets(env: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str
 class JobProcess:
     """One process of the job.
 
-    by: the process on the head that runs its ssh. heard_at: of the monotonic clock; None before its host's first
-    message. at: the index of its running command. was_ended: by role.py. why: role.py's own error. left: after its end,
-    the processes on its host that do not end. bound: ps-lite's address and port. blocked: ports that it cannot reach.
+    title: its name in messages, without rank and host. by: the process on the head that runs its ssh. heard_at: of the
+    monotonic clock; None before its host's first message. at: the index of its running command. was_ended: by role.py.
+    why: role.py's own error. left: after its end, the processes on its host that do not end. bound: ps-lite's address
+    and port. blocked: ports that it cannot reach.
     """
 
-    def __init__(self, number: int, role: str, host: str, connection: Optional[Connection]) -> None:
+    def __init__(
+        self, number: int, role: str, host: str, connection: Optional[Connection] = None, *, title: str = ""
+    ) -> None:
         self.number, self.role, self.host, self.connection = number, role, host, connection
+        self.title = title or role
         self.rank: Optional[int] = None
         self.pid: Optional[int] = None
         self.started_at: Optional[float] = None
@@ -63,7 +68,7 @@ class JobProcess:
         """Its name in messages."""
         rank = "" if self.rank is None else f" {self.rank}"
         pid = "" if self.pid is None else f" (process {self.pid})"
-        return f"{self.role}{rank} on {self.host}{pid}"
+        return f"{self.title}{rank} on {self.host}{pid}"
 
     @property
     def short_name(self) -> str:
@@ -111,7 +116,8 @@ class Processes:
 
     def add(self, role: str, host: str, connection: Optional[Connection] = None) -> JobProcess:
         """Add a process; host: its address or name."""
-        made = JobProcess(len(self.all), role, self._names.get(host, host), connection)
+        title = self.engine.program if role == "launcher" else ""
+        made = JobProcess(len(self.all), role, self._names.get(host, host), connection, title=title)
         self.all.append(made)
         return made
 
@@ -119,7 +125,8 @@ class Processes:
         """The name of its output's file."""
         role, host = process.role, process.host
         if role not in ("worker", "server"):
-            return f"{role}-{host}" if role == "setup" else role
+            is_on_each = role == "setup" or (role == "launcher" and process.connection is not None)
+            return f"{role}-{host}" if is_on_each else role
         if process.rank is not None:
             return f"{role}-{process.rank}"
         before = self.order_on_host(process)
@@ -130,9 +137,9 @@ class Processes:
         same = [other for other in self.all if (other.role, other.host) == (process.role, process.host)]
         return same.index(process)
 
-    def mxnet(self) -> list[JobProcess]:
+    def of_job(self) -> list[JobProcess]:
         """The scheduler, servers and workers."""
-        return [process for process in self.all if process.role in MXNET_ROLES]
+        return [process for process in self.all if process.role in JOB_ROLES]
 
     def of(self, role: str) -> list[JobProcess]:
         """The processes of a role."""
@@ -140,34 +147,37 @@ class Processes:
 
     def expected(self) -> Counter[tuple[str, str]]:
         """The number of processes by (role, host) that the engine starts."""
-        order = self.order
-        hosts = [self._names.get(line.partition(":")[0], line) for line in order.hostfile] or [self.head]
-        wanted = self.engine.place(hosts, head=self.head, workers=order.workers, servers=order.servers)
-        if order.servers:
+        wanted = Counter({("worker", host.name): host.workers for host in self.hosts})
+        wanted += Counter({("server", host.name): host.servers for host in self.hosts})
+        if self.order.servers:
             wanted["scheduler", self.head] += 1
         return wanted
 
     def missing(self) -> list[str]:
         """Processes that have not started, such as "server on node-1"."""
-        return self._lacking(process for process in self.mxnet() if process.pid is not None)
+        return self._lacking(process for process in self.of_job() if process.pid is not None)
 
     def unknown(self) -> list[str]:
         """Processes that have not connected, as in `missing`."""
-        return self._lacking(self.mxnet())
+        return self._lacking(self.of_job())
 
     def _lacking(self, found: Iterable[JobProcess]) -> list[str]:
         lacking = self.expected() - Counter((process.role, process.host) for process in found)
         return [
             f"{count} {role}s on {host}" if count > 1 else f"{role} on {host}"
             for (role, host), count in sorted(
-                lacking.items(), key=lambda item: (MXNET_ROLES.index(item[0][0]), item[0][1])
+                lacking.items(), key=lambda item: (JOB_ROLES.index(item[0][0]), item[0][1])
             )
         ]
 
     def all_started(self) -> bool:
         """Whether all processes run or have run."""
-        wanted = self.order.servers + self.order.workers + bool(self.order.servers)
-        return sum(1 for process in self.mxnet() if process.pid is not None) >= wanted
+        return sum(1 for process in self.of_job() if process.pid is not None) >= sum(self.expected().values())
+
+    def all_ended_on(self, host: str) -> bool:
+        """Whether all workers of a host have ended."""
+        ended = sum(1 for process in self.of("worker") if process.host == host and process.exit_code is not None)
+        return ended >= self.expected()["worker", host]
 
     def is_set_up(self) -> bool:
         """Whether the set-up commands have succeeded on all hosts."""
@@ -193,12 +203,12 @@ class Processes:
     # -- their orders --------------------------------------------------------------------------------------------
 
     def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
-        """The order of a process; the scheduler gets no secrets."""
+        """The order of a process; scheduler and launchers get no secrets."""
         order, host = self.order, self._by_name.get(process.host)
         place = (host.place if host is not None else None) or self._node
         own = {"server": order.env_server, "worker": order.env_worker}.get(process.role, {})
         env = {**self._env_at(place), **own}
-        if process.role != "scheduler":
+        if process.role not in ("scheduler", "launcher"):
             env = with_secrets(env, order.secrets)
         env.setdefault("CLUSTER_JOB_NAME", order.name)
         if order.output_url:
@@ -207,13 +217,20 @@ class Processes:
             gpus = order.gpus_per_worker[self.order_on_host(process)]
             env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(gpu) for gpu in gpus))
         is_setup = process.role == "setup"
+        commands = self.preparation(place) if is_setup else (place.command,)
+        if process.role == "launcher":
+            role_words = launched_words(self.engine.variables, python=place.python, code_dir=place.code_dir)
+            commands = (self.engine.launcher_words(place, launched, role_words),)
+            if process.host == self.head:
+                env["CLUSTER_SOCKET"] = job_folder.path(order.job, "socket")  # its processes connect directly
         return RoleOrder(
             job=order.job,
             role=process.role,
             host=process.host,
+            launcher=order.launcher,
             address=host.ip if host is not None else None,
             launched=launched,
-            commands=self.preparation(place) if is_setup else (place.command,),
+            commands=commands,
             cwd=place.cwd if is_setup else place.sync_dst_dir or place.cwd,
             env=env,
             setup=order.setup,
@@ -288,9 +305,9 @@ class Processes:
 
     def _places(self) -> list[tuple[str, tuple[str, int]]]:
         """[(host, (address, port)), ...]."""
-        found = [(process.host, process.bound) for process in self.mxnet() if process.bound]
+        found = [(process.host, process.bound) for process in self.of_job() if process.bound]
         known = {host for host, _ in found}
-        rest = sorted({process.host for process in self.mxnet()} - known)
+        rest = sorted({process.host for process in self.of_job()} - known)
         return found + [(name, (self._by_name[name].ip, SSH_PORT)) for name in rest if self.is_node(name)]
 
     def describe_unreachable(self) -> str:

@@ -1,7 +1,7 @@
 """Stands in for `ssh` on the head, once for each server and worker.
 
     ssh_proxy.py -o OPTION HOST -p PORT 'export K=V; ... cd DIR; COMMAND'   as launch.py calls ssh: see also call_ssh
-    ssh_proxy.py --role ROLE HOST                                           as the supervisor calls it
+    ssh_proxy.py --role ROLE HOST [{"VARIABLE": "VALUE"}]                   as the supervisor calls it
     ssh_proxy.py --join HOST {"role", "launched", "path"}                   to a role.py that waits there
     ssh_proxy.py --mpi HOST ORTED...                                        as mpirun calls ssh
 
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
         command = mpi_command(arguments[1:])
         os.execv(command[0], command)  # noqa: S606 - no shell
     if arguments[0] == "--role":
-        return reach(arguments[2], role=arguments[1])
+        return reach(arguments[2], arguments[1], decode((arguments[3:] or ["{}"])[0].encode(), dict[str, str]))
     if arguments[0] == "--join":
         waiting = decode(arguments[2].encode(), Message)
         return reach(arguments[1], waiting.role or "", waiting.launched, ["join", waiting.path or ""])

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from typing import Literal, Optional
 
 from train.job.protocol import Order
-from train.node.role import ps_lite
 from train.node.supervisor.event_loop import EventLoop
 from train.node.supervisor.processes import JobProcess, Processes
 from train.node.wire import Command, Found, Use
@@ -121,7 +120,7 @@ class Stalls:
 
     def hear_line(self, process: JobProcess, text: str) -> None:
         """A worker has printed something."""
-        if self._is_watching and not ps_lite.is_own(text):
+        if self._is_watching and not self._processes.engine.is_noise(text):
             now = time.monotonic()
             self._lines_at[process.number] = now
             self._looks.pop(process.number, None)
@@ -186,7 +185,7 @@ class Stalls:
     def _running(self) -> list[JobProcess]:
         return [
             process
-            for process in self._processes.mxnet()
+            for process in self._processes.of_job()
             if process.exit_code is None and process.connection is not None and process.connection.is_open
         ]
 

@@ -3,8 +3,8 @@
 Reads the order, protocol.Order, as one line from stdin. Prints "ready" once record, lock and socket exist, or one line
 with an error. SIGTERM and SIGINT stop the job.
 
-It adds what launch.py lacks: one failed process ends the job everywhere, with that process's exit code, and no process
-is left on any host. It never waits for a single process, host or reader.
+It adds what launch.py and torchrun lack: one failed process ends the job everywhere, with that process's exit code,
+and no process is left on any host. It never waits for a single process, host or reader.
 """
 
 import os
@@ -19,7 +19,7 @@ from foundation.decode import decode
 from foundation.file_lock import FileLock
 from train.job import protocol
 from train.job.protocol import JobResult, JobState, Left, Order, Record, Stall
-from train.node import instance_credentials, job_folder
+from train.node import instance_credentials, job_folder, wire
 from train.node.role import environment
 from train.node.supervisor import job_log, kv_store, launching, publish, recovery
 from train.node.supervisor.event_loop import Connection, EventLoop
@@ -184,7 +184,7 @@ class Supervisor:
             self.launch()
 
     def launch(self) -> None:
-        """Start the engine's launcher. Raises OSError."""
+        """Start the engine's launcher, or the processes themselves. Raises OSError."""
 
         def take_in(child: launching.Child) -> JobProcess:
             process = self.processes.add("launcher", self.processes.head)
@@ -192,7 +192,7 @@ class Supervisor:
             self.take_in(process)
             return process
 
-        self.children.start_launcher(take_in)
+        self.children.start_launches(take_in)
         self.outcome.watch_start()
 
     # -- messages ------------------------------------------------------------------------------------------------
@@ -206,7 +206,9 @@ class Supervisor:
             return
         if isinstance(process, JobProcess):
             process.heard_at = time.monotonic()
-            if message.line is not None:
+            if process.role == "launcher" and message.line is not None and wire.is_waiting(message.line):
+                self.children.reach(message.line.encode())
+            elif message.line is not None:
                 self.log.put_line(process.number, message.line)
                 if process.role == "worker":
                     self.hear_worker(process, message.line)
@@ -235,8 +237,8 @@ class Supervisor:
         launched = message.launched
         if role == "scheduler":  # servers and workers print where they listen
             process.bound = (launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))
-        if not self.order.servers and role == "worker":
-            process.rank = 0  # the only worker
+        if role == "worker":
+            process.rank = self.processes.engine.find_rank(launched)
         self.take_in(process)
         connection.put(self.processes.order_of(process, launched))
 
@@ -272,7 +274,7 @@ class Supervisor:
             if process.role == "setup" and self.processes.is_set_up() and not self.is_over:
                 self.launch()
         elif message.lost is not None:
-            self.outcome.fail(f"{process.name} was lost: ssh to it failed: {message.lost}")
+            self.outcome.note_unreachable(process, message.lost)
         else:
             self.hear_answer(process, message)
 
@@ -324,7 +326,7 @@ class Supervisor:
             if process is not None and not self.is_over:  # else the supervisor has ended it
                 self.note_exit(process, code if code >= 0 else 128 - code, -code if code < 0 else None)
             if not self.is_over:
-                name = f"launch.py on {process.host}" if process is not None else None
+                name = process.short_name if process is not None else ""
                 self.outcome.note_child_end(name, child, is_launcher=is_launcher)
 
     # -- record --------------------------------------------------------------------------------------------------

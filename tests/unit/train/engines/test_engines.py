@@ -1,22 +1,32 @@
-"""What each engine starts, and where: as launch.py and Open MPI do it."""
+"""What each engine starts, and where: as launch.py, Open MPI and torchrun do it."""
 
 from collections import Counter
-from typing import get_args
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from job_channels import make_order
-from train.engines import ENGINES
-from train.engines.engine import HostFiles
-from train.job.protocol import JobHost, Launcher
+from train.engines import DEFAULT, ENGINES, REFUSED, check_launcher
+from train.engines.engine import Head, HeadLaunch, HostLaunch, Rendezvous
+from train.job.protocol import JobHost, Place
 
-FILES = HostFiles(hostfile="/jobs/j/hosts", mpi_ssh="/jobs/j/bin/mpi-ssh")
-ROLE = ("python", "-Es", "/c/train/node", "role", "launched")
+HEAD = Head("/jobs/j/hosts", mpi_ssh="/jobs/j/bin/mpi-ssh", role_words=("python", "role", "launched"), port=29500)
+HOSTS = tuple(JobHost(name=f"node-{index}", ip=f"10.0.0.{4 + index}") for index in range(3))
+PLACE = Place(user="me", port=22, python="/e/bin/python", code_dir="/c", cwd="/p", command=("train",))
+TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "29500"}
 
 
-def test_every_launcher_has_an_engine() -> None:
-    assert set(ENGINES) == set(get_args(Launcher))
-    assert all(ENGINES[name].name == name for name in ENGINES)
+def test_the_table_has_each_engine_under_its_name() -> None:
+    assert all(ENGINES[name].name == name and ENGINES[name].program and ENGINES[name].title for name in ENGINES)
+    assert all(framework in ENGINES[name].frameworks for framework, name in DEFAULT.items())
+    assert [check_launcher(name) for name in ("auto", *ENGINES)] == ["auto", *ENGINES]
+
+
+@pytest.mark.parametrize("name", ["rsh", *REFUSED])
+def test_unknown_and_broken_launchers_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=REFUSED.get(name, "one of: auto, ssh")):
+        check_launcher(name)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +39,8 @@ def test_every_launcher_has_an_engine() -> None:
         ("local", "b", 2, 1, {"server a": 1, "worker a": 2}),
         ("mpi", "ab", 2, 1, {"server a": 1, "worker a": 1, "worker b": 1}),
         ("mpi", "aab", 2, 0, {"worker a": 1, "worker b": 1}),
+        ("torchrun", "aab", 3, 0, {"worker a": 2, "worker b": 1}),
+        ("env", "ab", 3, 0, {"worker a": 2, "worker b": 1}),
     ],
 )
 def test_processes_are_placed_on_the_hosts(
@@ -41,23 +53,128 @@ def test_processes_are_placed_on_the_hosts(
 @pytest.mark.parametrize(
     ("launcher", "p3", "options"),
     [
-        ("ssh", True, ["--launcher", "ssh", "-H", FILES.hostfile, "--p3"]),
+        ("ssh", True, ["--launcher", "ssh", "-H", HEAD.hostfile, "--p3"]),
         ("local", False, ["--launcher", "local"]),
-        ("mpi", True, ["--launcher", "mpi", "-H", FILES.hostfile]),  # --p3 would be the name of the program there
+        ("mpi", True, ["--launcher", "mpi", "-H", HEAD.hostfile]),  # --p3 would be the name of the program there
     ],
 )
-def test_launch_py_gets_its_options(launcher: Launcher, options: list[str], *, p3: bool) -> None:
-    hosts = (JobHost(name="node-0", ip="10.0.0.4"),)
-    launch = ENGINES[launcher].plan_launch(make_order(hosts=hosts, workers=3, servers=2, p3=p3), FILES, ROLE)
-    assert (launch.program, launch.is_launcher) == ("launch", True)
-    assert list(launch.arguments) == ["10.0.0.4", "-n", "3", "-s", "2", *options, *ROLE]
+def test_launch_py_gets_its_options(launcher: str, options: list[str], *, p3: bool) -> None:
+    order = make_order(launcher=launcher, hosts=HOSTS[:1], workers=3, servers=2, p3=p3)
+    (launch,) = ENGINES[launcher].plan_launches(order, HEAD)
+    assert isinstance(launch, HeadLaunch)
+    at = launch.words.index("launch")
+    assert list(launch.words[at + 1 :]) == ["10.0.0.4", "-n", "3", "-s", "2", *options, *HEAD.role_words]
     assert ("OMPI_MCA_plm_rsh_agent" in launch.env) == (launcher == "mpi")
 
 
 @pytest.mark.parametrize(
-    ("hostfile", "host"), [(("10.0.0.5:2222",), "10.0.0.5"), ((), "10.0.0.4")], ids=["hostfile", "head"]
+    ("hostfile", "host"), [(("10.0.0.4:2222",), "10.0.0.4"), ((), "10.0.0.4")], ids=["hostfile", "head"]
 )
 def test_one_worker_without_servers_needs_no_launcher(hostfile: tuple[str, ...], host: str) -> None:
-    order = make_order(hosts=(JobHost(name="node-0", ip="10.0.0.4"),), hostfile=hostfile)
-    launch = ENGINES["ssh"].plan_launch(order, FILES, ROLE)
-    assert (launch.program, launch.arguments, launch.is_launcher) == ("ssh_proxy", ("--role", "worker", host), False)
+    order = make_order(hosts=HOSTS[:1], hostfile=hostfile)
+    identity = {"CLUSTER_RANK": "0", "CLUSTER_WORLD_SIZE": "1"}
+    assert ENGINES["ssh"].plan_launches(order, HEAD) == (HostLaunch("worker", host, identity),)
+
+
+def test_mpirun_starts_programs_without_servers_itself() -> None:
+    order = make_order(launcher="mpi", kv_store="none", hosts=HOSTS[:2], hostfile=("10.0.0.4", "10.0.0.5"), workers=4)
+    (launch,) = ENGINES["mpi"].plan_launches(order, HEAD)
+    assert isinstance(launch, HeadLaunch)
+    assert launch.words == ("mpirun", "-n", "4", "--hostfile", HEAD.hostfile, *HEAD.role_words)
+    assert launch.env["OMPI_MCA_plm_rsh_agent"] == HEAD.mpi_ssh
+
+
+def order_of_three(launcher: str) -> Any:
+    """One process on node-1, which comes first, and two on node-2; the head, node-0, has none."""
+    lines = ("10.0.0.5", "10.0.0.6:2222", "10.0.0.6:2222")
+    return make_order(launcher=launcher, hosts=HOSTS, hostfile=lines, workers=3, kv_store="none")
+
+
+def test_a_torchrun_on_each_node_meets_at_the_first() -> None:
+    launches = ENGINES["torchrun"].plan_launches(order_of_three("torchrun"), HEAD)
+    assert [(launch.role, launch.address) for launch in launches if isinstance(launch, HostLaunch)] == [
+        ("launcher", "10.0.0.5"),
+        ("launcher", "10.0.0.6"),
+    ]
+    words = [
+        " ".join(ENGINES["torchrun"].launcher_words(PLACE, launch.launched, ["role", "launched"]))
+        for launch in launches
+        if isinstance(launch, HostLaunch)
+    ]
+    common = (
+        "--max-restarts 0 --rdzv-backend static --master-addr 10.0.0.5 --master-port 29500 --no-python role launched"
+    )
+    assert words == [
+        f"/e/bin/python -m torch.distributed.run --nnodes 2 --node-rank 0 --nproc-per-node 1 {common}",
+        f"/e/bin/python -m torch.distributed.run --nnodes 2 --node-rank 1 --nproc-per-node 2 {common}",
+    ]
+
+
+def test_without_a_launcher_each_process_knows_its_rank() -> None:
+    launches = ENGINES["env"].plan_launches(order_of_three("env"), HEAD)
+    world = {"WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.5", "MASTER_PORT": "29500"}
+    assert launches == (
+        HostLaunch("worker", "10.0.0.5", {"RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **world}),
+        HostLaunch("worker", "10.0.0.6", {"RANK": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", **world}),
+        HostLaunch("worker", "10.0.0.6", {"RANK": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **world}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("launcher", "launched", "rank"),
+    [
+        ("torchrun", TORCHRUN, 3),
+        ("torchrun", {}, None),
+        ("env", TORCHRUN, 3),
+        ("mpi", {"OMPI_COMM_WORLD_RANK": "2"}, 2),
+        ("mpi", {"OMPI_COMM_WORLD_RANK": "2", "DMLC_ROLE": "worker"}, None),  # ps-lite assigns another
+        ("ssh", {"DMLC_ROLE": "worker"}, None),
+        ("ssh", {"CLUSTER_RANK": "0"}, 0),
+    ],
+)
+def test_ranks_that_variables_tell(launcher: str, launched: dict[str, str], rank: int | None) -> None:
+    assert ENGINES[launcher].find_rank(launched) == rank
+
+
+@pytest.mark.parametrize(
+    ("launcher", "role", "launched", "place"),
+    [
+        ("env", "worker", TORCHRUN, Rendezvous("the rendezvous", "10.0.0.4", 29500)),
+        ("env", "worker", TORCHRUN | {"RANK": "0"}, None),
+        ("torchrun", "launcher", TORCHRUN | {"GROUP_RANK": "1"}, Rendezvous("the rendezvous", "10.0.0.4", 29500)),
+        ("torchrun", "launcher", TORCHRUN | {"GROUP_RANK": "0"}, None),
+        ("torchrun", "worker", TORCHRUN, None),
+        (
+            "ssh",
+            "server",
+            {"DMLC_PS_ROOT_URI": "10.0.0.4", "DMLC_PS_ROOT_PORT": "9091"},
+            Rendezvous("the scheduler's", "10.0.0.4", 9091),
+        ),
+        ("ssh", "scheduler", {"DMLC_PS_ROOT_URI": "10.0.0.4", "DMLC_PS_ROOT_PORT": "9091"}, None),
+        ("ssh", "worker", {}, None),
+    ],
+)
+def test_what_a_process_must_reach(
+    launcher: str, role: str, launched: dict[str, str], place: Rendezvous | None
+) -> None:
+    assert ENGINES[launcher].find_rendezvous(role, launched) == place
+
+
+def environment(launcher: str, launched: Mapping[str, str], role: str = "worker", **own: str) -> dict[str, str]:
+    return ENGINES[launcher].environment(role, launched, own, address="10.0.0.5", interface="ens5", p3=False)
+
+
+def test_pytorch_gets_the_interface_in_the_syntax_of_each_library() -> None:
+    made = environment("torchrun", TORCHRUN)
+    assert made.items() >= TORCHRUN.items()
+    assert (made["GLOO_SOCKET_IFNAME"], made["NCCL_SOCKET_IFNAME"]) == ("ens5", "=ens5")
+    ours = ("CLUSTER_RANK", "CLUSTER_WORLD_SIZE", "CLUSTER_LOCAL_RANK", "CLUSTER_INIT_METHOD")
+    assert [made[name] for name in ours] == ["3", "4", "1", "tcp://10.0.0.4:29500"]
+    assert "GLOO_SOCKET_IFNAME" not in environment("env", TORCHRUN, GLOO_SOCKET_IFNAME="mine")
+    assert set(environment("torchrun", TORCHRUN, role="launcher")) == {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
+
+
+def test_mpi_programs_get_open_mpis_ranks_under_our_names() -> None:
+    made = environment("mpi", {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"})
+    assert (made["CLUSTER_RANK"], made["CLUSTER_WORLD_SIZE"]) == ("1", "4")
+    assert "CLUSTER_RANK" not in environment("mpi", {"OMPI_COMM_WORLD_RANK": "1", "DMLC_ROLE": "worker"})

@@ -17,7 +17,7 @@ from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
 from train.job.placement import place, share_gpus
 from train.job.plan import new_job_id
-from train.job.protocol import JobHost, Launcher, render_duration
+from train.job.protocol import render_duration
 from train.job.survey import Survey
 
 
@@ -41,7 +41,10 @@ from train.job.survey import Survey
 def test_workers_servers_and_threads(config: TrainConfig, nodes: int, workers: int, servers: int, threads: str) -> None:
     job = plan(config, nodes)
     assert (job.order.workers, job.order.servers, job.order.env["OMP_NUM_THREADS"]) == (workers, servers, threads)
-    assert job.order.hosts[0] == JobHost(name="node-0", ip="10.0.0.4", instance_id="i-0")
+    there = job.order.hosts[0]
+    assert (there.name, there.ip, there.instance_id, there.place) == ("node-0", "10.0.0.4", "i-0", None)
+    assert sum(host.workers for host in job.order.hosts) == workers
+    assert sum(host.servers for host in job.order.hosts) == servers
     assert len(job.order.hosts) == (nodes if servers else 1)
 
 
@@ -294,7 +297,7 @@ def test_a_hidden_value_is_not_shown() -> None:
     st.sampled_from(["ssh", "local"]),
 )
 def test_processes_are_placed_as_launch_py_places_them(
-    lines: list[int], workers: int, servers: int, launcher: Launcher
+    lines: list[int], workers: int, servers: int, launcher: str
 ) -> None:
     """Its ssh.py: `for i in range(nworker + nserver)`, a server while `i < nserver`, on `hosts[i % len(hosts)]`."""
     nodes = cpus(5)

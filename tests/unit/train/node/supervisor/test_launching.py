@@ -10,9 +10,10 @@ import pytest
 
 from job_channels import make_order
 from train.engines import ENGINES
-from train.engines.engine import HostFiles
+from train.engines.engine import Head, HeadLaunch
 from train.job.protocol import JobHost
-from train.node.supervisor import event_loop, launch, launching, ssh_proxy
+from train.node import ports
+from train.node.supervisor import event_loop, launching, ssh_proxy
 from train.node.supervisor.processes import Processes
 
 HOSTS = tuple(JobHost(name=f"node-{i}", ip=f"10.0.0.{4 + i}", instance_id=f"i-{i}") for i in range(3))
@@ -72,17 +73,16 @@ def test_mpiruns_ssh_command_becomes_ours(monkeypatch: pytest.MonkeyPatch) -> No
     assert "hush" not in " ".join(command)
 
 
-def test_jobs_that_start_at_the_same_moment_get_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_start_at_the_same_moment_get_different_ports() -> None:
     base = 10000 + os.getpid() % 500 * 20  # of this process alone: in others jobs run, too
-    monkeypatch.setattr(launch, "FIRST_PORT", base)
-    monkeypatch.setattr(launch, "END_PORT", base + 20)
+    wanted = range(base, base + 20)
     with socket.socket() as other:
-        first, claim = launch.claim_port()
+        first, claim = ports.claim(wanted)
         other.bind(("", first + 1))
-        second, second_claim = launch.claim_port()
+        second, second_claim = ports.claim(wanted)
         with claim, second_claim:
             assert second > first + 1
-    again, claim = launch.claim_port()
+    again, claim = ports.claim(wanted)
     claim.close()
     assert again == first
 
@@ -95,9 +95,10 @@ def test_launch_pys_environment_has_no_secret(monkeypatch: pytest.MonkeyPatch) -
     env = launching.environment(job, "/tools")
     assert "hush" not in json.dumps(env)
     assert env["PATH"].split(":")[:2] == ["/tools", "/e/bin"]
-    launch_of_mpi = ENGINES["mpi"].plan_launch(job, HostFiles(hostfile="/hosts", mpi_ssh="/tools/mpi-ssh"), ["role"])
-    assert launch_of_mpi.env["OMPI_MCA_plm_rsh_agent"] == "/tools/mpi-ssh"
-    assert launch_of_mpi.arguments[-1] == "role"
+    (launch,) = ENGINES["mpi"].plan_launches(job, Head("/hosts", mpi_ssh="/tools/mpi-ssh", role_words=("role",)))
+    assert isinstance(launch, HeadLaunch)
+    assert launch.env["OMPI_MCA_plm_rsh_agent"] == "/tools/mpi-ssh"
+    assert launch.words[-1] == "role"
 
 
 def test_an_event_loop_calls_back_for_lines_ends_and_timers(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from fake_timers import Timers
 from job_channels import make_order
-from train.job.protocol import JobHost, Launcher
+from train.job.protocol import JobHost
 from train.node.supervisor import outcome
 from train.node.supervisor.processes import JobProcess, Processes
 
@@ -17,7 +17,7 @@ LAUNCHER = 77
 class Job:
     """A job with two workers and a scheduler on the head, which all run."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
         self.timers = Timers(monkeypatch)
         order = make_order(hosts=HOSTS, workers=2, servers=1, launcher=launcher)
         self.processes = Processes(order)

@@ -141,7 +141,12 @@ def test_a_server_that_fails_after_the_workers_is_only_reported(job_host: JobHos
 
 @pytest.mark.parametrize(
     ("program", "is_below"),
-    [("node role$", False), ("node role$", True), ("node role launched $", False), ("node role launched $", True)],
+    [
+        ("node role$", False),
+        ("node role$", True),
+        ("node role launched DMLC_ $", False),
+        ("node role launched DMLC_ $", True),
+    ],
 )
 def test_a_program_that_is_killed_ends_the_job(job_host: JobHost, program: str, *, is_below: bool) -> None:
     """is_below: of the two processes of role.py the one below its reaper."""

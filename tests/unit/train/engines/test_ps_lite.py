@@ -7,8 +7,8 @@ import pytest
 from job_host import JobHost, job_host, lines_of
 from provision.oracle.tables import WHEELS
 from ps_lite_lines import LINES
-from train.node.role import ps_lite
-from train.node.wire import Message
+from train.engines import ps_lite
+from train.engines.engine import Report
 
 __all__ = ["job_host"]
 
@@ -25,16 +25,16 @@ def test_every_cpu_wheel_of_the_oracle_has_its_lines_here() -> None:
 def test_only_ranks_and_ports_are_parsed(wheel: str) -> None:
     server, worker = ([ps_lite.read(line.encode()) for line in lines] for lines in LINES[wheel])
     ports = [re.findall(r"port=(\d+)", lines[0]) for lines in LINES[wheel]]
-    assert server == [Message(bound=("127.0.0.1", int(ports[0][0]))), Message(rank=0), None, None]
-    assert worker == [Message(bound=("127.0.0.1", int(ports[1][0]))), Message(rank=1), None, None]
+    assert server == [Report(bound=("127.0.0.1", int(ports[0][0]))), Report(rank=0), None, None]
+    assert worker == [Report(bound=("127.0.0.1", int(ports[1][0]))), Report(rank=1), None, None]
     assert all(ps_lite.is_report(line.encode()) for lines in LINES[wheel] for line in lines)
 
 
 @pytest.mark.parametrize(
     ("line", "is_report", "said"),
     [
-        ("[10:00:00] /opt/mxnet/3rdparty/ps-lite/src/van.cc:9: W[9] is connected to others", True, Message(rank=0)),
-        ("[10:00:00] C:/my build/ps-lite/src/van.cc:9: S[10] is connected to others", True, Message(rank=1)),
+        ("[10:00:00] /opt/mxnet/3rdparty/ps-lite/src/van.cc:9: W[9] is connected to others", True, Report(rank=0)),
+        ("[10:00:00] C:/my build/ps-lite/src/van.cc:9: S[10] is connected to others", True, Report(rank=1)),
         ("[10:00:00] ../src/./p3_van.h:12: W[9] is stopping", True, None),
         ("van.cc: W[9] is connected to others", False, None),
         ("W[9] is connected to others", False, None),
@@ -44,7 +44,7 @@ def test_only_ranks_and_ports_are_parsed(wheel: str) -> None:
     ],
 )
 def test_a_line_is_recognised_by_the_source_file_on_any_path(
-    line: str, said: Message | None, *, is_report: bool
+    line: str, said: Report | None, *, is_report: bool
 ) -> None:
     assert ps_lite.read(line.encode()) == said
     assert ps_lite.is_report(line.encode()) == is_report

@@ -3,7 +3,7 @@
 import re
 from typing import Optional
 
-from train.node.wire import Message
+from train.engines.engine import Report
 
 # The path depends on how MXNet was compiled: "src/van.cc" up to 1.7, "../3rdparty/ps-lite/src/van.cc" since 1.8.
 VERBOSE = re.compile(rb"\[\d\d:\d\d:\d\d\] (?:.*/)?(?:van|\w+_van)\.(?:cc|h):\d+: (.*)")
@@ -19,7 +19,7 @@ def is_report(line: bytes) -> bool:
     return VERBOSE.match(line) is not None
 
 
-def read(line: bytes) -> Optional[Message]:
+def read(line: bytes) -> Optional[Report]:
     """The process's rank, or its port, in a line of ps-lite; None for other lines."""
     match = VERBOSE.match(line)
     if match is None:
@@ -27,9 +27,9 @@ def read(line: bytes) -> Optional[Message]:
     rank, bound = RANK.match(match.group(1)), BOUND.match(match.group(1))
     if rank:
         first = FIRST_WORKER if rank.group(1) == b"W" else FIRST_SERVER
-        return Message(rank=(int(rank.group(2)) - first) // 2)
+        return Report(rank=(int(rank.group(2)) - first) // 2)
     if bound:
-        return Message(bound=(bound.group(1).decode(), int(bound.group(2))))
+        return Report(bound=(bound.group(1).decode(), int(bound.group(2))))
     return None
 
 

@@ -1,0 +1,118 @@
+"""Jobs whose processes torchrun starts, or nobody but the supervisor: how they start, fail and end."""
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from job_host import JobHost, job_host, lines_of
+
+__all__ = ["job_host"]
+
+ENGINES = ("torchrun", "env")
+NAMES = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR CLUSTER_RANK CLUSTER_INIT_METHOD GLOO_SOCKET_IFNAME"
+
+
+def order(host: JobHost, engine: str, program: str, *, lines: int = 2, **more: Any) -> dict[str, Any]:
+    """Processes on node-0 and node-1, as many as there are lines in the hostfile."""
+    listed = sorted(f"127.0.0.{1 + index % 2}" for index in range(lines))
+    fields = {"launcher": engine, "kv_store": "none", "workers": lines, "servers": 0, "hostfile": listed}
+    return host.order("/bin/bash", "-c", program, **{**fields, **more})
+
+
+def exits_of(log: list[dict[str, Any]]) -> dict[str, int]:
+    """Exit codes by role and rank."""
+    ranks = {event["p"]: event["rank"] for event in log if "rank" in event}
+    roles = {event["p"]: event["role"] for event in log if "role" in event}
+    return {f"{roles[event['p']]} {ranks.get(event['p'])}": event["exit"] for event in log if "exit" in event}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_process_knows_its_place(job_host: JobHost, engine: str) -> None:
+    program = "".join(f"echo {name}=${name}; " for name in NAMES.split())
+    result, log = job_host.run(order(job_host, engine, program, lines=4))
+    assert (result["state"], result["error"], result["left"]) == ("done", None, {})
+    assert set(exits_of(log)) >= {"worker 0", "worker 1", "worker 2", "worker 3"}
+    files = sorted(path.name for path in (job_host.folder() / "ranks").glob("*.log"))
+    assert [name for name in files if name.startswith("worker")] == [f"worker-{rank}.log" for rank in range(4)]
+    for rank in range(4):
+        said = dict(
+            line.split("=", 1) for line in (job_host.folder() / "ranks" / f"worker-{rank}.log").read_text().splitlines()
+        )
+        port = said["CLUSTER_INIT_METHOD"].rpartition(":")[2]
+        assert 29500 <= int(port) < 30000
+        assert said == {
+            "RANK": str(rank),
+            "CLUSTER_RANK": str(rank),
+            "LOCAL_RANK": str(rank % 2),
+            "WORLD_SIZE": "4",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "GLOO_SOCKET_IFNAME": "lo" if rank < 2 else "",  # no interface has the other host's address here
+            "CLUSTER_INIT_METHOD": f"tcp://127.0.0.1:{port}",
+        }
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_arguments_may_name_the_rank(job_host: JobHost, engine: str) -> None:
+    """As a script expects them that takes --dist-url, --rank and --world-size. Other words stay as they are."""
+    words = [
+        "/bin/echo",
+        "--dist-url",
+        "$CLUSTER_INIT_METHOD",
+        "--rank=${CLUSTER_RANK}",
+        "$CLUSTER_WORLD_SIZE",
+        "$HOME",
+    ]
+    fields = {"launcher": engine, "kv_store": "none", "workers": 2, "servers": 0}
+    result, log = job_host.run(job_host.order(*words, **fields))
+    assert result["state"] == "done"
+    said = sorted(line.split() for line in lines_of(log, "worker"))
+    assert [words[0] for words in said] == ["--dist-url"] * 2
+    assert [words[2:] for words in said] == [["--rank=0", "2", "$HOME"], ["--rank=1", "2", "$HOME"]]
+    assert {words[1].rpartition(":")[0] for words in said} == {"tcp://127.0.0.1"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: JobHost, engine: str) -> None:
+    program = 'if [ "$RANK" = 1 ]; then echo broken; exit 7; fi; sleep 600'
+    result, log = job_host.run(order(job_host, engine, program))
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 7, {})
+    assert result["error"].startswith("worker 1 on node-1 (process ")
+    assert result["error"].endswith("ended with exit code 7")
+    assert "broken" in lines_of(log, "worker")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_killed_process_ends_the_job(job_host: JobHost, engine: str) -> None:
+    result, _ = job_host.run(order(job_host, engine, 'if [ "$RANK" = 0 ]; then kill -9 $$; fi; sleep 600'))
+    assert (result["exit_code"], result["left"]) == (128 + signal.SIGKILL, {})
+    assert result["error"].startswith("worker 0 on node-0")
+    assert result["error"].endswith("was killed by signal 9")
+
+
+def test_a_torchrun_that_fails_is_named_and_its_output_kept(job_host: JobHost) -> None:
+    result, log = job_host.run(order(job_host, "torchrun", "true", env={"TORCHRUN_FAILS": "1"}))
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 1, {})
+    assert "torchrun on node-" in result["error"]
+    assert "torchrun cannot go on" in lines_of(log, "launcher")
+
+
+def test_a_killed_torchrun_ends_the_job(job_host: JobHost) -> None:
+    with job_host.asking("submit", order=order(job_host, "torchrun", "sleep 600")):
+        job_host.wait_for('"state": "running"')
+    os.kill(job_host.pid_of(r"torch\.distributed\.run .*--node-rank 1 "), signal.SIGKILL)
+    result = job_host.result()
+    assert (result["exit_code"], result["left"]) == (137, {})
+    assert result["error"].startswith("torchrun on node-1")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_secrets_reach_the_processes_alone(job_host: JobHost, engine: str) -> None:
+    program = "test \"$TOKEN\" && tr '\\0' '\\n' </proc/$PPID/environ | grep -c hush; true"
+    result, log = job_host.run(order(job_host, engine, program.replace("hush", "hus[h]"), secrets={"TOKEN": "hush"}))
+    assert result["state"] == "done"
+    assert lines_of(log, "worker") == ["0", "0"]
+    assert "hush" not in json.dumps(job_host.record())

@@ -1,0 +1,168 @@
+"""PyTorch: torchrun on every node, or no launcher at all. Processes meet at the address and port of rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Optional
+
+from train.engines.engine import (
+    INIT_METHOD,
+    LOCAL_RANK,
+    RANK,
+    WORLD_SIZE,
+    Engine,
+    Framework,
+    Head,
+    HostLaunch,
+    Launch,
+    Rendezvous,
+    Started,
+    hosts_by_rank,
+    take_turns,
+)
+from train.job.protocol import JobHost, Order, Place
+
+PORTS = range(29500, 30000)
+"""torchrun's own port is 29500; Linux picks none of these for outgoing connections."""
+
+
+class TorchEngine(Engine):
+    """Common to both: each node's processes have consecutive ranks, in the order of the hosts."""
+
+    uses_slots = True
+    shares_gpus = False  # PyTorch programs choose their GPU by LOCAL_RANK
+    ports = PORTS
+
+    def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
+        """One process for each mention of a host, then in turn."""
+        return take_turns(hosts, workers, role="worker")
+
+    def find_rank(self, launched: Mapping[str, str]) -> Optional[int]:
+        """The rank that torchrun or this engine has set."""
+        rank = launched.get("RANK", "")
+        return int(rank) if rank.isdecimal() else None
+
+    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
+        """Where rank 0 listens: without it, the others would wait for minutes."""
+        if "MASTER_ADDR" not in launched or launched.get("RANK") == "0":
+            return None
+        return Rendezvous("the rendezvous", launched["MASTER_ADDR"], int(launched["MASTER_PORT"]))
+
+    def environment(
+        self,
+        role: str,
+        launched: Mapping[str, str],
+        own: Mapping[str, str],
+        *,
+        address: Optional[str],
+        interface: Optional[str],
+        p3: bool,
+    ) -> dict[str, str]:
+        """The variables for torch.distributed, and the interface in the syntax of Gloo and of NCCL."""
+        made = dict(launched)
+        ours = {RANK: "RANK", WORLD_SIZE: "WORLD_SIZE", LOCAL_RANK: "LOCAL_RANK"}
+        made.update((name, launched[theirs]) for name, theirs in ours.items() if theirs in launched)
+        if "MASTER_ADDR" in launched:
+            made[INIT_METHOD] = f"tcp://{launched['MASTER_ADDR']}:{launched['MASTER_PORT']}"
+        if interface:
+            # NCCL takes a name for a prefix, unless = precedes it.
+            wanted = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+            made.update((name, value) for name, value in wanted.items() if name not in own)
+        return made
+
+
+def _nodes(order: Order) -> Iterator[tuple[int, JobHost, int]]:
+    """(node rank, host, rank of its first process) of each host with workers."""
+    first = 0
+    for node_rank, host in enumerate(hosts_by_rank(order)):
+        yield node_rank, host, first
+        first += host.workers
+
+
+class TorchrunEngine(TorchEngine):
+    """torchrun, one on each node, with a static rendezvous. It starts role.py in place of each process."""
+
+    name = "torchrun"
+    program = "torchrun"
+    title = "PyTorch's torchrun"
+    frameworks: frozenset[Framework] = frozenset({"pytorch"})
+    # What torchrun sets for a process (torch/distributed/elastic/agent/server/local_elastic_agent.py).
+    variables = (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_",
+        "ROLE_",
+        "MASTER_",
+        "TORCHELASTIC_",
+        "TORCH_NCCL_",
+        "NCCL_ASYNC_",
+    )
+    gather_s = 3.0  # a torchrun that ends is reported once all of its processes have ended
+    ends_its_processes = True
+
+    def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
+        """A torchrun on each node, told by variables where and what it is."""
+        nodes = list(_nodes(order))
+        master = {"MASTER_ADDR": nodes[0][1].ip, "MASTER_PORT": str(head.port)}
+        return tuple(
+            HostLaunch(
+                "launcher",
+                host.ip,
+                {"GROUP_RANK": str(number), "GROUP_WORLD_SIZE": str(len(nodes)), **master}
+                | {"LOCAL_WORLD_SIZE": str(host.workers)},
+            )
+            for number, host, _ in nodes
+        )
+
+    def launcher_words(self, place: Place, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
+        """The command line of torchrun."""
+        return (
+            *(place.python, "-m", "torch.distributed.run"),
+            *("--nnodes", launched["GROUP_WORLD_SIZE"], "--node-rank", launched["GROUP_RANK"]),
+            *("--nproc-per-node", launched["LOCAL_WORLD_SIZE"], "--max-restarts", "0", "--rdzv-backend", "static"),
+            *("--master-addr", launched["MASTER_ADDR"], "--master-port", launched["MASTER_PORT"]),
+            *("--no-python", *role_words),
+        )
+
+    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
+        """Each torchrun must reach the first one; its processes use the same port."""
+        is_first = launched.get("GROUP_RANK") == "0"
+        return None if role != "launcher" or is_first else super().find_rendezvous(role, launched)
+
+    def environment(
+        self,
+        role: str,
+        launched: Mapping[str, str],
+        own: Mapping[str, str],
+        *,
+        address: Optional[str],
+        interface: Optional[str],
+        p3: bool,
+    ) -> dict[str, str]:
+        """For torchrun itself only the interface: its options say the rest."""
+        given = {} if role == "launcher" else launched
+        return super().environment(role, given, own, address=address, interface=interface, p3=p3)
+
+
+class EnvEngine(TorchEngine):
+    """Each process directly, with the variables that torchrun would set (`init_method="env://"`)."""
+
+    name = "env"
+    program = "the supervisor"
+    title = "no launcher: each process finds RANK, WORLD_SIZE, MASTER_ADDR ... in its environment"
+
+    def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
+        """Every process, by rank."""
+        nodes = list(_nodes(order))
+        world = {"WORLD_SIZE": str(order.workers), "MASTER_ADDR": nodes[0][1].ip, "MASTER_PORT": str(head.port)}
+        return tuple(
+            HostLaunch(
+                "worker",
+                host.ip,
+                {"RANK": str(first + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(host.workers), **world},
+            )
+            for _, host, first in nodes
+            for local in range(host.workers)
+        )

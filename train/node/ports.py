@@ -1,0 +1,23 @@
+"""Ports on the head that one job keeps for itself."""
+
+import socket
+from collections.abc import Iterable
+
+
+def claim(ports: Iterable[int]) -> tuple[int, socket.socket]:
+    """A free TCP port of these for a job, and an open socket that reserves it among this user's jobs.
+
+    A launcher finds a free port and closes it; a moment later its own process, or another job's, binds it. A name in
+    Linux's abstract socket namespace belongs to one process at a time, and ends with it. Raises OSError.
+    """
+    for port in ports:
+        claimed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            claimed.bind(f"\0cluster-port-{port}")
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:  # else a launcher would take the next one
+                trial.bind(("", port))
+        except OSError:
+            claimed.close()
+            continue
+        return port, claimed
+    raise OSError(f"none of the ports that a job may use is free: {ports}")
