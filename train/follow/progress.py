@@ -1,7 +1,7 @@
 """The progress of each rank of a job, parsed from the output of its training loop.
 
-Supported: the Speedometer of MXNet 0.9 to 1.9, the loops of MXNet's Gluon examples, GluonCV and gluon.contrib's
-estimator:
+Supported: the Speedometer of MXNet 0.9 to 1.9, the loops of MXNet's Gluon examples, GluonCV, gluon.contrib's estimator,
+PyTorch's examples and tutorials, torchvision's references and Hugging Face's Trainer:
 
     Epoch[0] Batch [0-20]  Speed: 3280.25 samples/sec  accuracy=0.647321        MXNet 1.4 and later
     Epoch[0] Batch [20]  Speed: 3280.25 samples/sec  Train-accuracy=0.647321    before; Iter[0] without metrics
@@ -9,6 +9,10 @@ estimator:
     [Epoch 3][Batch 99], LR: 2.8E-04, Speed: 28.997 samples/sec, ObjLoss=32.955
     [Epoch 3] speed: 1200 samples/sec  time cost: 12.3    [Epoch 3] validation: err-top1=0.3
     [Epoch 0][Batch 5][Samples 160] time/interval: 0.5s training accuracy: 0.9
+    Train Epoch: 1 [640/60000 (1%)]  Loss: 1.234567    Test set: Average loss: 0.0543, Accuracy: 9812/10000 (98%)
+    Epoch: [0][ 10/1252]  Time  0.345 ( 0.512)  Loss 6.9012e+00 (7.0e+00)  Acc@1   0.00 (  0.10)
+    Epoch: [0]  [ 10/5005]  eta: 0:10:00  lr: 0.1  img/s: 250.1  loss: 6.9 (7.0)  acc1: 0.0 (0.1)
+    Epoch [1/10], Step [100/600], Loss: 0.2345    {'loss': 0.6, 'learning_rate': 5e-05, 'epoch': 0.5}
 
 A slow worker shows up only where its speed is independent of the others' (dist_async, uneven data). With dist_sync
 each step waits for the slowest worker, and all workers report its speed.
@@ -30,13 +34,20 @@ SLOW_OF_OTHER = 0.7
 FLAGS = re.IGNORECASE | re.ASCII
 LONGEST = 2000  # characters of a line that are looked at
 
-SPEED_PATTERN = re.compile(r"\bspeed:?\s*(\d[\d.]*(?:e[+-]?\d+)?|inf)\s*samples/s", FLAGS)
-EPOCH_PATTERN = re.compile(r"\b(?:epoch|Iter\[)[:\s\[]*(\d+)(?=[\]\s,:/]|$)", FLAGS)
-BATCH_PATTERN = re.compile(r"\bbatch[:\s]*\[?\s*(?:\d+-)?(\d+)", FLAGS)
+SPEED_PATTERN = re.compile(
+    r"\bspeed:?\s*(\d[\d.]*(?:e[+-]?\d+)?|inf)\s*samples/s|\b(?:img|images|samples)/s(?:ec)?[:=]\s*(\d[\d.]*)", FLAGS
+)
+EPOCH_PATTERN = re.compile(r"\b(?:epoch|Iter\[)[:\s\['\"]*(\d+)(?=[\]\s,:/}.]|$)", FLAGS)
+BATCH_PATTERN = re.compile(r"\b(?:batch|step)[:\s]*\[?\s*(?:\d+-)?(\d+)|\bepoch:? \[\d+\]\s*\[\s*(\d+)/", FLAGS)
+SAMPLES_PATTERN = re.compile(r"\bepoch: \d+ \[(\d+)/\d+ \(", FLAGS)
 COST_PATTERN = re.compile(r"\b(?:(?:time|training) cost[=:]|Finished in)\s*(\d[\d.]*)", FLAGS)
 NUMBER = r"([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|inf|nan)\b)"
 METRIC_PATTERN = re.compile(r"(?<![\w@.-])([A-Za-z_][\w@.-]*)=" + NUMBER, FLAGS)
 ESTIMATOR_PATTERN = re.compile(r"\b(training|validation) ([a-z][\w -]*?): " + NUMBER, FLAGS)
+LOSS_PATTERN = re.compile(
+    r"(?<![\w@.=-])((?:[a-z]+[ _])?loss|acc(?:uracy)?(?:@?\d)?)['\"]?(?::\s*|\s+)" + NUMBER + r"(?:/(\d+)(?= ))?", FLAGS
+)
+HELD_OUT_PATTERN = re.compile(r"^\W*(?:\w+:)*(?:test|val|validation)\b", FLAGS)
 NO_METRICS = frozenset({"lr", "cost", "throughput", "learning_rate"})
 
 
@@ -44,7 +55,7 @@ NO_METRICS = frozenset({"lr", "cost", "throughput", "learning_rate"})
 class Report:
     """The report in one line. Metrics of the training set have their own names, others "validation-NAME".
 
-    epoch_s: the duration of a whole epoch.
+    epoch_s: the duration of a whole epoch. samples: that the worker has read in this epoch, if there is no speed.
     """
 
     epoch: int | None
@@ -52,42 +63,57 @@ class Report:
     samples_per_s: float | None
     metrics: Mapping[str, float]
     epoch_s: float | None
+    samples: int | None = None
 
     @property
     def is_passing(self) -> bool:
         """Whether it covers only some batches, and a later report replaces it."""
-        return self.batch is not None
+        return self.batch is not None or self.samples is not None
 
 
 def parse_report(text: str) -> Report | None:
     """The report in a line of a worker's output; None for other lines. Pure."""
     # Most lines have none, and there may be very many lines.
-    if "poch" not in text and "samples/s" not in text:
+    if "poch" not in text and "samples/s" not in text and "oss" not in text:
         return None
     text = text[:LONGEST]
     epoch = _integer(EPOCH_PATTERN.search(text))
     speed_match = SPEED_PATTERN.search(text)
     metrics = _metrics(text)
     cost = COST_PATTERN.search(text)
-    if speed_match is None and (epoch is None or not (metrics or cost)):
+    is_held_out = HELD_OUT_PATTERN.search(text) is not None
+    if speed_match is None and (epoch is None or not (metrics or cost)) and not (is_held_out and metrics):
         return None
     return Report(
         epoch=epoch,
         batch=_integer(BATCH_PATTERN.search(text)),
-        samples_per_s=_finite(speed_match[1]) if speed_match else None,
+        samples_per_s=_finite(speed_match[1] or speed_match[2]) if speed_match else None,
         metrics=metrics,
         epoch_s=_number(cost[1]) if cost else None,
+        samples=_integer(SAMPLES_PATTERN.search(text)),
     )
 
 
 def _metrics(text: str) -> dict[str, float]:
-    which = "validation" if re.search(r"\bvalidation: ", text, FLAGS) is not None else ""
+    is_held_out = re.search(r"\bvalidation: ", text, FLAGS) is not None or HELD_OUT_PATTERN.search(text) is not None
+    which = "validation" if is_held_out else ""
     named = [(which, name, words) for name, words in METRIC_PATTERN.findall(text)] + ESTIMATOR_PATTERN.findall(text)
-    metrics = {}
+    metrics = {} if named else _losses(text, which)
     for which, name, words in named:
         value = _number(words)
         if value is not None and name.lower() not in NO_METRICS:
             metrics[_metric_name(which, name)] = value
+    return metrics
+
+
+def _losses(text: str, which: str) -> dict[str, float]:
+    """The metrics of PyTorch's usual loops; "Accuracy: 9812/10000" is a share."""
+    metrics = {}
+    for name, words, whole in LOSS_PATTERN.findall(text):
+        value = _number(words)
+        if value is not None:
+            plain = name.lower().removeprefix("average ").removeprefix("train ")
+            metrics[_metric_name(which, plain)] = value / int(whole) if int(whole or 0) else value
     return metrics
 
 
@@ -101,7 +127,7 @@ def _metric_name(which: str, name: str) -> str:
 
 
 def _integer(match: re.Match[str] | None) -> int | None:
-    return int(match[1][:12]) if match else None
+    return int(next(group for group in match.groups() if group is not None)[:12]) if match else None
 
 
 def _finite(text: str) -> float | None:
@@ -130,6 +156,7 @@ class RankProgress:
     speed: float | None = None
     epoch_s: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    counted: tuple[float, int] | None = None  # when it last reported its samples, and how many
 
     @property
     def has_ended(self) -> bool:
@@ -143,6 +170,8 @@ class RankProgress:
             self.epoch, self.batch = report.epoch, None
         if report.batch is not None:
             self.batch = report.batch
+        if report.samples is not None:
+            self._take_samples(report.samples)
         if report.samples_per_s is not None and not same_batch:
             # Before MXNet 1.2 there was one line for each metric, all with the same speed.
             self.speed = smooth(self.speed, report.samples_per_s)
@@ -151,6 +180,12 @@ class RankProgress:
         for name, value in report.metrics.items():
             if name in self.metrics or len(self.metrics) < MOST_METRICS:
                 self.metrics[name] = value
+
+    def _take_samples(self, samples: int) -> None:
+        """Take in a number of samples read: over the time since the last such report, it is a speed."""
+        before, self.counted = self.counted, (self.heard_at, samples)
+        if before is not None and samples > before[1] and self.heard_at > before[0]:
+            self.speed = smooth(self.speed, (samples - before[1]) / (self.heard_at - before[0]))
 
 
 class Progress:

@@ -206,12 +206,8 @@ class Supervisor:
             return
         if isinstance(process, JobProcess):
             process.heard_at = time.monotonic()
-            if process.role == "launcher" and message.line is not None and wire.is_waiting(message.line):
-                self.children.reach(message.line.encode())
-            elif message.line is not None:
-                self.log.put_line(process.number, message.line)
-                if process.role == "worker":
-                    self.hear_worker(process, message.line)
+            if message.line is not None:
+                self.hear_line(process, message.line)
             elif not message.alive:
                 self.hear_report(process, message)
         elif message.role is not None and message.host is not None:
@@ -220,6 +216,17 @@ class Supervisor:
             self.watchers.append(connection)
         if message.stop:
             self.outcome.stop()
+
+    def hear_line(self, process: JobProcess, text: str) -> None:
+        """A line of a process's output."""
+        if process.role == "launcher" and wire.is_waiting(text):
+            self.children.reach(text.encode())
+        elif process.role == "launcher" and self.is_over:
+            pass  # such as torchrun's traceback for the signal that ends it: the reason is on the screen
+        else:
+            self.log.put_line(process.number, text)
+            if process.role == "worker":
+                self.hear_worker(process, text)
 
     def hear_worker(self, process: JobProcess, text: str) -> None:
         """A line of a worker's output."""

@@ -17,10 +17,11 @@ def report(
     batch: int | None = None,
     speed: float | None = None,
     epoch_s: float | None = None,
+    samples: int | None = None,
     **metrics: float,
 ) -> Report:
     named = {name.replace("_", "-"): value for name, value in metrics.items()}
-    return Report(epoch=epoch, batch=batch, samples_per_s=speed, metrics=named, epoch_s=epoch_s)
+    return Report(epoch=epoch, batch=batch, samples_per_s=speed, metrics=named, epoch_s=epoch_s, samples=samples)
 
 
 # Where a form comes from is said where it is MXNet's own source, or a log in an issue.
@@ -51,6 +52,22 @@ def report(
         ),
         ("Epoch[5] Batch [0-20]\tSpeed: inf samples/sec\taccuracy=1.0", report(5, batch=20, accuracy=1.0)),
         # mxnet/module/base_module.py
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 1.234567", report(1, samples=640, loss=1.234567)),
+        (
+            "Test set: Average loss: 0.0543, Accuracy: 9812/10000 (98%)",
+            report(None, validation_loss=0.0543, validation_accuracy=0.9812),
+        ),
+        (
+            "Epoch: [0][ 10/1252]\tTime  0.345 ( 0.512)\tLoss 6.9012e+00 (7.0e+00)\tAcc@1   0.00 (0.1)",
+            Report(epoch=0, batch=10, samples_per_s=None, metrics={"loss": 6.9012, "acc@1": 0.0}, epoch_s=None),
+        ),
+        (
+            "Epoch: [2]  [ 10/5005]  eta: 0:10:00  lr: 0.1  img/s: 250.1  loss: 6.9 (7.0)  acc1: 0.5 (0.1)  time: 0.5",
+            report(2, batch=10, speed=250.1, loss=6.9, acc1=0.5),
+        ),
+        ("Epoch [1/10], Step [100/600], Loss: 0.2345", report(1, batch=100, loss=0.2345)),
+        ("{'loss': 0.6, 'learning_rate': 5e-05, 'epoch': 2.5}", report(2, loss=0.6)),
+        ("Epoch 3 | train loss: 0.25", report(3, loss=0.25)),
         ("Epoch[3] Train-accuracy=0.970000", report(3, accuracy=0.97)),
         ("Epoch[3] Validation-accuracy=0.980000", report(3, validation_accuracy=0.98)),
         ("Epoch[3] Time cost=1.200", report(3, epoch_s=1.2)),
@@ -134,6 +151,15 @@ class Log:
 
     def speed(self, at: float, rank: int, batch: int, speed: float, *, accuracy: float = 0.5) -> None:
         self.line(at, rank, f"Epoch[0] Batch [0-{batch}]\tSpeed: {speed} samples/sec\taccuracy={accuracy}")
+
+
+def test_samples_over_time_are_a_speed() -> None:
+    """PyTorch's MNIST example reports no speed, but how many samples it has read. Each epoch begins at 0."""
+    log = Log()
+    for at, epoch, samples in ((100.0, 1, 0), (102.0, 1, 640), (103.0, 2, 0), (105.0, 2, 640)):
+        log.line(at, 0, f"Train Epoch: {epoch} [{samples}/60000 (1%)]\tLoss: 0.5")
+    assert log.progress.speed == pytest.approx(320.0)
+    assert log.progress.epoch == 2
 
 
 def test_progress_is_summed_over_the_ranks() -> None:
