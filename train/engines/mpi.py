@@ -23,7 +23,7 @@ class MpiEngine(LaunchPy):
     title = "Open MPI: MXNet's launch.py, or any MPI program"
     frameworks: frozenset[Framework] = frozenset({"mxnet", "pytorch", "none"})
     uses_slots = True
-    variables = ("DMLC_", "OMPI_", "PMIX_", "PRTE_")
+    variables = ("DMLC_", "OMPI_", "OPAL_", "PMIX_", "PRTE_")
     gather_s = 1.0  # when one process ends, mpirun may end the others before the supervisor hears of the first
     ends_its_processes = True
     has_programs_of_its_own = True  # orted

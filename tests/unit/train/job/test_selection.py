@@ -1,0 +1,52 @@
+"""[train] nodes: which nodes a job uses, and which clusters are too small for it."""
+
+import pytest
+
+from train.job.selection import Candidate, TooFewNodesError, check_nodes, parse_nodes, select_nodes
+
+NODES = tuple(Candidate(name=f"n{index}", market="spot" if index else "on-demand") for index in range(3))
+
+
+@pytest.mark.parametrize(
+    ("selection", "names"),
+    [
+        ("current", "n0 n1 n2"),
+        ("requested", "n0 n1 n2"),
+        ("spot", "n1 n2"),
+        ("on-demand", "n0"),
+        (1, "n0"),
+        (2, "n0 n1"),
+        (3, "n0 n1 n2"),
+        ("2..", "n0 n1 n2"),
+        ("3..", "n0 n1 n2"),
+    ],
+)
+def test_the_nodes_of_a_job(selection: int | str, names: str) -> None:
+    assert " ".join(select_nodes(check_nodes(selection), NODES, requested=3)) == names
+
+
+@pytest.mark.parametrize(
+    ("selection", "nodes", "message"),
+    [
+        ("requested", NODES, "needs 4 nodes, and the cluster has 3"),
+        (4, NODES, "needs 4 nodes, and the cluster has 3"),
+        ("4..", NODES, "needs 4 nodes, and the cluster has 3"),
+        ("spot", NODES[:1], "needs 1 spot node, and the cluster has none"),
+        ("on-demand", NODES[1:], "needs 1 on-demand node, and the cluster has none"),
+    ],
+)
+def test_too_few_nodes_are_refused(selection: int | str, nodes: tuple[Candidate, ...], message: str) -> None:
+    with pytest.raises(TooFewNodesError, match=message) as caught:
+        select_nodes(selection, nodes, requested=4)
+    assert "cluster up" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("value", [0, -1, 10000, "", "all", "..", "0..", "2..4", "two"])
+def test_other_values_are_refused(value: int | str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        check_nodes(value)
+
+
+@pytest.mark.parametrize(("text", "value"), [("2", 2), ("2..", "2.."), ("spot", "spot")])
+def test_the_option_takes_numbers_and_words(text: str, value: int | str) -> None:
+    assert parse_nodes(text) == value
