@@ -6,7 +6,7 @@ import time
 from typing import Dict, Optional
 
 import torch
-from common import ScriptError, reports, schedule
+from common import reports, schedule
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,8 +24,9 @@ def train(options: argparse.Namespace) -> None:
     """
     with join(options.dist_backend, options.dist_timeout) as ranks:
         reports.log_as(ranks.rank)
+        logging.getLogger("torch").setLevel(logging.WARNING)
         torch.manual_seed(options.seed)
-        start = ranks.share(lambda: models.find_start(options))
+        start = models.find_start(options, ranks)
         if start.words:
             logger.info(start.words)
         if start.epoch >= options.num_epochs:
@@ -45,8 +46,7 @@ class Training:
         self._batches = schedule.batches_per_epoch(parts, options.batch_size)
         self._loader = data.TrainLoader(self._digits.train, options.batch_size, ranks, options.seed)
         self._network = networks.build(options.network, CLASSES).to(ranks.device)
-        if start.model is not None:
-            self._load(start)
+        models.restore(start, self._network)
         self._model = self._network
         if ranks.gradients is not None:
             # Sends rank 0's weights to all ranks, and averages the gradients of all ranks in backward().
@@ -54,8 +54,7 @@ class Training:
         self._optimizer = torch.optim.SGD(
             self._network.parameters(), lr=options.lr, momentum=options.mom, weight_decay=options.wd
         )
-        if start.momenta is not None:
-            models.restore_momenta(self._network, self._optimizer, start.momenta, ranks.device)
+        models.restore_momenta(start, self._network, self._optimizer, ranks)
         self._rate = schedule.LearningRate(
             options.lr,
             options.lr_factor,
@@ -115,12 +114,6 @@ class Training:
     def _on_device(self, batches: data.Batches) -> data.Batches:
         for images, labels in batches:
             yield images.to(self._ranks.device), labels.to(self._ranks.device)
-
-    def _load(self, start: models.Start) -> None:
-        try:
-            self._network.load_state_dict(start.model)
-        except RuntimeError as error:
-            raise ScriptError(f"the checkpoint is another network's: {error}") from error
 
 
 class Metrics:

@@ -3,29 +3,47 @@
 import argparse
 import io
 import logging
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
 from common import ScriptError, checkpoints
 from common.checkpoints import Checkpoint, open_place
 
+from ddp.ranks import Ranks
+
 logger = logging.getLogger()
+Tensors = Dict[str, torch.Tensor]
 
 
 class Start(NamedTuple):
-    """Where training begins. epoch: the number of finished epochs. model: its state_dict(). momenta: SGD's state."""
+    """Where training begins. epoch: the number of finished epochs.
+
+    model: its state_dict(); momenta: SGD's state; both only on rank 0, and None if training starts from scratch.
+    """
 
     epoch: int = 0
-    model: Optional[Dict[str, Any]] = None
-    momenta: Optional[Dict[str, Any]] = None
     words: str = ""  # for people
+    model: Optional[Tensors] = None
+    momenta: Optional[Tensors] = None
 
 
-def find_start(options: argparse.Namespace) -> Start:
-    """Where training begins with --resume and --load-epoch.
+def find_start(options: argparse.Namespace, ranks: Ranks) -> Start:
+    """Where training begins with --resume and --load-epoch; the same for all ranks. Only rank 0 reads the checkpoint.
 
-    Raises ScriptError if the checkpoint does not exist, or is another network's or another framework's.
+    Raises ScriptError, on all ranks, if the checkpoint does not exist, or is another network's or framework's.
     """
+    own = Start()
+
+    def load() -> List[Any]:
+        nonlocal own
+        own = _load_start(options)
+        return [own.epoch, own.words]
+
+    epoch, words = ranks.share(load)
+    return own._replace(epoch=epoch, words=words)
+
+
+def _load_start(options: argparse.Namespace) -> Start:
     if not options.resume and not options.load_epoch:
         return Start()
     place = open_place(options.model_prefix, to_write=False)
@@ -39,11 +57,32 @@ def find_start(options: argparse.Namespace) -> Start:
     if found is None:
         return Start(words=f"No complete checkpoint {options.model_prefix}-*: training begins with epoch 0")
     _check(found, options)
-    states = found.paths.get("states")
-    return Start(
-        found.epoch, _load(found.paths["params"], found), _load(states, found) if states else None,
-        f"Loaded {found.name}",
-    )  # fmt: skip
+    model = _load(found.paths["params"], found)
+    momenta = _load(found.paths["states"], found) if "states" in found.paths else None
+    return Start(found.epoch, f"Loaded {found.name}", model, momenta)
+
+
+def restore(start: Start, network: torch.nn.Module) -> None:
+    """Give the network the saved weights, on rank 0; the other ranks get them from DistributedDataParallel.
+
+    Raises ScriptError if they are another network's.
+    """
+    if start.model is not None:
+        try:
+            network.load_state_dict(start.model)
+        except RuntimeError as error:
+            raise ScriptError(f"the checkpoint is another network's: {error}") from error
+
+
+def restore_momenta(start: Start, network: torch.nn.Module, optimizer: torch.optim.SGD, ranks: Ranks) -> None:
+    """Give the optimizer the saved state, or the initial one, which is zeros."""
+    if not start.epoch:
+        return
+    for name, each in network.named_parameters():
+        momentum = (start.momenta or {}).get(name)
+        if momentum is None:
+            momentum = torch.zeros(each.shape, dtype=each.dtype)
+        optimizer.state[each]["momentum_buffer"] = ranks.broadcast(momentum).to(ranks.device)
 
 
 class Saver:
@@ -77,22 +116,13 @@ class Saver:
                 logger.info("Removed the checkpoint of epoch %d", epoch)
 
 
-def _momenta(model: torch.nn.Module, optimizer: torch.optim.SGD) -> Dict[str, torch.Tensor]:
+def _momenta(model: torch.nn.Module, optimizer: torch.optim.SGD) -> Tensors:
     """The state of SGD by the parameters' names; its settings are the command line's.
 
     Only tensors: weights_only of PyTorch 1.13 refuses the numbers of optimizer.state_dict().
     """
     found = {name: optimizer.state[each].get("momentum_buffer") for name, each in model.named_parameters()}
     return {name: momentum for name, momentum in found.items() if momentum is not None}
-
-
-def restore_momenta(
-    model: torch.nn.Module, optimizer: torch.optim.SGD, momenta: Dict[str, torch.Tensor], device: torch.device
-) -> None:
-    """Give the optimizer the saved state."""
-    for name, each in model.named_parameters():
-        if name in momenta:
-            optimizer.state[each]["momentum_buffer"] = momenta[name].to(device)
 
 
 def _facts(options: argparse.Namespace) -> Dict[str, Any]:
@@ -108,17 +138,17 @@ def _check(found: Checkpoint, options: argparse.Namespace) -> None:
         raise ScriptError(f"{found.name} was trained with --network {saved_as}, not {options.network}")
 
 
-def _write(path: str, state: Dict[str, Any]) -> None:
+def _write(path: str, state: Tensors) -> None:
     buffer = io.BytesIO()  # torch.save reports a full disk as a RuntimeError, and this as an OSError
     torch.save(state, buffer)
     with open(path, "wb") as file:
         file.write(buffer.getbuffer())
 
 
-def _load(path: str, found: Checkpoint) -> Dict[str, Any]:
+def _load(path: str, found: Checkpoint) -> Tensors:
     try:
         # weights_only: a file from S3 cannot run code here.
-        loaded: Dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        loaded: Tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises whatever unpickling raises
         raise ScriptError(f"{found.name} cannot be loaded by PyTorch {torch.__version__}: {error}") from error
     return loaded

@@ -5,6 +5,7 @@ GPU, else Gloo.
 """
 
 import contextlib
+import json
 import os
 import re
 import time
@@ -41,18 +42,32 @@ class Ranks(NamedTuple):
         return [float(number) for number in total]
 
     def share(self, find: Callable[[], Any]) -> Any:
-        """What `find` returns on rank 0, on every rank; on every rank, raises the ScriptError that it raises there."""
-        found: List[Any] = [None, None]
+        """What `find` returns on rank 0, as JSON has it, on every rank; so is a ScriptError that it raises there.
+
+        Not broadcast_object_list, which needs NumPy: PyTorch can be installed without it.
+        """
+        if self.gradients is None:
+            return find()
+        text = b""
         if self.rank == 0:
             try:
-                found[0] = find()
+                text = json.dumps({"found": find()}).encode("utf-8")
             except ScriptError as error:
-                found[1] = str(error)
+                text = json.dumps({"error": str(error)}).encode("utf-8")
+        size = torch.tensor([len(text)])
+        dist.broadcast(size, src=0)
+        content = torch.tensor(list(text) or [0] * int(size), dtype=torch.uint8)
+        dist.broadcast(content, src=0)
+        shared = json.loads(bytes(content.tolist()).decode("utf-8"))
+        if "error" in shared:
+            raise ScriptError(shared["error"])
+        return shared["found"]
+
+    def broadcast(self, values: torch.Tensor) -> torch.Tensor:
+        """Rank 0's values, on every rank; values: on the CPU, and overwritten."""
         if self.gradients is not None:
-            dist.broadcast_object_list(found, src=0)
-        if found[1] is not None:
-            raise ScriptError(found[1])
-        return found[0]
+            dist.broadcast(values, src=0)
+        return values
 
 
 @contextlib.contextmanager
