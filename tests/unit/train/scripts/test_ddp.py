@@ -52,12 +52,14 @@ def run_script(python: str, *words: str, **environment: str) -> subprocess.Compl
     )
 
 
-def run_ranks(python: str, count: int, *words: str, **environment: str) -> list[tuple[int, str, str]]:
+def run_ranks(
+    python: str, count: int, *words: str, script: Path = SCRIPT, **environment: str
+) -> list[tuple[int, str, str]]:
     """The exit code, output and errors of each rank."""
     where = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_port()), **environment}
     running = [
         subprocess.Popen(
-            [python, SCRIPT, *words], env=own_environment(**where, RANK=str(rank), LOCAL_RANK=str(rank)),
+            [python, script, *words], env=own_environment(**where, RANK=str(rank), LOCAL_RANK=str(rank)),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(count)
@@ -255,6 +257,17 @@ def test_torchrun(torch_python: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert len(set(find_numbers(r"Validation-accuracy=([\d.]+)", done.stdout))) == 1
+
+
+def test_the_script_of_a_template_trains_and_resumes(torch_python: str, tmp_path: Path) -> None:
+    script = REPOSITORY / "cluster" / "templates" / "train.py"
+    for epochs, shown in ((2, ["0", "1"]), (3, ["2"])):
+        words = ("--checkpoint", str(tmp_path / "checkpoint.pt"), "--resume", "--epochs", str(epochs))
+        for code, output, errors in run_ranks(torch_python, 2, *words, script=script):
+            assert code == 0, errors
+            reports = [report for report in map(parse_report, output.splitlines()) if report and report.samples_per_s]
+            assert [str(report.epoch) for report in reports] == shown
+            assert all("loss" in report.metrics for report in reports)
 
 
 GPUS = """
