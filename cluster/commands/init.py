@@ -28,7 +28,11 @@ SCRIPTS = {"torch-own": "train.py"}
 
 @click.command("init")
 @click.option("--name", metavar="NAME", help="Name of the cluster; default: FOLDER-USER.")
-@click.option("--cloud", type=click.Choice(["sandbox", "aws"]), help="Where the cluster runs; default: sandbox.")
+@click.option(
+    "--cloud",
+    type=click.Choice(["sandbox", "aws"]),
+    help="Where the cluster runs; default: the template's, or sandbox.",
+)
 @click.option(
     "--template",
     type=click.Choice(TEMPLATES),
