@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
-.PHONY: help install install-dev system-packages demo test test-all docs lint types unit bench requirements clean
+.PHONY: help install install-dev system-packages demo demo-torch test test-all docs lint types unit bench requirements clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ install-dev: .venv/.installed-dev
 
 demo: install ## the main job, end to end, on the sandbox
 	@sandbox/demo
+
+demo-torch: install ## the same with PyTorch
+	@sandbox/demo-torch
 
 lint: install-dev ## ruff
 	$(BIN)/ruff check .

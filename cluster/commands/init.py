@@ -6,6 +6,7 @@ import re
 import secrets
 import tomllib
 from importlib.resources import files
+from pathlib import Path
 
 import click
 
@@ -18,17 +19,34 @@ LONGEST_WORD = 15
 """Of a folder or a user in a cluster's name, which has 32 characters at most."""
 
 
+TEMPLATES = ("mnist", "cifar10", "imagenet", "torch-mnist", "torch-own")
+"""The choices of --template: files NAME.toml in cluster/templates."""
+
+SCRIPTS = {"torch-own": "train.py"}
+"""The script that a template writes next to cluster.toml."""
+
+
 @click.command("init")
 @click.option("--name", metavar="NAME", help="Name of the cluster; default: FOLDER-USER.")
-@click.option("--cloud", type=click.Choice(["sandbox", "aws"]), help="Where the cluster runs; default: sandbox.")
+@click.option(
+    "--cloud",
+    type=click.Choice(["sandbox", "aws"]),
+    help="Where the cluster runs; default: the template's, or sandbox.",
+)
+@click.option(
+    "--template",
+    type=click.Choice(TEMPLATES),
+    help="Start from an example: mnist, cifar10 and imagenet train with MXNet, torch-mnist with PyTorch; torch-own is "
+    "for your own PyTorch script, and writes a small train.py.",
+)
 @click.option("--instance-type", metavar="TYPE", help="Instance type of the nodes, such as g5.xlarge.")
 @pass_app
-def init(app: App, *, name: str | None, cloud: str | None, instance_type: str | None) -> None:
+def init(app: App, *, name: str | None, cloud: str | None, template: str | None, instance_type: str | None) -> None:
     """Write an annotated cluster.toml.
 
-    An existing file is left unchanged.
+    Without --template, it has all keys, and trains train_mnist.py on two nodes. Existing files are left unchanged.
     """
-    text = files("cluster").joinpath("default.toml").read_text(encoding="utf-8")
+    text = _read(f"templates/{template}.toml" if template else "default.toml")
     name = name or choose_name(app.project_dir.name, find_user())
     try:
         parse_config({"name": name}, source="--name")
@@ -42,19 +60,39 @@ def init(app: App, *, name: str | None, cloud: str | None, instance_type: str | 
         suffix=secrets.token_hex(3),
     )
     written = parse_config(tomllib.loads(text), source="the command line")  # before it is written: names have rules
-    try:
-        with app.config_path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise ClusterError(
-            f"{app.config_path} exists already; it is left as it is", hint="cluster -c OTHER.toml init"
-        ) from None
-    except OSError as error:
-        raise ClusterError(f"{app.config_path} cannot be written: {error}") from error
+    script = SCRIPTS.get(template or "")
+    script_path = app.config_path.parent / script if script else None
+    if script_path is not None and script_path.exists():
+        raise _exists(script_path, hint=f"rename it, or leave out --template {template} and name it in [train] script")
+    _write_new(app.config_path, text, hint="cluster -c OTHER.toml init")
     app.say(
         f"wrote {app.config_path}: cluster {written.name}, {written.provision.instance_type}, cloud {written.cloud}"
     )
-    app.say("next: read it, then run cluster up")
+    if script_path is not None:
+        _write_new(script_path, _read(f"templates/{script}"), hint=f"rename it, and write {script} yourself")
+        app.say(f"wrote {script_path}: the script that this cluster trains")
+    commands = "cluster up" if template is None else "the commands in its first lines"
+    app.say(f"next: read it, then run {commands}")
+
+
+def _read(name: str) -> str:
+    """A file of this package."""
+    return files("cluster").joinpath(name).read_text(encoding="utf-8")
+
+
+def _write_new(path: Path, text: str, *, hint: str) -> None:
+    """Write a file that does not exist. Raises ClusterError; hint: for a file that exists."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise _exists(path, hint=hint) from None
+    except OSError as error:
+        raise ClusterError(f"{path} cannot be written: {error}") from error
+
+
+def _exists(path: Path, *, hint: str) -> ClusterError:
+    return ClusterError(f"{path} exists already; it is left as it is", hint=hint)
 
 
 def find_user() -> str:
@@ -73,7 +111,7 @@ def choose_name(folder: str, user: str) -> str:
 
 
 def render_settings(text: str, *, name: str, cloud: str | None, instance_type: str | None, suffix: str) -> str:
-    """default.toml with these settings. Pure.
+    """default.toml, or a template, with these settings. Pure.
 
     suffix: makes the bucket's name one that nobody else has: buckets of all accounts share their names.
     """

@@ -23,9 +23,10 @@ BELOW = {
 }
 RUN_BY_PATH = (
     "train/scripts/",
+    "cluster/templates/",
     "bootstrap/node/",
     "train/node/bench_kvstore.py",
-)  # on the nodes, or for MXNet's Python
+)  # on the nodes, or for MXNet's or PyTorch's Python
 MOST_FILES = 18  # in a folder
 ONLY_IN = {"fabric": "bootstrap/ssh/", "click": "cluster/", "rich": "cluster/"}
 

@@ -16,12 +16,12 @@ import train
 from s3_server import REGION, S3Server, serve_s3
 
 SCRIPTS = Path(train.__file__).parent / "scripts"
-_PACKAGES = ("common", "networks")
+_PACKAGES = ("common", "ddp", "networks")
 
 
 @contextmanager
 def script_modules(*names: str) -> Iterator[list[ModuleType]]:
-    """Those that need no MXNet, until the block ends; then nobody finds them any more."""
+    """Those that need neither MXNet nor PyTorch, until the block ends; then nobody finds them any more."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(SCRIPTS)
         yield [import_module(name) for name in names]

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands.init import choose_name
+from cluster.commands.init import SCRIPTS, TEMPLATES, choose_name
 from cluster.config import load_config
 from cluster.last_known import find_above
 from cluster.main import cli
-from foundation.errors import UsageError
+from foundation.errors import ClusterError, UsageError
+from project import REPOSITORY
+from train.job.payload import shipped_scripts
 
 
 def run(*words: str) -> str:
@@ -79,3 +81,51 @@ def test_the_file_is_named_before_or_after_the_command(
     Path("other.toml").write_text('name = "other"')
     assert "other" in run(*words)
     assert "other" not in run("iam-policy")
+
+
+needs_framework_key = pytest.mark.skip(reason="needs framework key")
+"""[bootstrap] framework and torch, [train] processes and launcher = "torchrun"."""
+
+
+@pytest.mark.parametrize(
+    "template",
+    [pytest.param(name, marks=needs_framework_key if name.startswith("torch") else ()) for name in TEMPLATES],
+)
+def test_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = run("init", "--template", template, "--name", "mine")
+    config = load_config(Path("cluster.toml"))
+    text = Path("cluster.toml").read_text()
+    assert config.name == "mine"
+    assert config.cloud == ("aws" if template == "imagenet" else "sandbox")
+    assert "cluster up" in text
+    assert "the commands in its first lines" in said
+    assert config.train.script in (*shipped_scripts(), *SCRIPTS.values())
+    assert "cluster-demo" not in text
+    assert max(map(len, text.splitlines())) <= 120
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["cluster.toml", *([SCRIPTS[template]] if template in SCRIPTS else [])]
+    )
+
+
+def test_every_template_is_offered() -> None:
+    folder = REPOSITORY / "cluster" / "templates"
+    assert {path.stem for path in folder.glob("*.toml")} == set(TEMPLATES)
+    assert {path.name for path in folder.glob("*.py")} == set(SCRIPTS.values())
+
+
+def test_options_take_precedence_over_a_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("init", "--template", "imagenet", "--name", "mine", "--cloud", "sandbox", "--instance-type", "p4d.24xlarge")
+    config = load_config(Path("cluster.toml"))
+    assert (config.cloud, config.provision.instance_type, config.provision.nodes) == ("sandbox", "p4d.24xlarge", 4)
+
+
+@pytest.mark.parametrize("name", ["cluster.toml", "train.py"])
+def test_a_template_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(SCRIPTS, "mnist", "train.py")
+    Path(name).write_text("mine")
+    with pytest.raises(ClusterError, match=f"{name} exists already; it is left as it is"):
+        run("init", "--template", "mnist")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]

@@ -3,7 +3,7 @@
 A checkpoint of epoch 5 with the prefix P is P-0005.params, P-0005.states (the optimizer's, if it can be saved) and,
 written last, P-0005.json: a manifest with every file's size and SHA-256. A checkpoint without a manifest, or whose
 files do not match it, does not count, so the process may be killed at any moment. P-symbol.json, MXNet's description
-of the network, is the same for all checkpoints.
+of the network, is the same for all checkpoints; PyTorch has none.
 
 S3 is accessed by this project's own client, in the same tree on the nodes: not every MXNet wheel can.
 """
@@ -221,11 +221,20 @@ class Bucket(Place):
             raise _refused(self, name, expired) from error
 
 
-def save(place: Place, epoch: int, writers: Dict[str, Writer], *, symbol: Optional[str], facts: Dict[str, Any]) -> str:
+def save(
+    place: Place,
+    epoch: int,
+    writers: Dict[str, Writer],
+    *,
+    symbol: Optional[str] = None,
+    has_symbol: bool = True,
+    facts: Dict[str, Any],
+) -> str:
     """Write a checkpoint, the manifest last; returns the name of its params.
 
     writers: functions that write the content of "params" and "states". facts: more entries for the manifest. symbol:
-    None if the training wrote it with an earlier checkpoint. Raises ScriptError if a file cannot be written.
+    None if the training wrote it with an earlier checkpoint. has_symbol: False for other frameworks than MXNet. Raises
+    ScriptError if a file cannot be written.
     """
     began = time.time()
     # An existing checkpoint of this epoch stops to count once its first file is replaced. Nothing is deleted for that:
@@ -234,7 +243,9 @@ def save(place: Place, epoch: int, writers: Dict[str, Writer], *, symbol: Option
     symbol_name = f"{place.base}-symbol.json"
     if symbol is not None:
         place.write(symbol_name, symbol.encode("utf-8"))
-    manifest = dict(facts, format=FORMAT, epoch=epoch, files=files, written_at=began, symbol=symbol_name)
+    manifest = dict(facts, format=FORMAT, epoch=epoch, files=files, written_at=began)
+    if has_symbol:
+        manifest["symbol"] = symbol_name
     place.write(file_name(place, epoch, "json"), json.dumps(manifest, indent=1, sort_keys=True).encode("utf-8"))
     return place.url(file_name(place, epoch, "params"))
 

@@ -13,7 +13,7 @@ def find_problems(options: argparse.Namespace, environment: Mapping[str, str]) -
     return (
         _network_problems(options)
         + _data_problems(options)
-        + _model_problems(options, environment)
+        + model_problems(options, environment)
         + _fit_problems(options)
         + _cluster_problems(options, environment)
     )
@@ -51,7 +51,8 @@ def _data_problems(options: argparse.Namespace) -> List[str]:
     return problems
 
 
-def _model_problems(options: argparse.Namespace, environment: Mapping[str, str]) -> List[str]:
+def model_problems(options: argparse.Namespace, environment: Mapping[str, str]) -> List[str]:
+    """The problems of the options for checkpoints."""
     problems = []
     if options.load_epoch and not options.model_prefix:
         problems.append("--load-epoch needs --model-prefix, where the model was saved")

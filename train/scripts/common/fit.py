@@ -4,14 +4,13 @@ import argparse
 import logging
 import os
 import random
-import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
 import mxnet as mx
 import numpy as np
 
-from common import ScriptError, models, schedule
+from common import ScriptError, models, reports, schedule
 from common.data import EpochIter, Source, count_examples, open_epochs
 from common.options import has_momentum
 from common.workers import Workers, exchange, join
@@ -29,7 +28,7 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
     contexts = _contexts(options.gpus)
     _seed(options.seed)
     workers = join(options)
-    _log_as(workers.part.index)
+    reports.log_as(workers.part.index)
     start = models.find_start(options, workers, network)
     if start.epoch >= options.num_epochs:
         logger.info("Nothing to do: %d of %d epochs are done", start.epoch, options.num_epochs)
@@ -204,14 +203,6 @@ def _after_epoch(options: argparse.Namespace, module: mx.mod.Module, source: Sou
 
 
 # -- reports, in the form that MXNet's own tools read ------------------------------------------------------------------
-
-
-def _log_as(rank: int) -> None:
-    """MXNet's reports on standard output, in the form its tools/parse_log.py reads."""
-    logging.basicConfig(
-        stream=sys.stdout, level=logging.INFO, format=f"%(asctime)s Node[{rank}] %(message)s",
-        datefmt="%H:%M:%S",
-    )  # fmt: skip
 
 
 def _make_metrics(options: argparse.Namespace) -> mx.metric.CompositeEvalMetric:

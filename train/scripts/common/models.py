@@ -142,6 +142,8 @@ def _agree(found: Optional[Checkpoint], workers: Workers, prefix: str) -> None:
 
 def _load(found: Checkpoint, options: argparse.Namespace, network: mx.sym.Symbol) -> Tuple[Arrays, Arrays]:
     """Its weights. Raises ScriptError if they are another network's."""
+    if "torch" in found.manifest:
+        raise ScriptError(f"{found.name} is a model of PyTorch: use another --model-prefix")
     saved_as = found.manifest.get("network", {})
     for name, value in settings_of_network(options):
         # As JSON stores it: tuples become lists.

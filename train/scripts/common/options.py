@@ -48,7 +48,7 @@ class Defaults(NamedTuple):
     images: Optional[Images] = None
 
 
-class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+class Formatter(argparse.ArgumentDefaultsHelpFormatter):
     """Shows a default only if there is one."""
 
     def _get_help_string(self, action: argparse.Action) -> Optional[str]:
@@ -60,15 +60,15 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
 
 def make_parser(description: str, networks: Sequence[str], defaults: Defaults) -> argparse.ArgumentParser:
     """The parser with every group of options."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=_Formatter, allow_abbrev=False)
+    parser = argparse.ArgumentParser(description=description, formatter_class=Formatter, allow_abbrev=False)
     _add_network(parser, networks, defaults)
     _add_data(parser, defaults)
     if defaults.images is not None:
         _add_images(parser, defaults.images)
     _add_training(parser, defaults)
-    _add_rate(parser, defaults)
+    add_rate(parser, defaults)
     _add_reports(parser)
-    _add_model(parser)
+    add_model(parser)
     _add_cluster(parser)
     parser.set_defaults(usual=defaults)
     return parser
@@ -98,13 +98,18 @@ def _fill_in(options: argparse.Namespace, usual: Defaults, environment: Mapping[
         options.kv_store = "dist_sync" if "DMLC_ROLE" in environment else "local"
     if options.num_epochs is None:
         options.num_epochs = 1 if options.benchmark else usual.num_epochs
+    if usual.images is None:
+        options.image_shape = (1, 28, 28)
+    _fill_in_data(options, usual, environment)
+    fill_in_rate_and_model(options, usual, environment)
+
+
+def fill_in_rate_and_model(options: argparse.Namespace, usual: Defaults, environment: Mapping[str, str]) -> None:
+    """Set what `add_rate` and `add_model` leave open; adds auto_prefix: --model-prefix was auto."""
     if options.lr_step_epochs is None and usual.lr_step_epochs is not None:
         options.lr_step_epochs = list(usual.lr_step_epochs)
     elif options.lr_step_epochs is None:
         options.lr_step_epochs = sorted({options.num_epochs // 2, options.num_epochs * 3 // 4} - {0})
-    if usual.images is None:
-        options.image_shape = (1, 28, 28)
-    _fill_in_data(options, usual, environment)
     options.auto_prefix = options.model_prefix == AUTO
     if options.auto_prefix:
         url = environment.get(OUTPUT_URL)
@@ -133,8 +138,8 @@ def _fill_in_data(options: argparse.Namespace, usual: Defaults, environment: Map
 def _add_network(parser: argparse.ArgumentParser, networks: Sequence[str], defaults: Defaults) -> None:
     add = parser.add_argument_group("network").add_argument
     add("--network", choices=networks, default=defaults.network, help="what to train")
-    _add_number(add, "--num-layers", 1, "depth, as in ResNet-50; by default the network's usual one")
-    _add_number(add, "--num-classes", 2, "number of labels", default=defaults.num_classes)
+    add_number(add, "--num-layers", 1, "depth, as in ResNet-50; by default the network's usual one")
+    add_number(add, "--num-classes", 2, "number of labels", default=defaults.num_classes)
     add("--initializer", choices=INITIALIZERS, default="default", help="of the weights")
     add(
         "--dtype",
@@ -161,7 +166,7 @@ def _add_data(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
     add("--data-val", metavar="URI", help="the same for validation; every worker reads all; '' for none")
     add("--data-val-idx", metavar="URI", help="its .idx file; not needed")
     usual = defaults.num_examples
-    _add_number(
+    add_number(
         add,
         "--num-examples",
         0,
@@ -169,29 +174,30 @@ def _add_data(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
         + (f"{usual} where it is not given, counted if 0" if usual else "counted at the start where it is not given"),
     )
     threads = 2 if defaults.images is None else 4
-    _add_number(add, "--data-nthreads", 1, "threads that decode images", default=threads)
+    add_number(add, "--data-nthreads", 1, "threads that decode images", default=threads)
     _add_switch(add, "--test-io", "only read the training data and report the speed")
     _add_switch(add, "--benchmark", "train on random images: no data is read; one epoch of 500 batches")
 
 
 def _add_training(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
     add = parser.add_argument_group("training").add_argument
-    _add_number(add, "--batch-size", 1, "examples per worker and step", default=defaults.batch_size)
-    _add_number(
+    add_number(add, "--batch-size", 1, "examples per worker and step", default=defaults.batch_size)
+    add_number(
         add,
         "--macrobatch-size",
         0,
         "examples of all workers per update, if more than one step's: gradients are added up over several steps",
         default=0,
     )
-    _add_number(add, "--num-epochs", 1, f"epochs in all; {defaults.num_epochs}, or 1 with --benchmark")
+    add_number(add, "--num-epochs", 1, f"epochs in all; {defaults.num_epochs}, or 1 with --benchmark")
     add("--optimizer", choices=OPTIMIZERS, default="sgd", help="MXNet's optimizer")
     add("--mom", type=not_negative, default=0.9, help="momentum; for " + ", ".join(_WITH_MOMENTUM))
     add("--wd", type=not_negative, default=defaults.wd, help="weight decay")
-    _add_number(add, "--seed", 0, "of weights and of data order", default=0)
+    add_number(add, "--seed", 0, "of weights and of data order", default=0)
 
 
-def _add_rate(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
+def add_rate(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
+    """Add the group of options for the learning rate."""
     add = parser.add_argument_group("learning rate").add_argument
     add("--lr", type=positive, default=defaults.lr, help="learning rate to begin with")
     add("--lr-factor", type=positive, default=0.1, help="what a step multiplies it with")
@@ -202,7 +208,7 @@ def _add_rate(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
         metavar="N,N",
         help=f"after which epochs it steps, as in 10,15; '' for never; by default after {steps}",
     )
-    _add_number(
+    add_number(
         add,
         "--warmup-epochs",
         0,
@@ -214,23 +220,24 @@ def _add_rate(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
 
 def _add_reports(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("reports").add_argument
-    _add_number(add, "--disp-batches", 1, "batches between two reports", default=20)
+    add_number(add, "--disp-batches", 1, "batches between two reports", default=20)
     add("--top-k", type=at_least(0), default=0, metavar="K", help="report top-k accuracy too; 0: no")
     add("--loss", type=losses, default=[], metavar="ce,nll", help="report these losses too")
-    _add_number(add, "--monitor", 0, "log norms every N batches; 0: no", default=0)
+    add_number(add, "--monitor", 0, "log norms every N batches; 0: no", default=0)
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the group of options for checkpoints."""
     add = parser.add_argument_group("model").add_argument
     add(
         "--model-prefix",
         metavar="PREFIX",
         help="save checkpoints here: a local path or s3://; auto: in the job's own output folder",
     )
-    _add_number(add, "--save-period", 1, "epochs between two of them", default=1)
+    add_number(add, "--save-period", 1, "epochs between two of them", default=1)
     add("--keep-checkpoints", type=count_or_all, default=0, metavar="N", help="how many to keep; all by default")
     add("--resume", action="store_true", help="continue from the newest complete checkpoint, or begin without one")
-    _add_number(add, "--load-epoch", 1, "continue from the checkpoint of epoch N")
+    add_number(add, "--load-epoch", 1, "continue from the checkpoint of epoch N")
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -241,7 +248,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     add("--gc-threshold", type=positive, default=0.5, help="its threshold")
 
 
-def _add_number(add: Callable[..., Any], name: str, low: int, text: str, default: Optional[int] = None) -> None:
+def add_number(add: Callable[..., Any], name: str, low: int, text: str, default: Optional[int] = None) -> None:
     """Add an option that is a whole number from `low` up."""
     add(name, type=at_least(low), default=default, metavar="N", help=text)
 
@@ -391,8 +398,8 @@ def _add_images(parser: argparse.ArgumentParser, images: Images) -> None:
             f"--{name}", type=colours, default=default, metavar="R,G,B",
             help=f"{text}; {','.join('%g' % value for value in default)}",
         )  # fmt: skip
-    _add_number(add, "--pad-size", 0, "border put around", default=images.pad_size)
-    _add_number(add, "--fill-value", 0, "the border's colour, to 255", default=127)
+    add_number(add, "--pad-size", 0, "border put around", default=images.pad_size)
+    add_number(add, "--fill-value", 0, "the border's colour, to 255", default=127)
     distort = parser.add_argument_group("distortion of training images")
     for name, kind, neutral, _, text in _DISTORTIONS:
         extra = {"nargs": "?", "const": True, "metavar": "0|1"} if kind is switch else {"metavar": "X"}

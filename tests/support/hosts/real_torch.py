@@ -1,0 +1,53 @@
+"""An environment with the real PyTorch, made once."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from real_mxnet import UV
+
+TORCH = "torch==2.13.0"
+OTHERS = ("msgspec", "obstore", "pillow")  # of this project's code on nodes; and of the script, for RecordIO files
+
+
+def real_torch() -> str:
+    """The path of a Python that can import PyTorch. Skips the test where pip's indexes have no wheel for CPUs only.
+
+    The wheel for GPUs has 500 MB, and brings 3 GB with it.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster-tests"
+    base.mkdir(parents=True, exist_ok=True)
+    made = base / f"{TORCH.replace('==', '-')}-{sys.version_info.major}.{sys.version_info.minor}"
+    python = made / "bin" / "python"
+    with (base / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (made / "complete").exists():
+            subprocess.run([UV, "venv", "--quiet", "--clear", "--python", sys.executable, made], check=True)
+            version = _find_offered(python)
+            if not version.endswith("+cpu"):
+                pytest.skip(f"pip's indexes offer torch {version}, which is not for CPUs only")
+            _pip(python, "--quiet", TORCH, *OTHERS).check_returncode()
+            (made / "complete").touch()
+    return str(python)
+
+
+def _find_offered(python: Path) -> str:
+    """The version of the wheel that pip would install. Skips the test if there is none."""
+    done = _pip(python, "--quiet", "--dry-run", "--no-deps", "--report", "-", TORCH)
+    if done.returncode:
+        pytest.skip(f"pip finds no {TORCH}: {done.stderr.strip().splitlines()[-1]}")
+    version: str = json.loads(done.stdout)["install"][0]["metadata"]["version"]
+    return version
+
+
+def _pip(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """By pip, because uv does not use the indexes that pip is configured with."""
+    return subprocess.run(
+        [sys.executable, "-m", "pip", "--python", python, "install", *words],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip

@@ -1,0 +1,137 @@
+"""The training loop: one process, or one rank of several, with DistributedDataParallel."""
+
+import argparse
+import logging
+import time
+from typing import Dict, Optional
+
+import torch
+from common import reports, schedule
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp import data, models, networks
+from ddp.ranks import Ranks, join
+
+logger = logging.getLogger()
+CLASSES = 10
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train as the options say.
+
+    Raises ScriptError if the ranks cannot join each other, or data or a checkpoint cannot be used.
+    """
+    with join(options.dist_backend, options.dist_timeout) as ranks:
+        reports.log_as(ranks.rank)
+        logging.getLogger("torch").setLevel(logging.WARNING)
+        torch.manual_seed(options.seed)
+        start = models.find_start(options, ranks)
+        if start.words:
+            logger.info(start.words)
+        if start.epoch >= options.num_epochs:
+            logger.info("Nothing to do: %d of %d epochs are done", start.epoch, options.num_epochs)
+            return
+        Training(options, ranks, start).run(start.epoch)
+
+
+class Training:
+    """A network, its optimizer and its data, on one rank."""
+
+    def __init__(self, options: argparse.Namespace, ranks: Ranks, start: models.Start) -> None:
+        self._options = options
+        self._ranks = ranks
+        self._digits = data.load(options)
+        parts = schedule.split_examples(len(self._digits.train), ranks.count)
+        self._batches = schedule.batches_per_epoch(parts, options.batch_size)
+        self._loader = data.TrainLoader(self._digits.train, options.batch_size, ranks, options.seed)
+        self._network = networks.build(options.network, CLASSES).to(ranks.device)
+        models.restore(start, self._network)
+        self._model = self._network
+        if ranks.gradients is not None:
+            # Sends rank 0's weights to all ranks, and averages the gradients of all ranks in backward().
+            self._model = DistributedDataParallel(self._network, process_group=ranks.gradients)
+        self._optimizer = torch.optim.SGD(
+            self._network.parameters(), lr=options.lr, momentum=options.mom, weight_decay=options.wd
+        )
+        models.restore_momenta(start, self._network, self._optimizer, ranks)
+        self._rate = schedule.LearningRate(
+            options.lr,
+            options.lr_factor,
+            [epoch * self._batches for epoch in options.lr_step_epochs],
+            options.warmup_epochs * self._batches,
+            options.warmup_strategy,
+        )
+        self._saver = models.Saver(options) if options.model_prefix and ranks.rank == 0 else None
+        self._speedometer = reports.Speedometer(options.batch_size, options.disp_batches)
+        logger.info(
+            "Rank %d of %d on %s, %d batches of %d per epoch, PyTorch %s", ranks.rank, ranks.count, ranks.device,
+            self._batches, options.batch_size, torch.__version__,
+        )  # fmt: skip
+
+    def run(self, begin_epoch: int) -> None:
+        """Train all epochs from this one on."""
+        for epoch in range(begin_epoch, self._options.num_epochs):
+            began = time.monotonic()
+            metrics = self._train_epoch(epoch)
+            reports.report_epoch(epoch, "Train", metrics, time.monotonic() - began)
+            done = epoch + 1
+            is_last = done == self._options.num_epochs
+            if self._saver is not None and (done % self._options.save_period == 0 or is_last):
+                self._saver.save(done, self._network, self._optimizer)
+            if self._digits.val is not None:
+                reports.report_epoch(epoch, "Validation", self._validate(self._digits.val))
+
+    def _train_epoch(self, epoch: int) -> Dict[str, float]:
+        """Train an epoch; returns this rank's metrics."""
+        self._model.train()
+        self._speedometer.begin_epoch()
+        metrics = Metrics()
+        for number, (images, labels) in enumerate(self._on_device(self._loader.epoch(epoch)), start=1):
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._rate(epoch * self._batches + number)
+            self._optimizer.zero_grad(set_to_none=True)
+            scores = self._model(images)
+            loss = cross_entropy(scores, labels)
+            loss.backward()
+            self._optimizer.step()
+            metrics.add(scores, labels, loss)
+            if self._speedometer.is_due(number):
+                self._speedometer.report(epoch, number, metrics.compute())
+        return metrics.compute()
+
+    @torch.no_grad()
+    def _validate(self, images: torch.utils.data.TensorDataset) -> Dict[str, float]:
+        """The metrics over all ranks' parts."""
+        self._network.eval()
+        metrics = Metrics()
+        batches = data.val_batches(images, self._options.batch_size, self._ranks)
+        for pixels, labels in self._on_device(batches):
+            scores = self._network(pixels)
+            metrics.add(scores, labels, cross_entropy(scores, labels))
+        return metrics.compute(self._ranks)
+
+    def _on_device(self, batches: data.Batches) -> data.Batches:
+        for images, labels in batches:
+            yield images.to(self._ranks.device), labels.to(self._ranks.device)
+
+
+class Metrics:
+    """Accuracy and loss over some batches. Sums stay on the device: reading one waits for the GPU."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._right: torch.Tensor = torch.zeros(())
+        self._loss: torch.Tensor = torch.zeros(())
+
+    def add(self, scores: torch.Tensor, labels: torch.Tensor, loss: torch.Tensor) -> None:
+        """Add a batch; loss: its mean."""
+        self._count += len(labels)
+        self._right = self._right.to(labels.device) + (scores.argmax(1) == labels).sum()
+        self._loss = self._loss.to(labels.device) + loss.detach() * len(labels)
+
+    def compute(self, ranks: Optional[Ranks] = None) -> Dict[str, float]:
+        """The means so far; over all ranks if they are given."""
+        sums = [float(self._count), float(self._right), float(self._loss)]
+        count, right, loss = ranks.sum(sums) if ranks is not None else sums
+        return {"accuracy": right / count, "loss": loss / count}

@@ -1,0 +1,154 @@
+"""Saves and restores a training's state in checkpoints: weights and the optimizer's state."""
+
+import argparse
+import io
+import logging
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import torch
+from common import ScriptError, checkpoints
+from common.checkpoints import Checkpoint, open_place
+
+from ddp.ranks import Ranks
+
+logger = logging.getLogger()
+Tensors = Dict[str, torch.Tensor]
+
+
+class Start(NamedTuple):
+    """Where training begins. epoch: the number of finished epochs.
+
+    model: its state_dict(); momenta: SGD's state; both only on rank 0, and None if training starts from scratch.
+    """
+
+    epoch: int = 0
+    words: str = ""  # for people
+    model: Optional[Tensors] = None
+    momenta: Optional[Tensors] = None
+
+
+def find_start(options: argparse.Namespace, ranks: Ranks) -> Start:
+    """Where training begins with --resume and --load-epoch; the same for all ranks. Only rank 0 reads the checkpoint.
+
+    Raises ScriptError, on all ranks, if the checkpoint does not exist, or is another network's or framework's.
+    """
+    own = Start()
+
+    def load() -> List[Any]:
+        nonlocal own
+        own = _load_start(options)
+        return [own.epoch, own.words]
+
+    epoch, words = ranks.share(load)
+    return own._replace(epoch=epoch, words=words)
+
+
+def _load_start(options: argparse.Namespace) -> Start:
+    if not options.resume and not options.load_epoch:
+        return Start()
+    place = open_place(options.model_prefix, to_write=False)
+    if options.resume:
+        found = checkpoints.find_newest(place)
+    else:
+        found = checkpoints.find_epoch(place, options.load_epoch)
+        if found is None:
+            name = place.url(checkpoints.file_name(place, options.load_epoch, "params"))
+            raise ScriptError(f"no saved model {name} on the node of rank 0; all nodes can read one on s3://")
+    if found is None:
+        return Start(words=f"No complete checkpoint {options.model_prefix}-*: training begins with epoch 0")
+    _check(found, options)
+    model = _load(found.paths["params"], found)
+    momenta = _load(found.paths["states"], found) if "states" in found.paths else None
+    return Start(found.epoch, f"Loaded {found.name}", model, momenta)
+
+
+def restore(start: Start, network: torch.nn.Module) -> None:
+    """Give the network the saved weights, on rank 0; the other ranks get them from DistributedDataParallel.
+
+    Raises ScriptError if they are another network's.
+    """
+    if start.model is not None:
+        try:
+            network.load_state_dict(start.model)
+        except RuntimeError as error:
+            raise ScriptError(f"the checkpoint is another network's: {error}") from error
+
+
+def restore_momenta(start: Start, network: torch.nn.Module, optimizer: torch.optim.SGD, ranks: Ranks) -> None:
+    """Give the optimizer the saved state, or the initial one, which is zeros."""
+    if not start.epoch:
+        return
+    for name, each in network.named_parameters():
+        momentum = (start.momenta or {}).get(name)
+        if momentum is None:
+            momentum = torch.zeros(each.shape, dtype=each.dtype)
+        optimizer.state[each]["momentum_buffer"] = ranks.broadcast(momentum).to(ranks.device)
+
+
+class Saver:
+    """Saves checkpoints of a training; only on rank 0."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._place = open_place(options.model_prefix, to_write=True)
+        self._prunes = options.keep_checkpoints > 0
+
+    def save(self, epoch: int, model: torch.nn.Module, optimizer: torch.optim.SGD) -> None:
+        """Save the checkpoint of an epoch. Raises ScriptError."""
+        writers = {
+            "params": lambda path: _write(path, model.state_dict()),
+            "states": lambda path: _write(path, _momenta(model, optimizer)),
+        }
+        name = checkpoints.save(self._place, epoch, writers, has_symbol=False, facts=_facts(self._options))
+        logger.info("Saved checkpoint to %s", name)
+        if self._prunes:
+            self._prune()
+
+    def _prune(self) -> None:
+        try:
+            removed = checkpoints.prune(self._place, self._options.keep_checkpoints)
+        except ScriptError as error:
+            # A job that may write may not be allowed to delete: no reason to end the training.
+            logger.warning("Keeping all checkpoints from now on: %s", error)
+            self._prunes = False
+        else:
+            for epoch in removed:
+                logger.info("Removed the checkpoint of epoch %d", epoch)
+
+
+def _momenta(model: torch.nn.Module, optimizer: torch.optim.SGD) -> Tensors:
+    """The state of SGD by the parameters' names; its settings are the command line's.
+
+    Only tensors: weights_only of PyTorch 1.13 refuses the numbers of optimizer.state_dict().
+    """
+    found = {name: optimizer.state[each].get("momentum_buffer") for name, each in model.named_parameters()}
+    return {name: momentum for name, momentum in found.items() if momentum is not None}
+
+
+def _facts(options: argparse.Namespace) -> Dict[str, Any]:
+    chosen = {name: value for name, value in vars(options).items() if value not in (None, [], False)}
+    return {"network": {"network": options.network}, "options": chosen, "torch": torch.__version__}
+
+
+def _check(found: Checkpoint, options: argparse.Namespace) -> None:
+    if "mxnet" in found.manifest:
+        raise ScriptError(f"{found.name} is a model of MXNet: use another --model-prefix")
+    saved_as = found.manifest.get("network", {}).get("network", options.network)
+    if saved_as != options.network:
+        raise ScriptError(f"{found.name} was trained with --network {saved_as}, not {options.network}")
+
+
+def _write(path: str, state: Tensors) -> None:
+    buffer = io.BytesIO()  # torch.save reports a full disk as a RuntimeError, and this as an OSError
+    torch.save(state, buffer)
+    with open(path, "wb") as file:
+        file.write(buffer.getbuffer())
+
+
+def _load(path: str, found: Checkpoint) -> Tensors:
+    try:
+        # weights_only: a file from S3 cannot run code here.
+        loaded: Tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises whatever unpickling raises
+        raise ScriptError(f"{found.name} cannot be loaded by PyTorch {torch.__version__}: {error}") from error
+    return loaded
