@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
-from bootstrap.ssh.host import Host
+from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.other_hosts import (
     KEPT,
     SCRIPT_TIMEOUT_S,
@@ -25,7 +25,7 @@ from bootstrap.ssh.other_hosts import (
     remember,
     render_release,
 )
-from bootstrap.ssh.user_ssh import Route, Spec, connect, find_route, load_ssh_config, parse_spec
+from bootstrap.ssh.user_ssh import Route, connect, find_route, load_ssh_config
 from cluster.app import App
 from foundation.errors import ClusterError
 from foundation.progress import Event

@@ -16,9 +16,9 @@ from msgspec.json import encode
 
 from bootstrap.apply import ReadyNode, find_cluster_key
 from bootstrap.ssh.connections import on_all
-from bootstrap.ssh.host import Host
+from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.keys import MARK, authorized_line, known_hosts_text
-from bootstrap.ssh.user_ssh import Spec, known_name, parse_spec
+from bootstrap.ssh.user_ssh import known_name
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConfigError
 from foundation.file_lock import locked

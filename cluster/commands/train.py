@@ -16,6 +16,7 @@ from typing import Any, get_args
 import click
 from msgspec import structs
 
+from bootstrap.ssh.host_list import read_host_list
 from cluster.app import App, if_interrupted, pass_app
 from cluster.attach import attend, start
 from cluster.completion import SCRIPT
@@ -84,9 +85,9 @@ class _TrainCommand(click.Command):
 @click.option(
     "-H",
     "--hostfile",
-    type=click.Path(path_type=Path),
+    type=click.Path(),  # not a Path, which would make ./pbs the allocation of PBS
     metavar="FILE",
-    help="Use only these hosts, one per line: nodes or your own hosts.",
+    help="Use only these hosts, one per line; pbs, slurm or sge: those of the allocation.",
 )
 @click.option("--launcher", type=click.Choice(get_args(Launcher)), help="How launch.py starts processes.")
 @click.option(
@@ -310,7 +311,7 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
     given = {key: options[key] for key in plain if options[key] is not None}
     given |= {key: True for key in ("p3", "queue") if options[key]}
     if options["hostfile"] is not None:
-        given["hosts"] = read_hostfile(options["hostfile"])
+        given["hosts"] = read_host_list(options["hostfile"], os.environ)
     if options["gpus"] is not None:
         given["gpus"] = parse_gpus(options["gpus"])
     if options["max_duration"] is not None:
@@ -378,18 +379,3 @@ def parse_gpus(text: str) -> str | list[int]:
         said = f'--gpus "{text}": must be numbers with commas between them, "auto" or "none"'
         raise UsageError(said, hint="cluster train --gpus 0,1")
     return [int(number) for number in text.split(",")]
-
-
-def read_hostfile(path: Path) -> list[str]:
-    """The hosts of a hostfile as launch.py takes it: one a line, # comments aside. Raises UsageError."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"--hostfile {path}: cannot be read: {said}", hint="correct the path after -H") from error
-    hosts = [line.partition("#")[0].strip() for line in lines]
-    hosts = [host for host in hosts if host]
-    if not hosts:
-        hint = "one host a line: a node's name, or [user@]host[:port]"
-        raise UsageError(f"--hostfile {path}: names no host", hint=hint)
-    return hosts

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.ssh.host import Host
+from bootstrap.ssh.host import Host, Spec
 from bootstrap.ssh.keys import authorized_line
 from bootstrap.ssh.other_hosts import (
     Memory,
@@ -21,7 +21,6 @@ from bootstrap.ssh.other_hosts import (
     render_let_in,
     render_release,
 )
-from bootstrap.ssh.user_ssh import Spec
 from foundation.errors import ClusterError, ConfigError
 from job_world import CODE_DIR, NO_ACCESS, PROJECT_DIR, cpus, node, plan, with_files
 from node_facts import LAB as OWN_HOST
