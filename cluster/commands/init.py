@@ -1,6 +1,5 @@
 """`cluster init` and `iam-policy`: what is needed before the first `cluster up`."""
 
-import getpass
 import json
 import re
 import secrets
@@ -12,6 +11,7 @@ import click
 from cluster.app import App, pass_app
 from cluster.config import parse_config
 from foundation.errors import ClusterError, ConfigError, UsageError
+from foundation.user_folders import find_user
 from provision.aws.operator_policy import render_operator_policy
 
 LONGEST_WORD = 15
@@ -20,7 +20,9 @@ LONGEST_WORD = 15
 
 @click.command("init")
 @click.option("--name", metavar="NAME", help="Name of the cluster; default: FOLDER-USER.")
-@click.option("--cloud", type=click.Choice(["sandbox", "aws"]), help="Where the cluster runs; default: sandbox.")
+@click.option(
+    "--cloud", type=click.Choice(["sandbox", "aws", "hosts"]), help="Where the cluster runs; default: sandbox."
+)
 @click.option("--instance-type", metavar="TYPE", help="Instance type of the nodes, such as g5.xlarge.")
 @pass_app
 def init(app: App, *, name: str | None, cloud: str | None, instance_type: str | None) -> None:
@@ -51,18 +53,14 @@ def init(app: App, *, name: str | None, cloud: str | None, instance_type: str | 
         ) from None
     except OSError as error:
         raise ClusterError(f"{app.config_path} cannot be written: {error}") from error
+    if written.cloud == "hosts":
+        app.say(f"wrote {app.config_path}: cluster {written.name}, existing hosts")
+        app.say("next: list your hosts in [hosts] names, then run cluster up")
+        return
     app.say(
         f"wrote {app.config_path}: cluster {written.name}, {written.provision.instance_type}, cloud {written.cloud}"
     )
     app.say("next: read it, then run cluster up")
-
-
-def find_user() -> str:
-    """Who runs this; "" where that has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # the latter from Python 3.13 on
-        return ""
 
 
 def choose_name(folder: str, user: str) -> str:
@@ -85,6 +83,8 @@ def render_settings(text: str, *, name: str, cloud: str | None, instance_type: s
             if value is not None and line.startswith(f"{key} = "):
                 old = line.partition(" = ")[2].partition('"')[2].partition('"')[0]
                 lines[number] = line.replace(f'"{old}"', json.dumps(value), 1)
+    if cloud == "hosts":  # data in S3 would need AWS credentials
+        lines = [f"# {line}" if line.startswith('url = "s3://') else line for line in lines]
     return "".join(lines)
 
 

@@ -23,15 +23,15 @@ from cluster.completion import SCRIPT
 from cluster.config import load_config, load_job_file
 from cluster.jobs import head_of
 from cluster.last_known import find_names, remember_names
-from cluster.other_hosts import note_job
-from cluster.session import describe, ready_nodes, warn_untrusted
+from cluster.nodes.other_hosts import note_job
+from cluster.nodes.source import Nodes
+from cluster.session import describe, ready_nodes, source_of, warn
 from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
+from foundation.user_folders import find_user
 from provision.aws.clients import find_credentials, make_clients
 from provision.aws.iam_policy import render_job_policy
-from provision.model import ClusterState
-from provision.status import find_differences
 from train.follow.run import open_submission
 from train.job.defaults import render_settings
 from train.job.payload import find_likely, find_shadowed, shipped_scripts
@@ -40,7 +40,7 @@ from train.job.program import read_program
 from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore, Launcher
 from train.job.reading import find_scope, render_access
 from train.job.survey import Surveyor
-from train.s3.environment import find_s3_access
+from train.s3.environment import S3Access, find_s3_access
 
 _GPUS = re.compile(r"[0-9]+(,[0-9]+)*")
 
@@ -147,40 +147,46 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
     provision = config.provision
     scope = find_scope(config.train, config.data, command=request.command)
     policy = None if scope.is_empty else render_job_policy(scope, region=provision.region)
-    clients = make_clients(provision.region)
-    find_credentials(clients)
+    clients = make_clients(provision.region) if app.has_instances or policy is not None else None
+    if clients is not None:
+        find_credentials(clients)
     # AWS is asked in threads while this one connects to the nodes.
     described = run_in_thread(lambda: describe(app, clients))
     access = run_in_thread(
-        lambda: find_s3_access(
-            region=provision.region,
-            instance_profile=provision.instance_profile,
-            cluster=config.name,
-            policy=policy,
-            # A queued job may start at any time, so its keys cannot be made to end with it.
-            max_duration_s=None if config.train.queue else config.train.max_duration_s,
-            clients=clients,
+        lambda: (
+            find_s3_access(
+                region=provision.region,
+                instance_profile=source_of(app, clients).instance_profile,
+                cluster=config.name,
+                policy=policy,
+                # A queued job may start at any time, so its keys cannot be made to end with it.
+                max_duration_s=None if config.train.queue else config.train.max_duration_s,
+                clients=clients,
+            )
+            if clients is not None
+            else S3Access(env={}, secrets={})
         )
     )
-    surveyor = Surveyor(clients, url=config.data.url)
+    surveyor = Surveyor(clients, url=config.data.url, owner=None if app.has_instances else find_user())
 
-    def find_state() -> ClusterState:
-        state = described.result()
-        warn_untrusted(app, state)
-        for difference in find_differences(provision, state.nodes):
-            app.report(Event(kind="warn", what=difference))
-        return state
+    def find_nodes() -> Nodes:
+        found = described.result()
+        warn(app, found.find_warnings())
+        warn(app, found.find_differences())
+        return found
 
+    if not app.has_instances:
+        access.result()  # raises before any host is set up
     with (
         if_interrupted("run cluster train again; no job was started"),
-        ready_nodes(app, find_state, hostfile=config.train.hosts, command=request.command) as (nodes, script),
+        ready_nodes(app, find_nodes, hostfile=config.train.hosts, command=request.command) as (nodes, script),
         closing(head_of(app, nodes)) as head,
         # Python starts on the head while AWS is waited for and the job is planned.
         closing(open_submission(head, follow=not detach)) as talk,
     ):
         found = access.result()
         job = plan_job(
-            config.train,
+            structs.replace(config.train, hosts=config.train.hosts or described.result().job_hosts),
             nodes,
             job_id=new_job_id(),
             script=script,
