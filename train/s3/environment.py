@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from foundation.errors import AwsError, ConfigError, CredentialsError
+from foundation.errors import AwsError, ConfigError
 from provision.model import federated_name
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def find_s3_access(
     if policy is None:
         return S3Access(env=env, secrets={})
     import boto3  # noqa: PLC0415 - slow to import, and only needed here
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError  # noqa: PLC0415
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
     from train.s3.job_keys import make_job_keys  # noqa: PLC0415 - as above
 
@@ -96,11 +96,6 @@ def find_s3_access(
             name=federated_name(cluster),
             max_duration_s=max_duration_s,
         )
-    except NoCredentialsError as error:
-        raise CredentialsError(
-            "this machine has no AWS credentials, and the job needs some for the s3:// URLs that [data] or it names",
-            hint="set AWS_PROFILE, or run: aws configure; or remove the URLs, if the data is in a shared folder",
-        ) from error
     except (ClientError, BotoCoreError) as error:
         raise AwsError(f"no temporary credentials for the job: {error}", hint="aws sts get-caller-identity") from error
     left_s = (keys.ends_at - datetime.now(UTC)).total_seconds() if keys.ends_at is not None else None

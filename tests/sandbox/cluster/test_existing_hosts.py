@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import boto3
 import pytest
+from mypy_boto3_ec2.client import EC2Client
 
 from foundation.progress import silent
 from job_steps import command_line, namespace_of
@@ -94,12 +96,21 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             control.reset(directory, report=silent)
 
 
+def open_all(ec2: EC2Client) -> None:
+    """Open all ports between the hosts, as in a lab's network."""
+    [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
+    ec2.authorize_security_group_ingress(
+        GroupId=group["GroupId"], IpProtocol="tcp", FromPort=0, ToPort=65535, CidrIp="10.0.0.0/8"
+    )
+
+
 def make_world(directory: Path) -> World:
     home = directory / "home"
     (home / ".ssh").mkdir(parents=True)
     ssh = Ssh(key=home / ".ssh" / "id_ed25519")
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh.key)), check=True)
     made = dict(zip(HOMES, launch(ssh, 3), strict=True))
+    open_all(boto3.client("ec2"))
     pids = {host.instance_id: host.pid for host in control.describe(directory).hosts}
     found = {name: pids[instance["InstanceId"]] or 0 for name, instance in made.items()}
     config, known = "", ""
