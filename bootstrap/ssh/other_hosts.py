@@ -204,6 +204,21 @@ def check_addresses(others: Sequence[Host], nodes: Sequence[Host], *, key: str =
             )
 
 
+def check_paths(nodes: Sequence[ReadyNode], *, launcher: str, why: str) -> None:
+    """Raise ConfigError if the environment or the files have another path on a host than on the head. Pure.
+
+    launcher: [train]'s; why: why it needs the same paths, "" if it does not.
+    """
+    head = nodes[0]
+    for node in nodes[1:] if why else ():
+        if (node.python, node.code_dir) != (head.python, head.code_dir):
+            raise ConfigError(
+                f'train.launcher = "{launcher}": {why}, but {node.host.name} has other paths ({node.python}) than '
+                f"{head.host.name} ({head.python})",
+                hint="cluster train --launcher ssh; or use hosts with the same home folder and the same Python",
+            )
+
+
 def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -> None:
     """Let the head reach the user's own hosts among `nodes`, the cluster's head first. Raises ClusterError's kinds."""
     head, others = nodes[0], [node for node in nodes if node.host.spec]

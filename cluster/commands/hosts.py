@@ -9,9 +9,10 @@ from bootstrap.ssh.other_hosts import Memory
 from bootstrap.transfer.sync import find_files
 from cluster.app import App, if_interrupted
 from cluster.jobs import ask_for_job, ask_head, confirm_ending, end_job, open_head
+from cluster.last_known import remember_names
 from cluster.nodes.hosts import HostNodes, HostSource
 from cluster.nodes.other_hosts import memory_of, release
-from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
+from cluster.session import BOOT_TIMEOUT_S, ready_nodes
 from cluster.views.hosts import (
     HostsStatus,
     HostState,
@@ -89,7 +90,7 @@ def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
 def show_status(app: App, *, as_json: bool, wide: bool) -> None:
     """Print the hosts and the running job. Raises ClusterError when no host is listed."""
     nodes = HostSource(app).describe()
-    describe(app)  # for completion
+    remember_names(app.config_path, "nodes", nodes.names)
     find_job = ask_for_job(app, nodes)
     states = find_states(app, nodes)
     shown = HostsStatus(cluster=nodes.cluster, hosts=states, job=find_job(), now=datetime.now(UTC))

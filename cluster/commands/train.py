@@ -17,6 +17,7 @@ import click
 from msgspec import structs
 
 from bootstrap.ssh.host_list import read_host_list
+from bootstrap.ssh.other_hosts import check_paths
 from cluster.app import App, if_interrupted, pass_app
 from cluster.attach import attend, start
 from cluster.completion import SCRIPT
@@ -32,6 +33,7 @@ from foundation.thread_pool import run_in_thread
 from foundation.user_folders import find_user
 from provision.aws.clients import find_credentials, make_clients
 from provision.aws.iam_policy import render_job_policy
+from train.engines import ENGINES
 from train.follow.run import open_submission
 from train.job.defaults import render_settings
 from train.job.payload import find_likely, find_shadowed, shipped_scripts
@@ -184,6 +186,9 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
         # Python starts on the head while AWS is waited for and the job is planned.
         closing(open_submission(head, follow=not detach)) as talk,
     ):
+        engine = ENGINES[config.train.launcher]
+        if not engine.is_on_head:
+            check_paths(nodes, launcher=config.train.launcher, why=engine.is_for_nodes_alone)
         found = access.result()
         job = plan_job(
             structs.replace(config.train, hosts=config.train.hosts or described.result().job_hosts),
