@@ -120,8 +120,9 @@ def bootstrap(
             raise
         report(Event(kind="warn", what=f"{damaged[0].path} was damaged and has been removed: fetching it again"))
         nodes = make_ready([])
-    # other_hosts.py connects the user's own hosts.
-    _connect_nodes([node for node in nodes if not node.host.spec], pins=connections.pins, report=report)
+    instances = [node for node in nodes if not node.host.spec]
+    if instances:  # other_hosts.py connects the user's own hosts
+        _connect_nodes(instances, pins=connections.pins, report=report)
     return nodes
 
 

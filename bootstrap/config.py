@@ -18,6 +18,7 @@ SOURCE_URL_PATTERN = r"(https://[A-Za-z0-9.-]+(:[0-9]+)?|file://)/[A-Za-z0-9._~/
 SOURCE_URL = "https://github.com/apache/mxnet.git"
 Distribute = Literal["chain", "pypi"]
 Fetch = Literal["auto", "here", "head"]
+Framework = Literal["mxnet", "pytorch", "none"]
 
 
 def check_sync_entry(entry: str) -> str:
@@ -56,6 +57,10 @@ def check_command(command: str) -> str:
 class BootstrapConfig(Settings, frozen=True, kw_only=True):
     """The Python environment of the nodes."""
 
+    framework: Annotated[
+        Framework,
+        Meta(description='what jobs train with: "mxnet", "pytorch", or "none", which installs neither'),
+    ] = "mxnet"
     python: Annotated[
         str,
         Shape(PYTHON_PATTERN),

@@ -43,6 +43,11 @@ class App:
         """cluster.toml with this command line's overrides. Raises ConfigError."""
         return load_config(self.config_path, self.overrides)
 
+    def override(self, key: str, value: object) -> None:
+        """Override a value of cluster.toml after it was read. key: dotted."""
+        self.overrides[key] = value
+        self.__dict__.pop("config", None)
+
     @property
     def project_dir(self) -> Path:
         """The folder of cluster.toml."""
@@ -61,15 +66,17 @@ class App:
 
         if self.config.cloud == "aws":
             return ClusterFiles(state_folder() / "aws" / self.config.provision.region / self.config.name)
+        if self.config.cloud == "hosts":
+            return ClusterFiles(state_folder() / "hosts" / self.config.name)
         return ClusterFiles(sandbox_files_dir(self.project_dir) / self.config.name)
 
     def enter_cloud(self, *, start_sandbox: bool = False) -> None:
         """Point AWS's environment variables at the configured cloud; the only place that does.
 
-        `cloud = "aws"` leaves them as the user set them. `cloud = "sandbox"` points them at this folder's sandbox,
-        which is started if start_sandbox. Raises NotFoundError when no sandbox runs, SandboxError.
+        `cloud = "aws"` and "hosts" leave them as the user set them. `cloud = "sandbox"` points them at this folder's
+        sandbox, which is started if start_sandbox. Raises NotFoundError when no sandbox runs, SandboxError.
         """
-        if self.config.cloud == "aws":
+        if self.config.cloud != "sandbox":
             return
         from sandbox import control, rootless  # noqa: PLC0415 - commands on AWS save 40 ms
 
@@ -92,6 +99,19 @@ class App:
         for key in control.unset_environment(os.environ):
             os.environ.pop(key, None)
         os.environ.update(control.environment(info))
+
+    @property
+    def has_instances(self) -> bool:
+        """Whether the cluster's nodes are instances, which commands launch, stop and delete; else existing hosts."""
+        return self.config.cloud != "hosts"
+
+    def check_has_instances(self, command: str, *, instead: str) -> None:
+        """Raise UsageError for a command that needs instances. instead: the next command for existing hosts."""
+        if not self.has_instances:
+            raise UsageError(
+                f'cluster {command} is for instances; with cloud = "hosts" there is nothing to launch, stop or delete',
+                hint=instead,
+            )
 
     def find_cloud(self) -> bool:
         """Like enter_cloud, but says that no sandbox runs and returns False, for commands that then show nothing."""

@@ -60,7 +60,12 @@ class Words(Name):
 
 
 def _find_nodes(config_path: Path) -> list[str]:
-    nodes = _read_config(config_path).get("provision", {}).get("nodes", 0)
+    config = _read_config(config_path)
+    hosts = config.get("hosts", {}).get("names", [])
+    if hosts and isinstance(hosts, list):  # "me@gpu1:2222" has the node's name in the middle
+        named = [host.rpartition("@")[2].partition(":")[0] for host in hosts if isinstance(host, str)]
+        return list(dict.fromkeys(named))
+    nodes = config.get("provision", {}).get("nodes", 0)
     asked = [f"node-{number}" for number in range(nodes)] if isinstance(nodes, int) else []
     return find_names(config_path, "nodes") or asked
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from bootstrap.config import BootstrapConfig
+from bootstrap.ssh.host_list import HostsConfig
 from foundation.errors import ConfigError
 from foundation.settings import Settings, Shape, check
 from provision.config import NAME_PATTERN, ProvisionConfig
@@ -30,10 +31,14 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
         ),
     ]
     cloud: Annotated[
-        Literal["sandbox", "aws"],
-        Meta(description='"sandbox": a local stand-in for EC2 and S3, free of charge; "aws": your account'),
+        Literal["sandbox", "aws", "hosts"],
+        Meta(
+            description='"sandbox": a local stand-in for EC2 and S3, free of charge; "aws": your account; "hosts": '
+            "existing hosts, which [hosts] names or -H lists"
+        ),
     ] = "sandbox"
     provision: ProvisionConfig = ProvisionConfig()
+    hosts: HostsConfig = HostsConfig()
     bootstrap: BootstrapConfig = BootstrapConfig()
     train: TrainConfig = TrainConfig()
     data: DataConfig = DataConfig()

@@ -7,17 +7,18 @@ from datetime import UTC, datetime
 from functools import cache, partial
 
 from bootstrap.apply import ReadyNode
-from bootstrap.ssh.connection import NodeConnection, wait_for_connection
+from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
-from bootstrap.ssh.keys import HostKeyPins, load_private_key
 from cluster.app import App
 from cluster.last_known import remember_names
-from cluster.other_hosts import ends_of_job
-from cluster.session import ANSWER_TIMEOUT_S, choose_nodes, describe, find_host, open_connections, open_console
+from cluster.nodes.ec2 import ANSWER_TIMEOUT_S
+from cluster.nodes.other_hosts import ends_of_job
+from cluster.nodes.source import Nodes
+from cluster.session import describe, open_connections, source_of
 from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
 from foundation.thread_pool import run_in_thread
-from provision.model import ClusterState, Node, count
+from provision.model import count
 from train.follow.head import (
     SILENCE_S,
     AnswerError,
@@ -51,30 +52,30 @@ def head_of(app: App, nodes: Sequence[ReadyNode]) -> Head:
     head = nodes[0]
     return Head(
         name=head.host.name,
-        connect=partial(_connect_again, app, head.host.instance_id, head.host.name),
+        connect=partial(source_of(app).connect_again, head.host),
         command=lambda words: program_command("jobs", words, python=head.python, code_dir=head.code_dir),
         connection=head.connection,
     )
 
 
 @contextmanager
-def open_head(app: App, state: ClusterState, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Head]:
+def open_head(app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Head]:
     """The head of a cluster, without setting up its nodes. It connects on first use.
 
     wait_s: how long it may take to answer, in seconds. Raises NotFoundError, ClusterError when it does not run.
     """
-    node = choose_nodes(state)[0]
-    host = find_host(app, node)
-    load_private_key(app.files.private_key)
-    known = [state]
+    host = nodes.find_host(nodes.choose()[0])
+    source = source_of(app)
+    source.check_access()
+    known = [nodes]
 
     def connect() -> NodeConnection:
-        # The first connection uses `state`; later ones describe the cluster again, because the node may have ended.
-        return _connect(app, known.pop(), node, wait_s) if known else _connect_again(app, host.instance_id, host.name)
+        # The first connection uses `nodes`; later ones describe the cluster again, because the node may have ended.
+        return source.connect(known.pop(), host, wait_s=wait_s) if known else source.connect_again(host)
 
     digest = cache(code_digest)
     head = Head(
-        name=node.name,
+        name=host.name,
         connect=connect,
         command=lambda words: found_program_command("jobs", words, digest=digest()),
     )
@@ -84,44 +85,27 @@ def open_head(app: App, state: ClusterState, *, wait_s: float = ANSWER_TIMEOUT_S
         head.close()
 
 
-def _connect_again(app: App, instance_id: str, name: str) -> NodeConnection:
-    """A new connection to a head, which may have another address by now. Raises HeadGoneError, ClusterError's kinds."""
-    state = describe(app)
-    node = next((node for node in state.nodes if node.instance_id == instance_id), None)
-    if node is None or node.state not in {"pending", "running"}:
-        raise HeadGoneError(
-            f"{name} ({instance_id}) {'does not exist any more' if node is None else f'is {node.state}'}",
-            hint="cluster status",
-        )
-    return _connect(app, state, node, ANSWER_TIMEOUT_S)
-
-
-def _connect(app: App, state: ClusterState, node: Node, wait_s: float) -> NodeConnection:
-    pins = HostKeyPins(app.files.known_hosts)
-    pins.keep_only(other.instance_id for other in state.nodes)
-    console = open_console(app.config.provision.region)
-    return wait_for_connection(
-        find_host(app, node), private_key=app.files.private_key, pins=pins, console=console, timeout_s=wait_s
-    )
-
-
 def end_from_here(app: App, job: str) -> Left:
     """End a job's processes on every running node and on the user's own hosts; returns what may still run.
 
     Used when the head cannot do it. Raises ClusterError when EC2 cannot be asked.
     """
-    state = describe(app)
-    running = [node for node in state.nodes if node.state == "running"]
+    nodes = describe(app)
+    running = [name for name in nodes.names if nodes.runs(name)]
     others = ends_of_job(app, job) if app.files.other_hosts.exists() else {}
     if not running:
         return end_everywhere(others)
     command = found_program_command("role", ["end", job], digest=code_digest())
-    with open_connections(app, state) as connections:
-        return end_everywhere({node.name: _runner(app, connections, node, command) for node in running} | others)
+    with open_connections(app, nodes) as connections:
+        return end_everywhere({name: _runner(connections, nodes, name, command) for name in running} | others)
 
 
-def _runner(app: App, connections: Connections, node: Node, command: str) -> Callable[[], str]:
-    return lambda: connections.get(find_host(app, node)).run(command, timeout_s=SILENCE_S, what="role.py end").stdout
+def _runner(connections: Connections, nodes: Nodes, name: str, command: str) -> Callable[[], str]:
+    def run() -> str:
+        connection = connections.get(nodes.find_host(name))
+        return connection.run(command, timeout_s=SILENCE_S, what="role.py end").stdout
+
+    return run
 
 
 # -- finding jobs -----------------------------------------------------------------------------------------------------
@@ -212,11 +196,11 @@ def open_jobs(app: App) -> Iterator[JobSources]:
     except ClusterError as error:
         yield JobSources(app, head=None, why_not=error, has_cloud=False)
         return
-    state = describe(app)
+    nodes = describe(app)
     with ExitStack() as stack:
         head, why_not = None, None
         try:
-            head = stack.enter_context(open_head(app, state))
+            head = stack.enter_context(open_head(app, nodes))
         except ClusterError as error:
             why_not = error
         yield JobSources(app, head=head, why_not=why_not, has_cloud=True)
@@ -225,29 +209,29 @@ def open_jobs(app: App) -> Iterator[JobSources]:
 # -- the running job --------------------------------------------------------------------------------------------------
 
 
-def ask_for_job(app: App, state: ClusterState) -> Callable[[], HeadJob | None]:
+def ask_for_job(app: App, nodes: Nodes) -> Callable[[], HeadJob | None]:
     """Ask the head for its job in the background; the returned function waits at most PATIENCE_S for the answer.
 
     It returns None when no head runs. It raises nothing: the answer contains the error.
     """
-    head = next((node for node in state.nodes if node.role == "head"), None)
-    if head is None or head.state != "running":
+    head = next(iter(nodes.names), None)
+    if head is None or not nodes.runs(head):
         return lambda: None
-    asked = run_in_thread(lambda: _ask(app, state))
+    asked = run_in_thread(lambda: _ask(app, nodes))
 
     def wait() -> HeadJob:
         try:
             return asked.result(timeout=PATIENCE_S)
         except TimeoutError:
-            return HeadJob(why=f"{head.name} did not answer within {PATIENCE_S:.0f} s")
+            return HeadJob(why=f"{head} did not answer within {PATIENCE_S:.0f} s")
         except (ClusterError, OSError) as error:
             return HeadJob(why=str(error).partition("\n")[0])
 
     return wait
 
 
-def _ask(app: App, state: ClusterState) -> HeadJob:
-    with open_head(app, state, wait_s=CONNECT_S) as head:
+def _ask(app: App, nodes: Nodes) -> HeadJob:
+    with open_head(app, nodes, wait_s=CONNECT_S) as head:
         found = find_on_head(app, head)
     records = found or ()
     return HeadJob(
@@ -315,22 +299,21 @@ def find_left(records: Iterable[JobRecord]) -> JobRecord | None:
     return newest if newest is not None and newest.left else None
 
 
-def end_left(head: Head, record: JobRecord, state: ClusterState) -> Stopped:
-    """Have the head end processes that an ended job left on its hosts. state: the cluster's nodes as EC2 has them.
+def end_left(head: Head, record: JobRecord, nodes: Nodes) -> Stopped:
+    """Have the head end processes that an ended job left on its hosts. nodes: the cluster's.
 
     Raises ClusterError when a process may still be left, ConnectError, HeadGoneError.
     """
-    result, _ = stop_job(head, record.id, find_gone(record, state))
+    result, _ = stop_job(head, record.id, find_gone(record, nodes))
     stopped = Stopped(result=result, already=True)
     _check_left(record.id, stopped)
     return stopped
 
 
-def find_gone(record: JobRecord, state: ClusterState) -> Sequence[str]:
+def find_gone(record: JobRecord, nodes: Nodes) -> Sequence[str]:
     """The ids of a job's instances that no longer run, and so have no processes. Pure."""
-    live = {node.instance_id for node in state.nodes if node.state != "stopped"}.union(state.ending)
-    own = [node.instance_id for node in record.nodes]  # empty: a host of the user's
-    return [instance_id for instance_id in own if instance_id and instance_id not in live]
+    # Empty: a host of the user's.
+    return nodes.find_gone(node.instance_id for node in record.nodes if node.instance_id)
 
 
 def _check_left(job: str, stopped: Stopped) -> None:

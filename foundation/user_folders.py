@@ -3,6 +3,7 @@
 The specification says to ignore relative values: https://specifications.freedesktop.org/basedir-spec/latest/
 """
 
+import getpass
 import os
 import pwd
 from pathlib import Path
@@ -32,6 +33,14 @@ def state_folder() -> Path:
 def cache_folder() -> Path:
     """Downloads: $XDG_CACHE_HOME/cluster, or ~/.cache/cluster. Raises ClusterError."""
     return _folder("XDG_CACHE_HOME", ".cache") / "cluster"
+
+
+def find_user() -> str:
+    """The name of the user who runs this; "" where that has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the latter from Python 3.13 on
+        return ""
 
 
 def correct_home() -> None:

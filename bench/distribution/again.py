@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import HostKeyPins
 from cluster.app import App
-from cluster.session import find_hosts, open_console, ready_nodes
+from cluster.nodes.ec2 import Ec2Nodes, open_console
+from cluster.session import ready_nodes
 from provision.aws.clients import make_clients
 from provision.describe import describe_cluster
 from provision.model import ClusterState
@@ -38,15 +39,17 @@ def main() -> None:
 
 
 def by_cluster(app: App, state: ClusterState) -> bool:
-    with ready_nodes(app, state) as (nodes, _):
+    with ready_nodes(app, Ec2Nodes(state, app.config.provision)) as (nodes, _):
         return any(node.changed for node in nodes)
 
 
 def by_fabric(app: App, state: ClusterState) -> bool:
     pins = HostKeyPins(app.files.known_hosts)
     console = open_console(app.config.provision.region)
-    with Connections(private_key=app.files.private_key, pins=pins, console=console, wait_s=60) as connections:
-        on_all(find_hosts(app, state), lambda host: connections.get(host).run("true"))
+    with Connections(
+        instances=InstanceAccess(private_key=app.files.private_key, pins=pins, console=console), wait_s=60
+    ) as connections:
+        on_all(Ec2Nodes(state, app.config.provision).find_hosts(), lambda host: connections.get(host).run("true"))
     return False
 
 
@@ -56,7 +59,9 @@ def by_openssh(app: App, state: ClusterState) -> bool:
         words = ["ssh", *options, "-o", f"HostKeyAlias={host.instance_id}", f"{host.user}@{host.address}", "true"]
         return subprocess.Popen(words, stdin=subprocess.DEVNULL)
 
-    processes: Sequence[subprocess.Popen[bytes]] = [start(host) for host in find_hosts(app, state)]
+    processes: Sequence[subprocess.Popen[bytes]] = [
+        start(host) for host in Ec2Nodes(state, app.config.provision).find_hosts()
+    ]
     if any(process.wait() for process in processes):
         sys.exit("ssh failed")
     return False

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from bench.provisioning.peak import peak_mb
 from bootstrap.environment.file_cache import describe_file
-from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import HostKeyPins
 from bootstrap.transfer.distribute import Distribution, SetUp
-from cluster.session import open_console
+from cluster.nodes.ec2 import open_console
 from foundation.errors import ClusterError
 from foundation.progress import silent
 
@@ -36,7 +36,9 @@ def main() -> None:
     errors: dict[str, str] = {}
     started = time.perf_counter()
     with (
-        Connections(private_key=Path(order["key"]), pins=pins, console=open_console(REGION), wait_s=60) as connections,
+        Connections(
+            instances=InstanceAccess(private_key=Path(order["key"]), pins=pins, console=open_console(REGION)), wait_s=60
+        ) as connections,
         Distribution(report=silent) as distribution,
     ):
 

@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 from bench.provisioning.peak import peak_mb
-from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
 from bootstrap.ssh.keys import HostKeyPins
 from cluster.app import App
 from cluster.commands.up import find_wishes
-from cluster.session import BOOT_TIMEOUT_S, find_hosts, open_console
+from cluster.nodes.ec2 import Ec2Nodes, open_console
+from cluster.session import BOOT_TIMEOUT_S
 from provision.aws.clients import make_clients
 from provision.model import ClusterState
 from provision.render import render_plan
@@ -55,8 +56,10 @@ def log_in(app: App, state: ClusterState) -> None:
     pins = HostKeyPins(app.files.known_hosts)
     console = open_console(app.config.provision.region)
     key = app.files.private_key
-    with Connections(private_key=key, pins=pins, console=console, wait_s=BOOT_TIMEOUT_S) as connections:
-        on_all(find_hosts(app, state), connections.get)
+    with Connections(
+        instances=InstanceAccess(private_key=key, pins=pins, console=console), wait_s=BOOT_TIMEOUT_S
+    ) as connections:
+        on_all(Ec2Nodes(state, app.config.provision).find_hosts(), connections.get)
 
 
 def seconds_since_start() -> float:

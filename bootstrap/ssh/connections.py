@@ -52,25 +52,31 @@ class _Early:
     facts: NodeFacts | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstanceAccess:
+    """How EC2's instances are reached: with the cluster's key, and host keys that the console shows."""
+
+    private_key: Path
+    pins: HostKeyPins
+    console: Console
+
+
 class Connections:
     """The open connections to a cluster's nodes, by instance id. A context manager that closes them.
 
-    connect_to_other: connects to hosts outside the cluster, if the job may have any.
+    instances: None if the cluster has no instances. connect_to_other: connects to the user's own hosts, if there may be
+    any.
     """
 
     def __init__(
         self,
         *,
-        private_key: Path,
-        pins: HostKeyPins,
-        console: Console,
+        instances: InstanceAccess | None = None,
         wait_s: float,
         connect_to_other: Callable[[Host], NodeConnection] | None = None,
     ) -> None:
         self._connect_to_other = connect_to_other
-        self._private_key = private_key
-        self._pins = pins
-        self._console = console
+        self._instances = instances
         self._wait_s = wait_s
         self._open: dict[str, NodeConnection] = {}
         self._early: dict[str, tuple[Host, Future[_Early]]] = {}
@@ -88,8 +94,14 @@ class Connections:
 
     @property
     def pins(self) -> HostKeyPins:
-        """The host keys of this cluster."""
-        return self._pins
+        """The host keys of this cluster's instances."""
+        return self._access.pins
+
+    @property
+    def _access(self) -> InstanceAccess:
+        if self._instances is None:
+            raise ValueError("these connections are to the user's own hosts")
+        return self._instances
 
     def begin(self, hosts: Iterable[Host], *, python: str) -> None:
         """Start connecting to nodes at their last known addresses, and gather facts; python: [bootstrap] python.
@@ -98,7 +110,7 @@ class Connections:
         connection whose address or user has changed, and retries a failed one.
         """
         for host in islice(hosts, MAX_PARALLEL):
-            if self._pins.find(host.instance_id) is not None:
+            if self.pins.find(host.instance_id) is not None:
                 self._early[host.instance_id] = (host, run_in_thread(partial(self._go_ahead, host, python)))
 
     def get(self, host: Host) -> NodeConnection:
@@ -113,8 +125,9 @@ class Connections:
     def _make(self, host: Host) -> NodeConnection:
         if host.spec and self._connect_to_other is not None:
             return self._connect_to_other(host)
+        access = self._access
         return wait_for_connection(
-            host, private_key=self._private_key, pins=self._pins, console=self._console, timeout_s=self._wait_s
+            host, private_key=access.private_key, pins=access.pins, console=access.console, timeout_s=self._wait_s
         )
 
     def take_facts(self, host: Host) -> NodeFacts | None:
@@ -136,10 +149,10 @@ class Connections:
         return early.connection
 
     def _go_ahead(self, host: Host, python: str) -> _Early:
-        connection = None
+        connection, access = None, self._access
         try:
-            contact = FirstContact(host.instance_id, pins=self._pins, console=self._console)
-            connection = connect(host, private_key=self._private_key, contact=contact)
+            contact = FirstContact(host.instance_id, pins=access.pins, console=access.console)
+            connection = connect(host, private_key=access.private_key, contact=contact)
             return _Early(connection=connection, facts=gather_facts(connection, python=python))
         except ClusterError:  # `get` retries and raises it
             return _Early(connection=connection)

@@ -1,19 +1,42 @@
 """A host as ssh sees it, the output of its commands, and the OpenSSH commands that reach it."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 KEEPALIVE_S = 15
+_SPEC = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_.-]*)@)?([A-Za-z0-9][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spec:
+    """A host as a user names it: "[user@]host[:port]". `host` may be an alias of ssh_config."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the ssh command that reaches it."""
+        port = ("-p", str(self.port)) if self.port is not None else ()
+        return ("ssh", *port, f"{self.user}@{self.host}" if self.user is not None else self.host)
+
+    @property
+    def command(self) -> str:
+        """Those words as a shell command."""
+        return shlex.join(self.words)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
     """A node as ssh sees it. `address` is for the user's machine, `private_ip` for the other nodes.
 
-    spec: "" for a node of the cluster; for a host of the user's own, its line in the hostfile: "[user@]host[:port]".
-    Such a host has no instance id; its name is used instead. port: of its sshd; on nodes always 22.
+    spec: "" for an instance of the cluster; for a host of the user's own, its line in the hostfile or in [hosts] names:
+    "[user@]host[:port]". Such a host has no instance id; its name is used instead. port: of its sshd; on instances
+    always 22.
     """
 
     name: str
@@ -48,6 +71,14 @@ fi
 """As node/exec_command.py does it, in shell: the newest environment first in PATH, with its CUDA libraries."""
 
 
+def parse_spec(text: str) -> Spec | None:
+    """The host in a line of a hostfile, or None if it is not "[user@]host[:port]". Pure."""
+    match = _SPEC.fullmatch(text)
+    if match is None or (match[3] is not None and not 0 < int(match[3]) < 1 << 16):
+        return None
+    return Spec(user=match[1], host=match[2], port=int(match[3]) if match[3] is not None else None)
+
+
 def find_ssh_options(host: Host, *, private_key: Path, known_hosts: Path) -> dict[str, str]:
     """The options of ssh for a node, which override the user's own ssh configuration. Pure.
 
@@ -80,11 +111,16 @@ def render_ssh_command(
 ) -> tuple[str, ...]:
     """The words of an ssh command that runs `words` on a node, or a shell, with the environment active. Pure.
 
-    options: of find_ssh_options. is_terminal: the command gets a terminal there.
+    options: of find_ssh_options. A host of the user's own is reached with the user's ssh configuration instead.
+    is_terminal: the command gets a terminal there.
     """
     run = 'exec "$@"' if words else 'exec "${SHELL:-bash}" -i'
     line = shlex.join(["bash", "-lc", ACTIVATE + run, "bash", *words])
     terminal = ("-t",) if is_terminal else ("-T",)
+    own = parse_spec(host.spec)
+    if own is not None:
+        program, *rest, target = own.words
+        return (program, *terminal, *rest, "--", target, line)
     return ("ssh", "-F", "none", *_render(options), *terminal, "-l", host.user, "--", host.address, line)
 
 
@@ -93,13 +129,17 @@ def render_scp_command(
 ) -> tuple[str, ...]:
     """The words of an scp command that copies files and folders to a node, or from it. Pure.
 
-    sources, target: paths on this machine, or on the node for the other side.
+    sources, target: paths on this machine, or on the node for the other side. options: as for render_ssh_command.
     """
-    there = f"{host.user}@{host.address}:"
+    own = parse_spec(host.spec)
+    there = f"{host.user}@{host.address}:" if own is None else f"{own.words[-1]}:"
     if to_node:
         paths = [*map(_local, sources), f"{there}{target}"]
     else:
         paths = [*(f"{there}{source}" for source in sources), _local(target)]
+    if own is not None:
+        port = ("-P", str(own.port)) if own.port is not None else ()
+        return ("scp", *port, "-r", "-p", "--", *paths)
     return ("scp", "-F", "none", *_render(options), "-r", "-p", "--", *paths)
 
 

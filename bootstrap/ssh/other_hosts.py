@@ -1,10 +1,11 @@
-"""The user's own hosts, outside the cluster, on which a job runs as well.
+"""The user's own hosts: all nodes of a cluster with cloud = "hosts", or hosts on which a job runs as well.
 
-They are set up like nodes (apply.py). This module has the differences: which hosts are allowed, how the head logs in,
-what the user's machine stores about them, and how everything is removed.
+They are set up like instances (apply.py). This module has the differences: which hosts are allowed, how the head logs
+in, what the user's machine stores about them, and how everything is removed.
 """
 
 import difflib
+import re
 import secrets
 import shlex
 from collections.abc import Iterator, Sequence
@@ -16,9 +17,9 @@ from msgspec.json import encode
 
 from bootstrap.apply import ReadyNode, find_cluster_key
 from bootstrap.ssh.connections import on_all
-from bootstrap.ssh.host import Host
+from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.keys import MARK, authorized_line, known_hosts_text
-from bootstrap.ssh.user_ssh import Spec, known_name, parse_spec
+from bootstrap.ssh.user_ssh import known_name
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConfigError
 from foundation.file_lock import locked
@@ -47,10 +48,11 @@ class Remembered(Struct, frozen=True, kw_only=True):
 
 
 class _Known(Struct, frozen=True):
-    """The content of the file."""
+    """The content of the file. nodes: the hosts of the last -H, which are the cluster's nodes, in its order."""
 
     mark: str
     hosts: tuple[Remembered, ...]
+    nodes: tuple[str, ...] = ()
 
 
 class Memory:
@@ -65,10 +67,18 @@ class Memory:
 
     def read(self) -> tuple[str, tuple[Remembered, ...]]:
         """The mark, and the hosts. Raises ClusterError for an invalid file."""
+        known = self._read()
+        return known.mark, known.hosts
+
+    def read_nodes(self) -> tuple[str, ...]:
+        """The nodes that `keep_nodes` stored. Raises ClusterError for an invalid file."""
+        return self._read().nodes
+
+    def _read(self) -> _Known:
         try:
-            known = decode(self.path.read_bytes(), _Known)
+            return decode(self.path.read_bytes(), _Known)
         except FileNotFoundError:
-            return f"{MARK}-{self._cluster}-{secrets.token_hex(4)}", ()
+            return _Known(mark=f"{MARK}-{self._cluster}-{secrets.token_hex(4)}", hosts=())
         except OSError as error:
             raise ClusterError(f"{self.path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
@@ -76,26 +86,32 @@ class Memory:
                 f"{self.path}: damaged: {error}",
                 hint=f"rm {shlex.quote(str(self.path))}; then remove the cluster's files from your own hosts by hand",
             ) from error
-        return known.mark, known.hosts
 
     def keep(self, hosts: Sequence[Remembered]) -> None:
         """Store these hosts, replacing earlier entries. On disk before it returns. Raises ClusterError."""
         with self._locked():
-            mark, known = self.read()
-            merged = {entry.spec: entry for entry in known}
+            known = self._read()
+            merged = {entry.spec: entry for entry in known.hosts}
             for host in hosts:
                 old = merged.get(host.spec)
                 jobs = (*(old.jobs if old else ()), *host.jobs)[-KEPT_JOBS:]
                 merged[host.spec] = structs.replace(host, key=host.key or (old.key if old else None), jobs=jobs)
-            self._write(mark, tuple(merged.values()))
+            self._write(structs.replace(known, hosts=tuple(merged.values())))
+
+    def keep_nodes(self, lines: Sequence[str]) -> None:
+        """Store the hosts of -H as the cluster's nodes. On disk before it returns. Raises ClusterError."""
+        with self._locked():
+            known = self._read()
+            if known.nodes != tuple(lines):
+                self._write(structs.replace(known, nodes=tuple(lines)))
 
     def forget(self, specs: Sequence[str]) -> None:
         """Remove these hosts; the file is removed with the last one. Raises ClusterError."""
         with self._locked():
-            mark, known = self.read()
-            left = tuple(entry for entry in known if entry.spec not in specs)
+            known = self._read()
+            left = tuple(entry for entry in known.hosts if entry.spec not in specs)
             if left:
-                self._write(mark, left)
+                self._write(structs.replace(known, hosts=left))
             else:
                 self.path.unlink(missing_ok=True)
                 with suppress(OSError):  # the cluster's other files are still there
@@ -114,9 +130,9 @@ class Memory:
         with locked(self.path.parent.parent):
             yield
 
-    def _write(self, mark: str, hosts: Sequence[Remembered]) -> None:
+    def _write(self, known: _Known) -> None:
         try:
-            write_whole(self.path, encode(_Known(mark=mark, hosts=tuple(hosts))), to_disk=True)
+            write_whole(self.path, encode(known), to_disk=True)
         except OSError as error:
             raise ClusterError(f"cannot write {self.path}: {error.strerror}") from error
 
@@ -127,11 +143,14 @@ def choose_others(lines: Sequence[str], nodes: Sequence[Host], *, launcher: str,
     launcher: [train]'s; why_not: why it cannot reach such hosts, "" if it can. Raises ConfigError for invalid lines.
     """
     names = {name: node for node in nodes for name in (node.name, node.private_ip, node.address)}
+    own = {node.spec for node in nodes if node.spec}
     others: dict[str, Spec] = {}
     for line in lines:
         spec = parse_spec(line)
         if spec is None:
             raise ConfigError(f'train.hosts: "{line}" is neither a node nor a [user@]host[:port]', hint=_listed(nodes))
+        if line in own or (own and line in names):
+            continue
         node = names.get(spec.host)
         if node is None:
             others[line] = spec
@@ -165,28 +184,49 @@ def _listed(nodes: Sequence[Host]) -> str:
     return f"one of: {listed}; or a host that ssh reaches from here, as [user@]host[:port]"
 
 
-def check_addresses(others: Sequence[Host], nodes: Sequence[Host]) -> None:
-    """Raises ConfigError for hosts that other nodes cannot reach, and for two with the same address. Pure."""
+def check_addresses(others: Sequence[Host], nodes: Sequence[Host], *, key: str = "train.hosts") -> None:
+    """Raises ConfigError for hosts that other nodes cannot reach, and for two with the same address. Pure.
+
+    key: where the hosts are listed.
+    """
     seen = {address: node.name for node in nodes for address in (node.private_ip, node.address)}
     for host in others:
         if host.private_ip.startswith("127.") or host.private_ip == "0.0.0.0":  # noqa: S104 - nothing is bound here
             raise ConfigError(
-                f'train.hosts: "{host.spec}" is {host.private_ip}, which no node can reach',
+                f'{key}: "{host.spec}" is {host.private_ip}, which no node can reach',
                 hint="set HostName in your ssh_config to an address that the cluster's nodes reach",
             )
         other = seen.setdefault(host.private_ip, host.spec)
         if other != host.spec:
             raise ConfigError(
-                f'train.hosts: "{host.spec}" and {other} are the same host ({host.private_ip})',
+                f'{key}: "{host.spec}" and {other} are the same host ({host.private_ip})',
                 hint="name a host in one way; to run more processes there, repeat its line",
             )
 
 
+def check_paths(nodes: Sequence[ReadyNode], *, launcher: str, why: str) -> None:
+    """Raise ConfigError if the environment or the files have another path on a host than on the head. Pure.
+
+    launcher: [train]'s; why: why it needs the same paths, "" if it does not.
+    """
+    head = nodes[0]
+    for node in nodes[1:] if why else ():
+        if (node.python, node.code_dir) != (head.python, head.code_dir):
+            raise ConfigError(
+                f'train.launcher = "{launcher}": {why}, but {node.host.name} has other paths ({node.python}) than '
+                f"{head.host.name} ({head.python})",
+                hint="cluster train --launcher ssh; or use hosts with the same home folder and the same Python",
+            )
+
+
 def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -> None:
-    """Let the head reach the other hosts among `nodes`, the cluster's head first. Raises ClusterError's kinds."""
+    """Let the head reach the user's own hosts among `nodes`, the cluster's head first. Raises ClusterError's kinds."""
     head, others = nodes[0], [node for node in nodes if node.host.spec]
     mark, remembered = memory.read()
     addresses = dict.fromkeys((head.host.private_ip, head.host.address))
+    if head.host.spec:  # it may reach other hosts from any of its addresses
+        said = head.connection.run("hostname -I", check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
+        addresses = dict.fromkeys((head.host.private_ip, *parse_addresses(said)))
     line = authorized_line(find_cluster_key(head), head_ip=",".join(addresses), mark=mark)
 
     def let_in(node: ReadyNode) -> None:
@@ -204,6 +244,11 @@ def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -
     place = f'"$HOME/.cluster/ssh/{KNOWN_OTHERS}"'
     script = f"umask 077; printf %s {shlex.quote(known_hosts_text(keys))} >{place}.new && mv {place}.new {place}"
     head.connection.run(script, timeout_s=SCRIPT_TIMEOUT_S, what="the script that pins host keys")
+
+
+def parse_addresses(said: str) -> tuple[str, ...]:
+    """The IPv4 addresses that `hostname -I` printed. Pure."""
+    return tuple(word for word in said.split() if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){3}", word))
 
 
 def remember(host: Host, *, key: tuple[str, str] | None = None, jobs: tuple[str, ...] = ()) -> Remembered:

@@ -17,7 +17,7 @@ from paramiko.client import MissingHostKeyPolicy, SSHClient
 
 from bootstrap.ssh.connection import NodeConnection, make_transport, notice_death
 from bootstrap.ssh.explain import CONNECT_TIMEOUT_S, innermost, where
-from bootstrap.ssh.host import Host
+from bootstrap.ssh.host import Host, Spec
 from bootstrap.ssh.keys import parse_host_key
 from foundation.errors import ClusterError, ConnectError
 
@@ -29,27 +29,6 @@ KNOWN_HOSTS = {
 """OpenSSH's own defaults."""
 DEEPEST_INCLUDE = 16
 _INCLUDE = re.compile(r"\s*include[\s=]+(.+)", re.IGNORECASE)
-_SPEC = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_.-]*)@)?([A-Za-z0-9][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spec:
-    """A host as a user names it: "[user@]host[:port]". `host` may be an alias of ssh_config."""
-
-    host: str
-    user: str | None = None
-    port: int | None = None
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words of the ssh command that reaches it."""
-        port = ("-p", str(self.port)) if self.port is not None else ()
-        return ("ssh", *port, f"{self.user}@{self.host}" if self.user is not None else self.host)
-
-    @property
-    def command(self) -> str:
-        """Those words as a shell command."""
-        return shlex.join(self.words)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,14 +57,6 @@ class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has 
         """Refuse it."""
         del client
         raise UnknownHostKey(hostname, key)
-
-
-def parse_spec(text: str) -> Spec | None:
-    """The host in a line of a hostfile, or None if it is not "[user@]host[:port]". Pure."""
-    match = _SPEC.fullmatch(text)
-    if match is None or (match[3] is not None and not 0 < int(match[3]) < 1 << 16):
-        return None
-    return Spec(user=match[1], host=match[2], port=int(match[3]) if match[3] is not None else None)
 
 
 def load_ssh_config(home: Path, *, system: Path = SYSTEM_CONFIG) -> paramiko.SSHConfig:

@@ -4,6 +4,7 @@ import re
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import Any, Literal
 
@@ -283,12 +284,17 @@ class Attempt:
 
 
 def check_ports(
-    listening: Mapping[str, Sequence[int]], refused: Mapping[str, str], attempts: Collection[Attempt]
+    listening: Mapping[str, Sequence[int]],
+    refused: Mapping[str, str],
+    attempts: Collection[Attempt],
+    *,
+    has_group: bool = True,
 ) -> tuple[Check, ...]:
     """A check for each good node, for each node cut off in one direction, and for each other blocked pair.
 
-    listening: the ports of each node. refused: why a node cannot listen.
+    listening: the ports of each node. refused: why a node cannot listen. has_group: the nodes are in a security group.
     """
+    explain = partial(_explain, has_group=has_group)
     checks = [
         _failed("ports", node, "listening", why, cause="other programs have these ports", hint=_look("ss -ltn", node))
         for node, why in refused.items()
@@ -297,16 +303,16 @@ def check_ports(
     tried = {(attempt.source, attempt.target) for attempt in attempts}
     if len(blocked) > 1 and blocked.keys() == tried:
         pairs = blocked.values()
-        return (*checks, _failed("ports", EVERYWHERE, "each other", _say(pairs), **_explain(pairs, None)))
+        return (*checks, _failed("ports", EVERYWHERE, "each other", _say(pairs), **explain(pairs, None)))
     for role, direction in ((1, "from every other node"), (0, "to every other node")):
         for node in listening:
             its = {pair for pair in tried if pair[role] == node}
             if len(its) > 1 and its <= blocked.keys():
                 failures = [blocked.pop(pair) for pair in sorted(its)]
-                checks.append(_failed("ports", node, direction, _say(failures), **_explain(failures, node)))
+                checks.append(_failed("ports", node, direction, _say(failures), **explain(failures, node)))
                 tried -= its
     for (source, target), found in sorted(blocked.items()):
-        checks.append(_failed("ports", source, f"to {target}", _say([found]), **_explain([found], target)))
+        checks.append(_failed("ports", source, f"to {target}", _say([found]), **explain([found], target)))
     troubled = {check.node for check in checks} | {target for _, target in blocked}
     good = [_passed(node, ports, len(listening)) for node, ports in listening.items() if node not in troubled and ports]
     return (*checks, *good)
@@ -336,10 +342,15 @@ def _say(pairs: Collection[Sequence[Attempt]]) -> str:
     return "; ".join(said)
 
 
-def _explain(pairs: Collection[Sequence[Attempt]], target: str | None) -> dict[str, str]:
+def _explain(pairs: Collection[Sequence[Attempt]], target: str | None, *, has_group: bool) -> dict[str, str]:
     """The cause and the next command for the worst of some errors."""
     errors = {attempt.error for pair in pairs for attempt in pair}
     place = target or "the nodes"
+    if "timed out" in errors and not has_group:
+        return {
+            "cause": f"a firewall on {place} or in the network drops it: open all TCP ports between the hosts",
+            "hint": _look("sudo nft list ruleset", target),
+        }
     if "timed out" in errors:
         return {
             "cause": f"the cluster's security group lacks its rule between members, or a firewall on {place} drops it",

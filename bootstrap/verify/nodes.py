@@ -149,6 +149,7 @@ def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes
         {name: here.ports for name, here in found.items() if here.ports},
         {name: here.refused for name, here in found.items() if here.refused is not None},
         [attempt for here in found.values() for attempt in here.attempts],
+        has_group=not all(node.host.spec for node in nodes),
     )
     return sort_checks(checks, names=[node.host.name for node in nodes])
 

@@ -6,7 +6,7 @@ from textwrap import indent
 import click
 
 from cluster.app import App, pass_app
-from cluster.session import describe
+from cluster.nodes.ec2 import describe_state
 from cluster.views.layout import render_table
 from cluster.views.status import render_owner, untrusted_document
 from foundation.errors import ClusterError, NotFoundError
@@ -31,8 +31,9 @@ def adopt(app: App, *, instance_ids: tuple[str, ...], yes: bool, as_json: bool) 
     Adopt only instances that you recognize: a node receives your code, the job's AWS credentials and the values of
     --env. Do not rely on tags, not even on the owner's: whoever launched an instance could set them freely.
     """
+    app.check_has_instances("adopt", instead="list the hosts in [hosts] names, then run cluster up")
     app.enter_cloud()
-    state = describe(app)
+    state = describe_state(app)
     chosen = choose(state, instance_ids)
     refused = [instance for instance in chosen if instance.problems]
     if instance_ids and refused:
@@ -103,6 +104,7 @@ def allow(app: App) -> None:
     Use this when your address has changed and connections time out. The new rule replaces the previous one; rules that
     you created by hand stay. If [provision] ssh_from specifies a network, that network is allowed instead.
     """
+    app.check_has_instances("allow", instead="cluster exec -- true, which shows the hosts that cannot be reached")
     app.enter_cloud()
     clients = make_clients(app.config.provision.region)
     plan, group, ssh_from = prepare_allow(clients, name=app.config.name, config=app.config.provision, files=app.files)

@@ -86,7 +86,7 @@ def bench(
     kvstore and scaling run as jobs. The command refuses to start while a job runs or waits.
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     app.enter_cloud()
-    state = describe_and_warn(app)
+    described = describe_and_warn(app)
     configured = app.config.train.kv_store
     settings = {
         "config": app.config.train,
@@ -94,7 +94,7 @@ def bench(
         "mxnet": app.config.bootstrap.mxnet,
     }
     document: dict[str, Any] = {}
-    with ready_nodes(app, state) as (nodes, _), closing(head_of(app, nodes)) as head:
+    with ready_nodes(app, described) as (nodes, _), closing(head_of(app, nodes)) as head:
         _check_idle(app, head)
 
         def run(job: Job, take: Callable[[JobEvent], None]) -> JobResult:
@@ -104,7 +104,7 @@ def bench(
             if name == "network" and len(nodes) == 1:
                 said = "the cluster has only one node, so there is no network to measure"
                 if what:
-                    raise ClusterError(said, hint="cluster resize 2")
+                    raise ClusterError(said, hint="cluster resize 2; or list another host in [hosts] names")
                 app.say(said)
                 continue
             if name == "network":

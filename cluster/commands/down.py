@@ -5,8 +5,9 @@ from dataclasses import replace
 import click
 
 from cluster.app import App, if_interrupted, pass_app
+from cluster.commands import hosts
 from cluster.jobs import ask_for_job, confirm_ending
-from cluster.other_hosts import memory_of, release
+from cluster.nodes.other_hosts import memory_of, release
 from cluster.session import describe
 from foundation.errors import AwsError, ClusterError
 from provision.aws.clients import make_clients
@@ -24,9 +25,12 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     """Delete everything that `up` created.
 
     Then it searches the account again and prints a receipt: what was deleted, what is left, how long the nodes ran and
-    what they cost.
+    what they cost. Existing hosts stay; it removes the cluster's key and files from them.
     """
     config = app.config
+    if not app.has_instances:
+        hosts.down(app, yes=yes, as_json=as_json)
+        return
     if not app.find_cloud():
         _print(app, Receipt(cluster=config.name), as_json=as_json)
         return

@@ -1,6 +1,5 @@
 """`cluster init` and `iam-policy`: what is needed before the first `cluster up`."""
 
-import getpass
 import json
 import re
 import secrets
@@ -13,6 +12,7 @@ import click
 from cluster.app import App, pass_app
 from cluster.config import parse_config
 from foundation.errors import ClusterError, ConfigError, UsageError
+from foundation.user_folders import find_user
 from provision.aws.operator_policy import render_operator_policy
 
 LONGEST_WORD = 15
@@ -30,7 +30,7 @@ SCRIPTS = {"torch-own": "train.py"}
 @click.option("--name", metavar="NAME", help="Name of the cluster; default: FOLDER-USER.")
 @click.option(
     "--cloud",
-    type=click.Choice(["sandbox", "aws"]),
+    type=click.Choice(["sandbox", "aws", "hosts"]),
     help="Where the cluster runs; default: the template's, or sandbox.",
 )
 @click.option(
@@ -65,14 +65,15 @@ def init(app: App, *, name: str | None, cloud: str | None, template: str | None,
     if script_path is not None and script_path.exists():
         raise _exists(script_path, hint=f"rename it, or leave out --template {template} and name it in [train] script")
     _write_new(app.config_path, text, hint="cluster -c OTHER.toml init")
-    app.say(
-        f"wrote {app.config_path}: cluster {written.name}, {written.provision.instance_type}, cloud {written.cloud}"
-    )
+    has_instances = written.cloud != "hosts"
+    nodes = f"{written.provision.instance_type}, cloud {written.cloud}" if has_instances else "existing hosts"
+    app.say(f"wrote {app.config_path}: cluster {written.name}, {nodes}")
     if script_path is not None:
         _write_new(script_path, _read(f"templates/{script}"), hint=f"rename it, and write {script} yourself")
         app.say(f"wrote {script_path}: the script that this cluster trains")
     commands = "cluster up" if template is None else "the commands in its first lines"
-    app.say(f"next: read it, then run {commands}")
+    first = "read it" if has_instances else "list your hosts in [hosts] names"
+    app.say(f"next: {first}, then run {commands}")
 
 
 def _read(name: str) -> str:
@@ -95,14 +96,6 @@ def _exists(path: Path, *, hint: str) -> ClusterError:
     return ClusterError(f"{path} exists already; it is left as it is", hint=hint)
 
 
-def find_user() -> str:
-    """Who runs this; "" where that has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # the latter from Python 3.13 on
-        return ""
-
-
 def choose_name(folder: str, user: str) -> str:
     """A cluster's name after a folder and its user: "mnist-alice". Pure."""
     words = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") for word in (folder, user)]
@@ -123,6 +116,8 @@ def render_settings(text: str, *, name: str, cloud: str | None, instance_type: s
             if value is not None and line.startswith(f"{key} = "):
                 old = line.partition(" = ")[2].partition('"')[2].partition('"')[0]
                 lines[number] = line.replace(f'"{old}"', json.dumps(value), 1)
+    if cloud == "hosts":  # data in S3 would need AWS credentials
+        lines = [f"# {line}" if line.startswith('url = "s3://') else line for line in lines]
     return "".join(lines)
 
 

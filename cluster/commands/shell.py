@@ -15,10 +15,10 @@ from bootstrap.ssh.execute import Ending, Sink, Stream, choose_exit_code, execut
 from bootstrap.ssh.host import Host
 from cluster.app import App, pass_app
 from cluster.completion import NODE
-from cluster.session import choose_nodes, describe_and_warn, find_host, open_connections
+from cluster.nodes.source import Nodes
+from cluster.session import describe_and_warn, open_connections
 from cluster.views.terminal import escape_line, escape_output
 from foundation.errors import ClusterError, UsageError
-from provision.model import ClusterState
 
 LONGEST_LINE_BYTES = 4 << 20  # a longer one is shown in pieces of this size
 KEPT_BYTES = 8 << 20  # of each stream of each node, for --json: its end
@@ -48,33 +48,33 @@ def exec_(app: App, *, names: tuple[str, ...], as_json: bool, words: tuple[str, 
     if not words:
         raise UsageError("there is no command to run", hint="cluster exec -- COMMAND")
     app.enter_cloud()
-    state = describe_and_warn(app)
+    nodes = describe_and_warn(app)
     if as_json:
         collector = Collector()
-        endings = _run(app, state, names, words, collector)
+        endings = _run(app, nodes, names, words, collector)
         app.print_json([collector.describe(ending) for ending in endings])
     else:
         printer = LinePrinter(stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
-        endings = _run(app, state, names, words, printer)
+        endings = _run(app, nodes, names, words, printer)
     failures = render_failures(endings)
     if failures:
         app.say(failures, style="red")
     return choose_exit_code(endings)
 
 
-def _run(app: App, state: ClusterState, names: Sequence[str], words: Sequence[str], sink: Sink) -> tuple[Ending, ...]:
-    nodes = choose_nodes(state, names)
+def _run(app: App, nodes: Nodes, names: Sequence[str], words: Sequence[str], sink: Sink) -> tuple[Ending, ...]:
+    chosen = nodes.choose(names)
     hosts: list[Host] = []
     endings: dict[str, Ending] = {}
-    for node in nodes:
+    for name in chosen:
         try:
-            hosts.append(find_host(app, node))
+            hosts.append(nodes.find_host(name))
         except ClusterError as error:
-            endings[node.name] = Ending(node=node.name, error=error)
-    with open_connections(app, state) as connections:
+            endings[name] = Ending(node=name, error=error)
+    with open_connections(app, nodes) as connections:
         done = execute(hosts, words, open_connection=connections.get, sink=sink)
     endings |= {ending.node: ending for ending in done}
-    return tuple(endings[node.name] for node in nodes)
+    return tuple(endings[name] for name in chosen)
 
 
 def render_failures(endings: Sequence[Ending]) -> str:

@@ -10,10 +10,10 @@ import click
 from bootstrap.ssh.host import Host, find_ssh_options, render_scp_command, render_ssh_command, render_ssh_config
 from cluster.app import App, pass_app
 from cluster.completion import NODE, NODE_OR_FILE
-from cluster.session import choose_nodes, describe_and_warn, find_host, open_connections
+from cluster.session import describe_and_warn, open_connections
 from foundation.errors import ClusterError, UsageError
 
-_ON_NODE = re.compile(r"([A-Za-z][A-Za-z0-9-]*):(.*)", re.DOTALL)
+_ON_NODE = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*):(.*)", re.DOTALL)
 
 
 @click.command("ssh", context_settings={"allow_interspersed_args": False})
@@ -24,7 +24,8 @@ def ssh(app: App, *, node: str | None, words: tuple[str, ...]) -> None:
     """Open a shell or run a command on a node.
 
     NODE defaults to the head. The node's Python environment is active, as in `cluster exec`. This runs OpenSSH's ssh
-    with the cluster's key and the node's pinned host key; it reads nothing in ~/.ssh.
+    with the cluster's key and the node's pinned host key; it reads nothing in ~/.ssh. Existing hosts are reached with
+    your own ssh configuration.
     """
     words = words[1:] if words[:1] == ("--",) else words
     [host] = _find_hosts(app, [node] if node else None)
@@ -83,6 +84,7 @@ def ssh_config(app: App) -> None:
     With it, ssh, scp, rsync and editors can reach the nodes. Print it again when a node gets another address, for
     example after `cluster stop --nodes` and `cluster start`.
     """
+    app.check_has_instances("ssh-config", instead="your own ssh configuration reaches the hosts: cluster status")
     hosts = _find_hosts(app, None, all_nodes=True)
     sections = [
         render_ssh_config(f"{app.config.name}-{host.name}", host, options=_options(app, host)) for host in hosts
@@ -93,10 +95,10 @@ def ssh_config(app: App) -> None:
 def _find_hosts(app: App, names: Sequence[str] | None, *, all_nodes: bool = False) -> tuple[Host, ...]:
     """The nodes of these names, or the head, or all; their host keys are verified and pinned. Raises ClusterError."""
     app.enter_cloud()
-    state = describe_and_warn(app)
-    nodes = choose_nodes(state, names or ())
-    hosts = tuple(find_host(app, node) for node in (nodes if all_nodes else nodes[:1]))
-    with open_connections(app, state) as connections:
+    nodes = describe_and_warn(app)
+    chosen = nodes.choose(names or ())
+    hosts = tuple(map(nodes.find_host, chosen if all_nodes else chosen[:1]))
+    with open_connections(app, nodes) as connections:
         for host in hosts:
             connections.get(host)  # with better errors than ssh's
     return hosts

@@ -7,7 +7,9 @@ from typing import TypeVar
 import click
 
 from cluster.app import App, pass_app, wide_option
+from cluster.commands import hosts
 from cluster.jobs import ask_for_job
+from cluster.nodes.ec2 import Ec2Nodes
 from cluster.views.status import HeadJob, Status, list_document, render_clusters, render_status, status_document
 from foundation.errors import ClusterError
 from provision.aws.clients import make_clients
@@ -29,12 +31,15 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
 
     It also shows which nodes stopped or terminated unexpectedly, and why.
     """
+    if not app.has_instances:
+        hosts.show_status(app, as_json=as_json, wide=wide)
+        return
     config = app.config
     state, prices, job = ClusterState(name=config.name), {}, None
     if app.find_cloud():
         clients = make_clients(config.provision.region)
         state = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
-        find_job = ask_for_job(app, state)
+        find_job = ask_for_job(app, Ec2Nodes(state, config.provision))
         prices = dict(describe_node_prices(clients, (*state.nodes, *state.untrusted)))
         job = find_job()
     shown = Status(
@@ -73,8 +78,11 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
     """List all clusters in the region.
 
     The list includes clusters that other people or machines created. KEY shows whether this machine has the private
-    key.
+    key. With cloud = "hosts", it lists the clusters that this machine set up on existing hosts.
     """
+    if not app.has_instances:
+        hosts.show_list(app, as_json=as_json, wide=wide)
+        return
     region = app.config.provision.region
     clusters: tuple[ClusterSummary, ...] = ()
     prices = {}

@@ -51,6 +51,7 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
         raise UsageError(
             "cluster stop takes either a job or --nodes", hint=f"cluster stop {job}, or cluster stop --nodes"
         )
+    app.check_has_instances("stop --nodes", instead="cluster stop, which stops the running job")
     app.enter_cloud()
     name = app.config.name
     clients = make_clients(app.config.provision.region)
@@ -70,10 +71,10 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
 def stop_job(app: App, words: str | None) -> None:
     """Stop the job that `words` names, or the running job, or what an ended job left. Raises ClusterError's kinds."""
     app.enter_cloud()
-    state = describe(app)
+    nodes = describe(app)
     with ExitStack() as stack:
         try:
-            head = stack.enter_context(open_head(app, state))
+            head = stack.enter_context(open_head(app, nodes))
             records = ask_head(app, head)
         except NotFoundError:
             raise
@@ -94,7 +95,7 @@ def stop_job(app: App, words: str | None) -> None:
         if record.has_ended and record.left:
             left = render_left(record.left)
             app.say(f"processes of job {record.id} ({record.name}) may still run: {left}; searching its nodes again")
-            stopped = end_left(head, record, state)
+            stopped = end_left(head, record, nodes)
         else:
             stopped = end_job(app, head, record.id)
     app.print(render_stopped_job(record, stopped))

@@ -16,22 +16,24 @@ from typing import Any, get_args
 import click
 from msgspec import structs
 
+from bootstrap.ssh.host_list import read_host_list
+from bootstrap.ssh.other_hosts import check_paths
 from cluster.app import App, if_interrupted, pass_app
 from cluster.attach import attend, start
 from cluster.completion import SCRIPT
 from cluster.config import load_config, load_job_file
 from cluster.jobs import head_of
 from cluster.last_known import find_names, remember_names
-from cluster.other_hosts import note_job
-from cluster.session import describe, ready_nodes, warn_untrusted
+from cluster.nodes.other_hosts import note_job
+from cluster.nodes.source import Nodes
+from cluster.session import describe, ready_nodes, source_of, warn
 from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
+from foundation.user_folders import find_user
 from provision.aws.clients import find_credentials, make_clients
 from provision.aws.iam_policy import render_job_policy
-from provision.model import ClusterState
-from provision.status import find_differences
-from train.engines import ENGINES, REFUSED
+from train.engines import ENGINES, REFUSED, find_engine
 from train.follow.run import open_submission
 from train.job.defaults import render_settings
 from train.job.payload import find_likely, find_shadowed, shipped_scripts
@@ -40,7 +42,7 @@ from train.job.program import read_program
 from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore
 from train.job.reading import find_scope, render_access
 from train.job.survey import Surveyor
-from train.s3.environment import find_s3_access
+from train.s3.environment import S3Access, find_s3_access
 
 _GPUS = re.compile(r"[0-9]+(,[0-9]+)*")
 
@@ -94,9 +96,9 @@ class _Launcher(click.Choice[str]):
 @click.option(
     "-H",
     "--hostfile",
-    type=click.Path(path_type=Path),
+    type=click.Path(),  # not a Path, which would make ./pbs the allocation of PBS
     metavar="FILE",
-    help="Use only these hosts, one per line: nodes or your own hosts.",
+    help="Use only these hosts, one per line; pbs, slurm or sge: those of the allocation.",
 )
 @click.option(
     "--launcher",
@@ -158,43 +160,52 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
         app.overrides["train.args"] = [*load_config(app.config_path, app.overrides).train.args, *asked.args]
     config = app.config
     app.enter_cloud()
-    provision = config.provision
+    provision, framework = config.provision, config.bootstrap.framework
     scope = find_scope(config.train, config.data, command=request.command)
     policy = None if scope.is_empty else render_job_policy(scope, region=provision.region)
-    clients = make_clients(provision.region)
-    find_credentials(clients)
+    clients = make_clients(provision.region) if app.has_instances or policy is not None else None
+    if clients is not None:
+        find_credentials(clients)
     # AWS is asked in threads while this one connects to the nodes.
     described = run_in_thread(lambda: describe(app, clients))
     access = run_in_thread(
-        lambda: find_s3_access(
-            region=provision.region,
-            instance_profile=provision.instance_profile,
-            cluster=config.name,
-            policy=policy,
-            # A queued job may start at any time, so its keys cannot be made to end with it.
-            max_duration_s=None if config.train.queue else config.train.max_duration_s,
-            clients=clients,
+        lambda: (
+            find_s3_access(
+                region=provision.region,
+                instance_profile=source_of(app, clients).instance_profile,
+                cluster=config.name,
+                policy=policy,
+                # A queued job may start at any time, so its keys cannot be made to end with it.
+                max_duration_s=None if config.train.queue else config.train.max_duration_s,
+                clients=clients,
+            )
+            if clients is not None
+            else S3Access(env={}, secrets={})
         )
     )
-    surveyor = Surveyor(clients, url=config.data.url)
+    surveyor = Surveyor(clients, url=config.data.url, owner=None if app.has_instances else find_user())
 
-    def find_state() -> ClusterState:
-        state = described.result()
-        warn_untrusted(app, state)
-        for difference in find_differences(provision, state.nodes):
-            app.report(Event(kind="warn", what=difference))
-        return state
+    def find_nodes() -> Nodes:
+        found = described.result()
+        warn(app, found.find_warnings())
+        warn(app, found.find_differences())
+        return found
 
+    if not app.has_instances:
+        access.result()  # raises before any host is set up
     with (
         if_interrupted("run cluster train again; no job was started"),
-        ready_nodes(app, find_state, hostfile=config.train.hosts, command=request.command) as (nodes, script),
+        ready_nodes(app, find_nodes, hostfile=config.train.hosts, command=request.command) as (nodes, script),
         closing(head_of(app, nodes)) as head,
         # Python starts on the head while AWS is waited for and the job is planned.
         closing(open_submission(head, follow=not detach)) as talk,
     ):
+        engine = find_engine(config.train.launcher, framework)
+        if not engine.is_on_head:
+            check_paths(nodes, launcher=engine.name, why=engine.is_for_nodes_alone)
         found = access.result()
         job = plan_job(
-            config.train,
+            structs.replace(config.train, hosts=config.train.hosts or described.result().job_hosts),
             nodes,
             job_id=new_job_id(),
             script=script,
@@ -202,6 +213,7 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
             access=found,
             command=request.command,
             credentials=render_access(found, scope),
+            framework=framework,
             mxnet=config.bootstrap.mxnet,
             program=read_program(config.train.script, command=request.command, project_dir=app.project_dir),
             survey=surveyor.result(),
@@ -325,7 +337,7 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
     given = {key: options[key] for key in plain if options[key] is not None}
     given |= {key: True for key in ("p3", "queue") if options[key]}
     if options["hostfile"] is not None:
-        given["hosts"] = read_hostfile(options["hostfile"])
+        given["hosts"] = read_host_list(options["hostfile"], os.environ)
     if options["gpus"] is not None:
         given["gpus"] = parse_gpus(options["gpus"])
     if options["max_duration"] is not None:
@@ -393,18 +405,3 @@ def parse_gpus(text: str) -> str | list[int]:
         said = f'--gpus "{text}": must be numbers with commas between them, "auto" or "none"'
         raise UsageError(said, hint="cluster train --gpus 0,1")
     return [int(number) for number in text.split(",")]
-
-
-def read_hostfile(path: Path) -> list[str]:
-    """The hosts of a hostfile as launch.py takes it: one a line, # comments aside. Raises UsageError."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"--hostfile {path}: cannot be read: {said}", hint="correct the path after -H") from error
-    hosts = [line.partition("#")[0].strip() for line in lines]
-    hosts = [host for host in hosts if host]
-    if not hosts:
-        hint = "one host a line: a node's name, or [user@]host[:port]"
-        raise UsageError(f"--hostfile {path}: names no host", hint=hint)
-    return hosts

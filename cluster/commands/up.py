@@ -1,5 +1,6 @@
 """`cluster up`, `resize` and `start`: show the plan, ask, carry it out, and make the nodes ready."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -7,12 +8,16 @@ import click
 
 from bootstrap.environment.file_cache import check_cache
 from bootstrap.environment.requirements import read_packages
+from bootstrap.ssh.host_list import read_host_list
 from bootstrap.transfer.sync import find_files
 from cluster.app import App, if_interrupted, pass_app
+from cluster.commands import hosts
 from cluster.config import load_config
 from cluster.jobs import ask_for_job, confirm_ending
+from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
 from cluster.views.status import render_nodes
+from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients, make_clients
@@ -34,6 +39,13 @@ LEFT_BY_UP = "cluster up continues with the launched nodes, cluster down termina
 @click.command("up")
 @click.option("--nodes", type=int, metavar="N", help="Number of nodes; overrides [provision] nodes.")
 @click.option(
+    "-H",
+    "--hostfile",
+    type=click.Path(),  # see commands/train.py
+    metavar="FILE",
+    help='For cloud = "hosts": the nodes, one per line; pbs, slurm or sge: those of the allocation.',
+)
+@click.option(
     "--dry-run",
     is_flag=True,
     help="Print findings and plan; launch nothing (but start the sandbox if it is not running).",
@@ -41,11 +53,20 @@ LEFT_BY_UP = "cluster up continues with the launched nodes, cluster down termina
 @click.option("--keep-failed", is_flag=True, help="Keep launched instances if the launch fails.")
 @click.option("-y", "--yes", is_flag=True, help="Launch instances that cost money without asking.")
 @pass_app
-def up(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bool) -> None:
+def up(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool, keep_failed: bool, yes: bool) -> None:
     """Launch the cluster's nodes and prepare them for training.
 
-    Running it again is safe: it creates only what is missing, and completes an interrupted `up`.
+    Running it again is safe: it creates only what is missing, and completes an interrupted `up`. With cloud = "hosts"
+    it launches nothing, and prepares the existing hosts.
     """
+    if not app.has_instances:
+        up_hosts(app, nodes=nodes, hostfile=hostfile, dry_run=dry_run)
+        return
+    if hostfile is not None:
+        raise UsageError(
+            'cluster up -H is for cloud = "hosts"; with instances, [provision] nodes is their number',
+            hint="cluster train -H FILE runs a job on some of the nodes, or on hosts of your own",
+        )
     if nodes is not None:
         override_nodes(app, nodes)
     config = app.config
@@ -76,6 +97,23 @@ def up(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bo
         )
 
 
+def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool) -> None:
+    """`cluster up` for existing hosts. Raises UsageError for options that do not apply, ClusterError's kinds."""
+    if nodes is not None:
+        raise UsageError(
+            'cluster up --nodes is for instances; with cloud = "hosts", [hosts] names or -H lists the nodes',
+            hint="edit [hosts] names in cluster.toml, then run cluster up",
+        )
+    if hostfile is not None:
+        if app.config.hosts.names:
+            raise UsageError(
+                "[hosts] names in cluster.toml lists the nodes already, and -H would list others",
+                hint="remove [hosts] names; or cluster train -H FILE, for the hosts of one job",
+            )
+        app.override("train.hosts", read_host_list(hostfile, os.environ))
+    hosts.up(app, dry_run=dry_run)
+
+
 class NodeCount(click.ParamType[int]):
     """How many nodes a cluster is to have."""
 
@@ -102,6 +140,7 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
     highest numbers and deletes their disks. 0 terminates all nodes and keeps the resources that cost nothing, for the
     next `cluster up` or `cluster resize`.
     """
+    app.check_has_instances("resize", instead="edit [hosts] names in cluster.toml, then run cluster up")
     asked = override_nodes(app, nodes)
     app.enter_cloud()
     clients = make_clients(app.config.provision.region)
@@ -129,6 +168,7 @@ def start(app: App, *, yes: bool) -> None:
     They keep their disks and private addresses, but get new public addresses. ssh is allowed from this machine's
     current address.
     """
+    app.check_has_instances("start", instead="cluster up, which sets up the hosts")
     config = app.config
     find_script(config.train.script, project_dir=app.project_dir)  # before anything costs money
     app.enter_cloud()
@@ -206,7 +246,7 @@ def bring_up(
         )
         changed = bool(plan)
         if state.nodes:
-            with ready_nodes(app, state, wait_s=BOOT_TIMEOUT_S) as (ready, _):
+            with ready_nodes(app, Ec2Nodes(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):
                 changed = changed or any(node.changed for node in ready)
     app.print(render_nodes(state, columns=app.find_columns()))
     if state.nodes:

@@ -10,7 +10,7 @@ from bootstrap.verify.checks import Check, Probe
 from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.nodes import verify as try_nodes
 from cluster.app import App, pass_app
-from cluster.session import describe_and_warn, ready_nodes
+from cluster.session import describe_and_warn, ready_nodes, source_of
 from cluster.views.layout import render_table
 from foundation.errors import ClusterError
 from train.measure.verify_s3 import plan_s3_check
@@ -28,13 +28,12 @@ def verify(app: App, *, as_json: bool) -> None:
     connects to every other node on the ports of the scheduler and of the parameter servers.
     """
     app.enter_cloud()
-    provision = app.config.provision
-    state = describe_and_warn(app)
-    with ready_nodes(app, state) as (nodes, _):
+    described = describe_and_warn(app)
+    with ready_nodes(app, described) as (nodes, _):
         s3 = plan_s3_check(
             app.config.data.url,
-            region=provision.region,
-            instance_profile=provision.instance_profile,
+            region=app.config.provision.region,
+            instance_profile=source_of(app).instance_profile,
             cluster=app.config.name,
         )
         checks = try_nodes(

@@ -79,11 +79,7 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
     lines += [_render_error(error) for error in status.errors]
     allocation = status.allocation
     lines.append(f"state  {allocation.state.replace('-', ' ')}" + (f": {allocation.why}" if allocation.why else ""))
-    if status.job is not None:
-        lines.append(f"job    {_render_job(status.job, now=status.now)}")
-        shown = status.job.record or status.job.last
-        if shown is not None and (results := find_results(shown)):
-            lines.append(f"files  {results}")
+    lines += render_job_lines(status.job, now=status.now)
     if instances := (*status.state.nodes, *status.state.untrusted):  # all of them cost money
         costs = [compute_cost(each, prices=status.prices, now=status.now) for each in instances]
         hourly = render_usd(add_up([cost.usd_per_hour for cost in costs]))
@@ -140,7 +136,7 @@ def status_document(status: Status) -> dict[str, Any]:
         ],
         "ending": list(state.ending),
         "process_at_work": status.at_work,
-        "job": None if status.job is None else _job_document(status.job),
+        "job": None if status.job is None else job_document(status.job),
         "cost": {
             "at": status.now.isoformat(),
             "simulated": bool(status.price_note),
@@ -188,6 +184,17 @@ def render_usd(amount: float | None) -> str:
     return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.4f}"
 
 
+def render_job_lines(job: HeadJob | None, *, now: datetime) -> list[str]:
+    """The running job, and where the files of this or the last one are; empty if there is no head to ask."""
+    if job is None:
+        return []
+    lines = [f"job    {_render_job(job, now=now)}"]
+    shown = job.record or job.last
+    if shown is not None and (results := find_results(shown)):
+        lines.append(f"files  {results}")
+    return lines
+
+
 def _render_job(job: HeadJob, *, now: datetime) -> str:
     if job.why is not None:
         return f"unknown: {job.why}"
@@ -204,7 +211,8 @@ def _render_job(job: HeadJob, *, now: datetime) -> str:
     )
 
 
-def _job_document(job: HeadJob) -> dict[str, Any]:
+def job_document(job: HeadJob) -> dict[str, Any]:
+    """The running job, for --json."""
     record = job.record
     if record is None:
         return {"state": "none" if job.why is None else "unknown", "why": job.why, "queued": job.queued}
@@ -388,7 +396,9 @@ def find_results(job: JobRecord | Order) -> str | None:
     if job.project is None:  # a shipped script, which saves nothing unless an option says where
         return None
     place = job.sync_dst_dir or job.cwd if isinstance(job, Order) else job.cwd
-    short = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1*", f"node-0:{place}/FILE")
+    hosts = job.hosts if isinstance(job, Order) else job.nodes
+    head = hosts[0].name if hosts else "node-0"
+    short = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1*", f"{head}:{place}/FILE")
     return f"cluster cp {shlex.quote(short)} ."
 
 

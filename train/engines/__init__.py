@@ -14,6 +14,11 @@ REFUSED = {"yarn": "MXNet's wheels do not contain the jar that launch.py's yarn 
 """launch.py's launchers that do not work, and why."""
 
 
+def find_engine(launcher: str, framework: Framework) -> Engine:
+    """The engine of [train] launcher. Pure."""
+    return ENGINES[DEFAULT[framework] if launcher == "auto" else launcher]
+
+
 def check_launcher(name: str) -> str:
     """[train] launcher, unchanged. Pure. Raises ValueError for an unknown one."""
     if name in REFUSED:

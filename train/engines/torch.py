@@ -21,6 +21,7 @@ from train.engines.engine import (
     take_turns,
 )
 from train.job.protocol import JobHost, Order, Place
+from train.node.programs import program_words
 
 PORTS = range(29500, 30000)
 """torchrun's own port is 29500; Linux picks none of these for outgoing connections."""
@@ -119,7 +120,7 @@ class TorchrunEngine(TorchEngine):
     def launcher_words(self, place: Place, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
         """The command line of torchrun."""
         return (
-            *(place.python, "-m", "torch.distributed.run"),
+            *program_words("torchrun", python=place.python, code_dir=place.code_dir),
             *("--nnodes", launched["GROUP_WORLD_SIZE"], "--node-rank", launched["GROUP_RANK"]),
             *("--nproc-per-node", launched["LOCAL_WORLD_SIZE"], "--max-restarts", "0", "--rdzv-backend", "static"),
             *("--master-addr", launched["MASTER_ADDR"], "--master-port", launched["MASTER_PORT"]),

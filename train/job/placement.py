@@ -48,7 +48,7 @@ def find_hosts(hosts: Sequence[str], nodes: Sequence[ReadyNode]) -> tuple[ReadyN
     A host is a node's name or private address, either also with ":22"; or the spec of one of the user's own hosts
     among `nodes`. Raises ConfigError for others.
     """
-    own = [node for node in nodes if not node.host.spec]
+    own = [node for node in nodes if not node.host.spec] or list(nodes)
     known = {node.host.name: node for node in own} | {node.host.private_ip: node for node in own}
     others = {node.host.spec: node for node in nodes if node.host.spec}
     found: list[ReadyNode] = []

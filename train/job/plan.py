@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bootstrap.apply import ReadyNode
 from bootstrap.environment.target import choose_mxnet
-from train.engines import DEFAULT, ENGINES
+from train.engines import ENGINES, find_engine
 from train.engines.engine import Framework
 from train.job.checks import ProposedJob, check, check_framework
 from train.job.config import DataConfig, TrainConfig
@@ -76,12 +76,11 @@ def plan_job(
     """
     head = nodes[0]
     survey = survey or Survey()
-    launcher = DEFAULT[framework] if config.launcher == "auto" else config.launcher
-    engine = ENGINES[launcher]
-    check_framework(launcher, framework)
+    engine = find_engine(config.launcher, framework)
+    check_framework(engine.name, framework)
     config = structs.replace(
         config,
-        launcher=launcher,
+        launcher=engine.name,
         kv_store=config.kv_store if engine.uses_kv_store(framework) else "none",
         kv_store_option=choose_kv_store_option(config.kv_store_option, program),
     )

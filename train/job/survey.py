@@ -67,7 +67,10 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """data: None when it is not known, as when listing is denied. owner: an ARN, or None. region: the job's."""
+    """data: None when it is not known, as when listing is denied. region: the job's.
+
+    owner: an ARN, or a user name if the job uses no AWS; None when it is not known.
+    """
 
     data: Data | None = None
     owner: str | None = None
@@ -100,12 +103,15 @@ def count(items: list[tuple[str, int]], *, complete: bool) -> Data:
 
 
 class Surveyor:
-    """Asks AWS in threads of its own while the nodes are connected to; `result` waits for them."""
+    """Asks AWS in threads of its own while the nodes are connected to; `result` waits for them.
 
-    def __init__(self, clients: Clients, *, url: str | None) -> None:
-        self._region = clients.region
-        self._owner = run_in_thread(lambda: find_owner(clients))
-        self._data = run_in_thread(lambda: None if url is None else find_data(clients, url))
+    clients: None if the job uses no AWS. owner: the job's owner if it is not the caller's ARN.
+    """
+
+    def __init__(self, clients: Clients | None, *, url: str | None, owner: str | None = None) -> None:
+        self._region = clients.region if clients is not None else None
+        self._owner = run_in_thread(lambda: owner or (find_owner(clients) if clients is not None else None))
+        self._data = run_in_thread(lambda: find_data(clients, url) if clients is not None and url is not None else None)
 
     def result(self, timeout_s: float = 10.0) -> Survey:
         """The answers; None for those that took longer than `timeout_s` seconds. Does not raise."""

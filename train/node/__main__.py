@@ -12,6 +12,7 @@ PROGRAMS = {
     "jobs": "train.node.jobs",
     "supervise": "train.node.supervisor.supervisor",
     "launch": "train.node.supervisor.launch",
+    "torchrun": "train.node.torchrun",
     "ssh_proxy": "train.node.supervisor.ssh_proxy",
     "role": "train.node.role.role",
     "stage": "train.node.staging.stage",

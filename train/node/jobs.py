@@ -38,6 +38,7 @@ from train.node.wire import Ended, Message
 
 SUBMIT_TIMEOUT_S = 60.0  # for another order
 STOP_TIMEOUT_S = 30.0
+LINGER = "/var/lib/systemd/linger"
 FILES_ARE_SENT = "[bootstrap] sync sends files"
 
 
@@ -144,10 +145,15 @@ def find_unrunnable(order: Order) -> Optional[str]:
 
 
 def start_supervisor(order: Order) -> None:
-    """Start the supervisor: with systemd in a scope of its own, which survives a logout. Raises OSError."""
+    """Start the supervisor: with systemd in a scope of its own, which survives a logout. Raises OSError.
+
+    On a host of the user's own, nothing asks sudo: many systems report users who may not use it.
+    """
     command = program_words("supervise", python=order.python)
     said = []
-    for prefix in [*scopes(order.job), []]:
+    # The head of a cluster of existing hosts has a place of its own, as such hosts have.
+    is_own_host = bool(order.hosts) and order.hosts[0].place is not None
+    for prefix in [*(lingering_scopes(order.job) if is_own_host else scopes(order.job)), []]:
         outcome = try_start([*prefix, *command], order)
         if outcome is None:
             return
@@ -163,6 +169,15 @@ def scopes(job: str) -> list[list[str]]:
     words = ["sudo", "-n", "systemd-run", "--quiet", "--scope", "--collect", "--unit=cluster-job-" + job]
     words += [f"--uid={user.pw_uid}", f"--gid={user.pw_gid}"]
     return [words + [f"--setenv={name}={value}" for name, value in sorted(environment().items())]]
+
+
+def lingering_scopes(job: str) -> list[list[str]]:
+    """The same without sudo: a scope of the user's own systemd, if that outlives logouts (loginctl enable-linger)."""
+    user = pwd.getpwuid(os.getuid())
+    if not os.path.exists(os.path.join(LINGER, user.pw_name)):
+        return []
+    words = ["env", f"XDG_RUNTIME_DIR=/run/user/{user.pw_uid}", "systemd-run", "--user", "--quiet", "--scope"]
+    return [[*words, "--collect", "--unit=cluster-job-" + job]]
 
 
 def environment() -> dict[str, str]:

@@ -63,7 +63,10 @@ def make_job_keys(
     """
     credentials: Any = session.get_credentials()
     if credentials is None:
-        raise AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
+        raise AwsError(
+            "no AWS credentials were found, and [data] or the job names s3:// URLs",
+            hint="aws configure, or set AWS_PROFILE; a job without s3:// URLs needs no credentials",
+        )
     frozen = credentials.get_frozen_credentials()
     wanted_s = MAX_FEDERATION_S if max_duration_s is None else max(MIN_S, max_duration_s + START_S)
     if not frozen.token:

@@ -12,11 +12,11 @@ from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
 from bootstrap.environment.file_cache import BundleFile, describe_file
 from bootstrap.ssh import node_program
-from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.connections import Connections, InstanceAccess
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins
 from bootstrap.transfer.distribute import Agent, Distribution, SetUp
-from cluster.session import open_console
+from cluster.nodes.ec2 import open_console
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import silent
 from sandbox import control
@@ -115,7 +115,9 @@ class Four:
         pins = HostKeyPins(self.project.project_dir / "pins")
         console: Console = open_console(REGION)
         with (
-            Connections(private_key=self._key, pins=pins, console=console, wait_s=20) as connections,
+            Connections(
+                instances=InstanceAccess(private_key=self._key, pins=pins, console=console), wait_s=20
+            ) as connections,
             Distribution(report=silent) as distribution,
         ):
 

@@ -14,7 +14,7 @@ import bootstrap.ssh.connection
 from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import HostKeyPins
-from cluster.session import open_console
+from cluster.nodes.ec2 import open_console
 from foundation.errors import ClusterError, ConnectError
 from lab import reread_configuration
 from sandbox import control

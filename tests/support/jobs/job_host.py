@@ -70,30 +70,39 @@ sys.exit(0 if scheduler.wait() == 0 else 1)
 TORCHRUN = r"""
 import argparse, os, subprocess, sys, time
 
-parser = argparse.ArgumentParser()
-for name in ("nnodes", "node-rank", "nproc-per-node", "max-restarts", "master-port"):
-    parser.add_argument("--" + name, type=int)
-parser.add_argument("--rdzv-backend")
-parser.add_argument("--master-addr")
-parser.add_argument("--no-python", action="store_true")
-parser.add_argument("command", nargs=argparse.REMAINDER)
-args = parser.parse_args()
-if os.environ.get("TORCHRUN_FAILS"):
-    sys.exit("torchrun cannot go on")
-env = dict(os.environ, MASTER_ADDR=args.master_addr, MASTER_PORT=str(args.master_port))
-env.update(WORLD_SIZE=str(args.nnodes * args.nproc_per_node), LOCAL_WORLD_SIZE=str(args.nproc_per_node))
-env.update(GROUP_RANK=str(args.node_rank), TORCHELASTIC_RUN_ID="none")
-started = []
-for local in range(args.nproc_per_node):
-    rank = str(args.node_rank * args.nproc_per_node + local)
-    started.append(subprocess.Popen(args.command, env=dict(env, RANK=rank, LOCAL_RANK=str(local))))
-while any(process.poll() is None for process in started):
-    if any(process.poll() for process in started):
-        for process in started:
-            process.terminate()
-        sys.exit(1)
-    time.sleep(0.02)
-sys.exit(any(process.returncode for process in started))
+
+def main(given):
+    parser = argparse.ArgumentParser()
+    for name in ("nnodes", "node-rank", "nproc-per-node", "max-restarts", "master-port"):
+        parser.add_argument("--" + name, type=int)
+    parser.add_argument("--rdzv-backend")
+    parser.add_argument("--master-addr")
+    parser.add_argument("--no-python", action="store_true")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    args = parser.parse_args(given)
+    if os.environ.get("TORCHRUN_FAILS"):
+        sys.exit("torchrun cannot go on")
+    env = dict(os.environ, MASTER_ADDR=args.master_addr, MASTER_PORT=str(args.master_port))
+    env.update(WORLD_SIZE=str(args.nnodes * args.nproc_per_node), LOCAL_WORLD_SIZE=str(args.nproc_per_node))
+    env.update(GROUP_RANK=str(args.node_rank), TORCHELASTIC_RUN_ID="none")
+    started = []
+    for local in range(args.nproc_per_node):
+        rank = str(args.node_rank * args.nproc_per_node + local)
+        started.append(subprocess.Popen(args.command, env=dict(env, RANK=rank, LOCAL_RANK=str(local))))
+    while any(process.poll() is None for process in started):
+        if any(process.poll() for process in started):
+            for process in started:
+                process.terminate()
+            sys.exit(1)
+        time.sleep(0.02)
+    sys.exit(any(process.returncode for process in started))
+"""
+# As in PyTorch 1.13 on Python 3.11.
+STD = """
+class Std:
+    @classmethod
+    def from_str(cls, words):
+        return None
 """
 # Runs its last argument here, without the job's variable, which sshd would not pass on either. Hosts in the file
 # `refused` next to it do not answer.
@@ -299,8 +308,9 @@ def job_host(tmp_path: Path) -> Iterator[JobHost]:
     (packages / "dmlc_tracker" / "__init__.py").touch()
     (packages / "dmlc_tracker" / "tracker.py").write_text(TRACKER)
     (packages / "mxnet" / "tools" / "launch.py").write_text(LAUNCH)
-    (packages / "torch" / "distributed").mkdir(parents=True)
+    (packages / "torch" / "distributed" / "elastic").mkdir(parents=True)
     (packages / "torch" / "distributed" / "run.py").write_text(TORCHRUN)
+    (packages / "torch" / "distributed" / "elastic" / "multiprocessing.py").write_text(STD)
     # Short, as homes are: the path of a Unix socket below it may have 107 bytes.
     home = Path(tempfile.mkdtemp(prefix="home-"))
     environment = make_environment(tmp_path / "environment", packages)

@@ -7,6 +7,7 @@ import pytest
 
 from cluster import jobs
 from cluster.app import App
+from cluster.nodes.ec2 import Ec2Nodes
 from cluster.views.status import (
     HeadJob,
     Status,
@@ -18,6 +19,7 @@ from cluster.views.status import (
 )
 from foundation.errors import ConnectError, NotFoundError, UsageError
 from job_records import NOW, make_record, make_running, make_state
+from provision.config import ProvisionConfig
 from provision.model import ClusterState
 from train.follow.records import choose_job, find_running, merge_records
 
@@ -159,12 +161,16 @@ def test_the_status_shows_the_running_job(job: HeadJob, line: str, shown: dict[s
     assert status_document(status)["job"] == shown
 
 
+def nodes_of(state: ClusterState) -> Ec2Nodes:
+    return Ec2Nodes(state, ProvisionConfig())
+
+
 def test_the_status_does_not_wait_for_a_head_that_does_not_answer(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "PATIENCE_S", 0.05)
     hung = threading.Event()
     monkeypatch.setattr(jobs, "_ask", lambda *_: hung.wait(30))
     try:
-        assert jobs.ask_for_job(app, make_state())() == HeadJob(why="node-0 did not answer within 0 s")
+        assert jobs.ask_for_job(app, nodes_of(make_state()))() == HeadJob(why="node-0 did not answer within 0 s")
     finally:
         hung.set()
 
@@ -174,6 +180,6 @@ def test_the_status_shows_why_the_head_did_not_answer(app: App, monkeypatch: pyt
         raise ConnectError("node-0: no answer on port 22\n  its console says")
 
     monkeypatch.setattr(jobs, "_ask", fails)
-    assert jobs.ask_for_job(app, make_state())() == HeadJob(why="node-0: no answer on port 22")
-    assert jobs.ask_for_job(app, make_state("stopped"))() is None
-    assert jobs.ask_for_job(app, ClusterState(name="demo"))() is None
+    assert jobs.ask_for_job(app, nodes_of(make_state()))() == HeadJob(why="node-0: no answer on port 22")
+    assert jobs.ask_for_job(app, nodes_of(make_state("stopped")))() is None
+    assert jobs.ask_for_job(app, nodes_of(ClusterState(name="demo")))() is None

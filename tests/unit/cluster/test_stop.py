@@ -13,10 +13,12 @@ from cluster.app import App
 from cluster.commands import stop as stop_command
 from cluster.commands.stop import render_stopped_job, stop_job, stop_without_head
 from cluster.jobs import Stopped, confirm_ending, find_gone, find_left, render_interruption
+from cluster.nodes.ec2 import Ec2Nodes
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, UsageError
 from job_channels import FakeHead, channel, encode
 from job_records import NOW, make_document, make_record, make_running, make_state
+from provision.config import ProvisionConfig
 from provision.model import ClusterState
 from provision_world import make_node
 from train.job.protocol import JobResult
@@ -64,7 +66,8 @@ def test_only_the_newest_ended_job_can_have_left_processes() -> None:
 def test_ended_instances_have_no_processes(states: tuple[str, ...], ending: tuple[str, ...], gone: list[str]) -> None:
     nodes = tuple(replace(make_node(n), state=state) for n, state in enumerate(states))  # type: ignore[arg-type]
     one = make_record(1, nodes=[*NODES, {"name": "lab", "instance_id": ""}])
-    assert find_gone(one, ClusterState(name="demo", nodes=nodes, ending=ending)) == gone
+    state = ClusterState(name="demo", nodes=nodes, ending=ending)
+    assert find_gone(one, Ec2Nodes(state, ProvisionConfig())) == gone
 
 
 class StoppedJobs:
@@ -88,7 +91,7 @@ def stop_of(app: App, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeHead
     def stop(answers: StoppedJobs, words: str | None) -> FakeHead:
         fake = FakeHead(answers)
         monkeypatch.setattr(App, "enter_cloud", lambda _: None)
-        monkeypatch.setattr(stop_command, "describe", lambda _: make_state())
+        monkeypatch.setattr(stop_command, "describe", lambda _: Ec2Nodes(make_state(), ProvisionConfig()))
         monkeypatch.setattr(stop_command, "open_head", lambda *_: nullcontext(fake.make()))
         stop_job(app, words)
         return fake

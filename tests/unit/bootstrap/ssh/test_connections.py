@@ -10,7 +10,7 @@ import pytest
 
 import bootstrap.ssh.connections
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
 from first_contact_node import HOST, Node, node
 from foundation.errors import ClusterError, ConnectError
 from waits import until
@@ -39,7 +39,9 @@ def pin(node: Node, key: paramiko.PKey | None = None) -> None:
 
 
 def open_connections(node: Node) -> Connections:
-    return Connections(private_key=node.private_key, pins=node.pins, console=node.console(), wait_s=1)
+    return Connections(
+        instances=InstanceAccess(private_key=node.private_key, pins=node.pins, console=node.console()), wait_s=1
+    )
 
 
 def test_an_early_connection_and_its_facts_are_used(node: Node) -> None:

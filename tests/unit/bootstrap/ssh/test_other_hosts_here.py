@@ -8,20 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.ssh.host import Host
+from bootstrap.ssh.host import Host, Spec
 from bootstrap.ssh.keys import authorized_line
 from bootstrap.ssh.other_hosts import (
     Memory,
     Remembered,
     by_hand,
     check_addresses,
+    check_paths,
     choose_others,
     no_such_host,
+    parse_addresses,
     remember,
     render_let_in,
     render_release,
 )
-from bootstrap.ssh.user_ssh import Spec
 from foundation.errors import ClusterError, ConfigError
 from job_world import CODE_DIR, NO_ACCESS, PROJECT_DIR, cpus, node, plan, with_files
 from node_facts import LAB as OWN_HOST
@@ -95,6 +96,28 @@ def test_addresses_are_unique_and_reachable(others: list[Host], said: str | None
         return
     with pytest.raises(ConfigError, match=said):
         check_addresses(others, NODES)
+
+
+def test_an_engine_may_need_the_same_paths_everywhere() -> None:
+    same = cpus(2)
+    other = [same[0], replace(same[1], host=LAB, python="/home/alice/.cluster/env/ab/bin/python")]
+    check_paths(other, launcher="ssh", why="")
+    check_paths(same, launcher="mpi", why="mpirun starts the same command line everywhere")
+    with pytest.raises(ConfigError, match=r"mpirun starts .* but lab:2222 has other paths \(/home/alice/"):
+        check_paths(other, launcher="mpi", why="mpirun starts the same command line everywhere")
+
+
+def test_a_line_may_name_a_node_by_its_own_line() -> None:
+    """With existing hosts as nodes."""
+    nodes = [replace(LAB, is_head=True), replace(LAB, name="gpu1", spec="gpu1", private_ip="10.9.0.2", port=22)]
+    lines = ["alice@lab:2222", "lab:2222", "10.9.0.2", "gpu1", "new"]
+    assert list(choose_others(lines, nodes, launcher="ssh")) == ["new"]
+    with pytest.raises(ConfigError, match='"bob@gpu1" is gpu1 of this cluster'):
+        choose_others(["bob@gpu1"], nodes, launcher="ssh")
+
+
+def test_the_addresses_of_a_head() -> None:
+    assert parse_addresses("10.0.0.7 172.17.0.1 fe80::1%eth0 x\n") == ("10.0.0.7", "172.17.0.1")
 
 
 # -- stored hosts ----------------------------------------------------------------------------------------------------

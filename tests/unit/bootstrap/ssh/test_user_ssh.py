@@ -7,16 +7,15 @@ from pathlib import Path
 import paramiko
 import pytest
 
+from bootstrap.ssh.host import Spec, parse_spec
 from bootstrap.ssh.user_ssh import (
     Route,
-    Spec,
     UnknownHostKey,
     connect,
     explain,
     find_known_keys,
     find_route,
     load_ssh_config,
-    parse_spec,
 )
 from foundation.errors import ClusterError, ConnectError
 from node_facts import LAB

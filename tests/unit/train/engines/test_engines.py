@@ -105,8 +105,8 @@ def test_a_torchrun_on_each_node_meets_at_the_first() -> None:
         "--max-restarts 0 --rdzv-backend static --master-addr 10.0.0.5 --master-port 29500 --no-python role launched"
     )
     assert words == [
-        f"/e/bin/python -m torch.distributed.run --nnodes 2 --node-rank 0 --nproc-per-node 1 {common}",
-        f"/e/bin/python -m torch.distributed.run --nnodes 2 --node-rank 1 --nproc-per-node 2 {common}",
+        f"/e/bin/python -Es /c/train/node torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 {common}",
+        f"/e/bin/python -Es /c/train/node torchrun --nnodes 2 --node-rank 1 --nproc-per-node 2 {common}",
     ]
 
 

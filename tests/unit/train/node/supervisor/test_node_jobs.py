@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -254,6 +255,16 @@ def test_a_job_gets_a_scope_of_systemd_where_there_is_one(job_host: JobHost, mon
     assert words[:5] == ["sudo", "-n", "systemd-run", "--quiet", "--scope"]
     assert {f"--unit=cluster-job-{job_id(1)}", f"--uid={os.getuid()}"} <= set(words)
     assert any(word.startswith("--setenv=HOME=") for word in words)
+
+
+def test_on_a_users_own_host_no_scope_needs_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "LINGER", str(tmp_path))
+    assert jobs.lingering_scopes("j") == []
+    (tmp_path / pwd.getpwuid(os.getuid()).pw_name).touch()
+    [words] = jobs.lingering_scopes("j")
+    assert words[2:5] == ["systemd-run", "--user", "--quiet"]
+    assert f"XDG_RUNTIME_DIR=/run/user/{os.getuid()}" in words
+    assert "sudo" not in words
 
 
 def test_no_file_stays_open_after_many_jobs(job_host: JobHost) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
-from bootstrap.ssh.host import Host
+from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.other_hosts import (
     KEPT,
     SCRIPT_TIMEOUT_S,
@@ -25,13 +25,13 @@ from bootstrap.ssh.other_hosts import (
     remember,
     render_release,
 )
-from bootstrap.ssh.user_ssh import Route, Spec, connect, find_route, load_ssh_config, parse_spec
+from bootstrap.ssh.user_ssh import Route, connect, find_route, load_ssh_config
 from cluster.app import App
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
 from foundation.user_folders import home_folder
 from provision.resources.resource import Resource, Unseen
-from train.engines import ENGINES
+from train.engines import find_engine
 from train.follow.head import SILENCE_S, found_program_command
 from train.job.payload import code_digest
 
@@ -51,7 +51,16 @@ class UserSsh:
 
     def connect(self, host: Host) -> NodeConnection:
         """Connect to a host that `host` returned. Raises ConnectError, ClusterError."""
-        return connect(host, spec=_spec_of(host.spec), config=self.config)
+        spec = _spec_of(host.spec)
+        try:
+            return connect(host, spec=spec, config=self.config)
+        except ConnectError as error:
+            if not is_here(host.address):
+                raise
+            raise ConnectError(
+                f"{error.message}\n  this is the machine that the command runs on; it must accept ssh from itself, too",
+                hint=error.hint,
+            ) from error
 
     def host(self, text: str, *, address: str = "") -> tuple[Host, Route]:
         """A host and the route to it. address: where the cluster's nodes reach it."""
@@ -69,6 +78,12 @@ class UserSsh:
             spec=text,
         )
         return host, route
+
+
+def is_here(address: str) -> bool:
+    """Whether a host name is this machine's own, as far as this machine knows."""
+    own = socket.gethostname()
+    return address in {own, own.partition(".")[0], "localhost"} or (find_address(address) or "").startswith("127.")
 
 
 def _spec_of(text: str) -> Spec:
@@ -94,12 +109,12 @@ class OtherHosts:
         """
         others = []
         launcher = self._app.config.train.launcher
-        why_not = ENGINES[launcher].is_for_nodes_alone
+        why_not = find_engine(launcher, self._app.config.bootstrap.framework).is_for_nodes_alone
         for line in choose_others(self._lines, nodes, launcher=launcher, why_not=why_not):
             host, route = self._ssh.host(line)
-            address = _find_address(host.address)
+            address = find_address(host.address)
             if address is None and route.proxied:  # a name in the network behind the proxy, which the head may resolve
-                address = _ask_for_address(connections.get(nodes[0]), host.address)
+                address = ask_for_address(connections.get(nodes[0]), host.address)
             if address is None:
                 raise no_such_host(line, host.address, nodes)
             others.append(replace(host, private_ip=address))
@@ -118,7 +133,7 @@ class OtherHosts:
             let_head_in(nodes, self._memory, report=self._app.report)
 
 
-def _find_address(name: str) -> str | None:
+def find_address(name: str) -> str | None:
     """The IPv4 address; ps-lite supports no other."""
     try:
         found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
@@ -127,7 +142,8 @@ def _find_address(name: str) -> str | None:
     return str(found[0][4][0]) if found else None
 
 
-def _ask_for_address(head: NodeConnection, name: str) -> str | None:
+def ask_for_address(head: NodeConnection, name: str) -> str | None:
+    """The IPv4 address that a name has on the head; None if it has none."""
     said = head.run(shlex.join(["getent", "ahostsv4", name]), check=False, timeout_s=SCRIPT_TIMEOUT_S)
     return said.stdout.split()[0] if said.stdout.split() else None
 

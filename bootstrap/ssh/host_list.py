@@ -1,0 +1,163 @@
+"""Lists of hosts: [hosts] names of cluster.toml, a hostfile, or the allocation of a batch scheduler.
+
+A host is "[user@]host[:port]", and is repeated for more processes. The `parse_*` functions are pure.
+"""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from bootstrap.ssh.host import parse_spec
+from foundation.errors import UsageError
+from foundation.settings import Settings
+
+SCONTROL_TIMEOUT_S = 30.0
+ALLOCATIONS: Mapping[str, tuple[str, str, str]] = {
+    "pbs": ("PBS", "PBS_NODEFILE", "qsub -I"),
+    "slurm": ("Slurm", "SLURM_JOB_NODELIST", "salloc -N 2"),
+    "sge": ("Grid Engine", "PE_HOSTFILE", "qrsh -pe PE 2"),
+}
+"""The words of -H that name an allocation: the scheduler, the variable that it sets, and how to get an allocation."""
+_TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
+_FORM = "[user@]host[:port]"
+
+
+def _check_spec(text: str) -> str:
+    """Return the host. Raises ValueError if it has another form."""
+    if parse_spec(text) is None:
+        raise ValueError(f"must be a host that ssh reaches from here, as {_FORM}")
+    return text
+
+
+class HostsConfig(Settings, frozen=True, kw_only=True):
+    """[hosts] of cluster.toml: the nodes of a cluster with cloud = "hosts"."""
+
+    names: Annotated[
+        tuple[Annotated[str, _check_spec], ...],
+        Meta(
+            description=f'for cloud = "hosts": the nodes, as {_FORM}, the head first, repeated for more processes; '
+            "[]: the hosts of -H"
+        ),
+    ] = ()
+
+
+def read_host_list(source: str, environ: Mapping[str, str]) -> list[str]:
+    """The hosts that the value of -H names: a file's, or with "pbs", "slurm" or "sge" those of the allocation.
+
+    environ: the environment of this process. "./pbs" is a file. Raises UsageError.
+    """
+    if source not in ALLOCATIONS:
+        where, hint = f"--hostfile {source}", "correct the path after -H"
+        return _check_not_empty(parse_hostfile(_read(where, Path(source), hint=hint)), where)
+    scheduler, variable, command = ALLOCATIONS[source]
+    value = environ.get(variable, "")
+    if not value:
+        raise UsageError(
+            f"-H {source}: ${variable} is not set: this command does not run in an allocation of {scheduler}",
+            hint=f"get one first ({command}), and run the command there; -H ./{source} reads a file of that name",
+        )
+    where = f"-H {source}: ${variable} = {value}"
+    elsewhere = f"run this command on the allocation's first host, where {scheduler} has written the file"
+    if source == "pbs":
+        hosts = parse_hostfile(_read(where, Path(value), hint=elsewhere))
+    elif source == "sge":
+        hosts = parse_pe_hostfile(_read(where, Path(value), hint=elsewhere))
+    else:
+        tasks = environ.get("SLURM_NTASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or "1"
+        hosts = parse_slurm(_show_hostnames(value), tasks)
+    return _check_not_empty(hosts, where)
+
+
+def parse_hostfile(text: str) -> list[str]:
+    """The hosts of a hostfile: one a line, without # comments. $PBS_NODEFILE has a line per process. Pure."""
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    return [line for line in lines if line]
+
+
+def parse_pe_hostfile(text: str) -> list[str]:
+    """The hosts of Grid Engine's $PE_HOSTFILE, each repeated by its number of slots. Pure. Raises UsageError.
+
+    A line is "HOST SLOTS QUEUE PROCESSORS" (sge_pe(5)).
+    """
+    hosts: list[str] = []
+    for line in text.splitlines():
+        match line.split():
+            case []:
+                continue
+            case [host, slots, *_] if slots.isdecimal():
+                hosts += [host] * int(slots)
+            case _:
+                raise UsageError(f'-H sge: $PE_HOSTFILE has the line "{line[:80]}", which is not HOST SLOTS QUEUE ...')
+    return hosts
+
+
+def parse_slurm(hostnames: str, tasks: str) -> list[str]:
+    """The hosts of a Slurm job, each repeated by its number of tasks. Pure. Raises UsageError.
+
+    hostnames: what `scontrol show hostnames` prints. tasks: as in $SLURM_TASKS_PER_NODE: "2(x3),1" for 2, 2, 2 and 1;
+    a single number is for every host.
+    """
+    hosts, counts = hostnames.split(), parse_tasks(tasks)
+    counts = counts * len(hosts) if len(counts) == 1 else counts
+    if len(counts) != len(hosts):
+        raise UsageError(
+            f"-H slurm: {len(hosts)} hosts, but the numbers of tasks ({tasks}) are for {len(counts)}",
+            hint="write the hosts to a file, one line for each process, and use -H FILE",
+        )
+    return [host for host, count in zip(hosts, counts, strict=True) for _ in range(count)]
+
+
+def parse_tasks(text: str) -> list[int]:
+    """The numbers in "2(x3),1": 2, 2, 2 and 1. Pure. Raises UsageError."""
+    found = [_TASKS.fullmatch(word) for word in text.split(",")]
+    counts = [int(one[1]) for one in found if one is not None for _ in range(int(one[2] or 1))]
+    if None in found or 0 in counts:
+        raise UsageError(
+            f'-H slurm: "{text}" are not numbers of tasks per node, such as "2(x3),1"',
+            hint="unset SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE, for one process on each node",
+        )
+    return counts
+
+
+def _show_hostnames(node_list: str) -> str:
+    """What `scontrol show hostnames` prints: one host a line. Raises UsageError."""
+    try:
+        done = subprocess.run(
+            ["scontrol", "show", "hostnames", node_list],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SCONTROL_TIMEOUT_S,
+            check=False,
+        )
+        problem = "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
+    except FileNotFoundError:
+        problem = "there is no such program on this machine"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    if problem:
+        raise UsageError(
+            f"-H slurm: scontrol show hostnames {node_list}: {problem}",
+            hint="write the hosts to a file, one a line, and use -H FILE",
+        )
+    return done.stdout
+
+
+def _read(where: str, path: Path, *, hint: str) -> str:
+    """A file's text. where, hint: for errors. Raises UsageError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{where}: cannot be read: {said}", hint=hint) from error
+
+
+def _check_not_empty(hosts: list[str], where: str) -> list[str]:
+    """The hosts. Raises UsageError for an empty list."""
+    if not hosts:
+        raise UsageError(f"{where}: names no host", hint=f"one host a line: a node's name, or {_FORM}")
+    return hosts

@@ -1,0 +1,185 @@
+"""`cluster up`, `status`, `list` and `down` of a cluster of existing hosts, which nobody launches or pays for."""
+
+from contextlib import closing
+from datetime import UTC, datetime
+
+from bootstrap.environment.requirements import read_packages
+from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.other_hosts import Memory
+from bootstrap.transfer.sync import find_files
+from cluster.app import App, if_interrupted
+from cluster.jobs import ask_for_job, ask_head, confirm_ending, end_job, open_head
+from cluster.last_known import remember_names
+from cluster.nodes.hosts import HostNodes, HostSource
+from cluster.nodes.other_hosts import memory_of, release
+from cluster.session import BOOT_TIMEOUT_S, ready_nodes
+from cluster.views.hosts import (
+    HostsStatus,
+    HostState,
+    KnownCluster,
+    known_document,
+    render_hosts,
+    render_hosts_status,
+    render_known,
+    status_document,
+)
+from cluster.views.status import HeadJob
+from foundation.errors import ClusterError
+from provision.resources.resource import Resource, Unseen
+from train.job.payload import find_script
+
+STATE_TIMEOUT_S = 20.0
+_STATE = 'for env in "$HOME"/.cluster/env/*/.complete; do [ -e "$env" ] && echo ready; done; exit 0'
+
+
+# -- up ----------------------------------------------------------------------------------------------------------------
+
+
+def up(app: App, *, dry_run: bool) -> None:
+    """Connect to the hosts and set them up. Raises ClusterError's kinds."""
+    config = app.config
+    read_packages(config.bootstrap.packages, folder=app.project_dir)
+    if config.bootstrap.sync != "auto":
+        find_files(app.project_dir, sync=config.bootstrap.sync, exclude=config.bootstrap.exclude)
+    find_script(config.train.script, project_dir=app.project_dir)
+    nodes = HostSource(app).describe()
+    hosts = nodes.find_hosts()
+    if dry_run:
+        app.print(render_hosts(find_states(app, nodes), columns=app.find_columns()))
+        app.say("cluster up sets up these hosts, below ~/.cluster there; it launches nothing")
+        return
+    with (
+        if_interrupted("cluster up completes the set-up, cluster down removes what it left on the hosts"),
+        ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S) as (ready, _),
+    ):
+        changed = any(node.changed for node in ready)
+    states = [
+        HostState(host=host, state="ready", processes=nodes.count_processes(host.name))
+        for host in (node.host for node in ready)
+    ]
+    app.print(render_hosts(states, columns=app.find_columns()))
+    text = f"cluster {config.name} is ready: {len(hosts)} existing hosts, and nothing was launched"
+    app.say(text if changed else f"{text}; there was nothing to do", style="green")
+    app.say("next: cluster train; cluster down removes the cluster's files from the hosts")
+
+
+# -- status and list ---------------------------------------------------------------------------------------------------
+
+
+def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
+    """Whether each host answers and is set up, asked in parallel. Raises nothing for hosts that do not answer."""
+    found: dict[str, HostState] = {}
+    source = HostSource(app)
+
+    def look(name: str) -> None:
+        processes = nodes.count_processes(name)
+        host = nodes.host(name)
+        try:
+            with closing(source.connect(nodes, nodes.find_host(name), wait_s=STATE_TIMEOUT_S)) as connection:
+                said = connection.run(_STATE, check=False, timeout_s=STATE_TIMEOUT_S).stdout
+        except ClusterError as error:
+            why = error.message.partition("\n")[0]
+            found[name] = HostState(host=host, state="unreachable", processes=processes, why=why)
+            return
+        found[name] = HostState(host=host, state="ready" if said.strip() else "not set up", processes=processes)
+
+    on_all(nodes.names, look)
+    return tuple(found[name] for name in nodes.names)
+
+
+def show_status(app: App, *, as_json: bool, wide: bool) -> None:
+    """Print the hosts and the running job. Raises ClusterError when no host is listed."""
+    nodes = HostSource(app).describe()
+    remember_names(app.config_path, "nodes", nodes.names)
+    find_job = ask_for_job(app, nodes)
+    states = find_states(app, nodes)
+    shown = HostsStatus(cluster=nodes.cluster, hosts=states, job=find_job(), now=datetime.now(UTC))
+    text = render_hosts_status(shown, columns=app.find_columns(wide=wide))
+    app.show(text, status_document(shown), as_json=as_json, wrapped=not wide)
+
+
+def show_list(app: App, *, as_json: bool, wide: bool) -> None:
+    """Print the clusters of existing hosts that this machine has set up. Raises nothing for a damaged file."""
+    found = []
+    for folder in sorted(app.files.root.parent.glob("*/")):
+        try:
+            memory = Memory(folder / app.files.other_hosts.name, cluster=folder.name)
+            _, known = memory.read()
+        except ClusterError as error:
+            app.say(error.message, style="yellow")
+            continue
+        if known:
+            found.append(KnownCluster(name=folder.name, hosts=tuple(sorted(entry.spec for entry in known))))
+    text = render_known(found, columns=app.find_columns(wide=wide))
+    app.show(text, known_document(found), as_json=as_json, wrapped=not wide)
+
+
+# -- down --------------------------------------------------------------------------------------------------------------
+
+
+def down(app: App, *, yes: bool, as_json: bool) -> None:
+    """End the cluster's jobs, and remove its files and its key from the hosts.
+
+    Raises ClusterError when a host could not be cleaned; it stays remembered.
+    """
+    memory = memory_of(app)
+    _, known = memory.read()
+    done: tuple[Resource, ...] = ()
+    left: tuple[Unseen, ...] = ()
+    if known:
+        listed = ", ".join(sorted(entry.spec for entry in known))
+        app.say(f"existing hosts keep running; remove the cluster's key and ~/.cluster, with all jobs, on: {listed}")
+        nodes = _find_nodes(app)
+        if not yes and not confirm_ending(app, "Remove all of this?", ask_for_job(app, nodes) if nodes else _no_job):
+            app.say("cancelled: nothing was changed")
+            return
+        with if_interrupted("cluster down removes what is left"):
+            jobs = frozenset(job for entry in known for job in entry.jobs)
+            if nodes is not None:
+                _end_jobs(app, nodes, jobs)
+            done, left = release(app)
+    else:
+        memory.forget(())
+    if not left:
+        app.files.forget()
+    cleaned = sorted(resource.resource_id for resource in done)
+    text = "\n".join(
+        [
+            f"cluster {app.config.name}: cleaned {', '.join(cleaned)}"
+            if cleaned
+            else f"cluster {app.config.name} has left nothing on existing hosts",
+            *(f"not cleaned: {unseen.kind}: {unseen.why}" for unseen in left),
+        ]
+    )
+    document = {
+        "cluster": app.config.name,
+        "cleaned": cleaned,
+        "left": [{"what": unseen.kind, "why": unseen.why} for unseen in left],
+    }
+    app.show(text, document, as_json=as_json)
+    if left:
+        raise ClusterError(f"{len(left)} of {len(known)} hosts could not be cleaned", hint="cluster down, again")
+
+
+def _no_job() -> HeadJob | None:
+    return None
+
+
+def _find_nodes(app: App) -> HostNodes | None:
+    """The hosts with the head; None when cluster.toml no longer lists any."""
+    try:
+        return HostSource(app).describe()
+    except ClusterError:
+        return None
+
+
+def _end_jobs(app: App, nodes: HostNodes, jobs: frozenset[str]) -> None:
+    """Stop this cluster's jobs, so that no supervisor works on while its files are deleted."""
+    try:
+        with open_head(app, nodes) as head:
+            for record in ask_head(app, head):
+                if record.id in jobs and not record.has_ended:
+                    end_job(app, head, record.id)
+                    app.say(f"stopped job {record.id} ({record.name})")
+    except ClusterError as error:  # `release` ends the processes on every host, too
+        app.say(f"{error.message}; jobs on it were not stopped", style="yellow")

@@ -1,0 +1,203 @@
+"""Nodes that are EC2's instances: described by EC2, reached with the cluster's key and pinned host keys."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+from bootstrap.ssh.connection import NodeConnection, wait_for_connection
+from bootstrap.ssh.connections import Connections, InstanceAccess
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
+from cluster.app import App
+from cluster.nodes.source import ConnectToOther, Nodes, NodeSource
+from foundation.errors import ClusterError
+from provision.aws.clients import Clients, make_clients
+from provision.config import ProvisionConfig
+from provision.describe import describe_nodes
+from provision.membership import describe_untrusted, no_nodes
+from provision.model import ClusterState, Node
+from provision.resources.console import find_host_fingerprints, find_last_console_lines
+from provision.status import find_differences
+from train.follow.head import HeadGoneError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+ANSWER_TIMEOUT_S = 15.0
+
+
+class Ec2Nodes(Nodes):
+    """The nodes among a cluster's instances. config: [provision], for their user and the kind of their addresses."""
+
+    def __init__(self, state: ClusterState, config: ProvisionConfig) -> None:
+        self.state = state
+        self._config = config
+        self._nodes = {
+            node.name: node for node in sorted(state.nodes, key=lambda node: (node.role != "head", node.index))
+        }
+        super().__init__(state.name, tuple(self._nodes))
+
+    def runs(self, name: str) -> bool:
+        """As EC2 shows it."""
+        return self._nodes[name].state == "running"
+
+    def find_host(self, name: str) -> Host:
+        """A running instance. Raises ClusterError when it is not running, or cannot be reached from here."""
+        return find_host(self._nodes[name], self._config)
+
+    def find_hosts(self) -> tuple[Host, ...]:
+        """All nodes. Raises NotFoundError, ClusterError."""
+        self.choose()
+        stopped = [node for node in self._nodes.values() if node.state != "running"]
+        if stopped:
+            listed = ", ".join(f"{node.name} ({node.state})" for node in stopped)
+            raise ClusterError(f"not all nodes of cluster {self.cluster} are running: {listed}", hint="cluster start")
+        return tuple(map(self.find_host, self.names))
+
+    def no_nodes(self) -> ClusterError:
+        """The error names instances that are not trusted."""
+        return no_nodes(self.state)
+
+    def find_gone(self, ids: Iterable[str]) -> list[str]:
+        """The ids of instances that are stopped or have ended."""
+        live = {node.instance_id for node in self.state.nodes if node.state != "stopped"}.union(self.state.ending)
+        return [instance_id for instance_id in ids if instance_id not in live]
+
+    def find_warnings(self) -> Iterator[str]:
+        """Instances with the cluster's tag that are not nodes. Without nodes, the error names them."""
+        if self.state.nodes and self.state.untrusted:
+            yield (
+                f"cluster {self.cluster}: {describe_untrusted(self.state.untrusted)}; nothing is sent to them "
+                "(see cluster status)"
+            )
+
+    def find_differences(self) -> Iterator[str]:
+        """Differences from [provision]."""
+        return find_differences(self._config, self.state.nodes)
+
+
+class Ec2Source(NodeSource):
+    """Call App.enter_cloud first. clients: those that were made already."""
+
+    def __init__(self, app: App, clients: Clients | None = None) -> None:
+        self._app = app
+        self._clients = clients
+        self.instance_profile = app.config.provision.instance_profile
+
+    def describe(self) -> Ec2Nodes:
+        """The cluster's nodes as EC2 has them. Raises AwsError."""
+        return Ec2Nodes(describe_state(self._app, self._clients), self._app.config.provision)
+
+    def check_access(self) -> None:
+        """Raises ClusterError when the private key cannot be used."""
+        load_private_key(self._app.files.private_key)
+
+    def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:
+        """Connect to a node. Raises ConnectError, AwsError, ClusterError."""
+        access = self._access(nodes)
+        return wait_for_connection(
+            host, private_key=access.private_key, pins=access.pins, console=access.console, timeout_s=wait_s
+        )
+
+    def connect_again(self, host: Host) -> NodeConnection:
+        """Connect to a node, which may have another address by now. Raises HeadGoneError, ClusterError's kinds."""
+        nodes = self.describe()
+        node = next((node for node in nodes.state.nodes if node.instance_id == host.instance_id), None)
+        if node is None or node.state not in {"pending", "running"}:
+            raise HeadGoneError(
+                f"{host.name} ({host.instance_id}) {'does not exist any more' if node is None else f'is {node.state}'}",
+                hint="cluster status",
+            )
+        return self.connect(nodes, nodes.find_host(node.name), wait_s=ANSWER_TIMEOUT_S)
+
+    @contextmanager
+    def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:
+        """Connections to the nodes. Raises ClusterError when the private key cannot be used."""
+        self.check_access()
+        with Connections(instances=self._access(nodes), wait_s=wait_s) as connections:
+            yield connections
+
+    @contextmanager
+    def open_for_set_up(
+        self, find_nodes: Callable[[], Nodes], *, wait_s: float, connect_to_other: ConnectToOther
+    ) -> Iterator[Connections]:
+        """Connections to the nodes and to other hosts. Raises ClusterError without the private key."""
+        app = self._app
+        if app.files.find_public_key() is None:
+            find_nodes().find_hosts()  # raises first when there is no cluster
+            raise ClusterError(
+                f"the private key of cluster {app.config.name} is not on this machine ({app.files.private_key})",
+                hint="run this on the machine that created the cluster, or delete the cluster: cluster down",
+            )
+        with Connections(instances=self._access(), wait_s=wait_s, connect_to_other=connect_to_other) as connections:
+            yield connections
+
+    def begin(self, connections: Connections) -> None:
+        """Start connecting to the nodes at their last known addresses."""
+        user = self._app.config.provision.user
+        last = (
+            Host(name=id_, instance_id=id_, address=address, private_ip=address, user=user, is_head=False)
+            for id_, address in self._app.files.addresses().items()
+        )
+        connections.begin(last, python=self._app.config.bootstrap.python)
+
+    def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
+        """EC2 has given the addresses. Forgets the host keys of other instances."""
+        connections.pins.keep_only(host.instance_id for host in hosts)
+        return hosts
+
+    def keep(self, hosts: Sequence[Host]) -> None:
+        """Keep the addresses, for `begin`. Raises ClusterError."""
+        self._app.files.keep_addresses({host.instance_id: host.address for host in hosts if not host.spec})
+
+    def _access(self, nodes: Nodes | None = None) -> InstanceAccess:
+        """The cluster's keys. nodes: forget the host keys of all other instances."""
+        pins = HostKeyPins(self._app.files.known_hosts)
+        if isinstance(nodes, Ec2Nodes):
+            pins.keep_only(node.instance_id for node in nodes.state.nodes)
+        return InstanceAccess(
+            private_key=self._app.files.private_key, pins=pins, console=open_console(self._app.config.provision.region)
+        )
+
+
+def describe_state(app: App, clients: Clients | None = None) -> ClusterState:
+    """The cluster's instances, key pair and security groups as EC2 has them. Raises AwsError."""
+    clients = clients or make_clients(app.config.provision.region)
+    return describe_nodes(clients.ec2, name=app.config.name, known=app.files.known_instances())
+
+
+def find_host(node: Node, config: ProvisionConfig) -> Host:
+    """A running node as ssh sees it. Raises ClusterError when it is not running, or cannot be reached from here."""
+    if node.state != "running":
+        raise ClusterError(f"{node.name} ({node.instance_id}) is {node.state}", hint="cluster start")
+    address = node.address(config.ssh_address)
+    if address is None or node.private_ip is None:
+        raise ClusterError(
+            f"{node.name} ({node.instance_id}) has no {config.ssh_address} address",
+            hint='set [provision] ssh_address = "private" if you can reach its network, or another subnet_id',
+        )
+    return Host(
+        name=node.name,
+        instance_id=node.instance_id,
+        address=address,
+        private_ip=node.private_ip,
+        user=config.user,
+        is_head=node.role == "head",
+    )
+
+
+def open_console(region: str) -> Console:
+    """The consoles of a region's instances. Thread-safe; the client is made on first use."""
+    making = threading.Lock()
+    made = cache(lambda: make_clients(region).ec2)
+
+    def ec2() -> "EC2Client":
+        with making:  # otherwise several threads would each make a client
+            return made()
+
+    return Console(
+        find_fingerprints=lambda instance_id: find_host_fingerprints(ec2(), instance_id),
+        find_last_lines=lambda instance_id: find_last_console_lines(ec2(), instance_id),
+    )

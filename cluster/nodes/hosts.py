@@ -1,0 +1,216 @@
+"""Nodes that exist already (cloud = "hosts"): hosts that the user reaches with ssh. Uses no AWS."""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.host import Host, parse_spec
+from bootstrap.ssh.other_hosts import SCRIPT_TIMEOUT_S, check_addresses
+from cluster.app import App
+from cluster.nodes.other_hosts import UserSsh, ask_for_address, find_address, memory_of
+from cluster.nodes.source import ConnectToOther, Nodes, NodeSource
+from foundation.errors import ClusterError, ConfigError
+from foundation.thread_pool import bounded_pool
+
+NAMES = "[hosts] names"
+LIST_HINT = (
+    'list them in cluster.toml: [hosts] names = ["me@gpu1", "gpu2"]; or: cluster up -H FILE; or in an allocation: '
+    "cluster up -H slurm (or pbs, sge)"
+)
+
+
+class HostNodes(Nodes):
+    """Existing hosts in their order, the head first. They always run, as far as is known without a connection.
+
+    lines: the hosts as the user listed them, repeated for more processes. hosts: each of them once. problems: why some
+    cannot be used, by name.
+    """
+
+    def __init__(
+        self, cluster: str, lines: Sequence[str], hosts: Sequence[Host], problems: Mapping[str, ClusterError]
+    ) -> None:
+        self._lines = tuple(lines)
+        self._hosts = {host.name: host for host in hosts}
+        self._problems = problems
+        super().__init__(cluster, tuple(self._hosts))
+
+    def runs(self, name: str) -> bool:
+        """Nobody else knows."""
+        return name in self._hosts
+
+    def host(self, name: str) -> Host:
+        """A host, even if its name cannot be resolved."""
+        return self._hosts[name]
+
+    def find_host(self, name: str) -> Host:
+        """Raises ClusterError when the name cannot be resolved."""
+        if name in self._problems:
+            raise self._problems[name]
+        return self._hosts[name]
+
+    def find_hosts(self) -> tuple[Host, ...]:
+        """All hosts. Raises ClusterError when a name cannot be resolved, or two names are the same host."""
+        self.choose()
+        hosts = tuple(map(self.find_host, self.names))
+        check_addresses([host for host in hosts if not is_unknown(host.private_ip)], (), key=NAMES)
+        return hosts
+
+    def no_nodes(self) -> ClusterError:
+        """The error for a cluster without hosts."""
+        return ConfigError(f'cloud = "hosts", and cluster {self.cluster} has no hosts', hint=LIST_HINT)
+
+    def find_name(self, word: str) -> str | None:
+        """A host by its name, its line, or the host in that."""
+        for name, host in self._hosts.items():
+            spec = parse_spec(host.spec)
+            if word in {name, host.spec, spec.host if spec is not None else name}:
+                return name
+        return None
+
+    @property
+    def job_hosts(self) -> tuple[str, ...]:
+        """The lines: a host that is listed twice runs two processes."""
+        return self._lines
+
+    def count_processes(self, name: str) -> int:
+        """How many times a host is listed."""
+        return self._lines.count(self._hosts[name].spec)
+
+
+class HostSource(NodeSource):
+    """The hosts of [hosts] names; without names those of [train] hosts or -H, or those of the last command that had -H.
+
+    Connections use the user's own ssh configuration.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._ssh = UserSsh()
+
+    def describe(self) -> HostNodes:
+        """The hosts, with the addresses that this machine finds. Raises ClusterError, also when no host is listed."""
+        name, lines = self._app.config.name, self._find_lines()
+        specs = tuple(dict.fromkeys(lines))
+        routes = [self._ssh.host(spec) for spec in specs]
+        with bounded_pool() as pool:
+            addresses = list(pool.map(lambda found: find_address(found[0].address), routes))
+        hosts: list[Host] = []
+        problems: dict[str, ClusterError] = {}
+        for number, ((host, route), address) in enumerate(zip(routes, addresses, strict=True)):
+            if host.name in {other.name for other in hosts}:
+                raise ConfigError(f'{NAMES}: "{host.spec}" and another line are the same host', hint=name_once(host))
+            if address is None and not route.proxied:  # behind a proxy, the head may resolve it
+                problems[host.name] = _not_resolved(host)
+            hosts.append(replace(host, private_ip=address or "", is_head=number == 0))
+        nodes = HostNodes(name, lines, hosts, problems)
+        if not lines:
+            raise nodes.no_nodes()
+        return nodes
+
+    def _find_lines(self) -> tuple[str, ...]:
+        config = self._app.config
+        return config.hosts.names or config.train.hosts or memory_of(self._app).read_nodes()
+
+    def check_access(self) -> None:
+        """The user's keys are tried when a connection is made."""
+
+    def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - hosts do not boot
+        """Connect as `ssh` does. Raises ConnectError, ClusterError."""
+        return self._ssh.connect(host)
+
+    def connect_again(self, host: Host) -> NodeConnection:
+        """The same."""
+        return self._ssh.connect(host)
+
+    @contextmanager
+    def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:  # noqa: ARG002 - as above
+        """Connections to the hosts."""
+        with Connections(wait_s=wait_s, connect_to_other=self._ssh.connect) as connections:
+            yield connections
+
+    @contextmanager
+    def open_for_set_up(
+        self, find_nodes: Callable[[], Nodes], *, wait_s: float, connect_to_other: ConnectToOther
+    ) -> Iterator[Connections]:
+        """Connections that are remembered until `cluster down`. Raises ClusterError for hosts that cannot be used."""
+        find_nodes().find_hosts()  # before anything is changed
+        if not self._app.config.hosts.names:
+            memory_of(self._app).keep_nodes(self._find_lines())
+        self._app.files.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with Connections(wait_s=wait_s, connect_to_other=connect_to_other) as connections:
+            yield connections
+
+    def begin(self, connections: Connections) -> None:
+        """Describing hosts takes no time."""
+
+    def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
+        """The hosts with addresses that the others reach; the head is asked for those that this machine lacks.
+
+        A machine's own name often is a loopback address there. Raises ClusterError.
+        """
+        if not any(is_unknown(host.private_ip) for host in hosts):
+            return hosts
+        head, *others = hosts
+        connection = connections.get(head)
+        found = []
+        for host in others:
+            address = host.private_ip
+            if is_unknown(address):
+                address = ask_for_address(connection, host.address) or ""
+            if is_unknown(address):
+                raise ConfigError(
+                    f'{NAMES}: "{host.spec}" is {address or "unknown"} on {head.name}, which cannot reach it',
+                    hint=f"set HostName in your ssh_config to an address that {head.name} reaches",
+                )
+            found.append(replace(host, private_ip=address))
+        if is_unknown(head.private_ip):
+            head = replace(head, private_ip=_ask_for_own_address(connection, [host.private_ip for host in found]))
+        settled = (head, *found)
+        check_addresses(settled if found else (), (), key=NAMES)
+        return settled
+
+    def keep(self, hosts: Sequence[Host]) -> None:
+        """The hosts are remembered when they are connected to."""
+
+
+def is_unknown(address: str) -> bool:
+    """Whether other hosts cannot use an address: it is empty or a loopback address. Pure."""
+    return not address or address.startswith("127.") or address == "0.0.0.0"  # noqa: S104 - nothing is bound here
+
+
+def name_once(host: Host) -> str:
+    """The hint for a host that is named in two ways. Pure."""
+    return f'name it in one way, for example "{host.spec}"; to run more processes there, repeat that entry'
+
+
+def _not_resolved(host: Host) -> ConfigError:
+    spec = parse_spec(host.spec)
+    named = spec.host if spec is not None else host.spec
+    via = f" (HostName {host.address} in your ssh_config)" if host.address != named else ""
+    return ConfigError(
+        f'{NAMES}: "{host.spec}": this machine cannot resolve the name{via}',
+        hint=f"correct the name in cluster.toml or in the file of -H, or add it to your ssh_config: ssh -G {named}",
+    )
+
+
+def _ask_for_own_address(head: NodeConnection, others: Sequence[str]) -> str:
+    """The IPv4 address from which the head reaches the other hosts; a lone head may use its loopback address."""
+    towards = shlex.join(["ip", "-4", "-o", "route", "get", others[0] if others else "192.0.2.1"])
+    said = head.run(f"{towards} 2>/dev/null || hostname -I", check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
+    address = parse_own_address(said)
+    if address is None and others:
+        raise ClusterError(
+            f"{head.host.name}: cannot tell its address in the network of {others[0]}",
+            hint=f"set HostName for {head.host.name} in your ssh_config to that address",
+        )
+    return address or "127.0.0.1"
+
+
+def parse_own_address(said: str) -> str | None:
+    """The source address in the output of `ip route get`, or the first one in that of `hostname -I`. Pure."""
+    found = re.search(r"\bsrc ([0-9.]+)", said) or re.match(r"\s*([0-9]+(?:\.[0-9]+){3})\b", said)
+    return found[1] if found is not None and not is_unknown(found[1]) else None

@@ -1,0 +1,112 @@
+"""Clusters of existing hosts, as text and as JSON. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from bootstrap.ssh.host import Host
+from cluster.views.layout import render_table
+from cluster.views.status import HeadJob, job_document, render_job_lines
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostState:
+    """A host. processes: how many times it is listed. why: why it cannot be reached."""
+
+    host: Host
+    state: Literal["ready", "not set up", "unreachable"]
+    processes: int = 1
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostsStatus:
+    """What `cluster status` shows. job: None if there is no head to ask."""
+
+    cluster: str
+    hosts: Sequence[HostState]
+    job: HeadJob | None
+    now: datetime
+
+    @property
+    def state(self) -> str:
+        """ready: all hosts are; degraded: some cannot be reached; otherwise not-set-up."""
+        states = {host.state for host in self.hosts}
+        if "unreachable" in states:
+            return "degraded"
+        return "ready" if states == {"ready"} else "not-set-up"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownCluster:
+    """A cluster that has files on existing hosts. hosts: as they were listed."""
+
+    name: str
+    hosts: tuple[str, ...]
+
+
+def render_hosts(hosts: Sequence[HostState], *, columns: int | None = None) -> str:
+    """A table of the hosts. columns: the width that it fits into."""
+    rows = [("NODE", "ROLE", "STATE", "PROCESSES", "USER", "PORT", "ADDRESS")]
+    rows += [
+        (
+            each.host.name,
+            "head" if each.host.is_head else "worker",
+            each.state,
+            str(each.processes),
+            each.host.user,
+            str(each.host.port),
+            each.host.private_ip or each.host.address,
+        )
+        for each in hosts
+    ]
+    return render_table(rows, columns=columns, drop=("PORT", "USER", "ADDRESS", "ROLE"))
+
+
+def render_hosts_status(status: HostsStatus, *, columns: int | None = None) -> str:
+    """The hosts in a table, those that cannot be reached, the state and the job. columns: see render_hosts."""
+    hints = {"ready": "", "degraded": "", "not-set-up": ": cluster up sets up the hosts"}
+    lines = [render_hosts(status.hosts, columns=columns)]
+    lines += [f"error  {each.why}" for each in status.hosts if each.why is not None]
+    lines.append(f"state  {status.state.replace('-', ' ')}{hints[status.state]}")
+    return "\n".join([*lines, *render_job_lines(status.job, now=status.now)])
+
+
+def status_document(status: HostsStatus) -> dict[str, Any]:
+    """What `cluster status --json` prints."""
+    return {
+        "name": status.cluster,
+        "cloud": "hosts",
+        "state": status.state,
+        "nodes": [
+            {
+                "name": each.host.name,
+                "role": "head" if each.host.is_head else "worker",
+                "state": each.state,
+                "why": each.why,
+                "processes": each.processes,
+                "user": each.host.user,
+                "port": each.host.port,
+                "address": each.host.private_ip or each.host.address,
+            }
+            for each in status.hosts
+        ],
+        "job": None if status.job is None else job_document(status.job),
+    }
+
+
+def render_known(clusters: Sequence[KnownCluster], *, columns: int | None = None) -> str:
+    """A table; one sentence when there are none."""
+    if not clusters:
+        return "no cluster has files on existing hosts"
+    rows = [
+        ("NAME", "HOSTS", "WHERE"),
+        *((each.name, str(len(each.hosts)), ", ".join(each.hosts)) for each in clusters),
+    ]
+    return render_table(rows, columns=columns, prose=True)
+
+
+def known_document(clusters: Sequence[KnownCluster]) -> list[dict[str, Any]]:
+    """What `cluster list --json` prints."""
+    return [{"name": each.name, "cloud": "hosts", "hosts": list(each.hosts)} for each in clusters]

@@ -1,0 +1,229 @@
+"""cloud = "hosts": three plain hosts with the user's own ssh set-up, one of them without sudo. No AWS is asked."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import boto3
+import pytest
+from mypy_boto3_ec2.client import EC2Client
+
+from foundation.progress import silent
+from job_steps import command_line, namespace_of
+from project import Project
+from sandbox import control
+from sandbox_steps import Ssh, enter, launch, start_sandbox
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+CONFIG = """
+name = "plain"
+cloud = "hosts"
+
+[hosts]
+names = ["gpu1", "gpu2", "alice@lab"]
+
+[bootstrap]
+setup = ["module load answers"]
+
+[train]
+script = "own.py"
+kv_store = "dist_sync"
+"""
+PROGRAM = """
+import os, sys, time, mxnet as mx
+kv = mx.kv.create("dist_sync")
+kv.init("w", mx.nd.zeros(1))
+kv.push("w", mx.nd.ones(1))
+out = mx.nd.zeros(1)
+kv.pull("w", out=out)
+out.wait_to_read()
+print("sum", int(out.asscalar()), "of", kv.num_workers, os.environ["CLUSTER_HOST"], os.environ["ANSWER"], flush=True)
+time.sleep(float((sys.argv[1:] or ["0"])[0]))
+"""
+MODULES = """
+cat >/etc/profile.d/modules.sh <<'END'
+module() { [ "$1 $2" = "load answers" ] && export ANSWER=42; }
+END
+"""
+ALICE = """
+useradd --create-home --shell /bin/bash alice && usermod --password '*' alice
+install -d -m 700 -o alice -g alice ~alice/.ssh
+install -m 600 -o alice -g alice ~ubuntu/.ssh/authorized_keys ~alice/.ssh/authorized_keys
+! su alice -c 'sudo -n true' 2>/dev/null
+"""
+HOMES = {"gpu1": "home/ubuntu", "gpu2": "home/ubuntu", "lab": "home/alice"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The user's project, and the processes of the hosts by their names."""
+
+    project: Project
+    pids: dict[str, int]
+
+    def home(self, host: str) -> Path:
+        return Path(f"/proc/{self.pids[host]}/root") / HOMES[host]
+
+    def authorized_keys(self, host: str) -> str:
+        return (self.home(host) / ".ssh/authorized_keys").read_text()
+
+    def processes(self) -> list[str]:
+        """The command lines of all processes of jobs on the hosts."""
+        namespaces = {namespace_of(pid) for pid in self.pids.values()}
+        lines = [
+            " ".join(command_line(int(entry.name)))
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and namespace_of(int(entry.name)) in namespaces
+        ]
+        return [line for line in lines if "/.cluster/" in line or "own.py" in line]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("plain")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        sandbox = start_sandbox(directory)
+        try:
+            enter(sandbox, monkeypatch)
+            yield make_world(directory)
+        finally:
+            control.reset(directory, report=silent)
+
+
+def open_all(ec2: EC2Client) -> None:
+    """Open all ports between the hosts, as in a lab's network."""
+    [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
+    ec2.authorize_security_group_ingress(
+        GroupId=group["GroupId"], IpProtocol="tcp", FromPort=0, ToPort=65535, CidrIp="10.0.0.0/8"
+    )
+
+
+def make_world(directory: Path) -> World:
+    home = directory / "home"
+    (home / ".ssh").mkdir(parents=True)
+    ssh = Ssh(key=home / ".ssh" / "id_ed25519")
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh.key)), check=True)
+    made = dict(zip(HOMES, launch(ssh, 3), strict=True))
+    open_all(boto3.client("ec2"))
+    pids = {host.instance_id: host.pid for host in control.describe(directory).hosts}
+    found = {name: pids[instance["InstanceId"]] or 0 for name, instance in made.items()}
+    config, known = "", ""
+    for name, instance in made.items():
+        address = instance["PrivateIpAddress"]
+        until(lambda address=address: ssh.run(address, "true", check=False).returncode == 0, f"{name} does not answer")
+        ssh.run(address, "sudo sh -eu", stdin=MODULES + (ALICE if name == "lab" else ""))
+        config += f"Host {name}\n HostName {address}\n User ubuntu\n"
+        key = Path(f"/proc/{found[name]}/root/etc/ssh/ssh_host_ed25519_key.pub").read_text().split()
+        known += f"{address} {key[0]} {key[1]}\n"
+    (home / ".ssh" / "config").write_text(config)
+    (home / ".ssh" / "known_hosts").write_text(known)
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    env = {"HOME": str(home), "XDG_CACHE_HOME": cache, "AWS_PROFILE": "nowhere", "USER": "me", "LOGNAME": "me"}
+    project = Project(directory, env=env)
+    project.write(CONFIG)
+    (directory / "own.py").write_text(PROGRAM)
+    return World(project=project, pids=found)
+
+
+def test_hosts_are_set_up_and_launched_by_nobody(world: World) -> None:
+    project = world.project
+    shown = project.run("up", "--dry-run")
+    assert shown.stdout.split("\n")[1].split()[:4] == ["gpu1", "head", "not", "set"]
+    assert not (world.home("gpu1") / ".cluster").exists()
+    done = project.run("up")
+    assert "cluster plain is ready: 3 existing hosts, and nothing was launched" in done.stderr
+    assert "there was nothing to do" in project.run("up").stderr
+    status = json.loads(project.run("status", "--json").stdout)
+    assert [(node["name"], node["role"], node["state"], node["user"]) for node in status["nodes"]] == [
+        ("gpu1", "head", "ready", "ubuntu"),
+        ("gpu2", "worker", "ready", "ubuntu"),
+        ("lab", "worker", "ready", "alice"),
+    ]
+    assert (status["state"], status["job"]["state"]) == ("ready", "none")
+    assert "price" not in project.run("status").stdout
+    assert "alice@lab, gpu1, gpu2" in project.run("list").stdout
+    for command in (("resize", "4"), ("start",), ("stop", "--nodes"), ("adopt",), ("allow",), ("ssh-config",)):
+        refused = project.run(*command, code=2).stderr
+        assert "nothing to launch, stop or delete" in refused
+        assert "try: " in refused
+    ours = [line for line in world.authorized_keys("gpu1").splitlines() if "cluster-internal-plain-" in line]
+    assert len(ours) == 1
+    assert ours[0].startswith('restrict,from="10.')
+
+
+def test_verify_exec_and_bench(world: World) -> None:
+    project = world.project
+    checks = json.loads(project.run("verify", "--json").stdout)
+    assert {check["node"] for check in checks if check["check"] == "compute"} == {"gpu1", "gpu2", "lab"}
+    assert not [check for check in checks if check["status"] == "failed"]
+    who = project.run("exec", "--", "sh", "-c", "whoami; command -v python").stdout
+    assert {"[gpu1] ubuntu", "[gpu2] ubuntu", "[lab] alice"} <= set(who.splitlines())
+    assert "[lab] /home/alice/.cluster/env/" in who
+    assert project.run("exec", "--node", "alice@lab", "--", "whoami").stdout == "[lab] alice\n"
+    measured = json.loads(project.run("bench", "network", "--seconds", "0.1", "--json").stdout)
+    assert len(measured["network"]["pairs"]) == 6
+
+
+def test_jobs_on_the_hosts(world: World) -> None:
+    project = world.project
+    done = project.run("train").stdout
+    assert sorted(re.findall(r"sum (\d) of (\d) (\w+) 42", done)) == [
+        ("3", "3", "gpu1"), ("3", "3", "gpu2"), ("3", "3", "lab")
+    ]  # fmt: skip
+    (project.directory / "two").write_text("gpu2\ngpu2\n")
+    done = project.run("train", "-H", "two").stdout
+    assert re.findall(r"sum (\d) of (\d) (\w+) 42", done) == [("2", "2", "gpu2")] * 2
+    newest = json.loads(project.run("jobs", "--json").stdout)[0]
+    assert (newest["state"], newest["owner"], newest["nodes"][0]["name"]) == ("done", "me", "gpu1")
+    assert "sum 2 of 2 gpu2 42" in project.run("logs", newest["id"]).stdout
+    with project.running("train", "own.py", "600") as process:
+        assert process.stdout is not None
+        while (line := process.stdout.readline()) and "sum 3" not in line:
+            pass
+        assert line, project.messages.read_text()
+        assert "no process of it is left on gpu1, gpu2, lab" in project.run("stop").stdout
+        assert process.wait(timeout=30) == 130
+    until(lambda: not world.processes(), f"left: {world.processes()}")
+
+
+def test_down_stops_the_job_and_leaves_nothing(world: World) -> None:
+    project = world.project
+    job = project.run("train", "--detach", "own.py", "600").stdout.strip()
+    refused = project.run("down", code=2).stderr
+    assert f"this would interrupt job {job}" in refused
+    assert "Without a terminal this needs --yes" in refused
+    keys = {host: world.authorized_keys(host) for host in HOMES}
+    done = project.run("down", "--yes")
+    assert "cluster plain: cleaned alice@lab, gpu1, gpu2" in done.stdout
+    assert f"stopped job {job}" in done.stderr
+    until(lambda: not world.processes(), f"left: {world.processes()}")
+    for host in HOMES:
+        lines = [line for line in keys[host].splitlines() if "cluster-internal" not in line]
+        assert world.authorized_keys(host).splitlines() == lines
+        assert not (world.home(host) / ".cluster").exists()
+    assert not [path for path in (project.directory / "state").rglob("*") if path.is_file()]
+    assert "has left nothing on existing hosts" in project.run("down").stdout
+
+
+def test_the_hosts_of_an_option_are_the_cluster(world: World) -> None:
+    """Without [hosts] names: the head is the first host, and later commands find it."""
+    project = world.project
+    project.write(CONFIG.replace('names = ["gpu1", "gpu2", "alice@lab"]', ""))
+    (project.directory / "two").write_text("alice@lab  # the head\ngpu2\ngpu2\n")
+    assert "has no hosts" in project.run("jobs", code=2).stderr
+    done = project.run("train", "-H", "two").stdout
+    assert sorted(re.findall(r"sum (\d) of (\d) (\w+) 42", done)) == [
+        ("3", "3", "gpu2"), ("3", "3", "gpu2"), ("3", "3", "lab")
+    ]  # fmt: skip
+    assert "train" in project.run("logs").stdout or "sum 3" in project.run("logs").stdout
+    nodes = json.loads(project.run("status", "--json").stdout)["nodes"]
+    assert [(node["name"], node["processes"]) for node in nodes] == [("lab", 1), ("gpu2", 2)]
+    project.run("down", "--yes")
+    assert not (world.home("lab") / ".cluster").exists()
+    assert not [path for path in (project.directory / "state").rglob("*") if path.is_file()]

@@ -1,0 +1,141 @@
+"""Hosts from hostfiles and from the allocations of batch schedulers."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.ssh import host_list
+from bootstrap.ssh.host_list import (
+    HostsConfig,
+    parse_hostfile,
+    parse_pe_hostfile,
+    parse_slurm,
+    parse_tasks,
+    read_host_list,
+)
+from foundation.errors import ConfigError, UsageError
+from foundation.settings import check
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("", []),
+        ("a\nb\n", ["a", "b"]),
+        ("# all\na  # the head\n\n  me@b:2222\na", ["a", "me@b:2222", "a"]),
+        ("gpu1.example.org\r\ngpu1.example.org\r\ngpu2\r\n", ["gpu1.example.org", "gpu1.example.org", "gpu2"]),
+    ],
+)
+def test_a_hostfile_has_a_host_per_line(text: str, hosts: list[str]) -> None:
+    assert parse_hostfile(text) == hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("", []),
+        ("n1 1 all.q@n1 UNDEFINED\n", ["n1"]),
+        ("n1 2 all.q@n1 <NULL>\n\nn2 1 all.q@n2 0,0\nn1 1 gpu.q@n1 UNDEFINED\n", ["n1", "n1", "n2", "n1"]),
+        ("n1 0 all.q@n1 UNDEFINED\nn2 1\n", ["n2"]),
+    ],
+)
+def test_grid_engine_repeats_a_host_by_its_slots(text: str, hosts: list[str]) -> None:
+    assert parse_pe_hostfile(text) == hosts
+
+
+@pytest.mark.parametrize("text", ["n1\n", "n1 two all.q@n1 UNDEFINED\n", "n1 -1 q x"])
+def test_another_line_of_grid_engine_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"which is not HOST SLOTS QUEUE"):
+        parse_pe_hostfile(text)
+
+
+@pytest.mark.parametrize(
+    ("hostnames", "tasks", "hosts"),
+    [
+        ("n1\nn2\n", "1", ["n1", "n2"]),
+        ("n1\nn2\n", "1(x2)", ["n1", "n2"]),
+        ("n1\nn2\n", "2", ["n1", "n1", "n2", "n2"]),
+        ("n1\nn2\nn3\n", "2(x2),1", ["n1", "n1", "n2", "n2", "n3"]),
+        ("n1\nn2\n", "1,2", ["n1", "n2", "n2"]),
+        ("", "1", []),
+    ],
+)
+def test_slurm_repeats_a_host_by_its_tasks(hostnames: str, tasks: str, hosts: list[str]) -> None:
+    assert parse_slurm(hostnames, tasks) == hosts
+
+
+@pytest.mark.parametrize("tasks", ["", "x", "2(x", "1,,1", "0", "2(3)", "-1"])
+def test_other_numbers_of_tasks_are_refused(tasks: str) -> None:
+    with pytest.raises(UsageError, match="are not numbers of tasks"):
+        parse_tasks(tasks)
+
+
+def test_numbers_of_tasks_for_other_hosts_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"3 hosts, but the numbers of tasks \(2\(x2\)\) are for 2"):
+        parse_slurm("a b c", "2(x2)")
+
+
+def test_the_allocation_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "nodes"
+    file.write_text("n1\nn1\nn2\n")
+    assert read_host_list("pbs", {"PBS_NODEFILE": str(file)}) == ["n1", "n1", "n2"]
+    assert read_host_list(str(file), {}) == ["n1", "n1", "n2"]
+    file.write_text("n1 2 all.q@n1 UNDEFINED\n")
+    assert read_host_list("sge", {"PE_HOSTFILE": str(file)}) == ["n1", "n1"]
+    called: list[Any] = []
+
+    def run(words: Any, **_: Any) -> Any:
+        called.append(words)
+        return subprocess.CompletedProcess(words, 0, "gpu07\ngpu08\n", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    slurm = {"SLURM_JOB_NODELIST": "gpu[07-08]", "SLURM_TASKS_PER_NODE": "4(x2)"}
+    assert read_host_list("slurm", slurm) == ["gpu07"] * 4 + ["gpu08"] * 4
+    assert read_host_list("slurm", {**slurm, "SLURM_NTASKS_PER_NODE": "1"}) == ["gpu07", "gpu08"]
+    assert read_host_list("slurm", {"SLURM_JOB_NODELIST": "gpu[07-08]"}) == ["gpu07", "gpu08"]
+    assert called[0] == ["scontrol", "show", "hostnames", "gpu[07-08]"]
+
+
+@pytest.mark.parametrize(
+    ("source", "environ", "said"),
+    [
+        ("pbs", {}, r"-H pbs: \$PBS_NODEFILE is not set"),
+        ("slurm", {"SLURM_JOB_NODELIST": ""}, r"-H slurm: \$SLURM_JOB_NODELIST is not set"),
+        ("sge", {}, r"-H sge: \$PE_HOSTFILE is not set"),
+        ("pbs", {"PBS_NODEFILE": "/nowhere"}, r"-H pbs: \$PBS_NODEFILE = /nowhere: cannot be read: No such file"),
+        ("sge", {"PE_HOSTFILE": "/dev/null"}, r"-H sge: \$PE_HOSTFILE = /dev/null: names no host"),
+        ("./pbs", {"PBS_NODEFILE": "/nowhere"}, "--hostfile ./pbs: cannot be read: No such file"),
+        ("/dev/null", {}, "--hostfile /dev/null: names no host"),
+    ],
+)
+def test_what_is_missing_is_named(source: str, environ: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        read_host_list(source, environ)
+    assert caught.value.hint
+
+
+def test_a_file_may_have_the_name_of_a_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pbs").write_text("lab\n")
+    assert read_host_list("./pbs", {"PBS_NODEFILE": "/nowhere"}) == ["lab"]
+
+
+def test_scontrol_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    environ = {"SLURM_JOB_NODELIST": "n[1-2]"}
+    with pytest.raises(UsageError, match=r"scontrol show hostnames n\[1-2\]: there is no such program"):
+        read_host_list("slurm", environ)
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'Invalid hostlist' >&2; exit 1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    with pytest.raises(UsageError, match="Invalid hostlist") as caught:
+        read_host_list("slurm", environ)
+    assert "-H FILE" in str(caught.value.hint)
+    assert host_list.ALLOCATIONS.keys() == {"pbs", "slurm", "sge"}
+
+
+@pytest.mark.parametrize("name", ["", "-oProxyCommand=id", "a b", "lab:0", "$(id)", "a@b@c"])
+def test_what_is_not_a_host_is_refused_in_cluster_toml(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"names\[1\] = .*must be a host that ssh reaches"):
+        check(HostsConfig, {"names": ["lab", name]}, source="cluster.toml")

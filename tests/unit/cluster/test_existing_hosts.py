@@ -1,0 +1,195 @@
+"""cloud = "hosts": which hosts are the nodes, and what is refused before anything starts. No host is connected to."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bootstrap.ssh.host import Host, render_scp_command, render_ssh_command
+from cluster.app import App
+from cluster.nodes.hosts import HostNodes, HostSource, parse_own_address
+from cluster.nodes.other_hosts import memory_of
+from cluster.session import describe
+from foundation.errors import ClusterError, ConfigError, NotFoundError
+from node_facts import LAB
+from project import Project
+
+SSH_CONFIG = """
+Host gpu1
+  HostName 192.0.2.1
+Host gpu2
+  HostName 192.0.2.2
+  User bob
+Host same
+  HostName 192.0.2.1
+Host far
+  HostName far.invalid
+  ProxyJump gpu1
+Host gone
+  HostName gone.invalid
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A folder with a cluster of existing hosts, and the home of a user who can reach none of them."""
+    (tmp_path / "home" / ".ssh").mkdir(parents=True)
+    (tmp_path / "home" / ".ssh" / "config").write_text(SSH_CONFIG)
+    found = Project(tmp_path, env={"HOME": str(tmp_path / "home"), "AWS_PROFILE": "nowhere"})
+    found.write('name = "plain"\ncloud = "hosts"\n[hosts]\nnames = ["me@gpu1", "gpu2:2222", "me@gpu1"]\n')
+    return found
+
+
+@pytest.fixture
+def hosts_app(project: Project, monkeypatch: pytest.MonkeyPatch) -> App:
+    for name, value in project.environment().items():
+        monkeypatch.setenv(name, value)
+    return App(config_path=project.directory / "cluster.toml")
+
+
+def list_hosts(project: Project, *names: str) -> None:
+    project.write(f'name = "plain"\ncloud = "hosts"\n[hosts]\nnames = {json.dumps(names)}\n')
+
+
+def test_the_first_host_is_the_head_and_a_repeated_one_runs_more_processes(hosts_app: App) -> None:
+    nodes = HostSource(hosts_app).describe()
+    assert nodes.names == ("gpu1", "gpu2:2222")
+    assert nodes.job_hosts == ("me@gpu1", "gpu2:2222", "me@gpu1")
+    assert (nodes.count_processes("gpu1"), nodes.count_processes("gpu2:2222")) == (2, 1)
+    first, second = nodes.find_hosts()
+    assert (first.user, first.private_ip, first.is_head) == ("me", "192.0.2.1", True)
+    assert (second.user, second.port, second.private_ip, second.is_head) == ("bob", 2222, "192.0.2.2", False)
+
+
+@pytest.mark.parametrize(("word", "name"), [("gpu1", "gpu1"), ("me@gpu1", "gpu1"), ("gpu2", "gpu2:2222")])
+def test_a_node_is_named_by_its_host(hosts_app: App, word: str, name: str) -> None:
+    assert describe(hosts_app).choose([word]) == (name,)
+
+
+def test_another_name_is_refused(hosts_app: App) -> None:
+    with pytest.raises(NotFoundError, match="has no node gpu3") as caught:
+        describe(hosts_app).choose(["gpu3"])
+    assert caught.value.hint == "one of: gpu1, gpu2:2222"
+
+
+def test_without_names_the_hosts_of_the_last_command_count(hosts_app: App, project: Project) -> None:
+    list_hosts(project)
+    with pytest.raises(ConfigError, match="has no hosts"):
+        describe(hosts_app)
+    memory_of(hosts_app).keep_nodes(["gpu2", "gpu1", "gpu1"])
+    assert describe(hosts_app).job_hosts == ("gpu2", "gpu1", "gpu1")
+    hosts_app.override("train.hosts", ["gpu1"])
+    assert describe(hosts_app).names == ("gpu1",)
+    memory_of(hosts_app).forget(())
+    assert not hosts_app.files.root.exists()
+
+
+def test_the_head_may_resolve_a_name_behind_a_proxy(hosts_app: App, project: Project) -> None:
+    list_hosts(project, "gpu1", "far")
+    assert [host.private_ip for host in describe(hosts_app).find_hosts()] == ["192.0.2.1", ""]
+
+
+def test_one_unknown_name_leaves_the_other_hosts_usable(hosts_app: App, project: Project) -> None:
+    list_hosts(project, "gpu1", "gone")
+    nodes = describe(hosts_app)
+    assert nodes.find_host("gpu1").name == "gpu1"
+    with pytest.raises(ConfigError, match=r"HostName gone\.invalid"):
+        nodes.find_host("gone")
+
+
+@pytest.mark.parametrize(
+    ("names", "words", "said", "hint"),
+    [
+        ((), ("up",), 'cloud = "hosts", and cluster plain has no hosts', "[hosts] names = "),
+        ((), ("train",), "has no hosts", "cluster up -H slurm"),
+        (("gpu1", "gone"), ("up",), '[hosts] names: "gone": this machine cannot resolve the name', "ssh -G gone"),
+        (("gpu1", "no-such-host.invalid"), ("train",), "cannot resolve the name", "ssh -G no-such-host.invalid"),
+        (("gpu1", "same"), ("up",), '"same" and gpu1 are the same host (192.0.2.1)', "name a host in one way"),
+        (("gpu1", "me@gpu1"), ("up",), '"me@gpu1" and another line are the same host', "name it in one way"),
+        (("gpu1",), ("up", "--nodes", "2"), "--nodes is for instances", "edit [hosts] names"),
+        (("gpu1",), ("up", "-H", "hosts"), "[hosts] names in cluster.toml lists the nodes already", "train -H FILE"),
+        ((), ("up", "-H", "pbs"), "$PBS_NODEFILE is not set", "qsub -I"),
+        ((), ("train", "-H", "slurm"), "$SLURM_JOB_NODELIST is not set", "salloc"),
+        (("gpu1",), ("resize", "3"), "nothing to launch", "edit [hosts] names in cluster.toml, then run cluster up"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_starts(
+    project: Project, names: tuple[str, ...], words: tuple[str, ...], said: str, hint: str
+) -> None:
+    list_hosts(project, *names)
+    shown = " ".join(project.run(*words, code=2).stderr.split())
+    assert said in shown
+    assert hint in shown.partition(" try: ")[2]
+    assert not (project.directory / "state").exists()
+
+
+def test_up_with_a_hostfile_is_for_existing_hosts(project: Project) -> None:
+    project.write('name = "plain"\n')
+    assert '-H is for cloud = "hosts"' in project.run("up", "-H", "x", code=2).stderr
+
+
+def test_nothing_was_set_up(project: Project) -> None:
+    assert project.run("down").stdout == "cluster plain has left nothing on existing hosts\n"
+    assert project.run("list").stdout == "no cluster has files on existing hosts\n"
+    assert json.loads(project.run("list", "--json").stdout) == []
+
+
+def test_data_in_s3_needs_credentials_and_says_so(project: Project) -> None:
+    list_hosts(project, "gpu1")
+    text = (project.directory / "cluster.toml").read_text()
+    project.write(f'{text}[data]\nurl = "s3://bucket/folder/"\n')
+    project.env |= {"AWS_EC2_METADATA_DISABLED": "true"}
+    del project.env["AWS_PROFILE"]
+    said = project.run("train", code=1).stderr
+    assert "no AWS credentials were found, and [data] or the job names s3:// URLs" in said
+    assert not (project.directory / "state").exists()
+
+
+def test_ssh_and_scp_use_the_users_own_configuration() -> None:
+    line = render_ssh_command(LAB, ["ls"], options={"IdentityFile": "x"}, is_terminal=True)
+    assert line[:-1] == ("ssh", "-t", "--", "lab") if LAB.spec == "lab" else ("ssh", "-t", "-p", "2222", "--", LAB.spec)
+    assert "IdentityFile" not in " ".join(line)
+    host = Host(
+        name="gpu2:2222", instance_id="gpu2:2222", address="192.0.2.2", private_ip="192.0.2.2", user="bob",
+        is_head=False, port=2222, spec="bob@gpu2:2222",
+    )  # fmt: skip
+    assert render_ssh_command(host, options={}, is_terminal=False)[:6] == ("ssh", "-T", "-p", "2222", "--", "bob@gpu2")
+    assert render_scp_command(host, ["a"], "b/", to_node=True, options={}) == (
+        "scp", "-P", "2222", "-r", "-p", "--", "./a", "bob@gpu2:b/"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "address"),
+    [
+        ("10.0.0.2 dev eth0 src 10.0.0.1 uid 1000 \\    cache\n", "10.0.0.1"),
+        ("10.0.0.7 172.17.0.1 fe80::1\n", "10.0.0.7"),
+        ("local 127.0.0.1 dev lo src 127.0.0.1 uid 0\n", None),
+        ("", None),
+        ("fe80::1\n", None),
+    ],
+)
+def test_the_address_from_which_the_head_reaches_others(said: str, address: str | None) -> None:
+    assert parse_own_address(said) == address
+
+
+def test_a_cluster_without_hosts_has_no_nodes() -> None:
+    with pytest.raises(ClusterError, match="has no hosts"):
+        HostNodes("plain", (), (), {}).choose()
+
+
+def test_init_writes_a_cluster_of_existing_hosts(project: Project) -> None:
+    (project.directory / "cluster.toml").unlink()
+    said = project.run("init", "--cloud", "hosts", "--name", "plain").stderr
+    assert "cluster up" in said
+    shown = project.run("up", code=2).stderr
+    assert "has no hosts" in shown
+
+
+def test_completion_knows_the_hosts(project: Project) -> None:
+    env = {**os.environ, **project.environment(), "_CLUSTER_COMPLETE": "bash_complete", "COMP_WORDS": "cluster ssh gp",
+           "COMP_CWORD": "2"}  # fmt: skip
+    done = subprocess.run([project.command], cwd=project.directory, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["plain,gpu1", "plain,gpu2"]

@@ -1,0 +1,25 @@
+"""Runs PyTorch's own torchrun, unchanged, from the installed package.
+
+    torchrun ARGUMENTS...
+
+One correction: PyTorch 1.13 on Python 3.11, as in Debian 12, takes its default `--redirects 0` for None and fails,
+because iteration over an enum.Flag leaves out the value 0 there.
+"""
+
+import sys
+from typing import Any
+
+
+def main() -> None:
+    """Run torchrun with this program's arguments."""
+    from torch.distributed import run  # noqa: PLC0415 - the head's other programs do without PyTorch
+    from torch.distributed.elastic.multiprocessing import Std  # noqa: PLC0415
+
+    if Std.from_str("0") is None:
+        from_str = Std.from_str
+
+        def corrected(words: str) -> Any:
+            return Std(0) if words == "0" else from_str(words)
+
+        Std.from_str = corrected
+    run.main(sys.argv[1:])
