@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
 from foundation.user_folders import find_user
-from provision.aws.clients import find_credentials, make_clients
+from provision.aws.clients import Clients, find_credentials, make_clients
 from provision.aws.iam_policy import render_job_policy
 from train.engines import ENGINES, REFUSED, find_engine
 from train.follow.run import open_submission
@@ -41,9 +42,11 @@ from train.job.plan import Job, new_job_id, plan_job
 from train.job.program import read_program
 from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore
 from train.job.reading import find_scope, render_access
+from train.job.selection import TooFewNodesError, parse_nodes
 from train.job.survey import Surveyor
 from train.s3.environment import S3Access, find_s3_access
 
+NODES_EVERY_S = 10.0
 _GPUS = re.compile(r"[0-9]+(,[0-9]+)*")
 
 
@@ -100,6 +103,7 @@ class _Launcher(click.Choice[str]):
     metavar="FILE",
     help="Use only these hosts, one per line; pbs, slurm or sge: those of the allocation.",
 )
+@click.option("--nodes", metavar="WHICH", help='Nodes: "current", "requested", "spot", "on-demand", 2, or "2..".')
 @click.option(
     "--launcher",
     type=_Launcher(["auto", *ENGINES]),
@@ -185,10 +189,13 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
     )
     surveyor = Surveyor(clients, url=config.data.url, owner=None if app.has_instances else find_user())
 
+    chosen: list[str] = []
+
     def find_nodes() -> Nodes:
         found = described.result()
         warn(app, found.find_warnings())
         warn(app, found.find_differences())
+        found, chosen[:] = _wait_for_nodes(app, found, clients)
         return found
 
     if not app.has_instances:
@@ -205,7 +212,7 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
             check_paths(nodes, launcher=engine.name, why=engine.is_for_nodes_alone)
         found = access.result()
         job = plan_job(
-            structs.replace(config.train, hosts=config.train.hosts or described.result().job_hosts),
+            structs.replace(config.train, hosts=tuple(chosen)),
             nodes,
             job_id=new_job_id(),
             script=script,
@@ -231,6 +238,27 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
                 return attend(app, head, order, plain=plain, talk=talk)
             start(app, head, order, talk=talk)
     return 0
+
+
+def _wait_for_nodes(app: App, nodes: Nodes, clients: Clients | None) -> tuple[Nodes, tuple[str, ...]]:
+    """The nodes, and [train] hosts, or its value for [train] nodes; with --queue, waits until there are enough.
+
+    Raises TooFewNodesError without --queue.
+    """
+    train, requested = app.config.train, app.config.provision.nodes if app.has_instances else len(nodes.names)
+    told = ""
+    while nodes.names and not train.hosts:
+        try:
+            return nodes, nodes.select(train.nodes, requested=requested)
+        except TooFewNodesError as error:
+            if not train.queue:
+                raise
+            if told != error.message:
+                told = error.message
+                app.report(Event(kind="info", what=f"{told}; waiting for more (Ctrl-C ends this)"))
+        time.sleep(NODES_EVERY_S)
+        nodes = describe(app, clients)
+    return nodes, train.hosts  # without nodes, the set-up raises
 
 
 def _tell(app: App, job: Job) -> None:
@@ -338,6 +366,9 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
     given |= {key: True for key in ("p3", "queue") if options[key]}
     if options["hostfile"] is not None:
         given["hosts"] = read_host_list(options["hostfile"], os.environ)
+        given["nodes"] = "current"
+    if options["nodes"] is not None:
+        given["nodes"] = parse_nodes(options["nodes"])
     if options["gpus"] is not None:
         given["gpus"] = parse_gpus(options["gpus"])
     if options["max_duration"] is not None:

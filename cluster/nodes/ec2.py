@@ -21,6 +21,7 @@ from provision.model import ClusterState, Node
 from provision.resources.console import find_host_fingerprints, find_last_console_lines
 from provision.status import find_differences
 from train.follow.head import HeadGoneError
+from train.job.selection import Candidate
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -38,6 +39,11 @@ class Ec2Nodes(Nodes):
             node.name: node for node in sorted(state.nodes, key=lambda node: (node.role != "head", node.index))
         }
         super().__init__(state.name, tuple(self._nodes))
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The nodes with their markets."""
+        return tuple(Candidate(name=name, market=node.market) for name, node in self._nodes.items())
 
     def runs(self, name: str) -> bool:
         """As EC2 shows it."""

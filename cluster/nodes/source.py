@@ -11,6 +11,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from foundation.errors import ClusterError, NotFoundError
+from train.job.selection import Candidate, select_nodes
 
 ConnectToOther = Callable[[Host], NodeConnection]
 
@@ -50,6 +51,18 @@ class Nodes(ABC):
     def job_hosts(self) -> tuple[str, ...]:
         """The value of [train] hosts for a job that does not set it; (): every node once."""
         return ()
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The nodes, as [train] nodes selects among them."""
+        return tuple(Candidate(name=name) for name in self.names)
+
+    def select(self, selection: int | str, *, requested: int) -> tuple[str, ...]:
+        """The value of [train] hosts for [train] nodes; (): every node once. Raises TooFewNodesError."""
+        chosen = select_nodes(selection, self.candidates, requested=requested)
+        if chosen == self.names:
+            return self.job_hosts
+        return tuple(word for word in self.job_hosts or self.names if self.find_name(word) in chosen)
 
     def find_warnings(self) -> Iterator[str]:
         """What a user should know before these nodes are used."""

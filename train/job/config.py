@@ -11,6 +11,7 @@ from bootstrap.config import check_command
 from foundation.settings import HIDDEN, Settings, Shape, finite
 from train.engines import check_launcher
 from train.job.protocol import ENV_NAME_PATTERN, KvStore
+from train.job.selection import check_nodes
 from train.s3.url import check_folder
 
 GcType = Literal["none", "2bit"]
@@ -124,6 +125,14 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         ProcessCount,
         Meta(description='the number of processes per node for torchrun, env and mpi; "auto": its GPUs, or 1'),
     ] = "auto"
+    nodes: Annotated[
+        int | str,
+        check_nodes,
+        Meta(
+            description='which nodes a job uses: "current", all that exist; "requested", [provision] nodes or none; '
+            '"spot" or "on-demand"; a number; or a minimum: "2.."'
+        ),
+    ] = "current"
     launcher: Annotated[
         str,
         check_launcher,
@@ -187,6 +196,11 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
     ] = "auto"
     queue: Annotated[bool, Meta(description="true: wait until the running job ends")] = False
 
+    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
+        """Contradictions between settings."""
+        if self.hosts and self.nodes != "current":
+            yield "hosts and nodes both select the nodes of a job: set one of them"
+
     @property
     def max_duration_s(self) -> int | None:
         """max_duration in seconds; None: no limit."""
@@ -209,6 +223,7 @@ class JobFile(TrainConfig, frozen=True, kw_only=True):
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
         """Contradictions between settings."""
+        yield from super().conflicts(said)
         if self.command and not said.isdisjoint({"script", "args"}):
             yield "command replaces script and args: set one or the other"
 

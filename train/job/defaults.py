@@ -121,7 +121,16 @@ def render_settings(job: Job) -> list[str]:
             f"{count(order.workers, 'worker')}, {count(order.servers, 'server')} on {used}, kv_store {order.kv_store}"
         )
     launcher = f", launcher {order.launcher}" if order.launcher != "ssh" else ""
-    lines = [_script(order), _threads(job), _gpus(job), _network(job), _s3(job), job.credentials, _variables(job)]
+    lines = [
+        _script(order),
+        _selection(order),
+        _threads(job),
+        _gpus(job),
+        _network(job),
+        _s3(job),
+        job.credentials,
+        _variables(job),
+    ]
     lines += [_limits(job.config), _preparation(order)]
     return [f"job {order.job}: {where}{launcher}: {order.name}", *(f"  {line}" for line in lines if line)]
 
@@ -129,6 +138,13 @@ def render_settings(job: Job) -> list[str]:
 def _script(order: Order) -> str:
     kinds = {"shipped": "ships with cluster", "project": "yours"}
     return f"script: {order.script} ({kinds[order.script_source]})" if order.script_source else ""
+
+
+def _selection(order: Order) -> str:
+    if order.selection == "current":
+        return ""
+    names = [host.name for host in order.hosts if host.workers or host.servers]
+    return f'nodes = "{order.selection}": {", ".join(names)}'
 
 
 def _threads(job: Job) -> str:

@@ -131,6 +131,7 @@ def plan_job(
     order = Order(
         job=job_id,
         name=job_name(config.name, command or (_base(script),)),
+        selection=str(config.nodes),
         queue=config.queue,
         python=head.python,
         launcher=config.launcher,

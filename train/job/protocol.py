@@ -106,10 +106,10 @@ def copy_settings(given: Any) -> dict[str, Any]:
 class Order(RunSettings, kw_only=True):
     """A job as the head receives it. Times in seconds.
 
-    hosts: the head first. launcher: an engine's name. hostfile: the launcher's, private addresses. gpus_per_worker: the
-    GPUs that each worker of a node sees, in their order; () for all. secrets: variables of workers and servers that are
-    in no file. nodes_credentials: the secrets are those of the head's instance profile, which it reads itself. hidden:
-    by "env", "env_server" and "env_worker", the variables whose values the record masks.
+    selection: [train] nodes. hosts: the head first. launcher: an engine's name. hostfile: the launcher's, private
+    addresses. gpus_per_worker: the GPUs that each worker of a node sees, in their order; () for all. secrets: variables
+    of workers and servers that are in no file. nodes_credentials: the secrets are those of the head's instance profile,
+    which it reads itself. hidden: by "env", "env_server" and "env_worker", the variables whose values the record masks.
     setup: the digest of [bootstrap] setup, whose exports the processes get. job_setup: [train] setup.
     library, code, project: MXNet, and the digests of this project's and the user's files.
     before: the ids of the jobs that it waits for; jobs.py sets it.
@@ -124,6 +124,7 @@ class Order(RunSettings, kw_only=True):
     cwd: str
     env: dict[str, str]
     name: str = "job"
+    selection: str = "current"
     queue: bool = False
     launcher: Name = "ssh"
     kv_store: Optional[str] = None
@@ -241,6 +242,7 @@ class Record(Struct, kw_only=True):
     nodes: tuple[JobHost, ...] = ()
     roles: tuple[RecordRole, ...] = ()
     supervisor: Optional[Supervisor] = None
+    selection: str = "current"
     python: str = ""
     cwd: str = ""
     command: tuple[str, ...] = ()
