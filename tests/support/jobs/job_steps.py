@@ -40,7 +40,7 @@ STRANGER = ["sleep", "599"]
 STARTS = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
 """The same without MXNet: faster, and without ranks. Each process has a child without the job's parent, session and
 environment."""
-NODE_PROGRAMS = ("supervise", "launch", "ssh_proxy", "role")
+NODE_PROGRAMS = ("supervise", "launch", "torchrun", "ssh_proxy", "role")
 
 
 def python(program: str) -> tuple[str, ...]:
@@ -183,7 +183,8 @@ class Running:
         """The process of a role: the child of role.py."""
         for pid, env in processes_of("CLUSTER_JOB_ID", self.id).items():
             is_there = host is None or namespace_of(pid) == self.hosts[host].namespace
-            if is_there and env.get("DMLC_ROLE") == role and command_line(pid)[:1] == ["python"]:
+            own = env.get("DMLC_ROLE", "worker" if "RANK" in env else None)
+            if is_there and own == role and command_line(pid)[:1] == ["python"]:
                 return pid
         raise AssertionError(role)
 
@@ -199,7 +200,11 @@ class Running:
 
     def ssh(self, host: str = "node-1") -> int:
         """One of launch.py's ssh processes to a node."""
-        tasks = Path(f"/proc/{self.program('launch')}/task")
+        return self.ssh_of(self.program("launch"), host)
+
+    def ssh_of(self, program: int, host: str = "node-1") -> int:
+        """A program's ssh process to a node."""
+        tasks = Path(f"/proc/{program}/task")
         children = [int(word) for path in tasks.glob("*/children") for word in path.read_text().split()]
         address = self.hosts[host].address
         return next(pid for pid in children if address in command_line(pid) and "/ssh" in command_line(pid)[0])
@@ -285,7 +290,7 @@ def running(
             line = process.stdout.readline()
             assert line, project.messages.read_text()
             shown.append(line.rstrip("\n"))
-        (job,) = re.findall(r"^job (\S+): [23] workers", project.messages.read_text(), re.MULTILINE)
+        (job,) = re.findall(r"^job (\S+): [23] (?:workers|processes)", project.messages.read_text(), re.MULTILINE)
         yield Running(project, process, job, hosts, shown)
 
 
