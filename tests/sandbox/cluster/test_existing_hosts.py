@@ -31,6 +31,7 @@ cloud = "hosts"
 names = ["gpu1", "gpu2", "alice@lab"]
 
 [bootstrap]
+python = "/srv/venv/bin/python"
 setup = ["module load answers"]
 
 [train]
@@ -49,6 +50,7 @@ print("sum", int(out.asscalar()), "of", kv.num_workers, os.environ["CLUSTER_HOST
 time.sleep(float((sys.argv[1:] or ["0"])[0]))
 """
 MODULES = """
+python3 -m venv --without-pip /srv/venv
 cat >/etc/profile.d/modules.sh <<'END'
 module() { [ "$1 $2" = "load answers" ] && export ANSWER=42; }
 END

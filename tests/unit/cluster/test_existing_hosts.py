@@ -9,7 +9,7 @@ import pytest
 
 from bootstrap.ssh.host import Host, render_scp_command, render_ssh_command
 from cluster.app import App
-from cluster.nodes.hosts import HostNodes, HostSource, parse_own_address
+from cluster.nodes.hosts import NAMES, HostList, HostNodes, HostSource, parse_own_address
 from cluster.nodes.other_hosts import memory_of
 from cluster.session import describe
 from foundation.errors import ClusterError, ConfigError, NotFoundError
@@ -177,7 +177,7 @@ def test_the_address_from_which_the_head_reaches_others(said: str, address: str 
 
 def test_a_cluster_without_hosts_has_no_nodes() -> None:
     with pytest.raises(ClusterError, match="has no hosts"):
-        HostNodes("plain", (), (), {}).choose()
+        HostNodes("plain", HostList(key=NAMES, lines=())).choose()
 
 
 def test_init_writes_a_cluster_of_existing_hosts(project: Project) -> None:
