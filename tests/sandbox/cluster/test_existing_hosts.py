@@ -168,6 +168,15 @@ def test_hosts_are_set_up_and_launched_by_nobody(world: World) -> None:
     ours = [line for line in world.authorized_keys("gpu1").splitlines() if "cluster-internal-plain-" in line]
     assert len(ours) == 1
     assert ours[0].startswith('restrict,from="10.')
+    private = world.ssh.key.read_text().splitlines()[-3]  # keys begin alike
+    for host in HOMES:
+        small = [
+            path
+            for path in (world.home(host) / ".cluster").rglob("*")
+            if path.is_file() and path.stat().st_size < 1 << 16
+        ]
+        assert small
+        assert not [path for path in small if private in path.read_text(errors="replace")]
 
 
 def test_verify_exec_and_bench(world: World) -> None:

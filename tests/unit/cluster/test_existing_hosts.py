@@ -9,6 +9,7 @@ import pytest
 
 from bootstrap.ssh.host import Host, render_scp_command, render_ssh_command
 from cluster.app import App
+from cluster.commands.up import override_nodes
 from cluster.nodes.hosts import NAMES, HostList, HostNodes, HostSource, parse_own_address
 from cluster.nodes.other_hosts import memory_of
 from cluster.session import describe
@@ -128,6 +129,13 @@ def test_wrong_input_is_refused_before_anything_starts(
 def test_up_with_a_hostfile_is_for_existing_hosts(project: Project) -> None:
     project.write('name = "plain"\n')
     assert '-H is for cloud = "hosts"' in project.run("up", "-H", "x", code=2).stderr
+
+
+def test_the_number_of_instances_is_overridden_after_the_cloud_is_known(app: App) -> None:
+    app.config_path.write_text('name = "demo"\n[provision]\nnodes = 3\nmin_nodes = 3\n')
+    assert app.has_instances
+    assert override_nodes(app, 2) == 3
+    assert (app.config.provision.nodes, app.config.provision.min_nodes) == (2, "all")
 
 
 def test_nothing_was_set_up(project: Project) -> None:
