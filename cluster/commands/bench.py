@@ -10,6 +10,7 @@ import click
 from bootstrap.apply import ReadyNode
 from cluster.app import App, pass_app
 from cluster.jobs import ask_head, head_of
+from cluster.nodes.other_hosts import note_job
 from cluster.session import describe_and_warn, ready_nodes
 from cluster.views.layout import render_table
 from foundation.errors import ClusterError
@@ -98,6 +99,7 @@ def bench(
         _check_idle(app, head)
 
         def run(job: Job, take: Callable[[JobEvent], None]) -> JobResult:
+            note_job(app, [node.host for node in nodes], job.order.job)
             return run_job(head, job.order, take=take, say=app.say)
 
         for name in dict.fromkeys(what or WHAT):

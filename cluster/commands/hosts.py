@@ -25,6 +25,7 @@ from cluster.views.hosts import (
 )
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError
+from provision.model import count
 from provision.resources.resource import Resource, Unseen
 from train.job.payload import find_script
 
@@ -43,7 +44,7 @@ def up(app: App, *, dry_run: bool) -> None:
         find_files(app.project_dir, sync=config.bootstrap.sync, exclude=config.bootstrap.exclude)
     find_script(config.train.script, project_dir=app.project_dir)
     nodes = HostSource(app).describe()
-    hosts = nodes.find_hosts()
+    nodes.find_hosts()  # raises before anything is shown
     if dry_run:
         app.print(render_hosts(find_states(app, nodes), columns=app.find_columns()))
         app.say("cluster up sets up these hosts, below ~/.cluster there; it launches nothing")
@@ -58,7 +59,7 @@ def up(app: App, *, dry_run: bool) -> None:
         for host in (node.host for node in ready)
     ]
     app.print(render_hosts(states, columns=app.find_columns()))
-    text = f"cluster {config.name} is ready: {len(hosts)} existing hosts, and nothing was launched"
+    text = f"cluster {config.name} is ready: {count(len(ready), 'existing host')}, and nothing was launched"
     app.say(text if changed else f"{text}; there was nothing to do", style="green")
     app.say("next: cluster train; cluster down removes the cluster's files from the hosts")
 
@@ -143,14 +144,9 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     if not left:
         app.files.forget()
     cleaned = sorted(resource.resource_id for resource in done)
-    text = "\n".join(
-        [
-            f"cluster {app.config.name}: cleaned {', '.join(cleaned)}"
-            if cleaned
-            else f"cluster {app.config.name} has left nothing on existing hosts",
-            *(f"not cleaned: {unseen.kind}: {unseen.why}" for unseen in left),
-        ]
-    )
+    lines = [f"cluster {app.config.name}: cleaned {', '.join(cleaned)}"] if cleaned else []
+    lines += [f"not cleaned: {unseen.kind}: {unseen.why}" for unseen in left]
+    text = "\n".join(lines or [f"cluster {app.config.name} has left nothing on existing hosts"])
     document = {
         "cluster": app.config.name,
         "cleaned": cleaned,

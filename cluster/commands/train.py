@@ -227,9 +227,7 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
             hidden=request.hidden,
         )
         _tell(app, job)
-        others = [node.host for node in nodes if node.host.spec]
-        if others:
-            note_job(app, others, job.order.job)
+        note_job(app, [node.host for node in nodes], job.order.job)
         order = structs.replace(job.order, secrets=dict(found.secrets))
         earlier = find_names(app.config_path, "jobs")
         remember_names(app.config_path, "jobs", [order.job, order.name, *earlier])

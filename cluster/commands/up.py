@@ -189,9 +189,9 @@ def override_nodes(app: App, nodes: int) -> int:
     With fewer nodes than the file's min_nodes, all of them are needed.
     """
     of_file = load_config(app.config_path).provision
-    app.overrides["provision.nodes"] = nodes
+    app.override("provision.nodes", nodes)
     if of_file.min_nodes != "all" and of_file.min_nodes > nodes:
-        app.overrides["provision.min_nodes"] = "all"
+        app.override("provision.min_nodes", "all")
     return of_file.nodes
 
 

@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
@@ -23,19 +23,30 @@ LIST_HINT = (
 )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostList:
+    """The hosts in the user's order, repeated for more processes. key: where they are listed, for messages."""
+
+    key: str
+    lines: tuple[str, ...]
+
+
 class HostNodes(Nodes):
     """Existing hosts in their order, the head first. They always run, as far as is known without a connection.
 
-    lines: the hosts as the user listed them, repeated for more processes. hosts: each of them once. problems: why some
-    cannot be used, by name.
+    listed: the hosts as the user listed them. hosts: each of them once. problems: why some cannot be used, by name.
     """
 
     def __init__(
-        self, cluster: str, lines: Sequence[str], hosts: Sequence[Host], problems: Mapping[str, ClusterError]
+        self,
+        cluster: str,
+        listed: HostList,
+        hosts: Sequence[Host] = (),
+        problems: Mapping[str, ClusterError] | None = None,
     ) -> None:
-        self._lines = tuple(lines)
+        self._listed = listed
         self._hosts = {host.name: host for host in hosts}
-        self._problems = problems
+        self._problems = problems or {}
         super().__init__(cluster, tuple(self._hosts))
 
     def runs(self, name: str) -> bool:
@@ -56,7 +67,7 @@ class HostNodes(Nodes):
         """All hosts. Raises ClusterError when a name cannot be resolved, or two names are the same host."""
         self.choose()
         hosts = tuple(map(self.find_host, self.names))
-        check_addresses([host for host in hosts if not is_unknown(host.private_ip)], (), key=NAMES)
+        check_addresses([host for host in hosts if not is_unknown(host.private_ip)], (), key=self._listed.key)
         return hosts
 
     def no_nodes(self) -> ClusterError:
@@ -73,12 +84,12 @@ class HostNodes(Nodes):
 
     @property
     def job_hosts(self) -> tuple[str, ...]:
-        """The lines: a host that is listed twice runs two processes."""
-        return self._lines
+        """As they are listed: a host that is listed twice runs two processes."""
+        return self._listed.lines
 
     def count_processes(self, name: str) -> int:
         """How many times a host is listed."""
-        return self._lines.count(self._hosts[name].spec)
+        return self._listed.lines.count(self._hosts[name].spec)
 
 
 class HostSource(NodeSource):
@@ -93,27 +104,31 @@ class HostSource(NodeSource):
 
     def describe(self) -> HostNodes:
         """The hosts, with the addresses that this machine finds. Raises ClusterError, also when no host is listed."""
-        name, lines = self._app.config.name, self._find_lines()
-        specs = tuple(dict.fromkeys(lines))
-        routes = [self._ssh.host(spec) for spec in specs]
+        name, listed = self._app.config.name, self._find_list()
+        if not listed.lines:
+            raise HostNodes(name, listed).no_nodes()
+        routes = [self._ssh.host(spec) for spec in dict.fromkeys(listed.lines)]
         with bounded_pool() as pool:
             addresses = list(pool.map(lambda found: find_address(found[0].address), routes))
         hosts: list[Host] = []
         problems: dict[str, ClusterError] = {}
         for number, ((host, route), address) in enumerate(zip(routes, addresses, strict=True)):
             if host.name in {other.name for other in hosts}:
-                raise ConfigError(f'{NAMES}: "{host.spec}" and another line are the same host', hint=name_once(host))
+                raise ConfigError(
+                    f'{listed.key}: "{host.spec}" and another line are the same host', hint=name_once(host)
+                )
             if address is None and not route.proxied:  # behind a proxy, the head may resolve it
-                problems[host.name] = _not_resolved(host)
+                problems[host.name] = _not_resolved(host, key=listed.key)
             hosts.append(replace(host, private_ip=address or "", is_head=number == 0))
-        nodes = HostNodes(name, lines, hosts, problems)
-        if not lines:
-            raise nodes.no_nodes()
-        return nodes
+        return HostNodes(name, listed, hosts, problems)
 
-    def _find_lines(self) -> tuple[str, ...]:
+    def _find_list(self) -> HostList:
         config = self._app.config
-        return config.hosts.names or config.train.hosts or memory_of(self._app).read_nodes()
+        if config.hosts.names:
+            return HostList(key=NAMES, lines=config.hosts.names)
+        if config.train.hosts:
+            return HostList(key="-H", lines=config.train.hosts)
+        return HostList(key="the hosts of the last -H", lines=memory_of(self._app).read_nodes())
 
     def check_access(self) -> None:
         """The user's keys are tried when a connection is made."""
@@ -139,7 +154,7 @@ class HostSource(NodeSource):
         """Connections that are remembered until `cluster down`. Raises ClusterError for hosts that cannot be used."""
         find_nodes().find_hosts()  # before anything is changed
         if not self._app.config.hosts.names:
-            memory_of(self._app).keep_nodes(self._find_lines())
+            memory_of(self._app).keep_nodes(self._find_list().lines)
         self._app.files.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with Connections(wait_s=wait_s, connect_to_other=connect_to_other) as connections:
             yield connections
@@ -154,6 +169,7 @@ class HostSource(NodeSource):
         """
         if not any(is_unknown(host.private_ip) for host in hosts):
             return hosts
+        key = self._find_list().key
         head, *others = hosts
         connection = connections.get(head)
         found = []
@@ -163,14 +179,14 @@ class HostSource(NodeSource):
                 address = ask_for_address(connection, host.address) or ""
             if is_unknown(address):
                 raise ConfigError(
-                    f'{NAMES}: "{host.spec}" is {address or "unknown"} on {head.name}, which cannot reach it',
+                    f'{key}: "{host.spec}" is {address or "unknown"} on {head.name}, which cannot reach it',
                     hint=f"set HostName in your ssh_config to an address that {head.name} reaches",
                 )
             found.append(replace(host, private_ip=address))
         if is_unknown(head.private_ip):
             head = replace(head, private_ip=_ask_for_own_address(connection, [host.private_ip for host in found]))
         settled = (head, *found)
-        check_addresses(settled if found else (), (), key=NAMES)
+        check_addresses(settled if found else (), (), key=key)
         return settled
 
     def keep(self, hosts: Sequence[Host]) -> None:
@@ -187,12 +203,12 @@ def name_once(host: Host) -> str:
     return f'name it in one way, for example "{host.spec}"; to run more processes there, repeat that entry'
 
 
-def _not_resolved(host: Host) -> ConfigError:
+def _not_resolved(host: Host, *, key: str) -> ConfigError:
     spec = parse_spec(host.spec)
     named = spec.host if spec is not None else host.spec
     via = f" (HostName {host.address} in your ssh_config)" if host.address != named else ""
     return ConfigError(
-        f'{NAMES}: "{host.spec}": this machine cannot resolve the name{via}',
+        f'{key}: "{host.spec}": this machine cannot resolve the name{via}',
         hint=f"correct the name in cluster.toml or in the file of -H, or add it to your ssh_config: ssh -G {named}",
     )
 

@@ -154,8 +154,10 @@ def memory_of(app: App) -> Memory:
 
 
 def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
-    """Remember, before a job starts, that it runs on these hosts. Raises ClusterError."""
-    memory_of(app).keep([remember(host, jobs=(job,)) for host in hosts])
+    """Remember, before a job starts, on which of these hosts of the user's own it runs. Raises ClusterError."""
+    own = [remember(host, jobs=(job,)) for host in hosts if host.spec]
+    if own:
+        memory_of(app).keep(own)
 
 
 def ends_of_job(app: App, job: str) -> dict[str, Callable[[], str]]:

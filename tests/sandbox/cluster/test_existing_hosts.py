@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import boto3
 import pytest
 from mypy_boto3_ec2.client import EC2Client
 
+from command_on_host import PYTHON, may_place_command, own, place_command
 from foundation.progress import silent
 from job_steps import command_line, namespace_of
 from project import Project
@@ -29,6 +31,7 @@ cloud = "hosts"
 names = ["gpu1", "gpu2", "alice@lab"]
 
 [bootstrap]
+python = "/srv/venv/bin/python"
 setup = ["module load answers"]
 
 [train]
@@ -47,6 +50,7 @@ print("sum", int(out.asscalar()), "of", kv.num_workers, os.environ["CLUSTER_HOST
 time.sleep(float((sys.argv[1:] or ["0"])[0]))
 """
 MODULES = """
+python3 -m venv --without-pip /srv/venv
 cat >/etc/profile.d/modules.sh <<'END'
 module() { [ "$1 $2" = "load answers" ] && export ANSWER=42; }
 END
@@ -62,13 +66,21 @@ HOMES = {"gpu1": "home/ubuntu", "gpu2": "home/ubuntu", "lab": "home/alice"}
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The user's project, and the processes of the hosts by their names."""
+    """The user's project, and the processes and addresses of the hosts by their names."""
 
     project: Project
     pids: dict[str, int]
+    addresses: dict[str, str]
+
+    @property
+    def ssh(self) -> Ssh:
+        return Ssh(key=self.project.directory / "home/.ssh/id_ed25519")
+
+    def root(self, host: str) -> Path:
+        return Path(f"/proc/{self.pids[host]}/root")
 
     def home(self, host: str) -> Path:
-        return Path(f"/proc/{self.pids[host]}/root") / HOMES[host]
+        return self.root(host) / HOMES[host]
 
     def authorized_keys(self, host: str) -> str:
         return (self.home(host) / ".ssh/authorized_keys").read_text()
@@ -128,7 +140,8 @@ def make_world(directory: Path) -> World:
     project = Project(directory, env=env)
     project.write(CONFIG)
     (directory / "own.py").write_text(PROGRAM)
-    return World(project=project, pids=found)
+    addresses = {name: str(instance["PrivateIpAddress"]) for name, instance in made.items()}
+    return World(project=project, pids=found, addresses=addresses)
 
 
 def test_hosts_are_set_up_and_launched_by_nobody(world: World) -> None:
@@ -155,6 +168,15 @@ def test_hosts_are_set_up_and_launched_by_nobody(world: World) -> None:
     ours = [line for line in world.authorized_keys("gpu1").splitlines() if "cluster-internal-plain-" in line]
     assert len(ours) == 1
     assert ours[0].startswith('restrict,from="10.')
+    private = world.ssh.key.read_text().splitlines()[-3]  # keys begin alike
+    for host in HOMES:
+        small = [
+            path
+            for path in (world.home(host) / ".cluster").rglob("*")
+            if path.is_file() and path.stat().st_size < 1 << 16
+        ]
+        assert small
+        assert not [path for path in small if private in path.read_text(errors="replace")]
 
 
 def test_verify_exec_and_bench(world: World) -> None:
@@ -227,3 +249,39 @@ def test_the_hosts_of_an_option_are_the_cluster(world: World) -> None:
     project.run("down", "--yes")
     assert not (world.home("lab") / ".cluster").exists()
     assert not [path for path in (project.directory / "state").rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not may_place_command(), reason=f"hosts have no {PYTHON}")
+def test_inside_an_allocation_the_head_is_this_machine(world: World) -> None:
+    """The command runs on gpu1, whose own name is a loopback address there, as on Debian."""
+    home, root, address = world.home("gpu1"), world.root("gpu1"), world.addresses["gpu1"]
+    name = world.ssh.read(address, "hostname")
+    known = (world.project.directory / "home/.ssh/known_hosts").read_text()
+    cluster = place_command(root, home, cache=Path(world.project.env["XDG_CACHE_HOME"]) / "cluster")
+    shutil.copy(world.ssh.key, home / ".ssh" / "id_ed25519")  # as in a home that all hosts share
+    (home / ".ssh" / "known_hosts").write_text(known)
+    own(home, ".ssh")
+    (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
+    (home / "project").mkdir()
+    (home / "project" / "cluster.toml").write_text(
+        'name = "inside"\ncloud = "hosts"\n[bootstrap]\nsetup = ["module load answers"]\n[train]\nscript = "own.py"\n'
+    )
+    (home / "project" / "own.py").write_text(PROGRAM)
+    (home / "nodes").write_text(f"{name}\n{name}\n{world.addresses['gpu2']}\n")
+    own(home, "project")
+    here = f"cd project && PBS_NODEFILE=~/nodes {cluster}"
+    refused = world.ssh.run(address, f"{here} up -H pbs", check=False)
+    assert refused.returncode == 1
+    assert "this is the machine that the command runs on; it must accept ssh from itself, too" in refused.stderr
+    key = next(line for line in known.splitlines() if line.startswith(f"{address} ")).partition(" ")[2]
+    (home / ".ssh" / "known_hosts").write_text(f"{known}{name} {key}\n")
+    done = world.ssh.run(address, f"{here} train -H pbs").stdout
+    assert sorted(re.findall(r"sum (\d) of (\d) (\S+) 42", done)) == sorted(
+        [("3", "3", name), ("3", "3", name), ("3", "3", world.addresses["gpu2"])]
+    )
+    nodes = json.loads(world.ssh.run(address, f"{here} status --json").stdout)["nodes"]
+    assert [(node["name"], node["role"]) for node in nodes] == [(name, "head"), (world.addresses["gpu2"], "worker")]
+    world.ssh.run(address, f"{here} down --yes")
+    assert not (home / ".cluster").exists()
+    assert "cluster-internal" not in world.authorized_keys("gpu1") + world.authorized_keys("gpu2")

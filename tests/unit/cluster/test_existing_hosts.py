@@ -9,7 +9,8 @@ import pytest
 
 from bootstrap.ssh.host import Host, render_scp_command, render_ssh_command
 from cluster.app import App
-from cluster.nodes.hosts import HostNodes, HostSource, parse_own_address
+from cluster.commands.up import override_nodes
+from cluster.nodes.hosts import NAMES, HostList, HostNodes, HostSource, parse_own_address
 from cluster.nodes.other_hosts import memory_of
 from cluster.session import describe
 from foundation.errors import ClusterError, ConfigError, NotFoundError
@@ -130,6 +131,13 @@ def test_up_with_a_hostfile_is_for_existing_hosts(project: Project) -> None:
     assert '-H is for cloud = "hosts"' in project.run("up", "-H", "x", code=2).stderr
 
 
+def test_the_number_of_instances_is_overridden_after_the_cloud_is_known(app: App) -> None:
+    app.config_path.write_text('name = "demo"\n[provision]\nnodes = 3\nmin_nodes = 3\n')
+    assert app.has_instances
+    assert override_nodes(app, 2) == 3
+    assert (app.config.provision.nodes, app.config.provision.min_nodes) == (2, "all")
+
+
 def test_nothing_was_set_up(project: Project) -> None:
     assert project.run("down").stdout == "cluster plain has left nothing on existing hosts\n"
     assert project.run("list").stdout == "no cluster has files on existing hosts\n"
@@ -177,7 +185,7 @@ def test_the_address_from_which_the_head_reaches_others(said: str, address: str 
 
 def test_a_cluster_without_hosts_has_no_nodes() -> None:
     with pytest.raises(ClusterError, match="has no hosts"):
-        HostNodes("plain", (), (), {}).choose()
+        HostNodes("plain", HostList(key=NAMES, lines=())).choose()
 
 
 def test_init_writes_a_cluster_of_existing_hosts(project: Project) -> None:

@@ -1,0 +1,48 @@
+"""The command `cluster` on a sandbox host, for a user there: as on the first host of an allocation."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from project import CLUSTER, REPOSITORY
+
+PYTHON = f"/usr/bin/python3.{sys.version_info.minor}"
+"""Hosts share the machine's /usr, and nothing else that a Python of another place may need."""
+NOT_COPIED = ("./.git", "./tests", "./build", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+
+
+def may_place_command() -> bool:
+    """Whether the machine has a Python that runs this environment on hosts."""
+    return Path(PYTHON).exists()
+
+
+def place_command(root: Path, home: Path, *, cache: Path) -> str:
+    """Copy this program and its environment to a host, and the cache of wheels to a user's home; returns the command.
+
+    root, home: the host's / and the user's home, seen from this machine. The program has the same path as here.
+    """
+    there = root / REPOSITORY.relative_to("/")
+    there.mkdir(parents=True)
+    leave_out = [f"--exclude={name}" for name in NOT_COPIED]
+    with subprocess.Popen(["tar", "-C", REPOSITORY, *leave_out, "-cf", "-", "."], stdout=subprocess.PIPE) as packing:
+        subprocess.run(["tar", "-C", there, "-xf", "-"], stdin=packing.stdout, check=True)
+    environment = there / Path(CLUSTER).parents[1].relative_to(REPOSITORY)
+    for name in ("python", "python3"):
+        (environment / "bin" / name).unlink(missing_ok=True)
+    (environment / "bin" / "python").symlink_to(PYTHON)
+    (environment / "bin" / "python3").symlink_to("python")
+    (environment / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+    subprocess.run(["chmod", "-R", "a+rX", root / REPOSITORY.parts[1]], check=True)
+    shutil.copytree(cache, home / ".cache" / "cluster")
+    own(home, ".cache")
+    return CLUSTER
+
+
+def own(home: Path, name: str) -> None:
+    """Give a file or a folder in a user's home, with its content, to that user."""
+    owner = home.stat()
+    os.chown(home / name, owner.st_uid, owner.st_gid)
+    for below in (home / name).rglob("*"):
+        os.chown(below, owner.st_uid, owner.st_gid, follow_symlinks=False)

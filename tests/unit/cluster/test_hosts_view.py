@@ -1,0 +1,68 @@
+"""Clusters of existing hosts as text and as JSON."""
+
+from dataclasses import replace
+
+import pytest
+
+from cluster.views.hosts import (
+    HostsStatus,
+    HostState,
+    KnownCluster,
+    known_document,
+    render_hosts_status,
+    render_known,
+    status_document,
+)
+from cluster.views.status import HeadJob
+from job_records import NOW, make_running
+from node_facts import LAB
+
+HEAD = HostState(
+    host=replace(LAB, name="gpu1", private_ip="10.0.0.1", user="me", is_head=True), state="ready", processes=2
+)
+OTHER = HostState(host=replace(LAB, name="gpu2", private_ip="", address="gpu2.example.org", user="me"), state="ready")
+
+
+def test_the_hosts_and_the_job() -> None:
+    status = HostsStatus(cluster="lab", hosts=[HEAD, OTHER], job=HeadJob(record=make_running(1)), now=NOW)
+    lines = [line.split() for line in render_hosts_status(status).splitlines()]
+    assert lines[0] == ["NODE", "ROLE", "STATE", "PROCESSES", "USER", "PORT", "ADDRESS"]
+    assert lines[1] == ["gpu1", "head", "ready", "2", "me", str(LAB.port), "10.0.0.1"]
+    assert lines[2][-1] == "gpu2.example.org"
+    assert lines[3] == ["state", "ready"]
+    assert lines[4][:2] == ["job", "20261121-000000-abc"]
+    document = status_document(status)
+    assert document["nodes"][0]["processes"] == 2
+    assert (document["cloud"], document["state"], document["job"]["state"]) == ("hosts", "ready", "running")
+
+
+@pytest.mark.parametrize(
+    ("states", "state"),
+    [
+        (("ready", "ready"), "state  ready"),
+        (("ready", "not set up"), "state  not set up: cluster up sets up the hosts"),
+        (("not set up", "unreachable"), "state  degraded"),
+    ],
+)
+def test_the_state_of_the_cluster(states: tuple[str, str], state: str) -> None:
+    hosts = [
+        replace(one, state=said, why="gpu2 (me@gpu2): no answer" if said == "unreachable" else None)  # type: ignore[arg-type]
+        for one, said in zip([HEAD, OTHER], states, strict=True)
+    ]
+    text = render_hosts_status(HostsStatus(cluster="lab", hosts=hosts, job=None, now=NOW))
+    assert text.splitlines()[-1] == state
+    assert ("error  gpu2 (me@gpu2): no answer" in text) is ("unreachable" in states)
+
+
+def test_the_table_fits_a_terminal() -> None:
+    name = "a-host-with-a-long-name.in-a-domain.example.org"
+    long = replace(HEAD, host=replace(HEAD.host, name=name))
+    status = HostsStatus(cluster="lab", hosts=[long, OTHER], job=None, now=NOW)
+    assert max(map(len, render_hosts_status(status, columns=80).splitlines())) <= 80
+
+
+def test_known_clusters() -> None:
+    known = [KnownCluster(name="lab", hosts=("gpu1", "me@gpu2"))]
+    assert render_known(known).splitlines()[1].split() == ["lab", "2", "gpu1,", "me@gpu2"]
+    assert known_document(known) == [{"name": "lab", "cloud": "hosts", "hosts": ["gpu1", "me@gpu2"]}]
+    assert render_known([]) == "no cluster has files on existing hosts"
