@@ -26,7 +26,7 @@ def test_valid_values(key: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("key", "values", "said"),
     [
-        ("python", ["3.7", "3.13", "3", "3.1", "python3", "", "3.11.2"], "bootstrap.python"),
+        ("python", ["3.7", "3.15", "3", "3.1", "python3", "", "3.11.2"], "bootstrap.python"),
         ("mxnet", ["source@", "source@--upload-pack=x", "source@v1.7.x;x"], "bootstrap.mxnet"),
         ("build_options", [["use=1"], ["X=$(shell x)"], ["X=1\ninstall:"], ["--eval=x"]], "bootstrap.build_options"),
         ("source_url", ["https://me:secret@example.com/mxnet.git", "ext::sh -c x", "-u"], "bootstrap.source_url"),
