@@ -67,9 +67,9 @@ class Bundle:
         return next(file for file in self.files if file.name.startswith("uv-"))
 
     @property
-    def compat(self) -> BundleFile:
-        """The module that makes MXNet work with later Pythons and NumPys."""
-        return next(file for file in self.files if file.name == COMPAT_FILE)
+    def compat(self) -> BundleFile | None:
+        """The module that makes MXNet work with later Pythons and NumPys; None without MXNet."""
+        return next((file for file in self.files if file.name == COMPAT_FILE), None)
 
     @property
     def library(self) -> str:
@@ -135,7 +135,8 @@ def fetch_bundle(
     if target.managed_python:
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
-    return Bundle(target=target, files=(*found, pack_package(cache), _compat_file()))
+    compat = (_compat_file(),) if target.framework == "mxnet" else ()
+    return Bundle(target=target, files=(*found, pack_package(cache), *compat))
 
 
 def _find_and_build(

@@ -92,7 +92,7 @@ class InstallPackages:
             '    install() { $as_root dnf install -q -y "$@"; }',
             "fi",
             '[ -z "$missing" ] || install $missing >&2 ||',
-            f'    {{ echo "the framework needs$missing, which {failed}" >&2; exit 1; }}',
+            f'    {{ echo "MXNet or PyTorch needs$missing, which {failed}" >&2; exit 1; }}',
         ]
 
 
@@ -126,7 +126,7 @@ class MakeEnvironment:
         """Its lines of the script."""
         bundle = self.bundle
         env = f"env/{bundle.digest}"
-        uv, compat = bundle.uv, bundle.compat
+        uv = bundle.uv
         tool = f"tools/uv-{uv.sha256}"
         install = f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python"
         lines, env_python = self._find_python(python)
@@ -143,22 +143,23 @@ class MakeEnvironment:
             'export UV_CACHE_DIR="$PWD/env/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
             f"{tool} venv --quiet --no-project --python {env_python} {env}",
             *([f"{install} {shlex.join(map(_place, bundle.wheels))}"] if bundle.wheels else []),
-            f"for site in {env}/lib/python3*/site-packages; do",
-            f'    cp {_place(compat)} "$site/"',
-            '    echo "import _cluster_compat" >"$site/_cluster_compat.pth"',
-            *self._use_base(),
-            "done",
+            *self._write_pth(env),
             "rm -rf env/cache",
             f"touch {env}/.complete",
             "trap - EXIT",
         ]
 
-    def _use_base(self) -> list[str]:
-        """The lines that let the environment in `$site` find the packages of the bundle's base, after its own."""
-        base = self.bundle.target.base
-        if base is None:
-            return []
-        return [f'    {shlex.join([base.python.path, "-E", "-s", "-c", BASE_SITES])} >"$site/_cluster_base.pth"']
+    def _write_pth(self, env: str) -> list[str]:
+        """The lines that prepare MXNet's import, and let the environment find its base's packages, after its own."""
+        compat, base = self.bundle.compat, self.bundle.target.base
+        lines = []
+        if compat is not None:
+            lines.append(f'    cp {_place(compat)} "$site/"')
+            lines.append('    echo "import _cluster_compat" >"$site/_cluster_compat.pth"')
+        if base is not None:
+            sites = shlex.join([base.python.path, "-E", "-s", "-c", BASE_SITES])
+            lines.append(f'    {sites} >"$site/_cluster_base.pth"')
+        return [f"for site in {env}/lib/python3*/site-packages; do", *lines, "done"] if lines else []
 
     def _find_python(self, python: str) -> tuple[list[str], str]:
         """The lines that unpack the bundle's Python, if it has one; and the shell word of the Python to use."""

@@ -1,7 +1,7 @@
 """Do all nodes add up a tensor together? One process per node, a torch.distributed all_reduce of 1, 2, ... n.
 
-Run by the environment's Python at the same time on all nodes. Order, over stdin: {"rank": ..., "names": the nodes'
-names by rank, "addresses": theirs, "address": this node's, "port": ..., "backend": "gloo" or "nccl", "timeout_s": ...}.
+Run by the environment's Python at the same time on all nodes. Order, over stdin: {"rank": this node's, "nodes": the
+[name, address] of each rank, "port": a free one of rank 0, "backend": "gloo" or "nccl", "timeout_s": of each step}.
 JSON lines: {"step": "import" | "store" | "join" | "group" | "reduce"} as it goes, then {"sum": ..., "expected": ...},
 or {"missing": names of the nodes that did not join}, or {"error": ...}.
 
@@ -11,10 +11,11 @@ the process group is made, whose own errors name at most an address.
 Python 3.6 and later, standard library only, but for PyTorch.
 """
 
-import datetime
+import datetime as dt
 import fcntl
 import json
 import os
+import re
 import socket
 import struct
 import sys
@@ -49,8 +50,8 @@ def wait_for(store, keys, timeout_s):
     while missing:
         left = max(deadline - time.monotonic(), 0.01)
         try:
-            store.wait(missing[:1], datetime.timedelta(seconds=left))
-        except Exception:  # noqa: BLE001 - a RuntimeError, or since 2.5 a DistStoreError: it is not there in time
+            store.wait(missing[:1], dt.timedelta(seconds=left))
+        except Exception:
             if time.monotonic() < deadline:
                 raise
             return [key for key in missing if not has(store, key)]
@@ -61,7 +62,7 @@ def wait_for(store, keys, timeout_s):
 def has(store, key):
     """Whether somebody has set a key."""
     try:
-        store.wait([key], datetime.timedelta(milliseconds=50))
+        store.wait([key], dt.timedelta(milliseconds=50))
     except Exception:  # noqa: BLE001 - as above
         return False
     return True
@@ -69,7 +70,7 @@ def has(store, key):
 
 def join(store, order):
     """Meet the others in the store; the names of the nodes that did not come."""
-    rank, names = order["rank"], order["names"]
+    rank, names = order["rank"], [name for name, _ in order["nodes"]]
     store.set("joined/%d" % rank, "yes")
     if rank == 0:
         missing = wait_for(store, ["joined/%d" % other for other in range(len(names))], order["timeout_s"])
@@ -84,7 +85,7 @@ def join(store, order):
 def main():
     """Take part in one all_reduce."""
     order = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
-    interface = find_interface(order["address"])
+    interface = find_interface(order["nodes"][order["rank"]][1])
     if interface is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
         os.environ["NCCL_SOCKET_IFNAME"] = "=" + interface  # exactly this one, not every one that begins so
@@ -92,8 +93,8 @@ def main():
         reduce_all(order)
     except Exception as error:  # noqa: BLE001 - whatever it is, the user reads it
         text = "%s: %s" % (type(error).__name__, error)
-        for name, address in zip(order["names"], order["addresses"]):
-            text = text.replace(address, "%s (%s)" % (name, address))
+        for name, address in order["nodes"]:
+            text = re.sub(r"(?<![0-9.])%s(?![0-9])" % re.escape(address), "%s (%s)" % (name, address), text)
         tell(error=text[:4000])
     sys.stdout.flush()
     os._exit(0)  # without waiting for threads of a process group that has failed
@@ -105,11 +106,11 @@ def reduce_all(order):
     import torch
     from torch import distributed
 
-    rank, size = order["rank"], len(order["names"])
-    timeout = datetime.timedelta(seconds=order["timeout_s"])
+    rank, size = order["rank"], len(order["nodes"])
+    timeout = dt.timedelta(seconds=order["timeout_s"])
     tell(step="store")
     store = distributed.TCPStore(
-        order["addresses"][0], order["port"], size, rank == 0, timeout=timeout, wait_for_workers=False
+        order["nodes"][0][1], order["port"], size, rank == 0, timeout=timeout, wait_for_workers=False
     )
     tell(step="join")
     missing = join(store, order)

@@ -1,12 +1,12 @@
 """PyTorch's wheels, and which of them runs on which GPU. Pure.
 
-The rules are those of MXNet's wheels (decide.py): machine code runs on the same major compute capability, from its
-minor one up, and PTX does not count. A wheel's CUDA libraries come with it, or from the nvidia-* wheels that it
-requires, and are of the CUDA that it was built with.
+As with MXNet's wheels (decide.py), machine code runs on the same major compute capability, from its minor one up, and
+PTX does not count. The CUDA of the libraries is not compared with the GPU's: they are in the wheel or in the nvidia-*
+wheels that it requires, and PyTorch tests them together.
 
-The builds that are `measured` were read with `cluster oracle --wheel` from the wheels on PyPI: the machine code of
-libtorch_cuda.so. The others were read from torch.cuda.get_arch_list() in PyTorch's issues and from its build scripts
-(https://github.com/pytorch/pytorch/blob/main/.ci/manywheel/build_cuda.sh), and were not measured.
+The builds that are `measured` were read with `cluster oracle --wheel` from one wheel on PyPI of each minor version: the
+machine code of libtorch_cuda.so. The others come from torch.cuda.get_arch_list() as quoted in PyTorch's issues
+(https://github.com/pytorch/pytorch/issues/182250 and others) and were not measured.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from re import compile as regex
 
 from foundation.errors import ConfigError
+from provision.oracle.fatbin import LibraryCode
 from provision.oracle.tables import GPU_MACHINES, Gpu, Machine, Version, find_machine, show
 
-TORCH_PATTERN = regex(r"torch==([0-9]+)\.([0-9]+)(?:\.[0-9a-z.]+)?(?:\+([a-z0-9.]+))?")
+TORCH_PATTERN = regex(r"torch==([0-9]+)\.([0-9]+)(?:\.[0-9]+)*(?:\+([a-z0-9.]+))?")
 INDEX = "https://download.pytorch.org/whl"
 OLDEST_PYTHON = (3, 9)
 """Of every environment: obstore, which the nodes' programs use, needs it."""
@@ -27,7 +28,7 @@ class TorchBuild:
     """The wheels of some versions for Linux on x86-64.
 
     first, last: the versions, such as (2, 8), both included. cuda: the CUDA that they were built with.
-    code: the compute capabilities for which all of libtorch_cuda.so has machine code.
+    code: the compute capabilities for which libtorch_cuda.so has machine code; without those of single modules.
     on_pypi: whether PyPI has this build; the others have their CUDA in the version, torch==2.7.1+cu128, and are on
     PyTorch's own index. measured: how `code` is known.
     """
@@ -61,15 +62,13 @@ _VOLTA = _code(70, 75, 80, 86, 90, 100, 120)
 _TURING = _code(75, 80, 86, 90, 100, 120)
 
 TORCH_BUILDS: tuple[TorchBuild, ...] = (
-    TorchBuild(first=(2, 11), last=(2, 11), cuda=(13, 0), code=_TURING, measured=True),
-    TorchBuild(first=(2, 13), last=(2, 13), cuda=(13, 0), code=_TURING, measured=True),
-    TorchBuild(first=(2, 8), last=(2, 9), cuda=(12, 8), code=_VOLTA, measured=True),
-    TorchBuild(first=(2, 10), last=(2, 10), cuda=(12, 8), code=_VOLTA),
+    TorchBuild(first=(2, 15), last=(2, 15), cuda=(13, 2), code=_TURING, measured=True),
+    TorchBuild(first=(2, 11), last=(2, 14), cuda=(13, 0), code=_TURING, measured=True),
+    TorchBuild(first=(2, 8), last=(2, 10), cuda=(12, 8), code=_VOLTA, measured=True),
     TorchBuild(first=(2, 7), last=(2, 7), cuda=(12, 6), code=_MAXWELL, measured=True),
-    TorchBuild(first=(2, 5), last=(2, 5), cuda=(12, 4), code=_MAXWELL, measured=True),
-    TorchBuild(first=(2, 6), last=(2, 6), cuda=(12, 4), code=_MAXWELL),
-    TorchBuild(first=(2, 2), last=(2, 2), cuda=(12, 1), code=_MAXWELL, measured=True),
-    TorchBuild(first=(1, 13), last=(1, 13), cuda=(11, 7), code=_KEPLER, measured=True),
+    TorchBuild(first=(2, 5), last=(2, 6), cuda=(12, 4), code=_MAXWELL, measured=True),
+    TorchBuild(first=(2, 1), last=(2, 4), cuda=(12, 1), code=_MAXWELL, measured=True),
+    TorchBuild(first=(1, 13), last=(2, 0), cuda=(11, 7), code=_KEPLER, measured=True),
     TorchBuild(first=(2, 11), last=(2, 11), cuda=(12, 8), code=_TURING, on_pypi=False),
     TorchBuild(first=(2, 7), last=(2, 7), cuda=(12, 8), code=_TURING, on_pypi=False),
     TorchBuild(first=(2, 8), last=(2, 11), cuda=(12, 6), code=_MAXWELL, on_pypi=False),
@@ -166,8 +165,7 @@ def explain_unfit(requirement: str, gpus: Iterable[Gpu]) -> str | None:
         return None
     for gpu in gpus:
         if gpu.capability is not None and not find_fitting(build, gpu):
-            has = " ".join(f"{major}{minor}" for major, minor in build.code)
-            return f"has no machine code for {gpu.label} (it has sm_ {has})"
+            return f"has no machine code for {gpu.label} (it has sm_ {show_code(build.code)})"
     return None
 
 
@@ -240,6 +238,18 @@ def _suggest_gpus() -> str:
             names[machine.gpu.name] = None
     *most, last = names
     return f"{', '.join(most)} or {last}"
+
+
+def find_differences(version: str, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
+    """Where the code found in a wheel of that version is not what the table has; empty when they agree. Pure."""
+    build = find_build(f"torch=={version}")
+    found = next((one for one in libraries if one.name.endswith("/libtorch_cuda.so")), None)
+    if build is None or found is None:
+        return ()
+    whole = tuple(code for code, modules in found.code.items() if modules == found.modules)
+    if whole == build.code:
+        return ()
+    return (f"machine code: found {show_code(whole)}, the table has {show_code(build.code)}",)
 
 
 def show_code(code: Sequence[Version]) -> str:
