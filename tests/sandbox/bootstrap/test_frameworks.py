@@ -72,7 +72,8 @@ def test_without_a_framework_only_the_hosts_are_checked(cluster: Project) -> Non
 def test_auto_uses_the_pytorch_of_the_image(cluster: Project) -> None:
     """A package that looks like PyTorch: the slow test below has the distribution's own."""
     made = f"sudo mkdir -p {DIST_PACKAGES} && cd {DIST_PACKAGES}"
-    made += ' && sudo sh -c \'echo "__version__ = \\"2.1.7\\"" >version.py; echo "from .version import __version__" >__init__.py\''
+    made += " && echo '__version__ = \"2.1.7\"' | sudo tee version.py"
+    made += " && echo 'from .version import __version__' | sudo tee __init__.py"
     configure(cluster, framework="pytorch", setup=[made])
     cluster.run("up")
     assert ask(cluster, "import torch, msgspec; print(torch.__version__, torch.__file__)") == {

@@ -1,10 +1,20 @@
 """Which PyTorch wheel runs on which GPU."""
 
+import json
+import re
+
 import pytest
 
+from cluster.commands.oracle import (
+    render_torch_machine,
+    render_torch_oracle,
+    torch_machine_document,
+    torch_oracle_document,
+)
 from foundation.errors import ConfigError
+from project import REPOSITORY
 from provision.oracle.fatbin import LibraryCode
-from provision.oracle.tables import GPU_MACHINES, Gpu, find_machine
+from provision.oracle.tables import GPU_MACHINES, Gpu, find_machine, show
 from provision.oracle.torch import (
     AUTO,
     TORCH_BUILDS,
@@ -17,6 +27,7 @@ from provision.oracle.torch import (
     find_fitting,
     find_pythons,
     pick_torch,
+    show_code,
     suggest_torch,
 )
 
@@ -152,3 +163,39 @@ def test_a_wheel_is_compared_with_the_table() -> None:
         "machine code: found 75 80 86 90 100 120, the table has 70 75 80 86 90 100 120",
     )
     assert find_differences("9.0.0", [library]) == ()
+
+
+def test_the_tables_are_shown() -> None:
+    rows = {line.partition("  ")[0]: line for line in render_torch_oracle().splitlines()}
+    assert "torch==2.8.0" in rows["V100"]
+    assert "1.13 to 2.10" in rows["V100"]
+    assert "2.8 to 2.15" in rows["B200"]
+    assert "2.7 +cu128" in rows["B200"]
+    assert "read, not measured" in render_torch_oracle()
+    document = json.loads(json.dumps(torch_oracle_document()))
+    (h100,) = (machine for machine in document["machines"] if machine["family"] == "p5")
+    assert (h100["gpu"]["name"], h100["auto"]) == ("H100", "torch==2.13.0")
+    assert len(document["wheels"]) == len(TORCH_BUILDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("p5.48xlarge", 'H100 (compute capability 9.0), x86_64\ntorch = "auto" uses the image\'s PyTorch if it fits'),
+        ("c5.xlarge", "every version runs on the CPU"),
+        ("p2.xlarge", "else no wheel: none is known to run"),
+    ],
+)
+def test_a_type_is_shown(name: str, words: str) -> None:
+    machine = find_machine(name)
+    assert machine is not None
+    assert words in render_torch_machine(name, machine)
+    document = torch_machine_document(name, machine)
+    assert [wheel["first"] for wheel in document["wheels"]] == [show(build.first) for build in TORCH_BUILDS]
+
+
+def test_the_documentation_has_the_builds_of_pypi() -> None:
+    text = (REPOSITORY / "docs" / "configuration.md").read_text()
+    documented = re.findall(r"^\| ([0-9., to]+) \| ([0-9.]+) \| ([0-9 ]+) \|$", text, re.MULTILINE)
+    shown = [(build.versions, show(build.cuda), show_code(build.code)) for build in TORCH_BUILDS if build.on_pypi]
+    assert documented == shown
