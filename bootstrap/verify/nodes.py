@@ -22,11 +22,12 @@ from bootstrap.verify.checks import (
     Offset,
     Probe,
     ProbeResult,
+    all_reduce_probes,
     check_clocks,
     check_connection,
     check_disk,
     check_ports,
-    compute_probe,
+    compute_probes,
     estimate_offset,
 )
 from foundation.errors import ClusterError
@@ -36,7 +37,7 @@ MODULES = ("setup_env", "verify")
 ANSWER_TIMEOUT_S = 30.0
 PORTS_TIMEOUT_S = 60.0
 CLOCK_SAMPLES = 5
-ORDER_OF_CHECKS = ("connection", "compute", "s3", "ports", "clock", "disk")
+ORDER_OF_CHECKS = ("connection", "compute", "all_reduce", "s3", "ports", "clock", "disk")
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
@@ -47,6 +48,7 @@ class _Clock(Struct, frozen=True):
 class _Begun(Struct, frozen=True):
     listening: tuple[Port, ...]
     refused: str | None
+    free: Port | None
     disk: tuple[tuple[str, int, Annotated[int, Meta(ge=0)]], ...]
 
 
@@ -71,6 +73,7 @@ class _Found:
     offset: Offset | None = None
     ports: tuple[int, ...] = ()
     refused: str | None = None
+    free: int | None = None
     disk: tuple[tuple[str, int, int], ...] = ()
     attempts: tuple[Attempt, ...] = ()
     results: dict[str, ProbeResult] = field(default_factory=dict)
@@ -78,12 +81,16 @@ class _Found:
 
 
 def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: Report) -> tuple[Check, ...]:
-    """Check all nodes: `probes` and MXNet's own on each, ports between them, clocks and disks.
+    """Check all nodes: `probes` and the framework's own on each, ports between them, clocks and disks.
+
+    With PyTorch, all nodes that answer also add up a tensor together.
 
     A node that stops answering is a failed check and does not delay the others. Returns the checks node by node, in the
     order of `nodes`.
     """
-    probes = (compute_probe(), *probes)
+    probes = (*compute_probes(nodes[0].framework), *probes)
+    waiting_s = PORTS_TIMEOUT_S + sum(probe.timeout_s for probe in probes)
+    together: dict[str, Probe] = {}
     found = {node.host.name: _Found() for node in nodes}
     talks: dict[str, _Talk] = {}
     secret = secrets.token_hex(16)
@@ -103,18 +110,28 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
         ]
         report(Event(kind="start", what="computing, and connecting to the other nodes", where=name))
         try:
-            talks[name].finish(found[name], peers, timeout_s=PORTS_TIMEOUT_S + sum(probe.timeout_s for probe in probes))
+            probe = together.get(name)
+            timeout_s = waiting_s + (probe.timeout_s if probe is not None else 0.0)
+            talks[name].finish(found[name], peers, together=probe, timeout_s=timeout_s)
         except ClusterError as error:
             found[name].error = error
 
     try:
         on_all(nodes, begin)
         left = [node for node in nodes if found[node.host.name].error is None]
+        port = found[left[0].host.name].free if left else None
+        if left and port is not None and nodes[0].framework == "pytorch":
+            together.update(all_reduce_probes(left, port=port))
         on_all(left, finish)
     finally:
         for talk in talks.values():
             talk.close()
-    return _make_checks(nodes, found, probes)
+    checks = _make_checks(nodes, found, probes)
+    for node in left:
+        result, probe = found[node.host.name].results.get("all_reduce"), together.get(node.host.name)
+        if result is not None and probe is not None:
+            checks += probe.to_checks(node, result)
+    return sort_checks(checks, names=[node.host.name for node in nodes])
 
 
 def _order(node: ReadyNode, probes: Sequence[Probe], *, secret: str) -> dict[str, Any]:
@@ -126,14 +143,16 @@ def _order(node: ReadyNode, probes: Sequence[Probe], *, secret: str) -> dict[str
         "loader": LOADER,
         "python": node.python,
         "setup": node.setup,
-        "probes": [
-            {"name": probe.check, "modules": probe.modules, "order": dict(probe.order), "timeout_s": probe.timeout_s}
-            for probe in probes
-        ],
+        "probes": [_as_message(probe) for probe in probes],
     }
 
 
-def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes: Sequence[Probe]) -> tuple[Check, ...]:
+def _as_message(probe: Probe) -> dict[str, Any]:
+    """A probe as node/verify.py takes it."""
+    return {"name": probe.check, "modules": probe.modules, "order": dict(probe.order), "timeout_s": probe.timeout_s}
+
+
+def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes: Sequence[Probe]) -> list[Check]:
     checks: list[Check] = []
     for node in nodes:
         name = node.host.name
@@ -151,7 +170,7 @@ def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes
         [attempt for here in found.values() for attempt in here.attempts],
         has_group=not all(node.host.spec for node in nodes),
     )
-    return sort_checks(checks, names=[node.host.name for node in nodes])
+    return checks
 
 
 def sort_checks(checks: Sequence[Check], *, names: Sequence[str]) -> tuple[Check, ...]:
@@ -180,11 +199,19 @@ class _Talk(NodeProgram):
         messages = self.messages(time.monotonic() + ANSWER_TIMEOUT_S)
         begun = self.read(next(message for message in messages if "listening" in message), _Begun)
         found.ports, found.refused, found.disk = begun.listening, begun.refused, begun.disk
+        found.free = begun.free
 
-    def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], *, timeout_s: float) -> None:
-        """Have it connect to its peers, and read all its results."""
-        self.tell({"peers": peers})
-        waiting = {"ports", "probes"}
+    def finish(
+        self,
+        found: _Found,
+        peers: Sequence[tuple[str, str, Sequence[int]]],
+        *,
+        together: Probe | None,
+        timeout_s: float,
+    ) -> None:
+        """Have it connect to its peers and run the probe that all run together, and read all its results."""
+        self.tell({"peers": peers, "together": _as_message(together) if together is not None else None})
+        waiting = {"ports", "probes"} | ({"together"} if together is not None else set())
         deadline = time.monotonic() + timeout_s
         for message in self.messages(deadline):
             if "ports" in message:

@@ -88,8 +88,8 @@ def plan_job(
     is_shipped = not command and script.startswith(f"{head.code_dir}/")
 
     def library_of(node: ReadyNode) -> str:
-        if framework != "mxnet":
-            return framework
+        if framework != "mxnet" or mxnet == "installed":
+            return node.library or framework
         return choose_mxnet(node.facts, node=node.host.name) if mxnet == "auto" else mxnet
 
     library = library_of(head)

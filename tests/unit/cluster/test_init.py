@@ -83,14 +83,7 @@ def test_the_file_is_named_before_or_after_the_command(
     assert "other" not in run("iam-policy")
 
 
-needs_framework_key = pytest.mark.skip(reason="needs framework key")
-"""[bootstrap] framework and torch, [train] processes and launcher = "torchrun"."""
-
-
-@pytest.mark.parametrize(
-    "template",
-    [pytest.param(name, marks=needs_framework_key if name.startswith("torch") else ()) for name in TEMPLATES],
-)
+@pytest.mark.parametrize("template", TEMPLATES)
 def test_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
     monkeypatch.chdir(tmp_path)
     said = run("init", "--template", template, "--name", "mine")
