@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bootstrap.apply import ReadyNode
 from foundation.errors import ConfigError
 from provision.model import count
 from train.engines import ENGINES
@@ -75,8 +76,13 @@ class ProposedJob:
     @property
     def gpus(self) -> Mapping[str, int]:
         """The number of GPUs that the library can use on each node with workers, by the node's name."""
-        usable = not self.library.startswith(("mxnet", "source@")) or _WITH_CUDA.match(self.library) is not None
-        return {node.host.name: len(node.facts.gpus) if usable else 0 for node in self.placement.of_workers}
+
+        def is_usable(node: ReadyNode) -> bool:
+            if self.library.startswith(("mxnet", "source@")):
+                return _WITH_CUDA.match(self.library) is not None
+            return node.torch is None or node.torch.has_cuda
+
+        return {node.host.name: len(node.facts.gpus) if is_usable(node) else 0 for node in self.placement.of_workers}
 
     @property
     def fewest_gpus(self) -> int:
