@@ -5,7 +5,8 @@ It arrives over stdin, followed by an order, and writes no files. JSON lines, to
     {"clock": n}                                   answered at once by {"clock": n, "now": seconds since the epoch}
     {"name": ..., "address": ..., "secret": ..., "ranges": [[first, last], ...], "loader": ..., "python": ...,
      "setup": digest or null, "probes": [{"name": ..., "modules": ..., "order": ..., "timeout_s": ...}, ...]}
-    {"peers": [[name, address, [port, ...]], ...], "together": a probe that all nodes run at the same time, or null}
+    {"peers": [[name, address, [port, ...]], ...]}
+    {"together": a probe that all nodes run at the same time, after the others}
 
 and from it:
 
@@ -47,7 +48,6 @@ MAX_PARALLEL = 256
 _telling = threading.Lock()
 FREE_RANGE = (20000, 29999)  # below the ports that Linux gives to clients
 _running = set()  # the probes' processes
-_probed = threading.Event()  # the node's own probes have ended
 _running_lock = threading.Lock()
 
 
@@ -85,17 +85,8 @@ def begin(order):
 
 def run_probes(order):
     """One after the other: two MXNets at once would wait for each other's cores."""
-    try:
-        for probe in order["probes"]:
-            run_one(order, probe)
-    finally:
-        _probed.set()
-
-
-def run_together(order, probe):
-    """The probe that needs the other nodes, after the node's own."""
-    _probed.wait()
-    run_one(order, probe)
+    for probe in order["probes"]:
+        run_one(order, probe)
 
 
 def run_one(order, probe):
@@ -306,8 +297,8 @@ def main():
             tell({"clock": message["clock"], "now": time.time()})
         elif "peers" in message:
             in_background("ports", connect_to_peers, message["peers"], secret)
-            if message["together"] is not None:
-                in_background("together", run_together, order, message["together"])
+        elif "together" in message:
+            in_background("together", run_one, order, message["together"])
         else:
             secret, order = message["secret"], message
             begin(order)

@@ -165,14 +165,14 @@ def check_all_reduce(
     missing = [other for other in said.get("missing", ()) if other != name]
     if "sum" in said and said["sum"] == said["expected"]:
         others = f"with {len(names) - 1} other node{'s' if len(names) > 2 else ''}"
-        words = f"all_reduce {others}" if len(names) > 1 else "all_reduce; there is no other node"
+        words = f"all_reduce {others}" if len(names) > 1 else "all_reduce on this node only"
         return (Check(node=name, check="all_reduce", subject=subject, status="ok", said=words),)
     if "sum" in said:
         words = f"the sum came out as {said['sum']}, not {said['expected']}"
         return (_failed("all_reduce", name, subject, words),)
     if missing and name == names[0]:
         cause = f"PyTorch failed there, or it could not connect to {name} at port {port}"
-        hint = f"cluster verify names the reason in the check of {missing[0]}"
+        hint = f"the all_reduce check of {missing[0]}; or cluster exec --node {missing[0]} -- python -c 'import torch'"
         return (_failed("all_reduce", name, subject, f"{', '.join(missing)} did not join", cause=cause, hint=hint),)
     if missing:
         words = f"not checked: {', '.join(missing)} did not join"

@@ -83,14 +83,13 @@ class _Found:
 def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: Report) -> tuple[Check, ...]:
     """Check all nodes: `probes` and the framework's own on each, ports between them, clocks and disks.
 
-    With PyTorch, all nodes that answer also add up a tensor together.
+    With PyTorch, all nodes on which it computes also add up a tensor together.
 
     A node that stops answering is a failed check and does not delay the others. Returns the checks node by node, in the
     order of `nodes`.
     """
     probes = (*compute_probes(nodes[0].framework), *probes)
     waiting_s = PORTS_TIMEOUT_S + sum(probe.timeout_s for probe in probes)
-    together: dict[str, Probe] = {}
     found = {node.host.name: _Found() for node in nodes}
     talks: dict[str, _Talk] = {}
     secret = secrets.token_hex(16)
@@ -110,28 +109,47 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
         ]
         report(Event(kind="start", what="computing, and connecting to the other nodes", where=name))
         try:
-            probe = together.get(name)
-            timeout_s = waiting_s + (probe.timeout_s if probe is not None else 0.0)
-            talks[name].finish(found[name], peers, together=probe, timeout_s=timeout_s)
+            talks[name].finish(found[name], peers, timeout_s=waiting_s)
         except ClusterError as error:
             found[name].error = error
 
     try:
         on_all(nodes, begin)
         left = [node for node in nodes if found[node.host.name].error is None]
-        port = found[left[0].host.name].free if left else None
-        if left and port is not None and nodes[0].framework == "pytorch":
-            together.update(all_reduce_probes(left, port=port))
         on_all(left, finish)
+        checks = _make_checks(nodes, found, probes)
+        if nodes[0].framework == "pytorch":
+            failed = {
+                check.node for check in checks if check.check in ("connection", "compute") and check.status != "ok"
+            }
+            checks += _run_together([node for node in left if node.host.name not in failed], found, talks)
     finally:
         for talk in talks.values():
             talk.close()
-    checks = _make_checks(nodes, found, probes)
-    for node in left:
-        result, probe = found[node.host.name].results.get("all_reduce"), together.get(node.host.name)
-        if result is not None and probe is not None:
-            checks += probe.to_checks(node, result)
     return sort_checks(checks, names=[node.host.name for node in nodes])
+
+
+def _run_together(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], talks: Mapping[str, "_Talk"]) -> list[Check]:
+    """The checks of one all_reduce over these nodes, whose own probes have ended."""
+    if not nodes:
+        return []
+    head = nodes[0].host
+    port = found[head.name].free
+    if port is None:
+        said = f"not checked: {head.name} cannot listen on {head.private_ip}"
+        return [Check(node=head.name, check="all_reduce", subject="port", status="unchecked", said=said)]
+    probes = all_reduce_probes(nodes, port=port)
+    checks: dict[str, tuple[Check, ...]] = {}
+
+    def run(node: ReadyNode) -> None:
+        name = node.host.name
+        try:
+            checks[name] = probes[name].to_checks(node, talks[name].run_together(probes[name]))
+        except ClusterError as error:
+            checks[name] = (check_connection(name, error),)
+
+    on_all(nodes, run)
+    return [check for node in nodes for check in checks[node.host.name]]
 
 
 def _order(node: ReadyNode, probes: Sequence[Probe], *, secret: str) -> dict[str, Any]:
@@ -201,17 +219,19 @@ class _Talk(NodeProgram):
         found.ports, found.refused, found.disk = begun.listening, begun.refused, begun.disk
         found.free = begun.free
 
-    def finish(
-        self,
-        found: _Found,
-        peers: Sequence[tuple[str, str, Sequence[int]]],
-        *,
-        together: Probe | None,
-        timeout_s: float,
-    ) -> None:
-        """Have it connect to its peers and run the probe that all run together, and read all its results."""
-        self.tell({"peers": peers, "together": _as_message(together) if together is not None else None})
-        waiting = {"ports", "probes"} | ({"together"} if together is not None else set())
+    def run_together(self, probe: Probe) -> ProbeResult:
+        """Have it run a probe that the other nodes run at the same time."""
+        self.tell({"together": _as_message(probe)})
+        deadline = time.monotonic() + probe.timeout_s + ANSWER_TIMEOUT_S
+        probed = next(message for message in self.messages(deadline) if "probe" in message or "ended" in message)
+        if "probe" not in probed:
+            raise self._failed(str(self.read(probed, _Ended).error), exit_code=1)
+        return self.read(probed, _Probed).result
+
+    def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], *, timeout_s: float) -> None:
+        """Have it connect to its peers, and read all its results."""
+        self.tell({"peers": peers})
+        waiting = {"ports", "probes"}
         deadline = time.monotonic() + timeout_s
         for message in self.messages(deadline):
             if "ports" in message:

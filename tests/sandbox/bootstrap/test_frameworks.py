@@ -17,11 +17,11 @@ DIST_PACKAGES = "/usr/lib/python3/dist-packages/torch"
 VENV = "/home/ubuntu/venv"
 
 
-def configure(project: Project, *, nodes: int = 2, **bootstrap: object) -> None:
+def configure(cluster: Project, /, *, nodes: int = 2, **bootstrap: object) -> None:
     """Write the shipped cluster.toml with these keys of [bootstrap]."""
     text = (REPOSITORY / "cluster.toml").read_text().replace("nodes = 2", f"nodes = {nodes}")
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in bootstrap.items())
-    project.write(text.replace("[bootstrap]\n", f"[bootstrap]\n{keys}"))
+    cluster.write(text.replace("[bootstrap]\n", f"[bootstrap]\n{keys}"))
 
 
 def verified(project: Project) -> dict[str, list[tuple[str, str, str]]]:
@@ -67,6 +67,23 @@ def test_without_a_framework_only_the_hosts_are_checked(cluster: Project) -> Non
     assert {status for kind in ("clock", "disk", "ports") for _, status, _ in kinds[kind]} == {"ok"}
     found = "import docopt, importlib.util as u, msgspec, obstore; print(u.find_spec('torch'), u.find_spec('mxnet'))"
     assert ask(cluster, found) == {"None None"}
+
+
+def test_a_locked_project_is_installed_as_locked(cluster: Project) -> None:
+    folder = cluster.directory / "mine"
+    folder.mkdir()
+    pyproject = '[project]\nname = "mine"\nversion = "1"\nrequires-python = ">=3.9"\ndependencies = ["six{}"]\n'
+    lock = (sys.executable, "-m", "uv", "lock", "--quiet")
+    (folder / "pyproject.toml").write_text(pyproject.format("==1.15.0"))
+    subprocess.run(lock, cwd=folder, check=True)
+    (folder / "pyproject.toml").write_text(pyproject.format(""))  # a newer one would fit
+    configure(cluster, framework="none", project="mine")
+    assert f"cd {folder} && uv lock" in cluster.run("up", code=2).stderr
+    subprocess.run(lock, cwd=folder, check=True)  # keeps the version
+    cluster.run("up")
+    assert ask(cluster, "import six, msgspec; print(six.__version__)") == {"1.15.0"}
+    configure(cluster, framework="none", project="mine", packages=["six>=1.16"])
+    assert "contradicts [bootstrap] project, which locks version 1.15.0" in cluster.run("up", code=2).stderr
 
 
 def test_auto_uses_the_pytorch_of_the_image(cluster: Project) -> None:
