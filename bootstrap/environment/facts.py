@@ -10,7 +10,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import read_program
 from foundation.decode import shorten_reason
 from foundation.errors import ClusterError
-from provision.oracle.tables import GPU_MACHINES, WHEELS, Version
+from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Version
 
 TIMEOUT_S = 360  # facts.sh waits up to 300 s for a set-up that a killed command has left running
 MOST_CORES = 1 << 16
@@ -26,6 +26,20 @@ class FoundPython:
 
     path: str
     version: Version
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundFramework:
+    """A framework that a Python of a node finds. name: "torch" or "mxnet".
+
+    cuda: the CUDA that PyTorch was built with; None for a CPU build, and for MXNet. numpy: its version, or "".
+    """
+
+    name: str
+    version: str
+    cuda: Version | None
+    numpy: str
+    python: FoundPython
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +64,8 @@ class NodeFacts:
 
     python, python_version: the Python of our own programs there; the image's python3 if it is 3.6 or later.
     pythons: every Python that was found, the image's python3 first. configured: the one at the path of [bootstrap]
-    python; None if that is not a path, or no Python works there.
+    python; None if that is not a path, or no Python works there. frameworks: what the Pythons have, also those of
+    environments that are not in `pythons`.
     missing_libraries: system libraries that MXNet's wheels need and the system lacks.
     gpus: (compute capability such as "8.6", name) of each GPU, in the driver's order; driver: its version.
     displays: the maker, "NVIDIA" or "AMD", of each graphics device, with a driver or without.
@@ -79,6 +94,7 @@ class NodeFacts:
     authorized: tuple[str, ...]
     pythons: tuple[FoundPython, ...] = ()
     configured: FoundPython | None = None
+    frameworks: tuple[FoundFramework, ...] = ()
     driver: str | None = None
     displays: tuple[str, ...] = ()
     libraries: frozenset[str] = frozenset()
@@ -158,6 +174,7 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
         authorized=tuple(several.get("authorized", ())),
         pythons=pythons,
         configured=configured[0] if configured else None,
+        frameworks=tuple(dict.fromkeys(_framework(line) for line in several.get("has", ()))),
         driver=next((_gpu(line)[2] for line in several.get("gpu", ())), None),
         displays=tuple(several.get("display", ())),
         libraries=digests("library"),
@@ -171,6 +188,17 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
 def _python(line: str) -> FoundPython:
     version, _, path = line.partition(" ")
     return FoundPython(path=path, version=_version(version))
+
+
+def _framework(line: str) -> FoundFramework:
+    name, version, cuda, numpy, python = line.split(" ", 4)
+    return FoundFramework(
+        name=name,
+        version=version,
+        cuda=_version(cuda) if cuda != "-" else None,
+        numpy=numpy if numpy != "-" else "",
+        python=_python(python),
+    )
 
 
 def _version(text: str) -> Version:
@@ -203,6 +231,15 @@ def _find_capability(name: str) -> str:
         if machine.gpu is not None and machine.gpu.capability is not None and machine.gpu.name.split()[-1] in words:
             return ".".join(map(str, machine.gpu.capability))
     return ""
+
+
+def find_gpus(facts: NodeFacts) -> list[Gpu]:
+    """A node's NVIDIA GPUs, as its driver lists them. Pure."""
+    found = []
+    for capability, name in facts.gpus:
+        major, _, minor = capability.partition(".")
+        found.append(Gpu(name=name, capability=(int(major), int(minor)) if minor else None))
+    return found
 
 
 def _parse_checked(lines: Sequence[str]) -> dict[str, Checked]:

@@ -11,7 +11,10 @@ flock --shared --timeout 300 9 || { echo "another set-up of this node is still r
 places="/usr/bin /usr/local/bin /opt/conda/bin $HOME/miniconda3/bin /opt/python/bin"
 cuda="/usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /opt/conda/lib /opt/conda/pkgs/cudatoolkit-*/lib
 /opt/conda/pkgs/cudnn-*/lib $HOME/miniconda3/lib $HOME/miniconda3/pkgs/cudatoolkit-*/lib"
-watched="/etc/ld.so.cache /etc/os-release /usr/local /opt /opt/conda/lib /opt/conda/pkgs /dev/kfd /proc/driver/nvidia
+# Where Deep Learning AMIs have PyTorch.
+frameworks="/opt/pytorch/bin/python3 /opt/conda/envs/*/bin/python3 $HOME/miniconda3/envs/*/bin/python3"
+watched="/usr/lib/python3/dist-packages /opt/pytorch/lib/python3*/site-packages
+/opt/conda/envs/*/lib/python3*/site-packages /etc/ld.so.cache /etc/os-release /usr/local /opt /opt/conda/lib /opt/conda/pkgs /dev/kfd /proc/driver/nvidia
 /usr/lib/x86_64-linux-gnu /usr/lib64"
 
 look() {
@@ -26,9 +29,38 @@ look() {
     look_for_gpus
 }
 
+# A Python's version, then the frameworks that it finds, without importing them: name, version, CUDA, NumPy.
+about_python='
+import os, re, sys, zlib, hashlib
+print("%d.%d" % sys.version_info[:2])
+def version_of(name):
+    try:
+        from importlib.metadata import version
+        return version(name)
+    except Exception:
+        return "-"
+def tell(name, file):
+    from importlib.util import find_spec
+    spec = find_spec(name)
+    if spec is None or not spec.origin:
+        return
+    with open(os.path.join(os.path.dirname(spec.origin), file)) as stream:
+        said = dict(re.findall(r"^(__version__|cuda)\b[^=\n]*= *[\"\x27]([^\"\x27\s]+)", stream.read(), re.M))
+    print(name, said["__version__"], said.get("cuda", "-"), version_of("numpy"))
+for name, file in (("torch", "version.py"), ("mxnet", "libinfo.py")):
+    try:
+        tell(name, file)
+    except Exception:
+        pass
+'
+
+# $1: the key of its version, or "" to tell only of its frameworks
 tell_python() {
-    version=$("$2" -c 'import sys, zlib, hashlib; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || return 0
-    echo "$1=$version $2"
+    said=$("$2" -c "$about_python" 2>/dev/null) || return 0
+    version=${said%%"$newline"*}
+    [ -z "$1" ] || echo "$1=$version $2"
+    case "$said" in *"$newline"*) ;; *) return 0 ;; esac
+    echo "${said#*"$newline"}" | while read -r line; do echo "has=$line $version $2"; done
 }
 
 look_for_pythons() {
@@ -36,9 +68,12 @@ look_for_pythons() {
     own=$(PATH=/usr/bin:/usr/local/bin:$PATH command -v python3)
     [ -z "$own" ] || tell_python python "$own"
     for place in $places; do
-        for name in python3.11 python3.10 python3.9 python3.8 python3.12 python3.13 python3; do
+        for name in python3.11 python3.10 python3.9 python3.8 python3.12 python3.13 python3.14 python3; do
             [ "$place/$name" = "$own" ] || [ ! -x "$place/$name" ] || tell_python python "$place/$name"
         done
+    done
+    for python in $frameworks; do
+        [ ! -x "$python" ] || tell_python "" "$python"
     done
 }
 
@@ -84,13 +119,15 @@ look_for_gpus() {
 is_fresh() {
     [ -f "$cluster/known" ] || return 1
     # shellcheck disable=SC2086 # the words are paths
-    for path in "$setting" $places $watched $cuda; do
+    for path in "$setting" "${setting%/bin/*}"/lib/python3*/site-packages $places $watched $cuda; do
         [ ! "$path" -nt "$cluster/known" ] || return 1
     done
     { read -r kept; } <"$cluster/known"
     [ "$kept" = "$stamp" ]
 }
 
+newline='
+'
 setting=__PYTHON__
 cuda_libraries=__LIBRARIES__
 boot=
@@ -132,8 +169,6 @@ set -- ${disk%"%"*}
 while [ $# -gt 2 ]; do shift; done
 echo "disk_free_kib=$1"
 cd "$cluster" || exit 1
-newline='
-'
 tell_complete() {
     # Printed at once: a shell writes each `echo` separately.
     lines=

@@ -30,6 +30,8 @@ cores=4
 configured=3.9 /opt/my python/bin/python3
 python=3.5 /usr/bin/python3
 python=3.10 /usr/bin/python3.10
+has=torch 2.5.1+cu124 12.4 1.26.4 3.11 /opt/my python/bin/python3
+has=mxnet 1.9.1 - - 3.10 /usr/bin/python3.10
 disk_free_kib=50000000
 home=/home/ubuntu
 missing=libgomp.so.1
@@ -69,6 +71,10 @@ def test_facts_are_read() -> None:
     assert (facts.python, facts.python_version) == ("/usr/bin/python3.10", (3, 10))  # 3.5 cannot run our programs
     assert [python.version for python in facts.pythons] == [(3, 5), (3, 10)]
     assert facts.configured == FoundPython(path="/opt/my python/bin/python3", version=(3, 9))
+    torch, mxnet = facts.frameworks
+    assert (torch.name, torch.version, torch.cuda, torch.numpy) == ("torch", "2.5.1+cu124", (12, 4), "1.26.4")
+    assert torch.python == FoundPython(path="/opt/my python/bin/python3", version=(3, 11))
+    assert (mxnet.name, mxnet.cuda, mxnet.numpy) == ("mxnet", None, "")
     assert (facts.files, facts.envs, facts.trees) == ({"aa", "bb"}, {"cc"}, set())
     assert (facts.setups, facts.pythons_ready) == ({"dd"}, {"ee"})
     assert facts.authorized == ('restrict,from="10.0.0.4" ssh-ed25519 AAAA cluster-internal',)
@@ -233,3 +239,34 @@ def test_facts_wait_for_a_running_set_up(tmp_path: Path) -> None:
             set_up.stdin.close()
             facts = parse_facts(looking.communicate()[0], node="here")
     assert facts.envs == {"aa"}
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text", "found"),
+    [
+        (
+            "torch",
+            "version.py",
+            "__version__ = '2.8.0+cu128'\ndebug = False\ncuda: Optional[str] = '12.8'\n",
+            ("2.8.0+cu128", (12, 8)),
+        ),
+        ("torch", "version.py", "__version__ = '1.13.1'\ncuda = None\nhip = None\n", ("1.13.1", None)),
+        ("mxnet", "libinfo.py", '# x\n__version__ = "1.9.1"\n', ("1.9.1", None)),
+        ("torch", "other.py", "", None),
+    ],
+)
+def test_frameworks_are_found_without_importing_them(
+    tmp_path: Path, name: str, file: str, text: str, found: tuple[str, tuple[int, int] | None] | None
+) -> None:
+    venv = tmp_path / "it's a venv"
+    subprocess.run(("/usr/bin/python3", "-m", "venv", "--without-pip", str(venv)), check=True)
+    (site,) = venv.glob("lib/python3*/site-packages")
+    (site / name).mkdir()
+    (site / name / "__init__.py").write_text("raise SystemExit('imported')")
+    (site / name / file).write_text(text)
+    python = f"{venv}/bin/python3"
+    facts = look(tmp_path, python=python)
+    assert facts.configured is not None
+    assert facts.configured.path == python
+    here = [(one.version, one.cuda) for one in facts.frameworks if one.python.path == python]
+    assert here == ([found] if found else [])
