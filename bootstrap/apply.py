@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootstrap.config import BootstrapConfig
+from bootstrap.config import BootstrapConfig, Framework
 from bootstrap.environment.bundle import Bundle, Bundles
 from bootstrap.environment.cuda import find_warnings
-from bootstrap.environment.facts import NodeFacts, gather_facts
+from bootstrap.environment.facts import NodeFacts, find_gpus, gather_facts
 from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.framework import FrameworkChoice, Torch, check_torch_wheel, choose_framework
 from bootstrap.environment.package_build import PackageBuilds
+from bootstrap.environment.project import LockedProject
 from bootstrap.environment.requirements import Wanted
 from bootstrap.environment.source_build import Builds, Built, choose_packages
 from bootstrap.environment.steps import NodePlan, plan_node, plan_setup, script_task, setup_digest
-from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels
+from bootstrap.environment.target import NO_PROJECT, ChosenPython, choose_python, choose_wheels
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
@@ -34,7 +36,9 @@ class ReadyNode:
     """A node that can train. `python`, `code_dir` and `project_dir` are absolute paths there.
 
     code_dir: this project's files; project_dir: the user's own files, None if there are none.
-    setup: the digest of the set-up commands that have run there, None if there are none.
+    setup: the digest of the set-up commands that have run there, None if there are none. library: what the environment
+    has as its framework, such as "mxnet==1.7.0.post2", "source@v1.7.x+cu112" or "torch==2.13.0+cpu"; "" without one.
+    torch: its PyTorch, whichever framework [bootstrap] names, None if it has none or only among the user's own files.
     """
 
     host: Host
@@ -45,6 +49,9 @@ class ReadyNode:
     project_dir: str | None
     setup: str | None
     changed: bool
+    framework: Framework = "mxnet"
+    library: str = ""
+    torch: Torch | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,10 +77,12 @@ def bootstrap(
     connections: Connections,
     cache: Path,
     report: Report,
+    project: LockedProject = NO_PROJECT,
 ) -> tuple[ReadyNode, ...]:
     """Make every host ready to train; a second run finds nothing to do. Returns the nodes in the order of `hosts`.
 
-    packages: the requirements of [bootstrap] packages and its files. Raises ClusterError that names every failed node.
+    packages: the requirements of [bootstrap] packages and its files; project: those of [bootstrap] project.
+    Raises ClusterError that names every failed node.
     Fetches a file again, once, if it was damaged on this machine and nodes refused it.
     """
 
@@ -95,6 +104,7 @@ def bootstrap(
                 cluster=cluster,
                 config=config,
                 packages=packages,
+                project=project,
                 trees=trees,
                 archives=archives,
                 connections=connections,
@@ -132,6 +142,7 @@ class _Bootstrap:
     cluster: str
     config: BootstrapConfig
     packages: tuple[Wanted, ...]
+    project: LockedProject
     trees: Trees
     archives: TreeArchives
     connections: Connections
@@ -145,16 +156,17 @@ class _Bootstrap:
         """Make one node ready. Raises ClusterError."""
         connection = self.connections.get(host)
         facts = self.connections.take_facts(host) or gather_facts(connection, python=self.config.python)
-        first = plan_setup(facts, commands=self.config.setup)
+        first = plan_setup(facts, commands=self.config.setup, framework=self.config.framework)
         if first:
             self._set_up(connection, facts, first, what="[bootstrap] setup", done="[bootstrap] setup has run")
             facts = gather_facts(connection, python=self.config.python)
-        python = choose_python(facts, setting=self.config.python, node=host.name)
+        choice = choose_framework(facts, config=self.config, project=self.project, node=host.name)
+        python = choose_python(facts, setting=self.config.python, node=host.name, choice=choice, project=self.project)
         self.package_builds.offer(connection, facts, python)
         built = self.builds.get(connection, facts, python=python)
         if built is not None and host.is_head and built.file.sha256 not in facts.files:
             facts = gather_facts(connection, python=self.config.python)  # the build has added files
-        bundle = self._find_bundle(facts, python, built, node=host.name)
+        bundle = self._find_bundle(facts, python, built, choice=choice, node=host.name)
         setup = setup_digest(self.config.setup)
         plan = plan_node(
             facts,
@@ -183,18 +195,32 @@ class _Bootstrap:
             project_dir=f"{home}/tree/{project.digest}" if project is not None else None,
             setup=setup,
             changed=bool(first or plan),
+            framework=choice.framework,
+            library=bundle.library,
+            torch=bundle.torch,
         )
 
-    def _find_bundle(self, facts: NodeFacts, python: ChosenPython, built: Built | None, *, node: str) -> Bundle:
+    def _find_bundle(
+        self, facts: NodeFacts, python: ChosenPython, built: Built | None, *, choice: FrameworkChoice, node: str
+    ) -> Bundle:
         """The files of the node's environment; warns of missing drivers and libraries. Raises ClusterError."""
         mxnet, packages, file = self.config.mxnet, self.packages, None
         if built is not None:
             needed = (Wanted(requirement=needed, place=built.label) for needed in built.requirements)
             mxnet, packages, file = built.label, (*needed, *packages), built.file
-        target = choose_wheels(facts, python=python, mxnet=mxnet, packages=packages, node=node)
-        for said in find_warnings(facts, target.requirements[0]):
+        target = choose_wheels(
+            facts, python=python, mxnet=mxnet, packages=packages, node=node, choice=choice, project=self.project
+        )
+        bundle = self.bundles.get(target, file)
+        torch = bundle.torch
+        if torch is not None and choice.framework == "pytorch":
+            check_torch_wheel(f"torch=={torch.version}", find_gpus(facts), node=node, machine=facts.machine)
+        if torch is not None and choice.base is not None and torch.version != choice.base.version:
+            said = f"your packages bring torch {torch.version}, which hides the image's {choice.base.version}"
             self.report(Event(kind="warn", what=said, where=node))
-        return self.bundles.get(target, file)
+        for said in find_warnings(facts, target, torch):
+            self.report(Event(kind="warn", what=said, where=node))
+        return bundle
 
     def _set_up(self, connection: NodeConnection, facts: NodeFacts, plan: NodePlan, *, what: str, done: str) -> None:
         """Carry a plan out. Raises ClusterError, also when files cannot be packed."""

@@ -1,5 +1,7 @@
 """The [bootstrap] section of cluster.toml: what every node gets."""
 
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -8,9 +10,10 @@ from bootstrap.environment.requirements import check_entry
 from foundation.settings import Settings, Shape
 
 # All to be matched in full.
-PYTHON_PATTERN = r"auto|3\.(9|1[0-2])|/[A-Za-z0-9._/-]+"
+PYTHON_PATTERN = r"auto|3\.(9|1[0-4])|/[A-Za-z0-9._/-]+"
 # The version is required: otherwise nodes that are added later could get another one.
-MXNET_PATTERN = r"auto|mxnet[A-Za-z0-9-]*==[A-Za-z0-9.!+]+|source@[A-Za-z0-9][A-Za-z0-9._/-]*"
+MXNET_PATTERN = r"auto|installed|mxnet[A-Za-z0-9-]*==[A-Za-z0-9.!+]+|source@[A-Za-z0-9][A-Za-z0-9._/-]*"
+TORCH_PATTERN = r"auto|torch==[A-Za-z0-9.!+]+"
 # The value has no special characters of the shell or make.
 OPTION_PATTERN = r"[A-Z][A-Za-z0-9_]*=[A-Za-z0-9 ._/+,:=-]*"
 # Without a password, which would be visible in the head's process list.
@@ -18,6 +21,9 @@ SOURCE_URL_PATTERN = r"(https://[A-Za-z0-9.-]+(:[0-9]+)?|file://)/[A-Za-z0-9._~/
 SOURCE_URL = "https://github.com/apache/mxnet.git"
 Distribute = Literal["chain", "pypi"]
 Fetch = Literal["auto", "here", "head"]
+Framework = Literal["mxnet", "pytorch", "none"]
+NEWER_PYTHONS = ("3.13", "3.14")
+"""Too new for MXNet."""
 
 
 def check_sync_entry(entry: str) -> str:
@@ -29,6 +35,13 @@ def check_sync_entry(entry: str) -> str:
     if ".." in entry.split("/"):
         raise ValueError("must be in the folder of cluster.toml, without ..")
     return entry
+
+
+def check_project(project: str) -> str:
+    """The folder of a project, unchanged. Pure. Raises ValueError if it cannot be a path."""
+    if "\0" in project:
+        raise ValueError("not a path")
+    return project
 
 
 def check_pattern(pattern: str) -> str:
@@ -56,11 +69,15 @@ def check_command(command: str) -> str:
 class BootstrapConfig(Settings, frozen=True, kw_only=True):
     """The Python environment of the nodes."""
 
+    framework: Annotated[
+        Framework,
+        Meta(description='what jobs train with: "mxnet", "pytorch", or "none", which installs neither'),
+    ] = "mxnet"
     python: Annotated[
         str,
         Shape(PYTHON_PATTERN),
         Meta(
-            description='"auto" uses the image\'s Python if it is 3.9 to 3.12, and installs one otherwise; '
+            description='"auto" uses the image\'s Python if the framework works with it, and installs one otherwise; '
             'or a version, such as "3.11"; or the absolute path of a Python on the nodes'
         ),
     ] = "auto"
@@ -70,9 +87,26 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
         Meta(
             description='"auto" picks the wheel for the nodes\' GPU (none: mxnet==1.7.0.post2, which reads s3://); '
             'or a wheel with its version, such as "mxnet-cu112==1.9.1"; cluster oracle lists them; '
-            'or "source@REF", a branch, tag or commit that the head builds'
+            'or "source@REF", a branch, tag or commit that the head builds; or "installed", the MXNet of the Python at '
+            "[bootstrap] python"
         ),
     ] = "auto"
+    torch: Annotated[
+        str,
+        Shape(TORCH_PATTERN),
+        Meta(
+            description='"auto" uses the image\'s PyTorch if it fits the node, and installs a wheel otherwise; or a '
+            'wheel with its version, such as "torch==2.13.0"; cluster oracle --framework pytorch lists them'
+        ),
+    ] = "auto"
+    project: Annotated[
+        str,
+        check_project,
+        Meta(
+            description="a folder with pyproject.toml and uv.lock, relative to the folder of cluster.toml, whose "
+            "packages are installed exactly as locked"
+        ),
+    ] = ""
     build_options: Annotated[
         tuple[Annotated[str, Shape(OPTION_PATTERN)], ...],
         Meta(description='a list of "NAME=VALUE" for the build of mxnet = "source@REF", which override the defaults'),
@@ -124,3 +158,19 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
             "first node, if it can and they are not in this machine's cache"
         ),
     ] = "auto"
+
+    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
+        """Keys of another framework, and an MXNet that nothing provides."""
+        for key, framework in (("mxnet", "mxnet"), ("build_options", "mxnet"), ("torch", "pytorch")):
+            if key in said and self.framework != framework and getattr(self, key) not in ("auto", ()):
+                yield (
+                    f'{key} is for framework = "{framework}", and framework is "{self.framework}": '
+                    f'remove {key}, or set framework = "{framework}"'
+                )
+        if self.mxnet == "installed" and not self.python.startswith("/"):
+            yield (
+                f'mxnet = "installed" uses the MXNet of a Python on the nodes, and python is "{self.python}": '
+                'set python to its absolute path, such as "/home/ubuntu/venv/bin/python"'
+            )
+        if self.framework == "mxnet" and self.python in NEWER_PYTHONS:
+            yield f'python = "{self.python}": MXNet works with 3.9 to 3.12: set python to one of these, or "auto"'

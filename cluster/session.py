@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from rich.filesize import decimal
 
 from bootstrap.apply import ReadyNode, Trees, bootstrap
-from bootstrap.environment.requirements import Wanted, is_mxnet, read_packages
+from bootstrap.environment.framework import is_of_framework
+from bootstrap.environment.project import LockedProject, check_against_lock, read_project
+from bootstrap.environment.requirements import Wanted, read_packages
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
@@ -109,7 +111,7 @@ def _prepare(
     command: Sequence[str],
 ) -> tuple[tuple[ReadyNode, ...], str]:
     config = app.config
-    packages = find_packages(app)
+    packages, project = find_packages(app)
     hosts = find_hosts(app, state() if callable(state) else state)
     payload = collect_trees(
         config.train.script,
@@ -126,6 +128,7 @@ def _prepare(
         cluster=config.name,
         config=config.bootstrap,
         packages=packages,
+        project=project,
         trees=Trees(code=payload.code, project=payload.project),
         connections=connections,
         cache=cache_folder(),
@@ -139,14 +142,21 @@ def _prepare(
     return nodes, f"{folder}/{payload.script}"
 
 
-def find_packages(app: App) -> tuple[Wanted, ...]:
-    """What [bootstrap] packages ask for. Raises ConfigError for a requirements file that cannot be used."""
-    found = read_packages(app.config.bootstrap.packages, folder=app.project_dir)
+def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
+    """What [bootstrap] packages and project ask for.
+
+    Raises ConfigError for a file that cannot be used, and for packages that contradict the project.
+    """
+    config = app.config.bootstrap
+    found = read_packages(config.packages, folder=app.project_dir)
+    project = read_project(config.project, folder=app.project_dir)
+    check_against_lock(found, project.packages)
     for wanted in found:
-        if is_mxnet(wanted.requirement):
-            what = f"{wanted.place}: {wanted.requirement} is ignored: [bootstrap] mxnet chooses the nodes' MXNet"
+        if is_of_framework(wanted.requirement, config.framework):
+            key, name = ("mxnet", "MXNet") if config.framework == "mxnet" else ("torch", "PyTorch")
+            what = f"{wanted.place}: {wanted.requirement} is ignored: [bootstrap] {key} chooses the nodes' {name}"
             app.report(Event(kind="warn", what=what))
-    return found
+    return found, project
 
 
 def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from bootstrap.config import Fetch
 from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept, find_place, remember
+from bootstrap.environment.framework import Torch
 from bootstrap.environment.package_index import (
     NoSourceError,
     NoUrlError,
@@ -50,11 +51,14 @@ class Bundle:
     @property
     def digest(self) -> str:
         """SHA-256 over the inputs of the environment: the Python and the files."""
-        content = [
+        content: list[object] = [
             self.target.python_version,
             self.target.python_path,
             [(file.name, file.sha256) for file in self.files],
         ]
+        base = self.target.base
+        if base is not None:
+            content.append([base.name, base.version, base.python.path])
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @property
@@ -63,9 +67,33 @@ class Bundle:
         return next(file for file in self.files if file.name.startswith("uv-"))
 
     @property
-    def compat(self) -> BundleFile:
-        """The module that makes MXNet work with later Pythons and NumPys."""
-        return next(file for file in self.files if file.name == COMPAT_FILE)
+    def compat(self) -> BundleFile | None:
+        """The module that makes MXNet work with later Pythons and NumPys; None without MXNet."""
+        return next((file for file in self.files if file.name == COMPAT_FILE), None)
+
+    @property
+    def library(self) -> str:
+        """Its framework: the requirement or label of MXNet, or what a Python of the node has; "" without one."""
+        torch = self.torch
+        if self.target.framework == "pytorch" and torch is not None:
+            return f"torch=={torch.version}"
+        base = self.target.base
+        if base is not None:
+            return f"{base.name}=={base.version}"
+        return self.target.mxnet or ""
+
+    @property
+    def torch(self) -> Torch | None:
+        """The environment's PyTorch: a wheel, or else the image's."""
+        names = [file.name for file in self.wheels]
+        version = next((name.split("-")[1] for name in names if name.startswith("torch-")), None)
+        if version is not None:
+            with_cuda = any(name.startswith("nvidia_") for name in names) or "+cu" in version
+            return Torch(version=version, has_cuda=with_cuda)
+        base = self.target.base
+        if base is None or base.name != "torch":
+            return None
+        return Torch(version=base.version, has_cuda=base.cuda is not None)
 
     @property
     def python(self) -> BundleFile | None:
@@ -107,7 +135,8 @@ def fetch_bundle(
     if target.managed_python:
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
-    return Bundle(target=target, files=(*found, pack_package(cache), _compat_file()))
+    compat = (_compat_file(),) if target.framework == "mxnet" else ()
+    return Bundle(target=target, files=(*found, pack_package(cache), *compat))
 
 
 def _find_and_build(

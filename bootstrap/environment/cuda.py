@@ -1,5 +1,7 @@
 """Finds the CUDA libraries of an MXNet wheel on a node, and explains how to get those that are missing. Pure.
 
+PyTorch's wheels bring theirs: of them only the driver is checked.
+
 A library fits a wheel when it belongs to the wheel's own CUDA version. Some names show it (libcudart.so.10.2), others
 do not (libcublas.so.10 is in CUDA 10.1 and in 10.2), so the directory decides: one with the wheel's own libcudart. From
 CUDA 11 on, all of a major version share that name, and a newer one runs what was built with an older one
@@ -12,7 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bootstrap.environment.facts import LibraryDir, NodeFacts
+from bootstrap.environment.framework import LABELS, Torch
+from bootstrap.environment.target import WheelTarget
 from provision.oracle.tables import GPU_WHEEL, Version, Wheel, find_wheel, show
+from provision.oracle.torch import explain_driver, find_build, parse_torch
 
 DRIVER = "libcuda.so.1"
 # Libraries that are not in the toolkit and fit several CUDA versions: the name shows their own version.
@@ -90,19 +95,37 @@ def cuda_of(mxnet: str) -> Version | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def find_warnings(facts: NodeFacts, mxnet: str) -> tuple[str, ...]:
-    """Warnings of what keeps MXNet from using a node's GPUs; the node can be set up nevertheless. Pure."""
+def find_warnings(facts: NodeFacts, target: WheelTarget, torch: Torch | None = None) -> tuple[str, ...]:
+    """Warnings of what keeps the framework from using a node's GPUs; it can be set up nevertheless. Pure.
+
+    torch: the environment's PyTorch.
+    """
+    if target.framework == "none":
+        return ()
+    name, mxnet = LABELS[target.framework], target.mxnet
     warnings = []
     nvidia = facts.displays.count("NVIDIA")
     if nvidia and not facts.gpus:
-        warnings.append(f"it has {nvidia} NVIDIA GPU(s) but no working driver: MXNet will not see them")
-    if "AMD" in facts.displays and not facts.gpus:
+        warnings.append(f"it has {nvidia} NVIDIA GPU(s) but no working driver: {name} will not see them")
+    if "AMD" in facts.displays and not facts.gpus and mxnet is not None:
         warnings.append("it has an AMD GPU, which no MXNet wheel supports: training runs on the CPU")
-    if cuda_of(mxnet) is not None:
+    if mxnet is not None and cuda_of(mxnet) is not None:
         missing = find_cuda(facts, mxnet).missing
         if missing:
             warnings.append(explain_missing_libraries(missing, mxnet))
+    if torch is not None and facts.gpus:
+        warnings += _find_torch_warnings(facts, torch)
     return tuple(warnings)
+
+
+def _find_torch_warnings(facts: NodeFacts, torch: Torch) -> list[str]:
+    if not torch.has_cuda:
+        return [f"torch {torch.version} is a CPU build: it does not use the {facts.gpus[0][1]}"]
+    requirement = f"torch=={torch.version}"
+    version, build = parse_torch(requirement), find_build(requirement)
+    cuda = (version.cuda if version is not None else None) or (build.cuda if build is not None else None)
+    why = explain_driver(cuda, facts.driver) if cuda is not None else None
+    return [f"torch {torch.version}: {why}: use an image with a newer driver ([provision] ami)"] if why else []
 
 
 def explain_missing_libraries(names: Sequence[str], mxnet: str) -> str:

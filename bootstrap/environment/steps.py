@@ -3,10 +3,11 @@
 import hashlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bootstrap.config import Framework
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.cuda import find_cuda
 from bootstrap.environment.facts import NodeFacts
@@ -26,10 +27,16 @@ APT_TIMEOUT_S = 300
 APT = 'apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300"'
 # The libraries that MXNet's wheels take from the system (`readelf -d` of libmxnet.so and the libraries next to it),
 # except those that every system has: (Debian's package, Fedora's).
-PACKAGES = {
+PACKAGES: Mapping[str, tuple[str, str]] = {
     "libgomp.so.1": ("libgomp1", "libgomp"),
     "libquadmath.so.0": ("libquadmath0", "libquadmath"),
     "libstdc++.so.6": ("libstdc++6", "libstdc++"),
+}
+# The wheels of PyTorch have their own libgomp; what a Python of the node has needs nothing.
+LIBRARIES: Mapping[Framework, tuple[str, ...]] = {
+    "mxnet": tuple(PACKAGES),
+    "pytorch": ("libstdc++.so.6",),
+    "none": (),
 }
 # For folders and partial blocks, which the sizes in archives do not include.
 OVERHEAD = 1.05
@@ -39,6 +46,13 @@ TAKE_UV = (
     "name = next(n for n in wheel.namelist() if n.endswith('.data/scripts/uv')); "
     "open(sys.argv[2], 'wb').write(wheel.read(name))"
 )
+# A Python's folders of packages, each as a line of a .pth file that also reads the .pth files there.
+BASE_SITES = """
+import sys
+for path in sys.path:
+    if path.rstrip("/").endswith(("site-packages", "dist-packages")):
+        print("import site; site.addsitedir(%r)" % path)
+"""
 UNPACK = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])"
 
 
@@ -54,7 +68,7 @@ def render_commands(commands: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstallPackages:
-    """System packages that MXNet needs, if they are missing: (Debian's name, Fedora's name) each."""
+    """System packages that the framework needs, if they are missing: (Debian's name, Fedora's name) each."""
 
     packages: tuple[tuple[str, str], ...]
 
@@ -78,7 +92,7 @@ class InstallPackages:
             '    install() { $as_root dnf install -q -y "$@"; }',
             "fi",
             '[ -z "$missing" ] || install $missing >&2 ||',
-            f'    {{ echo "MXNet needs$missing, which {failed}" >&2; exit 1; }}',
+            f'    {{ echo "MXNet or PyTorch needs$missing, which {failed}" >&2; exit 1; }}',
         ]
 
 
@@ -112,7 +126,7 @@ class MakeEnvironment:
         """Its lines of the script."""
         bundle = self.bundle
         env = f"env/{bundle.digest}"
-        uv, compat = bundle.uv, bundle.compat
+        uv = bundle.uv
         tool = f"tools/uv-{uv.sha256}"
         install = f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python"
         lines, env_python = self._find_python(python)
@@ -129,14 +143,23 @@ class MakeEnvironment:
             'export UV_CACHE_DIR="$PWD/env/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
             f"{tool} venv --quiet --no-project --python {env_python} {env}",
             *([f"{install} {shlex.join(map(_place, bundle.wheels))}"] if bundle.wheels else []),
-            f"for site in {env}/lib/python3*/site-packages; do",
-            f'    cp {_place(compat)} "$site/"',
-            '    echo "import _cluster_compat" >"$site/_cluster_compat.pth"',
-            "done",
+            *self._write_pth(env),
             "rm -rf env/cache",
             f"touch {env}/.complete",
             "trap - EXIT",
         ]
+
+    def _write_pth(self, env: str) -> list[str]:
+        """The lines that prepare MXNet's import, and let the environment find its base's packages, after its own."""
+        compat, base = self.bundle.compat, self.bundle.target.base
+        lines = []
+        if compat is not None:
+            lines.append(f'    cp {_place(compat)} "$site/"')
+            lines.append('    echo "import _cluster_compat" >"$site/_cluster_compat.pth"')
+        if base is not None:
+            sites = shlex.join([base.python.path, "-E", "-s", "-c", BASE_SITES])
+            lines.append(f'    {sites} >"$site/_cluster_base.pth"')
+        return [f"for site in {env}/lib/python3*/site-packages; do", *lines, "done"] if lines else []
 
     def _find_python(self, python: str) -> tuple[list[str], str]:
         """The lines that unpack the bundle's Python, if it has one; and the shell word of the Python to use."""
@@ -207,7 +230,7 @@ class NodePlan:
         return bool(self.files or self.steps or self.trees)
 
 
-def plan_setup(facts: NodeFacts, *, commands: Sequence[str]) -> NodePlan:
+def plan_setup(facts: NodeFacts, *, commands: Sequence[str], framework: Framework = "mxnet") -> NodePlan:
     """The plan for set-up commands ([bootstrap] setup) that have not run on a node. Pure.
 
     The commands may change every fact: gather the facts again before `plan_node`.
@@ -215,7 +238,9 @@ def plan_setup(facts: NodeFacts, *, commands: Sequence[str]) -> NodePlan:
     digest = setup_digest(commands)
     if digest is None or digest in facts.setups:
         return NodePlan()
-    return NodePlan(steps=(*_plan_packages(facts), RunSetup(commands=tuple(commands), digest=digest)))
+    return NodePlan(
+        steps=(*_plan_packages(facts, LIBRARIES[framework]), RunSetup(commands=tuple(commands), digest=digest))
+    )
 
 
 def plan_node(
@@ -236,7 +261,8 @@ def plan_node(
     linked with. Raises ClusterError if the node's disk is too small.
     """
     is_new = bundle.digest not in facts.envs
-    steps: list[Step] = [*_plan_packages(facts, packages if is_new else ())]
+    libraries = LIBRARIES[bundle.target.framework] if bundle.target.base is None else ()
+    steps: list[Step] = [*_plan_packages(facts, libraries, packages if is_new else ())]
     files: list[BundleFile] = []
     needed_bytes = 0.0
     if is_new:
@@ -255,20 +281,27 @@ def plan_node(
     if facts.disk_free_kib < needed_kib:
         raise ClusterError(
             f"{node}: {facts.disk_free_kib >> 10} MiB are free in {facts.home}, "
-            f"but the MXNet environment and your files need {needed_kib >> 10} MiB",
+            f"but the environment and your files need {needed_kib >> 10} MiB",
             hint="free some space there, or set a larger [provision] volume_size_gib and create the cluster again",
         )
     return NodePlan(files=tuple(files), steps=tuple(steps), trees=lacking)
 
 
-def _plan_packages(facts: NodeFacts, others: Sequence[tuple[str, str]] = ()) -> tuple[InstallPackages, ...]:
-    packages = (*(PACKAGES[name] for name in facts.missing_libraries), *others)
+def _plan_packages(
+    facts: NodeFacts, libraries: Collection[str], others: Sequence[tuple[str, str]] = ()
+) -> tuple[InstallPackages, ...]:
+    packages = (*(PACKAGES[name] for name in facts.missing_libraries if name in libraries), *others)
     return (InstallPackages(packages=packages),) if packages else ()
 
 
 def plan_check(facts: NodeFacts, *, bundle: Bundle, setup: str | None) -> CheckLibraries | None:
-    """The check of libmxnet.so's libraries; None if it was done and its inputs have not changed. Pure."""
-    cuda = find_cuda(facts, bundle.target.requirements[0])
+    """The check of libmxnet.so's libraries; None if it was done and its inputs have not changed. Pure.
+
+    Only for MXNet from a wheel: others load their libraries themselves.
+    """
+    if bundle.target.mxnet is None:
+        return None
+    cuda = find_cuda(facts, bundle.target.mxnet)
     content = [setup, cuda.library_dirs, sorted(facts.libraries), cuda.missing]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
     checked = facts.checked.get(bundle.digest)

@@ -1,27 +1,36 @@
-"""Chooses the Python and the packages of a node's environment. Pure; provision.oracle.decide knows MXNet's wheels."""
+"""Chooses the Python and the packages of a node's environment. Pure; provision.oracle knows the frameworks' wheels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bootstrap.environment.facts import FoundPython, NodeFacts
-from bootstrap.environment.requirements import Wanted, canonical_name, choose_requirement, is_mxnet
+from bootstrap.config import Framework
+from bootstrap.environment.facts import FoundFramework, NodeFacts, find_gpus
+from bootstrap.environment.framework import LABELS, FrameworkChoice, is_of_framework
+from bootstrap.environment.project import LockedProject, locked_versions
+from bootstrap.environment.requirements import (
+    Wanted,
+    canonical_name,
+    choose_requirement,
+    is_mxnet,
+    parse_requirement,
+)
 from foundation.errors import ClusterError, ConfigError
 from provision.oracle.decide import check_gpus, no_auto_wheel, no_wheel_hint, pick_wheel
-from provision.oracle.tables import CPU_WHEEL, Gpu, Version, find_wheel, show
+from provision.oracle.tables import CPU_WHEEL, Version, find_wheel, show
+from provision.oracle.torch import choose_numpy
 
-# MXNet's wheels are pure ctypes; obstore, which the nodes' programs use, needs Python 3.9. NumPy 1.26, the last version
-# that can work with MXNet (_cluster_compat.py restores np.bool and others), has wheels up to Python 3.12; with NumPy 2
-# `import mxnet` fails, since np.PZERO was removed.
-OLDEST_PYTHON = (3, 9)
-NEWEST_PYTHON = (3, 12)
-# The newest for which NumPy has wheels that MXNet supports unchanged.
 MANAGED_PYTHON = (3, 11)
+"""What is installed on a node without a Python that fits: the newest that all frameworks support unchanged."""
 MANAGED_GLIBC = (2, 17)
 """The oldest that uv's Pythons for Linux run on: https://gregoryszorc.com/docs/python-build-standalone/main/running.html"""
 SOURCE_PREFIX = "source@"
 """The prefix of [bootstrap] mxnet for a ref that is built from source."""
 NODE_PROGRAMS = ("obstore>=0.8", "msgspec>=0.18")
 """The imports of our programs on the nodes: S3 and typed messages. obstore 0.8 is the last for Python 3.9."""
+MXNET = FrameworkChoice()
+NO_PROJECT = LockedProject()
+NEWER_PYTHONS = ((3, 12), (3, 13), (3, 14), (3, 10), (3, 9))
+"""What is installed where MANAGED_PYTHON does not fit, the preferred one first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,24 +45,41 @@ class ChosenPython:
     named: bool = False
 
 
-def choose_python(facts: NodeFacts, *, setting: str, node: str) -> ChosenPython:
+def choose_python(
+    facts: NodeFacts,
+    *,
+    setting: str,
+    node: str,
+    choice: FrameworkChoice = MXNET,
+    project: LockedProject = NO_PROJECT,
+) -> ChosenPython:
     """Choose for one node; `setting` is [bootstrap] python: "auto", a path or a version. Pure.
 
-    Raises ClusterError if the configured Python does not work, or MXNet does not work with it.
+    Raises ClusterError if the configured Python does not work, or the framework or the project does not work with it.
     """
     if setting.startswith("/"):
-        return _named(facts, setting, node=node)
+        return _named(facts, setting, choice=choice, project=project, node=node)
+    if choice.base is not None:
+        return ChosenPython(version=choice.base.python.version, path=choice.base.python.path)
     if setting == "auto":
-        found = next((python for python in facts.pythons if is_fit(python)), None)
+        fitting = (python for python in facts.pythons if is_fit(python.version, choice, project))
+        found = next(fitting, None)
         version = MANAGED_PYTHON
+        if found is None and not is_fit(version, choice, project):
+            version = next((one for one in NEWER_PYTHONS if is_fit(one, choice, project)), version)
     else:
         major, _, minor = setting.partition(".")
         version = (int(major), int(minor))
         found = next((python for python in facts.pythons if python.version == version), None)
+    if not is_fit(version, choice, project):
+        raise ClusterError(
+            f"{node}: Python {show(version)} does not fit: {_show_fit(choice, project)}",
+            hint="set [bootstrap] python to a version that fits, or to the path of such a Python on the nodes",
+        )
     if found is not None:
         return ChosenPython(version=found.version, path=found.path)
     if facts.glibc < MANAGED_GLIBC:
-        wanted = "3.9 to 3.12" if setting == "auto" else setting
+        wanted = _show_range(choice) if setting == "auto" else setting
         raise ClusterError(
             f"{node}: it has no Python {wanted}, and the one that cluster installs needs "
             f"glibc {show(MANAGED_GLIBC)}; the node has {show(facts.glibc)}",
@@ -62,21 +88,32 @@ def choose_python(facts: NodeFacts, *, setting: str, node: str) -> ChosenPython:
     return ChosenPython(version=version, path=None)
 
 
-def is_fit(python: FoundPython) -> bool:
-    """Whether MXNet can be set up on a Python. Pure."""
-    return OLDEST_PYTHON <= python.version <= NEWEST_PYTHON
+def is_fit(version: Version, choice: FrameworkChoice = MXNET, project: LockedProject = NO_PROJECT) -> bool:
+    """Whether the framework, and the user's project, work with a Python. Pure."""
+    return choice.pythons[0] <= version <= choice.pythons[1] and project.allows(version)
 
 
-def _named(facts: NodeFacts, path: str, *, node: str) -> ChosenPython:
+def _show_range(choice: FrameworkChoice) -> str:
+    return f"{show(choice.pythons[0])} to {show(choice.pythons[1])}"
+
+
+def _show_fit(choice: FrameworkChoice, project: LockedProject) -> str:
+    name = choice.wheel or LABELS[choice.framework]
+    verb = "work" if choice.framework == "none" else "works"
+    locked = f", and [bootstrap] project is locked for {project.python}" if project.python else ""
+    return f"{name} {verb} with {_show_range(choice)}{locked}"
+
+
+def _named(facts: NodeFacts, path: str, *, choice: FrameworkChoice, project: LockedProject, node: str) -> ChosenPython:
     found = facts.configured
     if found is None:
         raise ClusterError(
             f'{node}: [bootstrap] python = "{path}": no working Python there',
             hint='set python = "auto", or a version such as "3.11", which is installed if the image lacks it',
         )
-    if not is_fit(found):
+    if not is_fit(found.version, choice, project):
         raise ClusterError(
-            f'{node}: [bootstrap] python = "{path}" is Python {show(found.version)}; MXNet works with 3.9 to 3.12',
+            f'{node}: [bootstrap] python = "{path}" is Python {show(found.version)}; {_show_fit(choice, project)}',
             hint='set python = "auto", or the path of another Python',
         )
     return ChosenPython(version=found.version, path=found.path, named=True)
@@ -84,10 +121,11 @@ def _named(facts: NodeFacts, path: str, *, node: str) -> ChosenPython:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelTarget:
-    """The kind of node for which wheels are fetched. `requirements` are PEP 508 strings, MXNet's first.
+    """The kind of node for which wheels are fetched. `requirements` are PEP 508 strings, the framework's first.
 
     managed_python: a packed Python is fetched as well. python_path: the configured path, or empty. limits: requirements
     that only limit versions. hashes: by normalized name, the SHA-256 that a package's file may have.
+    base: what the environment uses of a Python of the node instead of a wheel.
     """
 
     python_version: tuple[int, int]
@@ -98,41 +136,110 @@ class WheelTarget:
     python_path: str = ""
     limits: tuple[str, ...] = ()
     hashes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    framework: Framework = "mxnet"
+    base: FoundFramework | None = None
+
+    @property
+    def mxnet(self) -> str | None:
+        """The requirement or the label of MXNet, if it comes as a wheel."""
+        return self.requirements[0] if self.framework == "mxnet" and self.base is None else None
 
 
 def choose_wheels(
-    facts: NodeFacts, *, python: ChosenPython, mxnet: str, packages: Sequence[Wanted], node: str
+    facts: NodeFacts,
+    *,
+    python: ChosenPython,
+    mxnet: str,
+    packages: Sequence[Wanted],
+    node: str,
+    choice: FrameworkChoice = MXNET,
+    project: LockedProject = NO_PROJECT,
 ) -> WheelTarget:
     """Choose for one node; `mxnet` and `packages` are [bootstrap]'s. Pure.
 
-    Raises ClusterError if no wheel can run there.
+    Raises ClusterError if no wheel can run there, or the project's locked packages do not fit.
     """
+    own, limits = _choose_own(facts, python=python, mxnet=mxnet, node=node, choice=choice, project=project)
+    others = [one for one in packages if not is_of_framework(one.requirement, choice.framework)]
+    asked, more, hashes = _choose_packages((*project.packages, *others), python.version, facts.machine)
+    locked = locked_versions([one for one in project.packages if _holds(one, python.version, facts.machine)])
+    _check_locked(own, locked, choice=choice, node=node)
+    return WheelTarget(
+        python_version=python.version,
+        machine=facts.machine,
+        glibc=facts.glibc,
+        requirements=(*own, *asked),
+        managed_python=python.path is None,
+        python_path=python.path if python.named and python.path else "",
+        limits=(*(limit for limit in limits if canonical_name(limit) not in locked), *more),
+        hashes=tuple(sorted(hashes.items())),
+        framework=choice.framework,
+        base=choice.base,
+    )
+
+
+def _choose_own(
+    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, choice: FrameworkChoice, project: LockedProject
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The requirements of the framework and of the node's programs, and the limits of what the image has."""
+    if choice.base is not None:
+        # Another NumPy would hide the one that the framework of the image was built with.
+        limits = (f"numpy=={choice.base.numpy}",) if choice.base.numpy else ()
+        return NODE_PROGRAMS, limits
+    if choice.framework == "none":
+        return NODE_PROGRAMS, ()
+    if choice.wheel is not None:
+        return (choice.wheel, choose_numpy(choice.wheel), *NODE_PROGRAMS), ()
+    return _choose_mxnet(facts, python=python, mxnet=mxnet, node=node, project=project), ()
+
+
+def _choose_mxnet(
+    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, project: LockedProject
+) -> tuple[str, ...]:
     if facts.machine != "x86_64":
         raise ClusterError(
             f"{node}: its CPU is {facts.machine}; MXNet's wheels are for x86_64 only",
             hint="set [provision] instance_type to a type with Intel or AMD processors",
         )
+    locked = _find_locked_mxnet(project, python.version, facts.machine)
+    if locked is not None and mxnet not in ("auto", locked):
+        raise ConfigError(
+            f'{node}: [bootstrap] mxnet = "{mxnet}" contradicts [bootstrap] project, which locks {locked}',
+            hint=f"remove mxnet, or in the project's folder: uv add '{mxnet}'",
+        )
     if mxnet == "auto":
-        mxnet = choose_mxnet(facts, node=node)
+        mxnet = locked or choose_mxnet(facts, node=node)
     wheel = find_wheel(mxnet)
-    known = [gpu for gpu in _gpus(facts) if gpu.capability is not None]
+    known = [gpu for gpu in find_gpus(facts) if gpu.capability is not None]
     unfit = check_gpus(wheel, known) if wheel is not None else None
     if unfit is not None:
         raise ConfigError(f'{node}: [bootstrap] mxnet = "{mxnet}": {unfit}', hint='set mxnet = "auto"')
     libraries = wheel.packages if wheel is not None else ()
     # MXNet imports distutils, which Python 3.12 dropped and setuptools has.
     numpy = ("numpy<1.24",) if python.version < (3, 12) else ("numpy<2", "setuptools<81")
-    asked, limits, hashes = _choose_packages(packages, python.version, facts.machine)
-    return WheelTarget(
-        python_version=python.version,
-        machine=facts.machine,
-        glibc=facts.glibc,
-        requirements=(mxnet, *numpy, *NODE_PROGRAMS, *libraries, *asked),
-        managed_python=python.path is None,
-        python_path=python.path if python.named and python.path else "",
-        limits=limits,
-        hashes=tuple(sorted(hashes.items())),
-    )
+    return (mxnet, *numpy, *NODE_PROGRAMS, *libraries)
+
+
+def _find_locked_mxnet(project: LockedProject, version: Version, machine: str) -> str | None:
+    chosen = (choose_requirement(one.requirement, python_version=version, machine=machine) for one in project.packages)
+    return next((requirement for requirement in chosen if requirement is not None and is_mxnet(requirement)), None)
+
+
+def _holds(wanted: Wanted, version: Version, machine: str) -> bool:
+    return choose_requirement(wanted.requirement, python_version=version, machine=machine) is not None
+
+
+def _check_locked(own: Sequence[str], locked: Mapping[str, str], *, choice: FrameworkChoice, node: str) -> None:
+    """Raise ConfigError if a project locks a version with which the framework or our programs do not work. Pure."""
+    for requirement in own:
+        version = locked.get(canonical_name(requirement))
+        if version is not None and not parse_requirement(requirement).specifier.contains(version, prereleases=True):
+            needs = LABELS["none"] if requirement in NODE_PROGRAMS else choice.wheel or LABELS[choice.framework]
+            raise ConfigError(
+                f"{node}: [bootstrap] project locks {canonical_name(requirement)} {version}, "
+                f"but {needs} need{'' if requirement in NODE_PROGRAMS else 's'} {requirement}",
+                hint=f"in the project's folder: uv add '{requirement}'",
+            )
 
 
 def _choose_packages(
@@ -144,7 +251,7 @@ def _choose_packages(
     hashes: dict[str, tuple[str, ...]] = {}
     for wanted in packages:
         requirement = choose_requirement(wanted.requirement, python_version=version, machine=machine)
-        if requirement is None or is_mxnet(requirement):
+        if requirement is None:
             continue
         (limits if wanted.only_limits else asked).append(requirement)
         if wanted.hashes:
@@ -157,7 +264,7 @@ def _choose_packages(
 def choose_mxnet(facts: NodeFacts, *, node: str) -> str:
     """The MXNet wheel that has code for a node's GPUs, or the CPU wheel. Pure. Raises ClusterError if none has."""
     chosen = CPU_WHEEL
-    for gpu in _gpus(facts):
+    for gpu in find_gpus(facts):
         if gpu.capability is None:
             raise ClusterError(
                 f"{node}: its driver does not report the compute capability of the {gpu.name}, which is unknown here",
@@ -168,15 +275,6 @@ def choose_mxnet(facts: NodeFacts, *, node: str) -> str:
             raise ClusterError(f"{node}: {no_auto_wheel(gpu)}", hint=no_wheel_hint(gpu))
         chosen = wheel
     return chosen.requirement
-
-
-def _gpus(facts: NodeFacts) -> list[Gpu]:
-    """A node's NVIDIA GPUs, as its driver lists them."""
-    found = []
-    for capability, name in facts.gpus:
-        major, _, minor = capability.partition(".")
-        found.append(Gpu(name=name, capability=(int(major), int(minor)) if minor else None))
-    return found
 
 
 def platform_tags(target: WheelTarget) -> list[str]:

@@ -1,15 +1,16 @@
 """`cluster up`, `resize` and `start`: show the plan, ask, carry it out, and make the nodes ready."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 
 from bootstrap.environment.file_cache import check_cache
+from bootstrap.environment.project import check_against_lock, read_project
 from bootstrap.environment.requirements import read_packages
 from bootstrap.transfer.sync import find_files
 from cluster.app import App, if_interrupted, pass_app
-from cluster.config import load_config
+from cluster.config import ClusterConfig, load_config
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
 from cluster.views.status import render_nodes
@@ -19,6 +20,7 @@ from provision.aws.clients import Clients, make_clients
 from provision.config import all_types
 from provision.model import MAX_NODES
 from provision.oracle.decide import check_mxnet
+from provision.oracle.torch import check_torch
 from provision.pause import StartInstances, prepare_start
 from provision.plan import Plan
 from provision.render import render_plan
@@ -50,18 +52,13 @@ def up(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bo
         override_nodes(app, nodes)
     config = app.config
     refuse_no_nodes(config.provision)  # before a sandbox is started
-    read_packages(config.bootstrap.packages, folder=app.project_dir)
+    packages = read_packages(config.bootstrap.packages, folder=app.project_dir)
+    check_against_lock(packages, read_project(config.bootstrap.project, folder=app.project_dir).packages)
     if config.bootstrap.sync != "auto":
         find_files(app.project_dir, sync=config.bootstrap.sync, exclude=config.bootstrap.exclude)
     find_script(config.train.script, project_dir=app.project_dir)  # before anything costs money
-    for instance_type in all_types(config.provision):
-        for warning in check_mxnet(
-            instance_type=instance_type,
-            mxnet=config.bootstrap.mxnet,
-            ami=config.provision.ami,
-            is_other=instance_type != config.provision.instance_type,
-        ):
-            app.say(f"warning: {warning}", style="yellow")
+    for warning in check_types(config):
+        app.say(f"warning: {warning}", style="yellow")
     with if_interrupted("run cluster up again; no node was launched"):
         app.enter_cloud(start_sandbox=True)
         clients = make_clients(config.provision.region)
@@ -74,6 +71,21 @@ def up(app: App, *, nodes: int | None, dry_run: bool, keep_failed: bool, yes: bo
             yes=yes,
             keep_failed=keep_failed,
         )
+
+
+def check_types(config: ClusterConfig) -> Iterator[str]:
+    """Warnings for the instance types with the framework. Raises ConfigError for what cannot work."""
+    for instance_type in all_types(config.provision):
+        is_other = instance_type != config.provision.instance_type
+        if config.bootstrap.framework == "mxnet" and config.bootstrap.mxnet != "installed":
+            yield from check_mxnet(
+                instance_type=instance_type,
+                mxnet=config.bootstrap.mxnet,
+                ami=config.provision.ami,
+                is_other=is_other,
+            )
+        elif config.bootstrap.framework == "pytorch":
+            yield from check_torch(instance_type=instance_type, torch=config.bootstrap.torch, is_other=is_other)
 
 
 class NodeCount(click.ParamType[int]):

@@ -188,8 +188,9 @@ def _choose_source(config: ProvisionConfig, facts: TypeFacts) -> _ImageSource:
         raise type_error(
             config,
             facts.name,
-            f"has GPUs of {', '.join(sorted(facts.gpu_makers))}; MXNet has wheels only for NVIDIA's",
-            hint='use a type with NVIDIA GPUs ("g4dn.xlarge", "g5.xlarge") or without GPUs ("c5.xlarge")',
+            f'has GPUs of {", ".join(sorted(facts.gpu_makers))}; ami = "auto" has an image only for NVIDIA\'s',
+            hint='use a type with NVIDIA GPUs ("g4dn.xlarge", "g5.xlarge") or without GPUs ("c5.xlarge"), '
+            "or set ami to an image with a driver for them",
         )
     return _DEEP_LEARNING
 

@@ -164,7 +164,7 @@ def test_set_up_commands_run_and_invalidate_cached_facts(tmp_path: Path) -> None
     assert not (tmp_path / ".cluster" / "known").exists()
 
 
-MISSING = "MXNet needs {}, which could not be installed"
+MISSING = "MXNet or PyTorch needs {}, which could not be installed"
 
 
 @pytest.mark.parametrize(

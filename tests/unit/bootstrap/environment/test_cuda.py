@@ -11,7 +11,7 @@ import pytest
 
 from bootstrap.environment.cuda import cuda_of, explain_missing_libraries, find_cuda, find_warnings
 from bootstrap.environment.facts import LibraryDir
-from node_facts import FACTS, NODE_PROGRAMS
+from node_facts import FACTS, NODE_PROGRAMS, TARGET
 from provision.oracle.tables import WHEELS
 
 CU90, CU102, CU110, CU112 = "mxnet-cu90==1.6.0.post0", "mxnet-cu102==1.9.1", "mxnet-cu110==1.9.1", "mxnet-cu112==1.9.1"
@@ -100,13 +100,18 @@ def test_missing_libraries_are_explained() -> None:
 
 
 def test_gpu_warnings() -> None:
-    assert find_warnings(FACTS, "mxnet==1.7.0.post2") == ()
-    assert find_warnings(replace(FACTS, libraries=frozenset(["libcuda.so.1"])), CU112) == ()
-    (said,) = find_warnings(replace(FACTS, displays=("NVIDIA", "NVIDIA")), "mxnet==1.7.0.post2")
+    assert find_warnings(FACTS, replace(TARGET, requirements=("mxnet==1.7.0.post2",))) == ()
+    assert (
+        find_warnings(replace(FACTS, libraries=frozenset(["libcuda.so.1"])), replace(TARGET, requirements=(CU112,)))
+        == ()
+    )
+    (said,) = find_warnings(
+        replace(FACTS, displays=("NVIDIA", "NVIDIA")), replace(TARGET, requirements=("mxnet==1.7.0.post2",))
+    )
     assert "2 NVIDIA GPU(s) but no working driver" in said
-    (said,) = find_warnings(replace(FACTS, displays=("AMD",)), "mxnet==1.7.0.post2")
+    (said,) = find_warnings(replace(FACTS, displays=("AMD",)), replace(TARGET, requirements=("mxnet==1.7.0.post2",)))
     assert "AMD" in said
-    (said,) = find_warnings(FACTS, CU90)
+    (said,) = find_warnings(FACTS, replace(TARGET, requirements=(CU90,)))
     assert "libcudart.so.9.0" in said
 
 

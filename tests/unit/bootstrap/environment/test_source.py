@@ -30,7 +30,7 @@ from bootstrap.environment.source_build import (
 )
 from bootstrap.environment.steps import InstallPackages, MakeEnvironment, plan_node
 from foundation.errors import ClusterError
-from node_facts import BUNDLE, FACTS, PYTHON, make_programs, run_shell
+from node_facts import BUNDLE, FACTS, PYTHON, TARGET, make_programs, run_shell
 from source_repository import FILES, commit, git, write_repository
 
 GPU = replace(
@@ -93,7 +93,7 @@ def test_labels_of_built_wheels() -> None:
     assert cuda_of("source@v1.7.x+cu112") == (11, 2)
     assert cuda_of("source@v1.7.x") is None
     assert find_cuda(GPU, "source@v1.7.x+cu112").library_dirs == ("/usr/local/cuda-11.2/lib64", "/usr/local/cuda/lib64")
-    assert find_warnings(FACTS, "source@v1.7.x") == ()
+    assert find_warnings(FACTS, replace(TARGET, requirements=("source@v1.7.x",))) == ()
     assert find_ref("source@v1.7.x") == "v1.7.x"
     assert find_ref("mxnet==1.9.1") is None
 

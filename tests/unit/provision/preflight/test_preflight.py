@@ -208,7 +208,7 @@ def test_rejects_gpus_of_other_makers(world: World) -> None:
 
     with (
         answer(world, "DescribeInstanceTypes", amd),
-        pytest.raises(ConfigError, match="has GPUs of AMD; MXNet has wheels only for NVIDIA's"),
+        pytest.raises(ConfigError, match='has GPUs of AMD; ami = "auto" has an image only for NVIDIA\'s'),
     ):
         preflight(world, instance_type="g4dn.xlarge")
 

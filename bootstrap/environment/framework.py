@@ -1,0 +1,166 @@
+"""Chooses where a node's framework comes from: a wheel, the image, or a Python of the user's own. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bootstrap.config import BootstrapConfig, Framework
+from bootstrap.environment.facts import FoundFramework, NodeFacts, find_gpus
+from bootstrap.environment.project import LockedProject
+from bootstrap.environment.requirements import Wanted, canonical_name, choose_requirement, is_mxnet
+from foundation.errors import ClusterError, ConfigError
+from provision.oracle.tables import CPU_WHEEL, Gpu, Version
+from provision.oracle.torch import OLDEST_PYTHON, explain_driver, explain_unfit, find_pythons, pick_torch, suggest_torch
+
+MXNET_PYTHONS = ((3, 9), (3, 12))
+"""MXNet's wheels are pure ctypes. NumPy 1.26, the last version that can work with MXNet (_cluster_compat.py restores
+np.bool and others), has wheels up to Python 3.12; with NumPy 2 `import mxnet` fails, since np.PZERO was removed."""
+ANY_PYTHONS = (OLDEST_PYTHON, (3, 14))
+OLDEST_TORCH = (1, 10)
+"""The first with torchrun (https://github.com/pytorch/pytorch/releases/tag/v1.10.0)."""
+LABELS: dict[Framework, str] = {"mxnet": "MXNet", "pytorch": "PyTorch", "none": "the node's programs"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Torch:
+    """The PyTorch of a node's environment. version: such as 2.13.0+cpu; has_cuda: whether it was built for GPUs."""
+
+    version: str
+    has_cuda: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrameworkChoice:
+    """Where the framework of a node comes from.
+
+    base: what a Python of the node has, which the environment uses; None otherwise. wheel: the requirement of a wheel;
+    None with a base, without a framework, and for MXNet, whose wheel target.py chooses. pythons: the first and the last
+    Python that it works with.
+    """
+
+    framework: Framework = "mxnet"
+    base: FoundFramework | None = None
+    wheel: str | None = None
+    pythons: tuple[Version, Version] = MXNET_PYTHONS
+
+
+def choose_framework(
+    facts: NodeFacts, *, config: BootstrapConfig, project: LockedProject, node: str
+) -> FrameworkChoice:
+    """Choose for one node. Pure. Raises ClusterError if the node lacks what [bootstrap] asks for."""
+    if config.framework == "none":
+        return FrameworkChoice(framework="none", pythons=ANY_PYTHONS)
+    if config.framework == "pytorch":
+        return _choose_torch(facts, config=config, project=project, node=node)
+    if config.mxnet == "installed":
+        return FrameworkChoice(base=_find_installed(facts, path=config.python, project=project, node=node))
+    return FrameworkChoice()
+
+
+def _find_installed(facts: NodeFacts, *, path: str, project: LockedProject, node: str) -> FoundFramework | None:
+    locked = next((wanted for wanted in project.packages if is_mxnet(wanted.requirement)), None)
+    if locked is not None:
+        raise ConfigError(
+            f'[bootstrap] mxnet = "installed" contradicts {locked.place}, which locks {locked.requirement}',
+            hint='set mxnet = "auto", which installs the locked one; or in the project\'s folder: uv remove mxnet',
+        )
+    if facts.configured is None:
+        return None  # choose_python reports that no Python works there
+    found = next((one for one in facts.frameworks if one.name == "mxnet" and one.python.path == path), None)
+    if found is None:
+        raise ClusterError(
+            f'{node}: [bootstrap] mxnet = "installed": {path} finds no MXNet',
+            hint=f"cluster exec --node {node} -- {path} -m pip install {CPU_WHEEL.requirement}; or set python to the "
+            'path of a Python that has MXNet, or mxnet = "auto"',
+        )
+    return found
+
+
+def _choose_torch(facts: NodeFacts, *, config: BootstrapConfig, project: LockedProject, node: str) -> FrameworkChoice:
+    gpus = find_gpus(facts)
+    wheel = _find_locked_torch(project.packages, facts, config=config, node=node)
+    if wheel is None and config.torch != "auto":
+        wheel = config.torch
+    if wheel is None:
+        base = next((one for one in facts.frameworks if is_fit(one, facts, config=config, project=project)), None)
+        if base is not None:
+            return FrameworkChoice(framework="pytorch", base=base, pythons=ANY_PYTHONS)
+        wheel = _pick_wheel(facts, gpus, node=node)
+    check_torch_wheel(wheel, gpus, node=node, machine=facts.machine)
+    return FrameworkChoice(framework="pytorch", wheel=wheel, pythons=find_pythons(wheel))
+
+
+def _find_locked_torch(locked: Sequence[Wanted], facts: NodeFacts, *, config: BootstrapConfig, node: str) -> str | None:
+    """The PyTorch that a project locks for such a node; None if it locks none. Pure. Raises ConfigError."""
+    version = next((python.version for python in facts.pythons if python.version >= OLDEST_PYTHON), (3, 11))
+    for wanted in locked:
+        requirement = choose_requirement(wanted.requirement, python_version=version, machine=facts.machine)
+        if requirement is None or not is_torch(requirement):
+            continue
+        if config.torch not in ("auto", requirement):
+            raise ConfigError(
+                f'{node}: [bootstrap] torch = "{config.torch}" contradicts {wanted.place}, which locks {requirement}',
+                hint=f"remove torch, or in the project's folder: uv add '{config.torch}'",
+            )
+        return requirement
+    return None
+
+
+def is_fit(found: FoundFramework, facts: NodeFacts, *, config: BootstrapConfig, project: LockedProject) -> bool:
+    """Whether `torch = "auto"` uses a PyTorch of the image: its Python fits, and it has code for the GPUs. Pure."""
+    major, _, minor = found.version.partition(".")
+    minor = minor.partition(".")[0]
+    if found.name != "torch" or not (major.isdecimal() and minor.isdecimal()):
+        return False
+    if (int(major), int(minor)) < OLDEST_TORCH or not is_wanted(found, config.python):
+        return False
+    if not ANY_PYTHONS[0] <= found.python.version <= ANY_PYTHONS[1] or not project.allows(found.python.version):
+        return False
+    gpus = find_gpus(facts)
+    if not gpus:
+        return "NVIDIA" not in facts.displays or found.cuda is not None
+    if found.cuda is None or explain_driver(found.cuda, facts.driver) is not None:
+        return False
+    label = f"cu{found.cuda[0]}{found.cuda[1]}"
+    return explain_unfit(f"torch=={found.version.partition('+')[0]}+{label}", gpus) is None
+
+
+def is_wanted(found: FoundFramework, python: str) -> bool:
+    """Whether [bootstrap] python allows the Python that has it. Pure."""
+    if python.startswith("/"):
+        return found.python.path == python
+    return python in ("auto", f"{found.python.version[0]}.{found.python.version[1]}")
+
+
+def _pick_wheel(facts: NodeFacts, gpus: Sequence[Gpu], *, node: str) -> str:
+    for gpu in gpus:
+        if gpu.capability is None:
+            raise ClusterError(
+                f"{node}: its driver does not report the compute capability of the {gpu.name}, which is unknown here",
+                hint="set [bootstrap] torch to a wheel; cluster oracle --framework pytorch lists them",
+            )
+    wheel = pick_torch(gpus[0] if gpus and facts.machine == "x86_64" else None)
+    if wheel is None:
+        raise ClusterError(
+            f'{node}: torch = "auto" has no wheel with code for {gpus[0].label}, and its image no PyTorch that fits',
+            hint="use an image with PyTorch for that GPU ([provision] ami), or another instance type",
+        )
+    return wheel
+
+
+def check_torch_wheel(wheel: str, gpus: Sequence[Gpu], *, node: str, machine: str) -> None:
+    """Raise ConfigError if a wheel has no code for a node's actual GPUs. Pure."""
+    why = explain_unfit(wheel, gpus) if machine == "x86_64" else None
+    if why is not None:
+        raise ConfigError(f"{node}: {wheel} {why}", hint=suggest_torch(wheel, gpus[0]))
+
+
+def is_torch(requirement: str) -> bool:
+    """Whether it is PyTorch, which [bootstrap] torch chooses. Pure."""
+    return canonical_name(requirement) == "torch"
+
+
+def is_of_framework(requirement: str, framework: Framework) -> bool:
+    """Whether [bootstrap] chooses this package itself, so that one in `packages` is ignored. Pure."""
+    if framework == "none":
+        return False
+    return is_mxnet(requirement) if framework == "mxnet" else is_torch(requirement)

@@ -1,0 +1,257 @@
+"""PyTorch's wheels, and which of them runs on which GPU. Pure.
+
+As with MXNet's wheels (decide.py), machine code runs on the same major compute capability, from its minor one up, and
+PTX does not count. The CUDA of the libraries is not compared with the GPU's: they are in the wheel or in the nvidia-*
+wheels that it requires, and PyTorch tests them together.
+
+The builds that are `measured` were read with `cluster oracle --wheel` from one wheel on PyPI of each minor version: the
+machine code of libtorch_cuda.so. The others come from torch.cuda.get_arch_list() as quoted in PyTorch's issues
+(https://github.com/pytorch/pytorch/issues/182250 and others) and were not measured.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from re import compile as regex
+
+from foundation.errors import ConfigError
+from provision.oracle.fatbin import LibraryCode
+from provision.oracle.tables import GPU_MACHINES, Gpu, Machine, Version, find_machine, show
+
+TORCH_PATTERN = regex(r"torch==([0-9]+)\.([0-9]+)(?:\.[0-9]+)*(?:\+([a-z0-9.]+))?")
+INDEX = "https://download.pytorch.org/whl"
+OLDEST_PYTHON = (3, 9)
+"""Of every environment: obstore, which the nodes' programs use, needs it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchBuild:
+    """The wheels of some versions for Linux on x86-64.
+
+    first, last: the versions, such as (2, 8), both included. cuda: the CUDA that they were built with.
+    code: the compute capabilities for which libtorch_cuda.so has machine code; without those of single modules.
+    on_pypi: whether PyPI has this build; the others have their CUDA in the version, torch==2.7.1+cu128, and are on
+    PyTorch's own index. measured: how `code` is known.
+    """
+
+    first: Version
+    last: Version
+    cuda: Version
+    code: tuple[Version, ...]
+    on_pypi: bool = True
+    measured: bool = False
+
+    @property
+    def label(self) -> str:
+        """The local version of these wheels: cu128."""
+        return f"cu{self.cuda[0]}{self.cuda[1]}"
+
+    @property
+    def versions(self) -> str:
+        """For tables: 2.8, or 2.8 to 2.10."""
+        return show(self.first) if self.first == self.last else f"{show(self.first)} to {show(self.last)}"
+
+
+def _code(*numbers: int) -> tuple[Version, ...]:
+    """From nvcc's numbers: 86 is (8, 6)."""
+    return tuple(divmod(number, 10) for number in numbers)
+
+
+_KEPLER = _code(37, 50, 60, 70, 75, 80, 86)
+_MAXWELL = _code(50, 60, 70, 75, 80, 86, 90)
+_VOLTA = _code(70, 75, 80, 86, 90, 100, 120)
+_TURING = _code(75, 80, 86, 90, 100, 120)
+
+TORCH_BUILDS: tuple[TorchBuild, ...] = (
+    TorchBuild(first=(2, 15), last=(2, 15), cuda=(13, 2), code=_TURING, measured=True),
+    TorchBuild(first=(2, 11), last=(2, 14), cuda=(13, 0), code=_TURING, measured=True),
+    TorchBuild(first=(2, 8), last=(2, 10), cuda=(12, 8), code=_VOLTA, measured=True),
+    TorchBuild(first=(2, 7), last=(2, 7), cuda=(12, 6), code=_MAXWELL, measured=True),
+    TorchBuild(first=(2, 5), last=(2, 6), cuda=(12, 4), code=_MAXWELL, measured=True),
+    TorchBuild(first=(2, 1), last=(2, 4), cuda=(12, 1), code=_MAXWELL, measured=True),
+    TorchBuild(first=(1, 13), last=(2, 0), cuda=(11, 7), code=_KEPLER, measured=True),
+    TorchBuild(first=(2, 11), last=(2, 11), cuda=(12, 8), code=_TURING, on_pypi=False),
+    TorchBuild(first=(2, 7), last=(2, 7), cuda=(12, 8), code=_TURING, on_pypi=False),
+    TorchBuild(first=(2, 8), last=(2, 11), cuda=(12, 6), code=_MAXWELL, on_pypi=False),
+    TorchBuild(first=(2, 0), last=(2, 7), cuda=(11, 8), code=_MAXWELL, on_pypi=False),
+)
+"""PyPI's first, the newest first."""
+
+AUTO = ("torch==2.13.0", "torch==2.8.0", "torch==2.7.1")
+"""The wheels of `torch = "auto"`, the preferred one first, which nodes without a GPU get. PyPI has all of them."""
+
+# Of the wheels on PyPI: the first and the last Python of the versions from this one up.
+_PYTHONS: tuple[tuple[Version, tuple[Version, Version]], ...] = (
+    ((2, 9), ((3, 10), (3, 14))),
+    ((2, 6), ((3, 9), (3, 13))),
+    ((2, 2), ((3, 9), (3, 12))),
+    ((1, 13), ((3, 9), (3, 11))),
+)
+# https://docs.nvidia.com/cuda/cuda-toolkit-release-notes: the oldest driver of a major version of CUDA
+_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
+_NUMPY_2_FROM = (2, 3)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchVersion:
+    """A parsed version. minor: (2, 13) of 2.13.0. label: "cpu", "cu128" or "" for the build that the index has."""
+
+    minor: Version
+    label: str
+
+    @property
+    def cuda(self) -> Version | None:
+        """The CUDA of its label; None without one."""
+        found = regex(r"cu([0-9]{2})([0-9])").fullmatch(self.label)
+        return (int(found[1]), int(found[2])) if found else None
+
+
+def parse_torch(requirement: str) -> TorchVersion | None:
+    """The version in "torch==2.7.1+cu128"; None if it has another form, such as a development version. Pure."""
+    found = TORCH_PATTERN.fullmatch(requirement)
+    return TorchVersion(minor=(int(found[1]), int(found[2])), label=found[3] or "") if found else None
+
+
+def find_builds(version: TorchVersion) -> tuple[TorchBuild, ...]:
+    """The known builds for GPUs of a version, PyPI's first; without those that its label excludes. Pure."""
+    found = [build for build in TORCH_BUILDS if build.first <= version.minor <= build.last]
+    if version.label:
+        found = [build for build in found if build.label == version.label]
+    return tuple(sorted(found, key=lambda build: not build.on_pypi))
+
+
+def find_build(requirement: str) -> TorchBuild | None:
+    """The build that a requirement gets: by its label, or else PyPI's; None for CPU builds and unknown ones. Pure."""
+    version = parse_torch(requirement)
+    builds = find_builds(version) if version is not None else ()
+    return next((build for build in builds if version is not None and (build.on_pypi or version.label)), None)
+
+
+def find_fitting(build: TorchBuild, gpu: Gpu) -> Version | None:
+    """The machine code with which a build runs on a GPU; None if it has none. Pure."""
+    if gpu.capability is None:
+        return None
+    major, minor = gpu.capability
+    return max((code for code in build.code if code[0] == major and code[1] <= minor), default=None)
+
+
+def pick_torch(gpu: Gpu | None) -> str | None:
+    """The wheel of `torch = "auto"` for a GPU, or without one; None if no wheel of AUTO has code for it. Pure."""
+    if gpu is None:
+        return AUTO[0]
+    builds = ((requirement, find_build(requirement)) for requirement in AUTO)
+    return next((requirement for requirement, build in builds if build is not None and find_fitting(build, gpu)), None)
+
+
+def find_pythons(requirement: str) -> tuple[Version, Version]:
+    """The first and the last Python for which PyPI has wheels of a version; for an unknown one, of the newest. Pure."""
+    version = parse_torch(requirement)
+    newest = _PYTHONS[0][1]
+    return next((pythons for first, pythons in _PYTHONS if version is not None and version.minor >= first), newest)
+
+
+def choose_numpy(requirement: str) -> str:
+    """The NumPy that a version works with: those before 2.3 were built for NumPy 1. Pure."""
+    version = parse_torch(requirement)
+    return "numpy<2" if version is not None and version.minor < _NUMPY_2_FROM else "numpy"
+
+
+def explain_unfit(requirement: str, gpus: Iterable[Gpu]) -> str | None:
+    """Why a wheel does not run on the first of some GPUs that it has no code for; None if it does. Pure.
+
+    A CPU build, and a version that is not in the table, are not refused.
+    """
+    build = find_build(requirement)
+    if build is None:
+        return None
+    for gpu in gpus:
+        if gpu.capability is not None and not find_fitting(build, gpu):
+            return f"has no machine code for {gpu.label} (it has sm_ {show_code(build.code)})"
+    return None
+
+
+def suggest_torch(requirement: str, gpu: Gpu) -> str:
+    """What to do for a GPU that a wheel has no code for. Pure."""
+    version = parse_torch(requirement)
+    builds = [] if version is None else [b for b in find_builds(version) if find_fitting(b, gpu) and not b.on_pypi]
+    auto = pick_torch(gpu)
+    if auto is not None:
+        return f'set [bootstrap] torch = "auto", which uses {auto} there; cluster oracle --framework pytorch shows why'
+    if builds:
+        plain = requirement.partition("+")[0]
+        return (
+            f'set [bootstrap] torch = "{plain}+{builds[0].label}", and let pip on this machine find it: '
+            f"pip config set global.extra-index-url {INDEX}/{builds[0].label}"
+        )
+    return f"use a type with {_suggest_gpus()} GPUs, such as g5.xlarge; cluster oracle --framework pytorch lists them"
+
+
+def check_torch(*, instance_type: str, torch: str, is_other: bool = False) -> tuple[str, ...]:
+    """Check [bootstrap] torch against an instance type, before anything costs money. Pure.
+
+    is_other: the type is from [provision] instance_types; errors name that key.
+    Returns warnings for what is unknown or may not work. Raises ConfigError for what cannot work.
+    """
+    machine = find_machine(instance_type)
+    if machine is None:
+        return (f"instance_type {instance_type} is not in the table of GPUs: PyTorch may not run there",)
+    key = "instance_types," if is_other else "instance_type ="
+    setting = f'[provision] {key} "{instance_type}" with [bootstrap] torch = "{torch}"'
+    return _check_on(machine, torch, setting=setting, instance_type=instance_type)
+
+
+def _check_on(machine: Machine, torch: str, *, setting: str, instance_type: str) -> tuple[str, ...]:
+    gpu, warning = machine.gpu, ""
+    if gpu is None:
+        return ()
+    build = find_build(torch)
+    if machine.architecture != "x86_64":
+        warning = f"no PyTorch wheel has been tested on {instance_type} (arm64): it may not use the {gpu.name}"
+    elif gpu.capability is None:
+        warning = f"PyTorch's wheels on PyPI do not use the {gpu.name} of {instance_type}, which is from {gpu.maker}"
+    elif torch == "auto":
+        if pick_torch(gpu) is None:
+            warning = f"no PyTorch wheel on PyPI has code for {gpu.label}: the image must have its own PyTorch"
+    elif torch.endswith("+cpu"):
+        warning = f"{torch} does not use the {gpu.name} of {instance_type}, which you pay for"
+    elif build is None:
+        warning = f"{torch} is not in the table of PyTorch's wheels: it may have no code for the {gpu.name}"
+    elif not find_fitting(build, gpu):
+        raise ConfigError(f"{setting}: the wheel {explain_unfit(torch, [gpu])}", hint=suggest_torch(torch, gpu))
+    return (warning,) if warning else ()
+
+
+def explain_driver(cuda: Version, driver: str | None) -> str | None:
+    """Why a driver cannot run what was built with a CUDA; None if it can, or if that is unknown. Pure."""
+    oldest = _DRIVERS.get(cuda[0])
+    numbers = (driver or "").split(".")
+    if oldest is None or len(numbers) < 2 or not all(number.isdecimal() for number in numbers[:2]):
+        return None
+    if (int(numbers[0]), int(numbers[1])) >= oldest:
+        return None
+    return f"CUDA {show(cuda)} needs the NVIDIA driver {oldest[0]}.{oldest[1]} or later, and the node has {driver}"
+
+
+def _suggest_gpus() -> str:
+    names: dict[str, None] = {}
+    for machine in GPU_MACHINES:
+        if machine.gpu is not None and machine.architecture == "x86_64" and pick_torch(machine.gpu) is not None:
+            names[machine.gpu.name] = None
+    *most, last = names
+    return f"{', '.join(most)} or {last}"
+
+
+def find_differences(version: str, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
+    """Where the code found in a wheel of that version is not what the table has; empty when they agree. Pure."""
+    build = find_build(f"torch=={version}")
+    found = next((one for one in libraries if one.name.endswith("/libtorch_cuda.so")), None)
+    if build is None or found is None:
+        return ()
+    whole = tuple(code for code, modules in found.code.items() if modules == found.modules)
+    if whole == build.code:
+        return ()
+    return (f"machine code: found {show_code(whole)}, the table has {show_code(build.code)}",)
+
+
+def show_code(code: Sequence[Version]) -> str:
+    """As nvcc writes it: 70 75."""
+    return " ".join(f"{major}{minor}" for major, minor in code)

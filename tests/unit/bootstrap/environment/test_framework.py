@@ -1,0 +1,229 @@
+"""Where a node's framework comes from, and the environment that it gets."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.config import BootstrapConfig
+from bootstrap.environment.bundle import Bundle
+from bootstrap.environment.cuda import find_warnings
+from bootstrap.environment.facts import FoundFramework, FoundPython, NodeFacts
+from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.framework import ANY_PYTHONS, Torch, choose_framework
+from bootstrap.environment.project import LockedProject
+from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.steps import MakeEnvironment, plan_node
+from bootstrap.environment.target import NODE_PROGRAMS, WheelTarget, choose_python, choose_wheels
+from foundation.errors import ClusterError, ConfigError
+from node_facts import FACTS, TREE, run_shell
+
+DEBIAN = FoundFramework(
+    name="torch",
+    version="1.13.1",
+    cuda=None,
+    numpy="1.24.2",
+    python=FoundPython(path="/usr/bin/python3", version=(3, 11)),
+)
+AMI = FoundFramework(
+    name="torch",
+    version="2.8.0+cu128",
+    cuda=(12, 8),
+    numpy="2.1.0",
+    python=FoundPython(path="/opt/pytorch/bin/python3", version=(3, 12)),
+)
+MXNET = replace(AMI, name="mxnet", version="1.9.1", cuda=None, python=FoundPython(path="/v/bin/python", version=(3, 9)))
+A10G = {"gpus": (("8.6", "NVIDIA A10G"),), "displays": ("NVIDIA",), "driver": "570.133.20"}
+PYTORCH = BootstrapConfig(framework="pytorch")
+
+
+def locked(*requirements: str, python: str = "") -> LockedProject:
+    packages = tuple(Wanted(requirement=requirement, place="uv.lock") for requirement in requirements)
+    return LockedProject(packages=packages, python=python)
+
+
+def choose(
+    facts: NodeFacts,
+    config: BootstrapConfig = PYTORCH,
+    project: LockedProject = LockedProject(),  # noqa: B008 - frozen
+    packages: tuple[Wanted, ...] = (),
+) -> WheelTarget:
+    choice = choose_framework(facts, config=config, project=project, node="n")
+    python = choose_python(facts, setting=config.python, node="n", choice=choice, project=project)
+    return choose_wheels(
+        facts, python=python, mxnet=config.mxnet, packages=packages, node="n", choice=choice, project=project
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "more", "config", "base", "first"),
+    [
+        ((), {}, {}, None, "torch==2.13.0"),
+        ((DEBIAN,), {}, {}, DEBIAN, NODE_PROGRAMS[0]),
+        ((DEBIAN,), {}, {"torch": "torch==2.5.1"}, None, "torch==2.5.1"),
+        ((DEBIAN,), {}, {"python": "3.10"}, None, "torch==2.13.0"),
+        ((replace(DEBIAN, version="1.9.0"),), {}, {}, None, "torch==2.13.0"),
+        ((replace(DEBIAN, python=FoundPython(path="/p", version=(3, 8))),), {}, {}, None, "torch==2.13.0"),
+        ((DEBIAN, AMI), A10G, {}, AMI, NODE_PROGRAMS[0]),
+        ((DEBIAN,), A10G, {}, None, "torch==2.13.0"),  # a CPU build
+        ((AMI,), {"gpus": (("5.2", "Tesla M60"),)}, {}, None, "torch==2.7.1"),  # no code for it
+        ((AMI,), {**A10G, "driver": "470.82.01"}, {}, None, "torch==2.13.0"),
+        ((), {"gpus": (("7.0", "Tesla V100-SXM2-16GB"),)}, {}, None, "torch==2.8.0"),
+        ((AMI,), {}, {"framework": "none"}, None, NODE_PROGRAMS[0]),
+        ((), {"machine": "aarch64"}, {}, None, "torch==2.13.0"),
+    ],
+)
+def test_where_pytorch_comes_from(
+    found: tuple[FoundFramework, ...],
+    more: dict[str, object],
+    config: dict[str, str],
+    base: FoundFramework | None,
+    first: str,
+) -> None:
+    facts = replace(FACTS, frameworks=found, **more)  # type: ignore[arg-type]
+    target = choose(facts, BootstrapConfig(**{"framework": "pytorch", **config}))  # type: ignore[arg-type]
+    assert (target.base, target.requirements[0], target.mxnet) == (base, first, None)
+    assert set(NODE_PROGRAMS) <= set(target.requirements)
+
+
+def test_the_environment_of_a_base_keeps_its_python_and_numpy() -> None:
+    packages = (Wanted(requirement="pandas", place="p"), Wanted(requirement="torch>=2", place="p"))
+    target = choose(replace(FACTS, frameworks=(AMI,)), packages=packages)
+    assert (target.python_version, target.managed_python) == ((3, 12), False)
+    assert (target.requirements, target.limits) == ((*NODE_PROGRAMS, "pandas"), ("numpy==2.1.0",))
+
+
+@pytest.mark.parametrize(
+    ("more", "config", "said"),
+    [
+        ({"gpus": (("3.7", "Tesla K80"),)}, {}, "no wheel with code for Tesla K80"),
+        ({"gpus": (("", "Unheard of"),)}, {}, "does not report the compute capability"),
+        ({"gpus": (("9.0", "NVIDIA H100"),)}, {"torch": "torch==2.0.1"}, "n: torch==2.0.1 has no machine code for"),
+        ({}, {"torch": "torch==2.4.1", "python": "3.13"}, "torch==2.4.1 works with 3.9 to 3.12"),
+    ],
+)
+def test_what_cannot_work_is_refused(more: dict[str, object], config: dict[str, str], said: str) -> None:
+    facts = replace(FACTS, **more)  # type: ignore[arg-type]
+    with pytest.raises(ClusterError, match=said) as caught:
+        choose(facts, BootstrapConfig(**{"framework": "pytorch", **config}))  # type: ignore[arg-type]
+    assert caught.value.hint
+
+
+def test_an_installed_mxnet() -> None:
+    config = BootstrapConfig(mxnet="installed", python="/v/bin/python")
+    facts = replace(FACTS, configured=MXNET.python, frameworks=(MXNET,))
+    target = choose(facts, config)
+    assert (target.base, target.mxnet, target.requirements) == (MXNET, None, NODE_PROGRAMS)
+    with pytest.raises(ClusterError, match="/v/bin/python finds no MXNet") as caught:
+        choose(replace(facts, frameworks=()), config)
+    assert "/v/bin/python -m pip install mxnet==" in (caught.value.hint or "")
+    with pytest.raises(ClusterError, match="no working Python there"):
+        choose(replace(facts, configured=None), config)
+    with pytest.raises(ConfigError, match=r"contradicts uv\.lock"):
+        choose(facts, config, locked("mxnet==1.7.0.post2"))
+
+
+def test_a_locked_project_decides() -> None:
+    target = choose(
+        replace(FACTS, frameworks=(DEBIAN,)), project=locked("torch==2.4.1", "six==1.16.0", "numpy==1.26.4")
+    )
+    assert target.base is None
+    assert {"torch==2.4.1", "six==1.16.0", "numpy==1.26.4"} <= set(target.requirements)
+    mxnet = BootstrapConfig()
+    assert choose(FACTS, mxnet, locked("mxnet==1.9.1")).mxnet == "mxnet==1.9.1"
+    assert choose(FACTS, mxnet, locked("numpy==2.0; python_version < '3.10'")).mxnet == "mxnet==1.7.0.post2"
+
+
+@pytest.mark.parametrize(
+    ("config", "project", "said"),
+    [
+        ({}, locked("numpy==2.1.0"), r"locks numpy 2\.1\.0, but MXNet needs numpy<1\.24"),
+        ({}, locked("msgspec==0.17.0"), "the node's programs need msgspec>=0.18"),
+        ({"mxnet": "mxnet==1.9.1"}, locked("mxnet==1.7.0.post2"), "which locks mxnet==1.7.0.post2"),
+        ({"framework": "pytorch", "torch": "torch==2.8.0"}, locked("torch==2.4.1"), "which locks torch==2.4.1"),
+        ({}, locked(python=">=3.13"), r"locked for >=3\.13"),
+    ],
+)
+def test_a_lock_that_contradicts_is_refused(config: dict[str, str], project: LockedProject, said: str) -> None:
+    with pytest.raises(ClusterError, match=said):
+        choose(FACTS, BootstrapConfig(**config), project)  # type: ignore[arg-type]
+
+
+def bundle_of(*names: str, base: FoundFramework | None = None) -> Bundle:
+    target = WheelTarget(
+        python_version=(3, 11),
+        machine="x86_64",
+        glibc=(2, 36),
+        requirements=NODE_PROGRAMS,
+        framework="pytorch",
+        base=base,
+    )
+    files = (*names, "uv-1-none.whl")
+    made = (BundleFile(path=Path(name), sha256=name.encode().hex(), size_bytes=1) for name in files)
+    return Bundle(target=target, files=tuple(made))
+
+
+@pytest.mark.parametrize(
+    ("bundle", "torch", "library"),
+    [
+        (
+            bundle_of("torch-2.13.0+cpu-cp311-none-any.whl"),
+            Torch(version="2.13.0+cpu", has_cuda=False),
+            "torch==2.13.0+cpu",
+        ),
+        (
+            bundle_of("torch-2.13.0-cp311-none-any.whl", "nvidia_cublas-13-none.whl"),
+            Torch(version="2.13.0", has_cuda=True),
+            "torch==2.13.0",
+        ),
+        (bundle_of(base=AMI), Torch(version="2.8.0+cu128", has_cuda=True), "torch==2.8.0+cu128"),
+        (bundle_of(base=MXNET), None, "mxnet==1.9.1"),
+        (bundle_of("torchvision-1-none.whl"), None, ""),
+    ],
+)
+def test_what_an_environment_has(bundle: Bundle, torch: Torch | None, library: str) -> None:
+    assert (bundle.torch, bundle.library) == (torch, library)
+
+
+def test_another_pytorch_of_the_image_makes_another_environment() -> None:
+    assert bundle_of(base=AMI).digest != bundle_of(base=replace(AMI, version="2.9.0")).digest
+
+
+def test_an_environment_finds_the_packages_of_its_base(tmp_path: Path) -> None:
+    """Without the wheels and uv: only the lines that write the .pth file."""
+    step = MakeEnvironment(
+        bundle=bundle_of(base=replace(DEBIAN, python=FoundPython(path="/usr/bin/python3", version=(3, 11)))),
+        python="/p",
+    )
+    site = tmp_path / "env" / "x" / "lib" / "python3.11" / "site-packages"
+    site.mkdir(parents=True)
+    done = run_shell("\n".join(["cd", *step._write_pth("env/x")]), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "site.addsitedir('/usr/" in (site / "_cluster_base.pth").read_text()
+    assert not (site / "_cluster_compat.pth").exists()
+
+
+def test_system_libraries_of_frameworks() -> None:
+    facts = replace(FACTS, missing_libraries=("libgomp.so.1", "libstdc++.so.6"))
+    for base, packages in ((None, "libstdc++6"), (DEBIAN, None)):
+        plan = plan_node(
+            facts, bundle=bundle_of(base=base), python=choose_python(FACTS, setting="auto", node="n"), setup=None,
+            trees=[TREE], cluster="c", is_head=False, node="n",
+        )  # fmt: skip
+        shown = [str(step) for step in plan.steps]
+        assert any("libstdc++6" in text for text in shown) is (packages is not None)
+        assert not any("libgomp1" in text or "CheckLibraries" in text for text in shown)
+
+
+def test_warnings_about_gpus() -> None:
+    target = bundle_of().target
+    facts = replace(FACTS, **A10G)  # type: ignore[arg-type]
+    (said,) = find_warnings(facts, target, Torch(version="2.13.0+cpu", has_cuda=False))
+    assert "is a CPU build" in said
+    (said,) = find_warnings(facts, target, Torch(version="2.13.0", has_cuda=True))
+    assert "CUDA 13.0 needs the NVIDIA driver 580.65 or later" in said
+    assert find_warnings(facts, target, Torch(version="2.8.0+cu128", has_cuda=True)) == ()
+    (said,) = find_warnings(replace(FACTS, displays=("NVIDIA",)), target)
+    assert "PyTorch will not see them" in said
+    assert find_warnings(replace(FACTS, displays=("NVIDIA",)), replace(target, framework="none")) == ()
+    assert ANY_PYTHONS[0] == (3, 9)
