@@ -1,4 +1,4 @@
-"""Looks at one node for `cluster verify`: its clock, its disk, the ports of its peers, and MXNet by way of probes.
+"""Looks at one node for `cluster verify`: its clock, its disk, the ports of its peers, and the rest by way of probes.
 
 It arrives over stdin, followed by an order, and writes no files. JSON lines, to it:
 
@@ -6,13 +6,15 @@ It arrives over stdin, followed by an order, and writes no files. JSON lines, to
     {"name": ..., "address": ..., "secret": ..., "ranges": [[first, last], ...], "loader": ..., "python": ...,
      "setup": digest or null, "probes": [{"name": ..., "modules": ..., "order": ..., "timeout_s": ...}, ...]}
     {"peers": [[name, address, [port, ...]], ...]}
+    {"together": a probe that all nodes run at the same time, after the others}
 
 and from it:
 
-    {"listening": [port, ...], "refused": why not or null, "disk": [[path, device, free bytes], ...]}
+    {"listening": [port, ...], "refused": why not or null, "free": a free port or null,
+     "disk": [[path, device, free bytes], ...]}
     {"ports": [[peer, port, error or null], ...]}
     {"probe": name, "result": {"exit_code": ..., "stdout": ..., "stderr": ...}}, in the order of the probes
-    {"ended": "ports" or "probes", "error": a traceback or null}, the last message of each
+    {"ended": "ports", "probes" or "together", "error": a traceback or null}, the last message of each
     {"alive": true}                                every other second
 
 It listens for its peers until its stdin ends, and proves to them with the secret of this verification which node it is.
@@ -44,6 +46,7 @@ TRIES = 20
 NONCE_BYTES = 16
 MAX_PARALLEL = 256
 _telling = threading.Lock()
+FREE_RANGE = (20000, 29999)  # below the ports that Linux gives to clients
 _running = set()  # the probes' processes
 _running_lock = threading.Lock()
 
@@ -76,17 +79,22 @@ def begin(order):
             break
         serve(listener, order["name"], order["secret"].encode("utf-8"))
         ports.append(listener.getsockname()[1])
-    tell({"listening": ports, "refused": refused, "disk": look_at_disk()})
+    tell({"listening": ports, "refused": refused, "free": find_free(order["address"]), "disk": look_at_disk()})
     in_background("probes", run_probes, order)
 
 
 def run_probes(order):
     """One after the other: two MXNets at once would wait for each other's cores."""
+    for probe in order["probes"]:
+        run_one(order, probe)
+
+
+def run_one(order, probe):
+    """Run a probe, and send its result."""
     env = probe_environment(order["python"], order["setup"])
     command = [order["python"], "-c", order["loader"]]
-    for probe in order["probes"]:
-        result = run_probe(command, [probe["modules"], probe["order"]], env, probe["timeout_s"])
-        tell({"probe": probe["name"], "result": result})
+    result = run_probe(command, [probe["modules"], probe["order"]], env, probe["timeout_s"])
+    tell({"probe": probe["name"], "result": result})
 
 
 def connect_to_peers(peers, secret):
@@ -120,7 +128,7 @@ def stay_alive():
 def probe_environment(python, setup):
     """A probe's environment variables; setup: the digest of the user's set-up commands, or None."""
     env = dict(os.environ)
-    # Otherwise MXNet uses all cores for six numbers.
+    # Otherwise the framework uses all cores for six numbers.
     env.update({"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"})
     env["PATH"] = "%s:/usr/local/bin:/usr/bin:/bin" % os.path.dirname(python)
     if setup is None:
@@ -188,6 +196,17 @@ def listen(address, first, last):
             continue
         return listener
     raise AssertionError  # TRIES is not 0
+
+
+def find_free(address):
+    """A port on which nobody listens at the moment; None if there is none, or no such address."""
+    try:
+        listener = listen(address, *FREE_RANGE)
+    except OSError:
+        return None
+    port = listener.getsockname()[1]
+    listener.close()
+    return port
 
 
 def serve(listener, name, secret):
@@ -271,16 +290,18 @@ def _receive(connection, size):
 def main():
     """Answer until stdin ends."""
     threading.Thread(target=stay_alive, daemon=True).start()
-    secret = ""
+    secret, order = "", {}
     for line in sys.stdin.buffer:
         message = json.loads(line.decode("utf-8"))
         if "clock" in message:
             tell({"clock": message["clock"], "now": time.time()})
         elif "peers" in message:
             in_background("ports", connect_to_peers, message["peers"], secret)
+        elif "together" in message:
+            in_background("together", run_one, order, message["together"])
         else:
-            secret = message["secret"]
-            begin(message)
+            secret, order = message["secret"], message
+            begin(order)
     kill_probes()
     sys.stderr.flush()
     # Without waiting for threads, which may hold stdout's lock or a connection.

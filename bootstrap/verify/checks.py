@@ -4,19 +4,25 @@ import re
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import Any, Literal
 
 from bootstrap.apply import ReadyNode
+from bootstrap.config import Framework
 from bootstrap.environment.cuda import explain_missing_libraries
+from bootstrap.environment.framework import LABELS
 from bootstrap.ssh.node_program import parse_message, read_program
 from foundation.errors import ClusterError
 
-Kind = Literal["connection", "compute", "s3", "clock", "disk", "ports"]
+Kind = Literal["connection", "compute", "all_reduce", "s3", "clock", "disk", "ports"]
 Status = Literal["ok", "warning", "failed", "unchecked"]
 EVERYWHERE = "all nodes"
 """The node of a check of the whole cluster."""
 
+KEYS: Mapping[Framework, str] = {"mxnet": "mxnet", "pytorch": "torch"}
+"""The key of [bootstrap] that chooses a framework's version."""
+MODULES: Mapping[Framework, str] = {"mxnet": "mxnet", "pytorch": "torch"}
 EXPECTED = [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
 COMPUTE_TIMEOUT_S = 600.0  # a wheel with only PTX for a GPU is compiled at its first use, which takes minutes
 MIN_FREE_BYTES = 1 << 30
@@ -26,6 +32,16 @@ S3_REFUSES_S = 900.0
 """RequestTimeTooSkewed (https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html)."""
 RANGES = ((9091, 9999), (10000, 49999))
 """The ports of the scheduler, and of ps-lite's servers and workers (first and last port, both included)."""
+JOIN_TIMEOUT_S = 120.0
+ALL_REDUCE_TIMEOUT_S = 4 * JOIN_TIMEOUT_S
+"""For joining, the process group and the sum, each within JOIN_TIMEOUT_S."""
+_STEPS = {
+    "import": "importing PyTorch",
+    "store": "connecting to the first node",
+    "join": "waiting for the other nodes",
+    "group": "connecting to the other nodes",
+    "reduce": "adding up with the other nodes",
+}
 _MISSING = re.compile(r"\b(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 
 
@@ -101,23 +117,87 @@ class Probe:
     to_checks: Callable[[ReadyNode, ProbeResult], tuple[Check, ...]]
 
 
-def compute_probe() -> Probe:
-    """ones((2,3))*2+1 on every GPU, or on the CPU."""
-    modules = (("verify_compute", read_program("verify_compute.py")),)
-    return Probe(check="compute", modules=modules, order={}, timeout_s=COMPUTE_TIMEOUT_S, to_checks=check_compute)
+def compute_probes(framework: Framework) -> tuple[Probe, ...]:
+    """ones((2,3))*2+1 with the framework on every GPU, or on the CPU; none without a framework."""
+    if framework == "none":
+        return ()
+    name = "verify_compute" if framework == "mxnet" else "verify_torch"
+    modules = ((name, read_program(f"{name}.py")),)
+    return (Probe(check="compute", modules=modules, order={}, timeout_s=COMPUTE_TIMEOUT_S, to_checks=check_compute),)
+
+
+def all_reduce_probes(nodes: Sequence[ReadyNode], *, port: int) -> dict[str, Probe]:
+    """The probe with which each node, by its name, takes part in one all_reduce of PyTorch over all of them.
+
+    port: a free port of the first node. NCCL, if all have a GPU and a PyTorch for it; else Gloo.
+    """
+    is_nccl = all(node.facts.gpus and node.torch is not None and node.torch.has_cuda for node in nodes)
+    backend = "nccl" if is_nccl else "gloo"
+    names = [node.host.name for node in nodes]
+    shared = {
+        "nodes": [(node.host.name, node.host.private_ip) for node in nodes],
+        "port": port,
+        "backend": backend,
+        "timeout_s": JOIN_TIMEOUT_S,
+    }
+    modules = (("verify_all_reduce", read_program("verify_all_reduce.py")),)
+    return {
+        node.host.name: Probe(
+            check="all_reduce",
+            modules=modules,
+            order={**shared, "rank": rank},
+            timeout_s=ALL_REDUCE_TIMEOUT_S,
+            to_checks=partial(check_all_reduce, names=names, backend=backend, port=port),
+        )
+        for rank, node in enumerate(nodes)
+    }
+
+
+def check_all_reduce(
+    node: ReadyNode, result: ProbeResult, *, names: Sequence[str], backend: str, port: int
+) -> tuple[Check, ...]:
+    """The check that a node's part in the all_reduce makes. Pure.
+
+    names: the nodes that take part; the first has the store, at `port`.
+    """
+    name, subject = node.host.name, "NCCL" if backend == "nccl" else "Gloo"
+    said: dict[str, Any] = {key: value for message in result.messages for key, value in message.items()}
+    missing = [other for other in said.get("missing", ()) if other != name]
+    if "sum" in said and said["sum"] == said["expected"]:
+        others = f"with {len(names) - 1} other node{'s' if len(names) > 2 else ''}"
+        words = f"all_reduce {others}" if len(names) > 1 else "all_reduce on this node only"
+        return (Check(node=name, check="all_reduce", subject=subject, status="ok", said=words),)
+    if "sum" in said:
+        words = f"the sum came out as {said['sum']}, not {said['expected']}"
+        return (_failed("all_reduce", name, subject, words),)
+    if missing and name == names[0]:
+        cause = f"PyTorch failed there, or it could not connect to {name} at port {port}"
+        hint = f"the all_reduce check of {missing[0]}; or cluster exec --node {missing[0]} -- python -c 'import torch'"
+        return (_failed("all_reduce", name, subject, f"{', '.join(missing)} did not join", cause=cause, hint=hint),)
+    if missing:
+        words = f"not checked: {', '.join(missing)} did not join"
+        return (Check(node=name, check="all_reduce", subject=subject, status="unchecked", said=words),)
+    words = summarize_error(str(said["error"])) if "error" in said else result.last_words
+    advice = None if said.get("step") == "import" else _look("sudo nft list ruleset", name)
+    doing = _STEPS.get(said.get("step", ""), "starting")
+    return (_failed("all_reduce", name, subject, f"failed while {doing}: {words}", hint=advice),)
 
 
 def check_compute(node: ReadyNode, result: ProbeResult) -> tuple[Check, ...]:
-    """A check for each device that was tried, and one for an error that kept MXNet from trying. Pure."""
-    name = node.host.name
+    """A check for each device that was tried, and one for an error that kept the framework from trying. Pure."""
+    name, label = node.host.name, LABELS[node.framework]
     said = {key: value for message in result.messages for key, value in message.items()}
-    wheel, version = said.get("wheel") or "mxnet", said.get("version")
-    checks = [_check_device(name, message, version) for message in result.messages if "device" in message]
+    wheel, version, key = said.get("wheel") or MODULES[node.framework], said.get("version"), KEYS[node.framework]
+    checks = [
+        _check_device(name, message, f"{label} {version}", key=key)
+        for message in result.messages
+        if "device" in message
+    ]
     if result.exit_code != 0:
         checks.append(_check_end(node, result, wheel=wheel, version=version, device=said.get("trying")))
     elif not checks:
-        checks.append(_failed("compute", name, "MXNet", "it ended before it computed anything"))
-    elif node.facts.gpus and not any(check.subject.startswith("gpu") for check in checks):
+        checks.append(_failed("compute", name, label, "it ended before it computed anything"))
+    elif node.facts.gpus and not any(check.subject.startswith(("gpu", "cuda")) for check in checks):
         gpus = len(node.facts.gpus)
         checks.append(
             _failed(
@@ -126,24 +206,25 @@ def check_compute(node: ReadyNode, result: ProbeResult) -> tuple[Check, ...]:
                 "gpu",
                 f"the driver reports {gpus} GPU(s), but {wheel} sees none",
                 cause="it is a wheel without CUDA, or its CUDA is newer than the driver",
-                hint='[bootstrap] mxnet = "auto" in cluster.toml, then cluster up',
+                hint=f'[bootstrap] {key} = "auto" in cluster.toml, then cluster up',
             )
         )
     return tuple(checks)
 
 
-def _check_device(node: str, message: Mapping[str, Any], version: str | None) -> Check:
+def _check_device(node: str, message: Mapping[str, Any], library: str, *, key: str) -> Check:
     device = message["device"]
     if message.get("values") == EXPECTED:
-        said = f"MXNet {version}: ones((2,3))*2+1 == 3"
+        said = f"{library}: ones((2,3))*2+1 == 3"
         return Check(node=node, check="compute", subject=device, status="ok", said=said)
     if "values" in message:
-        return _failed("compute", node, device, f"MXNet {version}: ones((2,3))*2+1 came out as {message['values']}")
+        return _failed("compute", node, device, f"{library}: ones((2,3))*2+1 came out as {message['values']}")
     error = summarize_error(message["error"])
     cause, hint = None, f"cluster exec --node {node} -- nvidia-smi"
     if "no kernel image" in error or "invalid device function" in error:
         cause = "the wheel has no code for this GPU"
-        hint = "cluster oracle lists the wheels with code for it; then set [bootstrap] mxnet in cluster.toml"
+        command = "cluster oracle" + (" --framework pytorch" if key == "torch" else "")
+        hint = f"{command} lists the wheels with code for it; then set [bootstrap] {key} in cluster.toml"
     elif "driver version is insufficient" in error:
         cause = "the NVIDIA driver of the image is older than the wheel's CUDA"
         hint = "[provision] ami in cluster.toml: an image with a newer driver"
@@ -151,13 +232,13 @@ def _check_device(node: str, message: Mapping[str, Any], version: str | None) ->
 
 
 def _check_end(node: ReadyNode, result: ProbeResult, *, wheel: str, version: str | None, device: str | None) -> Check:
-    name, subject = node.host.name, device or "import mxnet"
-    if version is None and (missing := _MISSING.search(result.stderr)):
+    name, subject = node.host.name, device or f"import {MODULES[node.framework]}"
+    if version is None and node.framework == "mxnet" and (missing := _MISSING.search(result.stderr)):
         cause = explain_missing_libraries(_find_missing(node, missing[1]), wheel)
         hint = "change cluster.toml, then cluster up"
         return _failed("compute", name, subject, f"{missing[1]} is missing", cause=cause, hint=hint)
     if result.exit_code != 1:
-        said = f"MXNet {result.ending} {f'at {device}' if device else 'during its import'}"
+        said = f"{LABELS[node.framework]} {result.ending} {f'at {device}' if device else 'during its import'}"
         hint = f"cluster exec --node {name} -- sudo dmesg"
         return _failed("compute", name, subject, said, cause=result.last_words, hint=hint)
     if device:
@@ -176,7 +257,7 @@ def _find_missing(node: ReadyNode, library: str) -> tuple[str, ...]:
 
 
 def summarize_error(text: str) -> str:
-    """The line of an MXNet error that has its message. Pure."""
+    """The line of an error of MXNet or PyTorch that has its message. Pure."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"Error: |Check failed: ", line)] or lines or [""]
     return telling[-1][:300]

@@ -22,11 +22,12 @@ from bootstrap.verify.checks import (
     Offset,
     Probe,
     ProbeResult,
+    all_reduce_probes,
     check_clocks,
     check_connection,
     check_disk,
     check_ports,
-    compute_probe,
+    compute_probes,
     estimate_offset,
 )
 from foundation.errors import ClusterError
@@ -36,7 +37,7 @@ MODULES = ("setup_env", "verify")
 ANSWER_TIMEOUT_S = 30.0
 PORTS_TIMEOUT_S = 60.0
 CLOCK_SAMPLES = 5
-ORDER_OF_CHECKS = ("connection", "compute", "s3", "ports", "clock", "disk")
+ORDER_OF_CHECKS = ("connection", "compute", "all_reduce", "s3", "ports", "clock", "disk")
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
@@ -47,6 +48,7 @@ class _Clock(Struct, frozen=True):
 class _Begun(Struct, frozen=True):
     listening: tuple[Port, ...]
     refused: str | None
+    free: Port | None
     disk: tuple[tuple[str, int, Annotated[int, Meta(ge=0)]], ...]
 
 
@@ -71,6 +73,7 @@ class _Found:
     offset: Offset | None = None
     ports: tuple[int, ...] = ()
     refused: str | None = None
+    free: int | None = None
     disk: tuple[tuple[str, int, int], ...] = ()
     attempts: tuple[Attempt, ...] = ()
     results: dict[str, ProbeResult] = field(default_factory=dict)
@@ -78,12 +81,15 @@ class _Found:
 
 
 def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: Report) -> tuple[Check, ...]:
-    """Check all nodes: `probes` and MXNet's own on each, ports between them, clocks and disks.
+    """Check all nodes: `probes` and the framework's own on each, ports between them, clocks and disks.
+
+    With PyTorch, all nodes on which it computes also add up a tensor together.
 
     A node that stops answering is a failed check and does not delay the others. Returns the checks node by node, in the
     order of `nodes`.
     """
-    probes = (compute_probe(), *probes)
+    probes = (*compute_probes(nodes[0].framework), *probes)
+    waiting_s = PORTS_TIMEOUT_S + sum(probe.timeout_s for probe in probes)
     found = {node.host.name: _Found() for node in nodes}
     talks: dict[str, _Talk] = {}
     secret = secrets.token_hex(16)
@@ -103,7 +109,7 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
         ]
         report(Event(kind="start", what="computing, and connecting to the other nodes", where=name))
         try:
-            talks[name].finish(found[name], peers, timeout_s=PORTS_TIMEOUT_S + sum(probe.timeout_s for probe in probes))
+            talks[name].finish(found[name], peers, timeout_s=waiting_s)
         except ClusterError as error:
             found[name].error = error
 
@@ -111,10 +117,39 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
         on_all(nodes, begin)
         left = [node for node in nodes if found[node.host.name].error is None]
         on_all(left, finish)
+        checks = _make_checks(nodes, found, probes)
+        if nodes[0].framework == "pytorch":
+            failed = {
+                check.node for check in checks if check.check in ("connection", "compute") and check.status != "ok"
+            }
+            checks += _run_together([node for node in left if node.host.name not in failed], found, talks)
     finally:
         for talk in talks.values():
             talk.close()
-    return _make_checks(nodes, found, probes)
+    return sort_checks(checks, names=[node.host.name for node in nodes])
+
+
+def _run_together(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], talks: Mapping[str, "_Talk"]) -> list[Check]:
+    """The checks of one all_reduce over these nodes, whose own probes have ended."""
+    if not nodes:
+        return []
+    head = nodes[0].host
+    port = found[head.name].free
+    if port is None:
+        said = f"not checked: {head.name} cannot listen on {head.private_ip}"
+        return [Check(node=head.name, check="all_reduce", subject="port", status="unchecked", said=said)]
+    probes = all_reduce_probes(nodes, port=port)
+    checks: dict[str, tuple[Check, ...]] = {}
+
+    def run(node: ReadyNode) -> None:
+        name = node.host.name
+        try:
+            checks[name] = probes[name].to_checks(node, talks[name].run_together(probes[name]))
+        except ClusterError as error:
+            checks[name] = (check_connection(name, error),)
+
+    on_all(nodes, run)
+    return [check for node in nodes for check in checks[node.host.name]]
 
 
 def _order(node: ReadyNode, probes: Sequence[Probe], *, secret: str) -> dict[str, Any]:
@@ -126,14 +161,16 @@ def _order(node: ReadyNode, probes: Sequence[Probe], *, secret: str) -> dict[str
         "loader": LOADER,
         "python": node.python,
         "setup": node.setup,
-        "probes": [
-            {"name": probe.check, "modules": probe.modules, "order": dict(probe.order), "timeout_s": probe.timeout_s}
-            for probe in probes
-        ],
+        "probes": [_as_message(probe) for probe in probes],
     }
 
 
-def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes: Sequence[Probe]) -> tuple[Check, ...]:
+def _as_message(probe: Probe) -> dict[str, Any]:
+    """A probe as node/verify.py takes it."""
+    return {"name": probe.check, "modules": probe.modules, "order": dict(probe.order), "timeout_s": probe.timeout_s}
+
+
+def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes: Sequence[Probe]) -> list[Check]:
     checks: list[Check] = []
     for node in nodes:
         name = node.host.name
@@ -150,7 +187,7 @@ def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes
         {name: here.refused for name, here in found.items() if here.refused is not None},
         [attempt for here in found.values() for attempt in here.attempts],
     )
-    return sort_checks(checks, names=[node.host.name for node in nodes])
+    return checks
 
 
 def sort_checks(checks: Sequence[Check], *, names: Sequence[str]) -> tuple[Check, ...]:
@@ -179,6 +216,16 @@ class _Talk(NodeProgram):
         messages = self.messages(time.monotonic() + ANSWER_TIMEOUT_S)
         begun = self.read(next(message for message in messages if "listening" in message), _Begun)
         found.ports, found.refused, found.disk = begun.listening, begun.refused, begun.disk
+        found.free = begun.free
+
+    def run_together(self, probe: Probe) -> ProbeResult:
+        """Have it run a probe that the other nodes run at the same time."""
+        self.tell({"together": _as_message(probe)})
+        deadline = time.monotonic() + probe.timeout_s + ANSWER_TIMEOUT_S
+        probed = next(message for message in self.messages(deadline) if "probe" in message or "ended" in message)
+        if "probe" not in probed:
+            raise self._failed(str(self.read(probed, _Ended).error), exit_code=1)
+        return self.read(probed, _Probed).result
 
     def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], *, timeout_s: float) -> None:
         """Have it connect to its peers, and read all its results."""

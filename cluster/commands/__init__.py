@@ -20,7 +20,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "start": ("cluster.commands.up:start", "Start stopped nodes and prepare them for training."),
     "adopt": ("cluster.commands.adopt:adopt", "Accept instances that this machine did not launch as nodes."),
     "allow": ("cluster.commands.adopt:allow", "Allow ssh from this machine's current address."),
-    "verify": ("cluster.commands.verify:verify", "Check MXNet, S3 access, ports, clocks and disks on all nodes."),
+    "verify": (
+        "cluster.commands.verify:verify",
+        "Check the framework, S3 access, ports, clocks and disks on all nodes.",
+    ),
     "train": ("cluster.commands.train:train", "Run a training job on the cluster."),
     "jobs": ("cluster.commands.logs:jobs", "List the cluster's jobs, newest first."),
     "logs": ("cluster.commands.logs:logs", "Show the output of a job."),
@@ -31,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ssh-config": ("cluster.commands.ssh:ssh_config", "Print an ssh configuration for the nodes."),
     "down": ("cluster.commands.down:down", "Delete everything that `up` created."),
     "data": ("cluster.commands.data:data", "Transfer, check and create datasets."),
-    "oracle": ("cluster.commands.oracle:oracle", "Show which MXNet wheel runs on which GPU."),
+    "oracle": ("cluster.commands.oracle:oracle", "Show which MXNet or PyTorch wheel runs on which GPU."),
     "iam-policy": ("cluster.commands.init:iam_policy", "Print the minimal IAM policy that you need."),
     "completion": (
         "cluster.commands.completion:completion",

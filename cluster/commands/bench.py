@@ -8,11 +8,12 @@ from typing import Any, get_args
 import click
 
 from bootstrap.apply import ReadyNode
+from bootstrap.config import Framework
 from cluster.app import App, pass_app
 from cluster.jobs import ask_head, head_of
 from cluster.session import describe_and_warn, ready_nodes
 from cluster.views.layout import render_table
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, ConfigError
 from foundation.progress import Event
 from train.follow.events import Event as JobEvent
 from train.follow.head import Head
@@ -35,6 +36,19 @@ WHAT = ("network", "kvstore", "scaling")
 DIST_STORES = tuple(name for name in get_args(KvStore) if name.startswith("dist"))
 _MB = 1e6
 _MS = 1e3
+
+
+def choose_what(what: tuple[str, ...], framework: Framework) -> tuple[str, ...]:
+    """What to measure: as asked, or all that the framework can run. Pure. Raises ConfigError."""
+    if framework == "mxnet":
+        return what
+    for name in what:
+        if name != "network":
+            raise ConfigError(
+                f'cluster bench {name} measures MXNet, and [bootstrap] framework is "{framework}"',
+                hint="cluster bench network",
+            )
+    return ("network",)
 
 
 @click.command("bench")
@@ -83,8 +97,9 @@ def bench(
     kvstore  the parameter servers, by MXNet's tools/bandwidth/measure.py
     scaling  samples/s of a training script on 1, 2, 4 ... workers
 
-    kvstore and scaling run as jobs. The command refuses to start while a job runs or waits.
+    kvstore and scaling need MXNet and run as jobs. The command refuses to start while a job runs or waits.
     """  # noqa: D301 - click's mark for text that is not to be wrapped
+    what = choose_what(what, app.config.bootstrap.framework)
     app.enter_cloud()
     state = describe_and_warn(app)
     configured = app.config.train.kv_store

@@ -13,6 +13,16 @@ from foundation.errors import ClusterError, NotFoundError, UsageError
 from provision.oracle.decide import Verdict, check_mxnet, find_gpu_wheels, judge_on, pick_for
 from provision.oracle.fatbin import LibraryCode, read_wheel
 from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Machine, Version, Wheel, find_machine, find_wheel, show
+from provision.oracle.torch import (
+    INDEX,
+    TORCH_BUILDS,
+    TorchBuild,
+    find_build,
+    find_differences,
+    find_fitting,
+    pick_torch,
+    show_code,
+)
 
 
 @click.command("oracle")
@@ -23,13 +33,20 @@ from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Machine, Version,
     type=click.Path(path_type=Path),
     help="Show which GPUs a wheel file has code for.",
 )
+@click.option(
+    "--framework",
+    type=click.Choice(["mxnet", "pytorch"]),
+    default="mxnet",
+    show_default=True,
+    help="Whose wheels to show.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @pass_app
-def oracle(app: App, *, instance_type: str | None, wheel: Path | None, as_json: bool) -> None:
-    """Show which MXNet wheel runs on which GPU.
+def oracle(app: App, *, instance_type: str | None, wheel: Path | None, framework: str, as_json: bool) -> None:
+    """Show which MXNet or PyTorch wheel runs on which GPU.
 
     With an INSTANCE_TYPE (g5.xlarge) or a family (g5), it shows the GPU, whether each wheel runs on it and why, and
-    which wheel mxnet = "auto" selects. It needs no network.
+    which wheel mxnet = "auto" or torch = "auto" selects. It needs no network.
     """
     if wheel is not None:
         if instance_type is not None:
@@ -40,11 +57,15 @@ def oracle(app: App, *, instance_type: str | None, wheel: Path | None, as_json: 
         _show_wheel(app, wheel, as_json=as_json)
     elif instance_type is not None:
         machine = _find_machine(instance_type)
-        app.show(
-            render_machine(instance_type, machine, columns=app.find_columns()),
-            machine_document(instance_type, machine),
-            as_json=as_json,
-        )
+        if framework == "pytorch":
+            text = render_torch_machine(instance_type, machine, columns=app.find_columns())
+            document = torch_machine_document(instance_type, machine)
+        else:
+            text = render_machine(instance_type, machine, columns=app.find_columns())
+            document = machine_document(instance_type, machine)
+        app.show(text, document, as_json=as_json)
+    elif framework == "pytorch":
+        app.show(render_torch_oracle(columns=app.find_columns()), torch_oracle_document(), as_json=as_json)
     else:
         app.show(render_oracle(columns=app.find_columns()), oracle_document(), as_json=as_json)
 
@@ -54,11 +75,8 @@ def oracle(app: App, *, instance_type: str | None, wheel: Path | None, as_json: 
 
 def render_oracle(*, columns: int | None = None) -> str:
     """Every GPU with its wheels, and every wheel with what it has and needs. Pure."""
-    machines_of: dict[tuple[Gpu | None, str], list[Machine]] = {}
-    for machine in GPU_MACHINES:
-        machines_of.setdefault((machine.gpu, machine.architecture), []).append(machine)
     gpus = [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES', "ALSO RUN, WITH THEIR CUDA IN THE IMAGE")]
-    for machine, *others in machines_of.values():
+    for machine, *others in _group_machines():
         auto = pick_for(machine)
         also = ", ".join(_short(wheel) for wheel in _other_wheels(machine))
         families = " ".join(each.family for each in (machine, *others))
@@ -71,6 +89,14 @@ def render_oracle(*, columns: int | None = None) -> str:
         wheels.append((wheel.requirement, str(wheel.size_mb), cuda, code, ptx, s3, libraries))
     tables = [render_table(rows, columns=columns, prose=True) for rows in (gpus, wheels)]
     return "\n".join([tables[0], "* reads s3:// directly", "", tables[1]])
+
+
+def _group_machines() -> list[list[Machine]]:
+    """The families that have the same GPU and architecture, together."""
+    machines_of: dict[tuple[Gpu | None, str], list[Machine]] = {}
+    for machine in GPU_MACHINES:
+        machines_of.setdefault((machine.gpu, machine.architecture), []).append(machine)
+    return list(machines_of.values())
 
 
 def oracle_document() -> dict[str, Any]:
@@ -114,19 +140,21 @@ def _yes(value: bool) -> str:  # noqa: FBT001 - a cell of a table
 
 
 def _machine_document(machine: Machine) -> dict[str, Any]:
+    auto = pick_for(machine)
+    return {
+        **_hardware_document(machine),
+        "auto": None if auto is None else auto.requirement,
+        "auto_reads_s3": None if auto is None else auto.reads_s3,
+    }
+
+
+def _hardware_document(machine: Machine) -> dict[str, Any]:
     gpu: dict[str, Any] | None = None
     if machine.gpu is not None:
         capability = machine.gpu.capability
         gpu = {"name": machine.gpu.name, "maker": machine.gpu.maker}
         gpu["compute_capability"] = None if capability is None else show(capability)
-    auto = pick_for(machine)
-    return {
-        "family": machine.family,
-        "architecture": machine.architecture,
-        "gpu": gpu,
-        "auto": None if auto is None else auto.requirement,
-        "auto_reads_s3": None if auto is None else auto.reads_s3,
-    }
+    return {"family": machine.family, "architecture": machine.architecture, "gpu": gpu}
 
 
 def _wheel_document(wheel: Wheel) -> dict[str, Any]:
@@ -195,21 +223,109 @@ def _leaves_gpu_unused(wheel: Wheel, machine: Machine) -> bool:
     return wheel.cuda is None and machine.gpu is not None and machine.architecture == "x86_64"
 
 
+# -- PyTorch's wheels --------------------------------------------------------------------------------------------------
+
+
+def render_torch_oracle(*, columns: int | None = None) -> str:
+    """Every GPU with the wheel of "auto" and the versions that run on it, and every build. Pure."""
+    gpus = [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES', "VERSIONS ON PYPI", "OTHERS")]
+    for machine, *others in _group_machines():
+        families = " ".join(each.family for each in (machine, *others))
+        fitting = [build for build in TORCH_BUILDS if _runs_torch(build, machine)]
+        on_pypi = show_range([build for build in fitting if build.on_pypi])
+        elsewhere = ", ".join(f"{build.versions} +{build.label}" for build in fitting if not build.on_pypi)
+        auto = pick_torch_for(machine)
+        gpus.append((*_gpu_cells(machine), families, auto or "-", on_pypi or "-", elsewhere or "-"))
+    tables = [render_table(rows, columns=columns, prose=True) for rows in (gpus, _list_builds())]
+    return "\n\n".join(tables)
+
+
+def show_range(builds: Sequence[TorchBuild]) -> str:
+    """The versions of some builds, the newest first, that follow each other: "2.8 to 2.15". Pure."""
+    if not builds:
+        return ""
+    first, last = builds[-1].first, builds[0].last
+    return show(first) if first == last else f"{show(first)} to {show(last)}"
+
+
+def _list_builds() -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("TORCH", "CUDA", "MACHINE CODE (sm_)", "FROM", "KNOWN")]
+    for build in TORCH_BUILDS:
+        source = "PyPI" if build.on_pypi else f"{INDEX}/{build.label}"
+        known = "measured" if build.measured else "read, not measured"
+        rows.append((build.versions, show(build.cuda), show_code(build.code), source, known))
+    return rows
+
+
+def pick_torch_for(machine: Machine) -> str | None:
+    """The wheel of `torch = "auto"` for a machine; None if there is none. Pure."""
+    return pick_torch(machine.gpu) if machine.architecture == "x86_64" else None
+
+
+def _runs_torch(build: TorchBuild, machine: Machine) -> bool:
+    return machine.architecture == "x86_64" and machine.gpu is not None and bool(find_fitting(build, machine.gpu))
+
+
+def render_torch_machine(name: str, machine: Machine, *, columns: int | None = None) -> str:
+    """Which PyTorch runs on one instance type. Pure."""
+    gpu = machine.gpu.label if machine.gpu is not None else "no GPU"
+    auto = pick_torch_for(machine)
+    taken = f'torch = "auto" uses the image\'s PyTorch if it fits, else {auto or "no wheel: none is known to run"}'
+    if machine.gpu is None:
+        return f"{name}: {gpu}, {machine.architecture}\n{taken}; every version runs on the CPU"
+    rows: list[tuple[str, ...]] = [("TORCH", "RUNS", "CUDA", "MACHINE CODE (sm_)", "FROM", "KNOWN")]
+    for build, listed in zip(TORCH_BUILDS, _list_builds()[1:], strict=True):
+        rows.append((listed[0], _yes(_runs_torch(build, machine)), *listed[1:]))
+    return "\n".join(
+        [f"{name}: {gpu}, {machine.architecture}", taken, "", render_table(rows, columns=columns, prose=True)]
+    )
+
+
+def torch_oracle_document() -> dict[str, Any]:
+    """What `cluster oracle --framework pytorch --json` prints. Pure."""
+    machines = [{**_hardware_document(machine), "auto": pick_torch_for(machine)} for machine in GPU_MACHINES]
+    return {"machines": machines, "wheels": [_build_document(build) for build in TORCH_BUILDS]}
+
+
+def torch_machine_document(name: str, machine: Machine) -> dict[str, Any]:
+    """What `cluster oracle INSTANCE_TYPE --framework pytorch --json` prints. Pure."""
+    wheels = [{**_build_document(build), "runs": _runs_torch(build, machine)} for build in TORCH_BUILDS]
+    auto = pick_torch_for(machine)
+    return {"instance_type": name, **_hardware_document(machine), "auto": auto, "wheels": wheels}
+
+
+def _build_document(build: TorchBuild) -> dict[str, Any]:
+    return {
+        "first": show(build.first),
+        "last": show(build.last),
+        "cuda": show(build.cuda),
+        "machine_code": [show(version) for version in build.code],
+        "on_pypi": build.on_pypi,
+        "measured": build.measured,
+    }
+
+
 # -- one wheel ---------------------------------------------------------------------------------------------------------
 
 
 def _show_wheel(app: App, path: Path, *, as_json: bool) -> None:
     libraries = read_wheel(path)
     # name-version-...: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
-    known = find_wheel("==".join(path.name.split("-")[:2]))
-    differing = differences(known, libraries) if known is not None else ()
-    table = None if known is None else {"wheel": known.requirement, "differences": list(differing)}
+    requirement = "==".join(path.name.split("-")[:2])
+    wheel = find_wheel(requirement)
+    known: str | None
+    if wheel is not None:
+        known, differing = wheel.requirement, differences(wheel, libraries)
+    else:
+        known = requirement if requirement.startswith("torch==") and find_build(requirement) is not None else None
+        differing = find_differences(requirement.removeprefix("torch=="), libraries) if known is not None else ()
+    table = None if known is None else {"wheel": known, "differences": list(differing)}
     document = {"file": str(path), "libraries": [_library_document(each) for each in libraries], "table": table}
     app.show(render_libraries(libraries), document, as_json=as_json)
     if known is not None and differing:
-        raise ClusterError(f"{path}: differs from the table's entry for {known.requirement}: {'; '.join(differing)}")
+        raise ClusterError(f"{path}: differs from the table's entry for {known}: {'; '.join(differing)}")
     if known is not None and not as_json:
-        app.say(f"the wheel matches the table's entry for {known.requirement}")
+        app.say(f"the wheel matches the table's entry for {known}")
 
 
 def render_libraries(libraries: Sequence[LibraryCode]) -> str:

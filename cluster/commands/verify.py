@@ -22,10 +22,11 @@ SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unchecked": "-"}
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
 def verify(app: App, *, as_json: bool) -> None:
-    """Check MXNet, S3 access, ports, clocks and disks on all nodes.
+    """Check the framework, S3 access, ports, clocks and disks on all nodes.
 
-    MXNet computes ones((2,3))*2+1 on each GPU, or on the CPU of nodes without one, and reads [data] url. Each node
-    connects to every other node on the ports of the scheduler and of the parameter servers.
+    MXNet or PyTorch computes ones((2,3))*2+1 on each GPU, or on the CPU of nodes without one. Each node reads [data]
+    url, and connects to every other node on the ports of MXNet's scheduler and parameter servers. With PyTorch, all
+    nodes take part in an all_reduce.
     """
     app.enter_cloud()
     provision = app.config.provision
@@ -36,6 +37,7 @@ def verify(app: App, *, as_json: bool) -> None:
             region=provision.region,
             instance_profile=provision.instance_profile,
             cluster=app.config.name,
+            framework=app.config.bootstrap.framework,
         )
         checks = try_nodes(
             nodes,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bootstrap.apply import ReadyNode
+from bootstrap.config import Framework
 from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
 from foundation.errors import ClusterError, NotFoundError
 from provision.aws.iam_policy import S3Scope, render_job_policy
@@ -22,6 +23,21 @@ NOTHING_THERE: Status = "warning"
 """Nodes may be verified before the data is uploaded: missing data is not an error of theirs."""
 _NODE_MODULES = ("instance_credentials", "s3_store", "s3", "verify_s3")
 MODULES = ("train", "train.node", *(f"train.node.{name}" for name in _NODE_MODULES))
+READ_STAGED = """
+import json, os, sys
+from train.node import instance_credentials, verify_s3
+
+def main():
+    order = json.loads(sys.stdin.readline())
+    try:
+        secrets = instance_credentials.wait_for().variables if order["nodes_credentials"] else order["secrets"]
+    except instance_credentials.CredentialsError as error:
+        print(json.dumps({"credentials": str(error)}), flush=True)
+        return
+    os.environ.update({**order["env"], **secrets})
+    print(json.dumps(verify_s3.read_staged(order["uri"])), flush=True)
+"""
+"""The program for nodes without MXNet: verify_s3's answer without trying MXNet first."""
 # What dmlc-core does not encode in a URL.
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_./-]+")
 
@@ -35,10 +51,13 @@ class Meaning(NamedTuple):
     hint: str | None = None
 
 
-def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluster: str) -> Probe | Check:
+def plan_s3_check(
+    url: str | None, *, region: str, instance_profile: str, cluster: str, framework: Framework = "mxnet"
+) -> Probe | Check:
     """The probe that reads an object below `url` on every node; a Check if there is nothing to read.
 
-    url: [data] url. region, instance_profile: [provision]'s. cluster: its name. Asks S3 and STS from this machine.
+    url: [data] url. region, instance_profile: [provision]'s. cluster: its name. framework: [bootstrap]'s.
+    Asks S3 and STS from this machine.
     """
     if url is None:
         return _everywhere("s3://", Meaning("unchecked", "not checked: [data] url is not set"))
@@ -59,7 +78,7 @@ def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluste
     if found is None:
         hint = f"cluster data put FOLDER {url}"
         return _everywhere(url, Meaning(NOTHING_THERE, "not checked: the folder is empty", hint=hint))
-    return s3_probe(found, access)
+    return s3_probe(found, access, framework=framework)
 
 
 def _everywhere(url: str, meaning: Meaning) -> Check:
@@ -81,11 +100,12 @@ def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
     )
 
 
-def s3_probe(found: S3Url, access: S3Access) -> Probe:
+def s3_probe(found: S3Url, access: S3Access, *, framework: Framework = "mxnet") -> Probe:
     """Read the object as a job would, with MXNet if it can. access: S3's endpoint and the credentials."""
+    modules = tuple((name, _read_source(name)) for name in MODULES)
     return Probe(
         check="s3",
-        modules=tuple((name, _read_source(name)) for name in MODULES),
+        modules=modules if framework == "mxnet" else (*modules, ("read_staged", READ_STAGED)),
         order={
             "uri": str(found),
             "env": dict(access.env),
@@ -105,30 +125,34 @@ def _read_source(module: str) -> str:
 
 def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -> tuple[Check, ...]:
     """The check that a node's read of the object makes. Pure."""
-    meaning = _find_meaning(result, node=node.host.name, uri=uri, endpoint=endpoint)
+    meaning = _find_meaning(result, node=node.host.name, uri=uri, endpoint=endpoint, framework=node.framework)
     return (Check(node=node.host.name, check="s3", subject=uri, **meaning._asdict()),)
 
 
-def _find_meaning(result: ProbeResult, *, node: str, uri: str, endpoint: str) -> Meaning:
+def _find_meaning(result: ProbeResult, *, node: str, uri: str, endpoint: str, framework: Framework) -> Meaning:
     said = next(iter(result.messages), None)
     if said is None and result.exit_code == 1:
         # The compute check says why.
         return Meaning("unchecked", f"not checked: {result.last_words}")
     if said is None:
-        return Meaning("failed", f"MXNet {result.ending}", f"while it read {uri}", _ask(node, endpoint))
+        name = "MXNet" if framework == "mxnet" else "the reader"
+        return Meaning("failed", f"{name} {result.ending}", f"while it read {uri}", _ask(node, endpoint))
     if "credentials" in said:
         hint = "cluster iam-policy, and [provision] instance_profile in cluster.toml"
         return Meaning("failed", "no credentials", said["credentials"], hint)
     if "read" in said:
         return Meaning("ok", f"read by MXNet, a record of {said['read']} bytes")
     if "error" not in said:
-        return _find_staged_meaning(said, node=node, uri=uri, endpoint=endpoint)
+        return _find_staged_meaning(said, node=node, uri=uri, endpoint=endpoint, framework=framework)
     return explain_error(said["error"], node=node, uri=uri, endpoint=endpoint)
 
 
-def _find_staged_meaning(said: Mapping[str, Any], *, node: str, uri: str, endpoint: str) -> Meaning:
+def _find_staged_meaning(
+    said: Mapping[str, Any], *, node: str, uri: str, endpoint: str, framework: Framework
+) -> Meaning:
     if "staged" in said:
-        return Meaning("ok", f"read by staging, for this MXNet wheel, {said['staged']} bytes")
+        reason = ", for this MXNet wheel," if framework == "mxnet" else ","
+        return Meaning("ok", f"read by staging{reason} {said['staged']} bytes")
     code, words = said["code"], said["refused"]
     if code and code != "Broken":  # s3.py's code for a broken connection
         return _explain_refusal(code, words, uri=uri)

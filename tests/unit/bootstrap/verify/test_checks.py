@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bootstrap.environment.facts import Checked
+from bootstrap.environment.framework import Torch
 from bootstrap.verify.checks import (
     MAX_APART_S,
     Attempt,
@@ -17,10 +19,13 @@ from bootstrap.verify.checks import (
     Offset,
     Probe,
     ProbeResult,
+    all_reduce_probes,
+    check_all_reduce,
     check_clocks,
     check_compute,
     check_disk,
     check_ports,
+    compute_probes,
     estimate_offset,
     find_wrong,
     summarize_error,
@@ -256,3 +261,60 @@ def test_checks_are_sorted_by_node() -> None:
 def test_the_repr_of_a_probe_hides_its_order() -> None:
     probe = Probe(check="s3", modules=(), order={"secret": "canary"}, timeout_s=1.0, to_checks=check_compute)
     assert "canary" not in repr(probe)
+
+
+# All nodes together, with PyTorch.
+
+NAMES = ["node-0", "node-1", "node-2"]
+
+
+@pytest.mark.parametrize(
+    ("index", "messages", "status", "said"),
+    [
+        (1, [{"step": "reduce"}, {"sum": 6.0, "expected": 6.0}], "ok", "all_reduce with 2 other nodes"),
+        (1, [{"sum": 5.0, "expected": 6.0}], "failed", "the sum came out as 5.0, not 6.0"),
+        (0, [{"step": "join"}, {"missing": ["node-1", "node-2"]}], "failed", "node-1, node-2 did not join"),
+        (2, [{"step": "join"}, {"missing": ["node-1"]}], "unchecked", "not checked: node-1 did not join"),
+        (
+            1,
+            [{"step": "store"}, {"error": "RuntimeError: connect to node-0 (10.0.0.4) timed out"}],
+            "failed",
+            "failed while connecting to the first node: RuntimeError: connect to node-0 (10.0.0.4) timed out",
+        ),
+        (1, [{"step": "reduce"}], "failed", "failed while adding up with the other nodes: it was killed by signal 6"),
+    ],
+)
+def test_an_all_reduce(index: int, messages: list[dict[str, Any]], status: str, said: str) -> None:
+    result = ProbeResult(
+        exit_code=-6 if len(messages) == 1 else 0, stdout="\n".join(map(json.dumps, messages)), stderr=""
+    )
+    (check,) = check_all_reduce(local_node(index), result, names=NAMES, backend="gloo", port=20001)
+    assert (check.check, check.subject, check.status, check.said) == ("all_reduce", "Gloo", status, said)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "has_cuda", "backend"),
+    [((), True, "gloo"), ((V100,), False, "gloo"), ((V100,), True, "nccl")],
+)
+def test_the_backend_of_an_all_reduce(gpus: tuple[tuple[str, str], ...], has_cuda: bool, backend: str) -> None:  # noqa: FBT001 - a column of the table
+    torch = Torch(version="2.8.0", has_cuda=has_cuda)
+    nodes = [replace(local_node(index, gpus=gpus), framework="pytorch", torch=torch) for index in range(2)]
+    probes = all_reduce_probes(nodes, port=20001)
+    assert [probe.order["rank"] for probe in probes.values()] == [0, 1]
+    assert {probe.order["backend"] for probe in probes.values()} == {backend}
+    assert probes["node-1"].order["nodes"] == [("node-0", "127.0.0.2"), ("node-1", "127.0.0.3")]
+
+
+def test_pytorch_computes() -> None:
+    node = replace(local_node(0, gpus=(V100,)), framework="pytorch")
+    three = [[3.0] * 3] * 2
+    good = [{"wheel": "torch==2.8.0", "version": "2.8.0"}, {"device": "cuda:0", "values": three}]
+    (check,) = check_compute(node, ProbeResult(exit_code=0, stdout="\n".join(map(json.dumps, good)), stderr=""))
+    assert (check.status, check.said) == ("ok", "PyTorch 2.8.0: ones((2,3))*2+1 == 3")
+    on_cpu = [good[0], {"device": "cpu", "values": three}]
+    checks = check_compute(node, ProbeResult(exit_code=0, stdout="\n".join(map(json.dumps, on_cpu)), stderr=""))
+    assert [check.said for check in checks[1:]] == ["the driver reports 1 GPU(s), but torch==2.8.0 sees none"]
+    assert '[bootstrap] torch = "auto"' in (checks[1].hint or "")
+    (check,) = check_compute(node, ProbeResult(exit_code=1, stdout="", stderr="ImportError: libcudart.so.12: x"))
+    assert (check.subject, check.said) == ("import torch", "ImportError: libcudart.so.12: x")
+    assert compute_probes("none") == ()

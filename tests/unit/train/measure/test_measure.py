@@ -13,6 +13,7 @@ import pytest
 
 from bootstrap.apply import ReadyNode
 from cluster.commands.bench import (
+    choose_what,
     kvstore_document,
     network_document,
     render_kvstore,
@@ -20,7 +21,7 @@ from cluster.commands.bench import (
     render_scaling,
     scaling_document,
 )
-from foundation.errors import ClusterError, JobError
+from foundation.errors import ClusterError, ConfigError, JobError
 from job_world import CODE_DIR, node
 from local_nodes import local_node
 from project import REPOSITORY
@@ -344,3 +345,10 @@ def test_the_bandwidth_is_that_of_the_median_batch() -> None:
     assert result.mb_per_s(worker) == 10.0
     assert "?       a" in render_kvstore(result)
     assert training.KV_NETWORK in render_kvstore(result)
+
+
+def test_only_the_network_is_measured_without_mxnet() -> None:
+    assert choose_what((), "mxnet") == ()
+    assert choose_what((), "pytorch") == ("network",)
+    with pytest.raises(ConfigError, match="cluster bench scaling measures MXNet"):
+        choose_what(("network", "scaling"), "none")

@@ -1,5 +1,6 @@
 """The S3 check of `cluster verify`: which object it reads, and how it explains the result."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -43,6 +44,25 @@ def test_staging_is_checked_when_the_wheel_cannot_read_s3(
         (found,) = of_kind(verify(nodes[:1], probes=[probe], report=silent), "s3")
         server.reset()
     assert (found.status, found.said) == (status, said)
+
+
+def test_without_mxnet_the_object_is_read_as_staging_does(
+    nodes: list[ReadyNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No MXNet can be imported here."""
+    keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+    for key, value in keys.items():
+        monkeypatch.setenv(key, value)
+    with serve_s3() as server:
+        server.reset()
+        server.put("bucket", {"a.rec": b"hello"})
+        access = S3Access(env={"S3_REGION": "us-east-1", "AWS_ENDPOINT_URL": server.url}, secrets=keys)
+        probe = s3_probe(parse_url("s3://bucket/a.rec"), access, framework="none")
+        checks = verify([replace(nodes[0], framework="none")], probes=[probe], report=silent)
+        server.reset()
+    (found,) = of_kind(checks, "s3")
+    assert (found.status, found.said) == ("ok", "read by staging, 5 bytes")
+    assert of_kind(checks, "compute") == []
 
 
 def test_only_mxnet_sees_the_jobs_secrets(nodes: list[ReadyNode], fake_mxnet: FakeMXNet) -> None:

@@ -1,0 +1,201 @@
+"""Which PyTorch wheel runs on which GPU."""
+
+import json
+import re
+
+import pytest
+
+from cluster.commands.oracle import (
+    render_torch_machine,
+    render_torch_oracle,
+    torch_machine_document,
+    torch_oracle_document,
+)
+from foundation.errors import ConfigError
+from project import REPOSITORY
+from provision.oracle.fatbin import LibraryCode
+from provision.oracle.tables import GPU_MACHINES, Gpu, find_machine, show
+from provision.oracle.torch import (
+    AUTO,
+    TORCH_BUILDS,
+    check_torch,
+    choose_numpy,
+    explain_driver,
+    explain_unfit,
+    find_build,
+    find_differences,
+    find_fitting,
+    find_pythons,
+    pick_torch,
+    show_code,
+    suggest_torch,
+)
+
+
+def gpu_of(family: str) -> Gpu:
+    machine = find_machine(family)
+    assert machine is not None
+    assert machine.gpu is not None
+    return machine.gpu
+
+
+@pytest.mark.parametrize(
+    ("family", "wheel"),
+    [
+        *((family, "torch==2.13.0") for family in ("g4dn", "p4d", "g5", "g6", "g6e", "p5", "p5en", "p6-b200", "g7e")),
+        ("p3", "torch==2.8.0"),
+        ("g3", "torch==2.7.1"),
+        ("p2", None),
+        ("g4ad", None),
+    ],
+)
+def test_the_wheel_of_auto(family: str, wheel: str | None) -> None:
+    assert pick_torch(gpu_of(family)) == wheel
+
+
+def test_nodes_without_a_gpu_get_the_preferred_wheel() -> None:
+    assert pick_torch(None) == AUTO[0]
+
+
+@pytest.mark.parametrize(
+    ("requirement", "family", "fits"),
+    [
+        ("torch==1.13.1", "p2", True),
+        ("torch==1.13.1", "p5", False),
+        ("torch==2.0.1", "p5", False),
+        ("torch==2.0.1+cu118", "p5", True),
+        ("torch==2.1.0", "p5", True),
+        ("torch==2.7.1", "p6-b200", False),
+        ("torch==2.7.1+cu128", "p6-b200", True),
+        ("torch==2.7.1+cu128", "p3", False),
+        ("torch==2.10.0", "p3", True),
+        ("torch==2.11.0", "p3", False),
+        ("torch==2.11.0+cu126", "p3", True),
+        ("torch==2.15.0", "g7", True),
+        ("torch==2.13.0", "p6-b300", True),
+    ],
+)
+def test_code_for_a_gpu(requirement: str, family: str, fits: bool) -> None:  # noqa: FBT001 - a column of the table
+    build = find_build(requirement)
+    assert build is not None
+    assert bool(find_fitting(build, gpu_of(family))) is fits
+    assert (explain_unfit(requirement, [gpu_of(family)]) is None) is fits
+
+
+@pytest.mark.parametrize(
+    "requirement", ["torch==2.13.0+cpu", "torch==9.0.0", "torch==2.13.0.dev1", "torch==2.9.0+cu130"]
+)
+def test_cpu_builds_and_unknown_ones_are_not_refused(requirement: str) -> None:
+    assert find_build(requirement) is None
+    assert explain_unfit(requirement, [gpu_of("p5")]) is None
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "torch", "said"),
+    [
+        ("p5.48xlarge", "torch==2.13.0", ()),
+        ("c5.xlarge", "torch==1.13.1", ()),
+        ("g5.xlarge", "auto", ()),
+        ("g4ad.xlarge", "auto", ("Radeon", "AMD")),
+        ("p2.xlarge", "auto", ("no PyTorch wheel on PyPI has code for K80",)),
+        ("g5g.xlarge", "auto", ("arm64",)),
+        ("g5.xlarge", "torch==2.13.0+cpu", ("does not use the A10G",)),
+        ("g5.xlarge", "torch==3.1.0", ("not in the table",)),
+        ("q9.large", "auto", ("not in the table of GPUs",)),
+    ],
+)
+def test_what_up_says(instance_type: str, torch: str, said: tuple[str, ...]) -> None:
+    warnings = check_torch(instance_type=instance_type, torch=torch)
+    assert len(warnings) == bool(said)
+    assert all(word in warnings[0] for word in said)
+
+
+def test_up_refuses_a_wheel_without_code_for_the_gpu() -> None:
+    with pytest.raises(ConfigError, match=r'instance_type = "p6-b200.48xlarge" .* \(it has sm_ 50 60 70 75') as caught:
+        check_torch(instance_type="p6-b200.48xlarge", torch="torch==2.7.1")
+    assert 'torch = "auto", which uses torch==2.13.0' in (caught.value.hint or "")
+    with pytest.raises(ConfigError, match=r'instance_types, "p3.2xlarge"'):
+        check_torch(instance_type="p3.2xlarge", torch="torch==2.15.0", is_other=True)
+
+
+def test_the_next_command_for_a_gpu_that_auto_has_nothing_for() -> None:
+    assert "use a type with" in suggest_torch("torch==2.13.0", gpu_of("p2"))
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "fits"),
+    [
+        ((13, 0), "580.65.06", True),
+        ((13, 0), "570.133.20", False),
+        ((12, 8), "535.104.05", True),
+        ((12, 8), "470.1", False),
+        ((11, 7), "470.1", True),
+        ((13, 0), None, True),
+        ((13, 0), "unknown", True),
+    ],
+)
+def test_drivers(cuda: tuple[int, int], driver: str | None, fits: bool) -> None:  # noqa: FBT001 - as above
+    assert (explain_driver(cuda, driver) is None) is fits
+
+
+def test_pythons_and_numpy_of_versions() -> None:
+    assert find_pythons("torch==2.13.0") == ((3, 10), (3, 14))
+    assert find_pythons("torch==2.8.0") == ((3, 9), (3, 13))
+    assert find_pythons("torch==2.4.1") == ((3, 9), (3, 12))
+    assert find_pythons("torch==1.13.1") == ((3, 9), (3, 11))
+    assert (choose_numpy("torch==2.2.2"), choose_numpy("torch==2.3.0")) == ("numpy<2", "numpy")
+
+
+def test_the_builds_of_pypi_that_run_on_a_gpu_follow_each_other() -> None:
+    """`cluster oracle` shows them as one range."""
+    on_pypi = [build for build in TORCH_BUILDS if build.on_pypi]
+    for machine in GPU_MACHINES:
+        if machine.gpu is not None:
+            fits = [bool(find_fitting(build, machine.gpu)) for build in on_pypi]
+            assert "".join("x" if one else " " for one in fits).strip().count(" ") == 0
+
+
+def test_a_wheel_is_compared_with_the_table() -> None:
+    code = {(7, 5): 9, (8, 0): 9, (8, 6): 9, (8, 9): 1, (9, 0): 9, (10, 0): 9, (12, 0): 9}
+    library = LibraryCode(name="torch/lib/libtorch_cuda.so", modules=9, ptx_modules=0, code=code, ptx={})
+    assert find_differences("2.13.0", [library]) == ()
+    assert find_differences("2.8.0", [library]) == (
+        "machine code: found 75 80 86 90 100 120, the table has 70 75 80 86 90 100 120",
+    )
+    assert find_differences("9.0.0", [library]) == ()
+
+
+def test_the_tables_are_shown() -> None:
+    rows = {line.partition("  ")[0]: line for line in render_torch_oracle().splitlines()}
+    assert "torch==2.8.0" in rows["V100"]
+    assert "1.13 to 2.10" in rows["V100"]
+    assert "2.8 to 2.15" in rows["B200"]
+    assert "2.7 +cu128" in rows["B200"]
+    assert "read, not measured" in render_torch_oracle()
+    document = json.loads(json.dumps(torch_oracle_document()))
+    (h100,) = (machine for machine in document["machines"] if machine["family"] == "p5")
+    assert (h100["gpu"]["name"], h100["auto"]) == ("H100", "torch==2.13.0")
+    assert len(document["wheels"]) == len(TORCH_BUILDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("p5.48xlarge", 'H100 (compute capability 9.0), x86_64\ntorch = "auto" uses the image\'s PyTorch if it fits'),
+        ("c5.xlarge", "every version runs on the CPU"),
+        ("p2.xlarge", "else no wheel: none is known to run"),
+    ],
+)
+def test_a_type_is_shown(name: str, words: str) -> None:
+    machine = find_machine(name)
+    assert machine is not None
+    assert words in render_torch_machine(name, machine)
+    document = torch_machine_document(name, machine)
+    assert [wheel["first"] for wheel in document["wheels"]] == [show(build.first) for build in TORCH_BUILDS]
+
+
+def test_the_documentation_has_the_builds_of_pypi() -> None:
+    text = (REPOSITORY / "docs" / "configuration.md").read_text()
+    documented = re.findall(r"^\| ([0-9., to]+) \| ([0-9.]+) \| ([0-9 ]+) \|$", text, re.MULTILINE)
+    shown = [(build.versions, show(build.cuda), show_code(build.code)) for build in TORCH_BUILDS if build.on_pypi]
+    assert documented == shown
