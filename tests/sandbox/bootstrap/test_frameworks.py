@@ -1,0 +1,145 @@
+"""[bootstrap] framework on real hosts: PyTorch from a wheel and from the image, MXNet that is installed, and none."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from project import REPOSITORY, Project
+
+pytestmark = pytest.mark.sandbox
+
+TORCH = "torch==2.13.0"
+DIST_PACKAGES = "/usr/lib/python3/dist-packages/torch"
+VENV = "/home/ubuntu/venv"
+
+
+def configure(cluster: Project, /, *, nodes: int = 2, **bootstrap: object) -> None:
+    """Write the shipped cluster.toml with these keys of [bootstrap]."""
+    text = (REPOSITORY / "cluster.toml").read_text().replace("nodes = 2", f"nodes = {nodes}")
+    keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in bootstrap.items())
+    cluster.write(text.replace("[bootstrap]\n", f"[bootstrap]\n{keys}"))
+
+
+def verified(project: Project) -> dict[str, list[tuple[str, str, str]]]:
+    """The checks of `cluster verify`, by their kind: (node, status, what it said)."""
+    checks: list[dict[str, Any]] = json.loads(project.run("verify", "--json").stdout)
+    kinds: dict[str, list[tuple[str, str, str]]] = {}
+    for check in checks:
+        kinds.setdefault(check["check"], []).append((check["node"], check["status"], check["said"]))
+    return kinds
+
+
+def ask(project: Project, code: str) -> set[str]:
+    """The last line of a Python program's output on each node, in the environment."""
+    done = project.run("exec", "--", "python", "-c", code)
+    return {line.partition("] ")[2] for line in done.stdout.splitlines()}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """Two nodes, for all tests of this file in order."""
+    made = Project(tmp_path_factory.mktemp("frameworks"))
+    try:
+        yield made
+    finally:
+        made.run("sandbox", "reset")
+
+
+@pytest.fixture(scope="module")
+def cpu_wheel() -> None:
+    """Skip where pip would fetch the build for GPUs, 3 GB with its libraries."""
+    words = ("install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--report", "-", TORCH)
+    done = subprocess.run((sys.executable, "-m", "pip", *words), capture_output=True, text=True, check=False)
+    if done.returncode != 0 or "+cpu" not in json.loads(done.stdout)["install"][0]["metadata"]["version"]:
+        pytest.skip(f"no package index of pip on this machine has a CPU build of {TORCH}")
+
+
+def test_without_a_framework_only_the_hosts_are_checked(cluster: Project) -> None:
+    configure(cluster, framework="none", packages=["docopt"])
+    cluster.run("up", "--yes")
+    assert "nothing to do" in cluster.run("up").stderr
+    kinds = verified(cluster)
+    assert sorted(kinds) == ["clock", "disk", "ports", "s3"]
+    assert {status for kind in ("clock", "disk", "ports") for _, status, _ in kinds[kind]} == {"ok"}
+    found = "import docopt, importlib.util as u, msgspec, obstore; print(u.find_spec('torch'), u.find_spec('mxnet'))"
+    assert ask(cluster, found) == {"None None"}
+
+
+def test_a_locked_project_is_installed_as_locked(cluster: Project) -> None:
+    folder = cluster.directory / "mine"
+    folder.mkdir()
+    pyproject = '[project]\nname = "mine"\nversion = "1"\nrequires-python = ">=3.9"\ndependencies = ["six{}"]\n'
+    lock = (sys.executable, "-m", "uv", "lock", "--quiet")
+    (folder / "pyproject.toml").write_text(pyproject.format("==1.15.0"))
+    subprocess.run(lock, cwd=folder, check=True)
+    (folder / "pyproject.toml").write_text(pyproject.format(""))  # a newer one would fit
+    configure(cluster, framework="none", project="mine")
+    assert f"cd {folder} && uv lock" in cluster.run("up", code=2).stderr
+    subprocess.run(lock, cwd=folder, check=True)  # keeps the version
+    cluster.run("up")
+    assert ask(cluster, "import six, msgspec; print(six.__version__)") == {"1.15.0"}
+    configure(cluster, framework="none", project="mine", packages=["six>=1.16"])
+    assert "contradicts [bootstrap] project, which locks version 1.15.0" in cluster.run("up", code=2).stderr
+
+
+def test_auto_uses_the_pytorch_of_the_image(cluster: Project) -> None:
+    """A package that looks like PyTorch: the slow test below has the distribution's own."""
+    made = f"sudo mkdir -p {DIST_PACKAGES} && cd {DIST_PACKAGES}"
+    made += " && echo '__version__ = \"2.1.7\"' | sudo tee version.py"
+    made += " && echo 'from .version import __version__' | sudo tee __init__.py"
+    configure(cluster, framework="pytorch", setup=[made])
+    cluster.run("up")
+    assert ask(cluster, "import torch, msgspec; print(torch.__version__, torch.__file__)") == {
+        f"2.1.7 {DIST_PACKAGES}/__init__.py"
+    }
+    assert "nothing to do" in cluster.run("up").stderr
+    cluster.run("exec", "--", "sudo", "rm", "-r", DIST_PACKAGES)
+
+
+def test_an_installed_mxnet_is_used(cluster: Project) -> None:
+    python = f"{VENV}/bin/python3"
+    made = f"python3 -m venv --without-pip {VENV} && cd {VENV}/lib/python3*/site-packages"
+    made += " && mkdir mxnet numpy && touch numpy/__init__.py && cd mxnet"
+    made += " && echo '__version__ = \"1.9.9\"' >libinfo.py && cp libinfo.py __init__.py"
+    configure(cluster, mxnet="installed", python=python, setup=["echo no MXNet"])
+    said = cluster.run("up", code=1).stderr
+    assert f'mxnet = "installed": {python}' in said or "no working Python there" in said
+    configure(cluster, mxnet="installed", python=python, setup=[made])
+    cluster.run("up")
+    assert ask(cluster, "import mxnet, msgspec; print(mxnet.__version__, mxnet.__file__.split('/')[3])") == {
+        "1.9.9 venv"
+    }
+
+
+@pytest.mark.usefixtures("cpu_wheel")
+@pytest.mark.timeout(900)
+def test_a_wheel_of_pytorch_computes_on_all_nodes_together(cluster: Project) -> None:
+    configure(cluster, framework="pytorch", torch=TORCH)
+    cluster.run("up", "--yes", timeout_s=600)
+    assert "nothing to do" in cluster.run("up").stderr
+    kinds = verified(cluster)
+    computed = "PyTorch 2.13.0+cpu: ones((2,3))*2+1 == 3"
+    assert kinds["compute"] == [("node-0", "ok", computed), ("node-1", "ok", computed)]
+    together = "all_reduce with 1 other node"
+    assert kinds["all_reduce"] == [("node-0", "ok", together), ("node-1", "ok", together)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_auto_uses_the_pytorch_of_the_distribution(project: Project) -> None:
+    """Debian's python3-torch, 146 MB with what it needs."""
+    configure(project, framework="pytorch")
+    text = (project.directory / "cluster.toml").read_text()
+    before, section, after = text.partition("[sandbox]")  # [bootstrap] has a key of the same name
+    project.write(before + section + after.replace("# packages = []", 'packages = ["python3-torch"] #'))
+    project.run("up", "--yes", timeout_s=1200)
+    assert {version.partition(".")[0] for version in ask(project, "import torch; print(torch.__version__)")} <= {
+        "1",
+        "2",
+    }
+    kinds = verified(project)
+    assert [status for _, status, _ in (*kinds["compute"], *kinds["all_reduce"])] == ["ok"] * 4
