@@ -16,6 +16,7 @@ from bootstrap.environment.requirements import Wanted
 from bootstrap.environment.source_build import Builds, Built, choose_packages
 from bootstrap.environment.steps import NodePlan, plan_node, plan_setup, script_task, setup_digest
 from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels
+from bootstrap.scheduler.slurm import set_up_slurm
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
@@ -121,7 +122,10 @@ def bootstrap(
         report(Event(kind="warn", what=f"{damaged[0].path} was damaged and has been removed: fetching it again"))
         nodes = make_ready([])
     # other_hosts.py connects the user's own hosts.
-    _connect_nodes([node for node in nodes if not node.host.spec], pins=connections.pins, report=report)
+    own = [node for node in nodes if not node.host.spec]
+    _connect_nodes(own, pins=connections.pins, report=report)
+    if config.scheduler == "slurm":
+        set_up_slurm([node.connection for node in own], cluster=cluster, report=report)
     return nodes
 
 
