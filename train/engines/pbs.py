@@ -86,7 +86,7 @@ class PbsScheduler(Scheduler):
         if "job_state" not in answer.stdout:
             said = answer.stderr.lower()
             if answer.exit_code in (_UNKNOWN_JOB, _HAS_FINISHED) or "unknown job" in said or "has finished" in said:
-                return AllocationState("ended", "PBS no longer has the job")
+                return AllocationState("ended", "PBS no longer has the job", is_vague=True)
             raise ValueError(answer.error)
         job = _parse_fields(answer.stdout)
         state = job["job_state"][:1]
@@ -94,12 +94,13 @@ class PbsScheduler(Scheduler):
             return AllocationState("pending", job.get("comment", "waits for free nodes"))
         if state in _RUNNING:
             return AllocationState("running", nodes=_parse_hosts(job.get("exec_host", "")))
-        return AllocationState("ended", _explain_end(job.get("Exit_status", ""), job.get("comment", "")))
+        reason = _explain_end(job.get("Exit_status", ""), job.get("comment", ""))
+        return AllocationState("ended", reason or "PBS ended the job", is_vague=not reason)
 
 
 def _explain_end(status: str, comment: str) -> str:
     if not re.fullmatch(r"-?[0-9]{1,6}", status):
-        return comment or "PBS ended the job"
+        return comment
     code = int(status)
     if code in _EXITS:
         return _EXITS[code]

@@ -89,11 +89,13 @@ class AllocationState:
     """The state of a request.
 
     reason: why it is pending, or why it has ended. nodes: while it runs, the one with the batch script first.
+    is_vague: the scheduler did not report why it has ended.
     """
 
     state: Literal["pending", "running", "ended"]
     reason: str = ""
     nodes: tuple[AllocatedNode, ...] = ()
+    is_vague: bool = False
 
 
 class Scheduler(ABC):
@@ -176,11 +178,11 @@ class Scheduler(ABC):
         for name, at_most, said in (("max_nodes", limits.max_nodes, "allows at most"), ("nodes", limits.nodes, "has")):
             if at_most is not None and request.nodes > at_most:
                 return (
-                    f"{queue} {said} {_count_nodes(at_most)} ({limits.words[name]}), and the job needs {request.nodes}"
+                    f"{queue} {said} {count_nodes(at_most)} ({limits.words[name]}), and the job needs {request.nodes}"
                 )
         if limits.min_nodes is not None and request.nodes < limits.min_nodes:
             return (
-                f"{queue} needs at least {_count_nodes(limits.min_nodes)} ({limits.words['min_nodes']}), and the job "
+                f"{queue} needs at least {count_nodes(limits.min_nodes)} ({limits.words['min_nodes']}), and the job "
                 f"uses {request.nodes}"
             )
         if limits.slots and request.slots_per_node > limits.slots:
@@ -264,8 +266,9 @@ def parse_count(text: str) -> Optional[int]:
 
 def add_reason(found: AllocationState, reason: str) -> AllocationState:
     """The state with another reason, if there is one."""
-    return replace(found, reason=reason) if reason else found
+    return replace(found, reason=reason, is_vague=False) if reason else found
 
 
-def _count_nodes(count: int) -> str:
+def count_nodes(count: int) -> str:
+    """The count with its noun."""
     return f"{count} node{'' if count == 1 else 's'}"

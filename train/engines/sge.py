@@ -125,7 +125,7 @@ class SgeScheduler(Scheduler):
         rows = [dict(_FIELD.findall(row)) for row in _JOB.findall(answer.stdout)]
         rows = [row for row in rows if row.get("JB_job_number") == number]
         if not rows:
-            return AllocationState("ended", "it is no longer in qstat")
+            return AllocationState("ended", "it is no longer in qstat", is_vague=True)
         state = rows[0].get("state", "")
         if "E" in state:
             return AllocationState("pending", "Grid Engine could not start it (state Eqw)")

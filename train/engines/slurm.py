@@ -104,7 +104,7 @@ class SlurmScheduler(Scheduler):
     def parse_state(self, answer: Answer, number: str) -> AllocationState:
         """Raises ValueError if slurmctld does not answer."""
         if _UNKNOWN in answer.stderr:
-            return AllocationState("ended", "Slurm no longer has the job")
+            return AllocationState("ended", "Slurm no longer has the job", is_vague=True)
         job = _parse_fields(answer.stdout)
         if answer.exit_code != 0 or job.get("JobId") != number or "JobState" not in job:
             raise ValueError(answer.error)
