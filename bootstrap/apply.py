@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bootstrap.config import BootstrapConfig
@@ -125,7 +125,8 @@ def bootstrap(
     own = [node for node in nodes if not node.host.spec]
     _connect_nodes(own, pins=connections.pins, report=report)
     if config.scheduler == "slurm":
-        set_up_slurm([node.connection for node in own], cluster=cluster, report=report)
+        changed = set_up_slurm([node.connection for node in own], cluster=cluster, report=report)
+        nodes = tuple(replace(node, changed=node.changed or node.host.instance_id in changed) for node in nodes)
     return nodes
 
 

@@ -90,12 +90,13 @@ class SlurmNode:
     memory_mib: int
 
 
-def set_up_slurm(connections: Sequence[NodeConnection], *, cluster: str, report: Report) -> None:
+def set_up_slurm(connections: Sequence[NodeConnection], *, cluster: str, report: Report) -> frozenset[str]:
     """Set up Slurm on the nodes, the head among them; changes only what differs.
 
-    Raises ClusterError that names every failed node.
+    Returns the instance ids of the nodes that it has changed. Raises ClusterError that names every failed node.
     """
     facts: dict[str, SlurmFacts] = {}
+    changed: set[str] = set()
 
     def look(connection: NodeConnection) -> None:
         facts[connection.host.instance_id] = _gather_facts(connection)
@@ -122,10 +123,12 @@ def set_up_slurm(connections: Sequence[NodeConnection], *, cluster: str, report:
         script = plan_configuration(found, conf=conf, key=key, is_head=connection.host.is_head)
         if script:
             _run_with_input(connection, script, key)
+            changed.add(connection.host.instance_id)
             report(Event(kind="done", what="Slurm is set up", where=connection.host.name))
 
     on_all([head], configure)  # the others register with it
     on_all([one for one in connections if one is not head], configure)
+    return frozenset(changed)
 
 
 def parse_facts(text: str) -> SlurmFacts:

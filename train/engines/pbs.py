@@ -39,8 +39,6 @@ class PbsScheduler(Scheduler):
         options = [
             f"-N {name[:NAME_LENGTH]}",
             f"-l nodes={request.nodes}:ppn={request.slots_per_node or 1}",
-            "-o /dev/null",
-            "-j oe",
             "-r n",
         ]
         if request.queue:
@@ -52,8 +50,8 @@ class PbsScheduler(Scheduler):
         return options
 
     def submit_command(self, script: str) -> tuple[str, ...]:
-        """It prints the job's number."""
-        return ("qsub", script)
+        """Slurm's wrapper ignores -o and -e in the script, and writes to the folder that it runs in."""
+        return ("qsub", "-o", "/dev/null", "-e", "/dev/null", script)
 
     def parse_job_number(self, text: str) -> str:
         """NUMBER or NUMBER.SERVER."""

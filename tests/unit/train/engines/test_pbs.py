@@ -73,8 +73,6 @@ def test_the_script_of_a_request_with_every_setting() -> None:
         "#!/bin/sh",
         "#PBS -N j4-a-name-that-",
         "#PBS -l nodes=2:ppn=4",
-        "#PBS -o /dev/null",
-        "#PBS -j oe",
         "#PBS -r n",
         "#PBS -q short",
         "#PBS -l walltime=0:01:30",

@@ -1,6 +1,7 @@
 """Real Grid Engine on the nodes of a sandbox cluster: qmaster on the head, execd on all of them."""
 
-from nodes import Nodes
+from project import Project
+from scheduler_nodes import Nodes, find_nodes
 
 PACKAGES = ("gridengine-master", "gridengine-exec", "gridengine-client")
 ANSWERS = """\
@@ -39,8 +40,9 @@ RULES = {"fill": "$fill_up", "one": "1", "two": "2"}
 """The parallel environments and their allocation rules."""
 
 
-def set_up(nodes: Nodes) -> None:
-    """Install it, with the queue all.q of 2 slots per node, and `short` of 90 seconds at most."""
+def set_up(project: Project) -> Nodes:
+    """Install it on the nodes, with the queue all.q of 2 slots per node, and `short` of 90 seconds at most."""
+    nodes = find_nodes(project)
     full = tuple(f"{host}.ec2.internal" for host in nodes.hosts)
     lines = "".join(
         f"{address} {name} {host}\n" for address, name, host in zip(nodes.addresses, full, nodes.hosts, strict=True)
@@ -54,6 +56,7 @@ def set_up(nodes: Nodes) -> None:
     nodes.on_all_as_root("pkill -x sge_execd || true")
     nodes.as_root(nodes.head, _head_script(full))
     nodes.on_all_as_root("sleep 1; pgrep -x sge_execd || sge_execd")
+    return nodes
 
 
 def _head_script(full: tuple[str, ...]) -> str:

@@ -2,8 +2,8 @@
 
 import ipaddress
 import re
+import shlex
 from dataclasses import dataclass
-from pathlib import Path
 
 from project import Project
 
@@ -30,7 +30,7 @@ class Nodes:
         return self.project.run("ssh", node, "--", "bash", "-c", script, code=code).stdout
 
     def as_root(self, node: str, script: str) -> str:
-        return self.run(node, f"sudo bash -euc {_quote(script)}")
+        return self.run(node, f"sudo bash -euc {shlex.quote(script)}")
 
     def on_all_as_root(self, script: str) -> None:
         self.project.run("exec", "--", "sudo", "bash", "-euc", script)
@@ -40,13 +40,3 @@ def find_nodes(project: Project) -> Nodes:
     """The nodes of a project's cluster, which is up."""
     rows = re.findall(r"^(node-\d+) .*? (10(?:\.\d+){3}) ", project.run("status").stdout, re.MULTILINE)
     return Nodes(project, tuple(name for name, _ in rows), tuple(str(ipaddress.ip_address(one)) for _, one in rows))
-
-
-def _quote(script: str) -> str:
-    return "'" + script.replace("'", "'\\''") + "'"
-
-
-def write_script(folder: Path, text: str) -> Path:
-    path = folder / "holder.sh"
-    path.write_text(text)
-    return path
