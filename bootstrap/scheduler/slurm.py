@@ -266,10 +266,10 @@ def _take_key(head: NodeConnection, facts: SlurmFacts) -> bytes:
     )  # fmt: skip
     script = f"set -eu; {make}base64 -w0 /etc/munge/munge.key"
     said = head.run(_as_root(script), timeout_s=FACTS_TIMEOUT_S, what="the script that reads the munge key").stdout
-    return base64_key(said, node=head.host.name)
+    return decode_key(said, node=head.host.name)
 
 
-def base64_key(text: str, *, node: str) -> bytes:
+def decode_key(text: str, *, node: str) -> bytes:
     """The key in base64. Pure. Raises ClusterError."""
     try:
         key = b64decode(text.strip(), validate=True)

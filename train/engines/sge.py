@@ -24,6 +24,8 @@ _JOB = re.compile(r"<job_list[^>]*>(.*?)</job_list>", re.DOTALL)
 _FIELD = re.compile(r"<(JB_job_number|state|queue_name|master)>([^<]*)</")
 _NEEDS_OPTION = 'set [queue] slots_per_node, or name one with options = ["-pe NAME SLOTS"]'
 _LONGEST_REASON = 200
+VAGUE = "Grid Engine ended it (qdel, a limit, or a failed node)"
+"""Until the accounting file has the job, up to 15 seconds later."""
 
 
 class SgeScheduler(Scheduler):
@@ -125,7 +127,7 @@ class SgeScheduler(Scheduler):
         rows = [dict(_FIELD.findall(row)) for row in _JOB.findall(answer.stdout)]
         rows = [row for row in rows if row.get("JB_job_number") == number]
         if not rows:
-            return AllocationState("ended", "it is no longer in qstat", is_vague=True)
+            return AllocationState("ended", VAGUE, is_vague=True)
         state = rows[0].get("state", "")
         if "E" in state:
             return AllocationState("pending", "Grid Engine could not start it (state Eqw)")

@@ -38,6 +38,8 @@ report_variables NONE
 
 RULES = {"fill": "$fill_up", "one": "1", "two": "2"}
 """The parallel environments and their allocation rules."""
+KILLED = r"its batch script was killed \(exit code 137\): .*|Grid Engine ended it \(qdel, .*\)"
+"""The reasons after qdel: once the job has been accounted for, and before."""
 
 
 def set_up(project: Project) -> Nodes:
