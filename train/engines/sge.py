@@ -79,6 +79,15 @@ class SgeScheduler(Scheduler):
         blocks = re.split(r"^(?=qname\s)", joined, flags=re.MULTILINE)
         return tuple(_parse_queue(_parse_fields(block)) for block in blocks if block.startswith("qname"))
 
+    def check_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> Optional[str]:
+        """Also an error if several queues could be meant: their parallel environments may differ."""
+        error = super().check_queue(request, queues)
+        if error is not None or self.find_queue(request, queues) is not None or _names_environment(request):
+            return error
+        if request.nodes == 1 and request.slots_per_node <= 1:
+            return None
+        return f"set [queue] name: {self.title} has several queues ({', '.join(one.name for one in queues)})"
+
     def detail_commands(self, request: AllocationRequest, limits: QueueLimits) -> tuple[tuple[str, ...], ...]:
         """The queue's parallel environments."""
         return tuple(("qconf", "-sp", name) for name in limits.rules)
@@ -97,7 +106,7 @@ class SgeScheduler(Scheduler):
 
         Raises ValueError if no environment gives each node the same number of slots.
         """
-        if any(option.startswith("-pe ") for option in request.options):
+        if _names_environment(request):
             return request
         slots = request.slots_per_node or limits.slots
         if not slots:
@@ -165,6 +174,10 @@ def _explain_end(fields: dict[str, str]) -> str:
     if failed.strip() not in ("", "0"):
         return f"it failed: {said.strip()}"
     return f"its batch script ended (exit code {code})" if code else ""
+
+
+def _names_environment(request: AllocationRequest) -> bool:
+    return any(option.startswith("-pe ") for option in request.options)
 
 
 def _fits(rule: str, *, nodes: int, slots: int, is_whole: bool) -> bool:

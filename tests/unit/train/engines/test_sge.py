@@ -115,6 +115,20 @@ def test_an_unknown_queue_is_refused_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({}, "set [queue] name: Grid Engine has several queues (all.q, short)"),
+        ({"nodes": 1, "slots_per_node": 2}, "set [queue] name: Grid Engine has several queues (all.q, short)"),
+        ({"nodes": 1}, None),
+        ({"options": ("-pe mine 6",)}, None),
+        ({"queue": "short"}, None),
+    ],
+)
+def test_several_nodes_need_a_queue(more: dict[str, Any], error: str | None) -> None:
+    assert SGE.check_queue(request(**more), SGE.parse_limits(QUEUES)) == error
+
+
+@pytest.mark.parametrize(
     ("more", "environments", "environment", "slots"),
     [
         ({}, [FILL, *RULES], "fill", 2),
