@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Optional
 
 HEARTBEAT = "heartbeat"
-"""The file in a job's folder on the first node whose age tells the batch script whether the supervisor is alive."""
-HEARTBEAT_MINUTES = 1
-"""The batch script ends when the file is older."""
+"""The file in a job's folder on the first node that the supervisor changes while it is alive."""
+SILENCE_S = 60
+"""The batch script ends when the file has not changed for that long."""
 HOLD_EVERY_S = 5
 _ENDLESS = frozenset({"", "UNLIMITED", "INFINITY", "NONE", "INFINITE"})
 
@@ -216,29 +216,36 @@ class Scheduler(ABC):
 
 
 def render_holder(job: str) -> list[str]:
-    """The lines of a script that runs until nobody has touched the job's heartbeat for a minute.
+    """The lines of a script that runs until the job's heartbeat has not changed for a minute.
 
-    Homes need not be shared: the supervisor touches the file on the first node, where the script runs.
+    Homes need not be shared: the supervisor writes the file on the first node, where the script runs. If they are
+    shared, times of files are those of another clock, and may be cached: so the content counts.
     """
     return [
         "# Holds the nodes for `cluster train`, which starts the processes of the job itself.",
         f'folder="$HOME/.cluster/jobs/{job}"',
         'mkdir -p "$folder" || exit 1',
-        f'touch "$folder/{HEARTBEAT}"',
-        f'while [ -n "$(find "$folder/{HEARTBEAT}" -mmin -{HEARTBEAT_MINUTES} 2>/dev/null)" ]; do',
+        "last= silent_s=0",
+        f"while [ $silent_s -lt {SILENCE_S} ]; do",
         f"    sleep {HOLD_EVERY_S}",
+        f'    beat=$(cat "$folder/{HEARTBEAT}" 2>/dev/null)',
+        '    if [ "$beat" = "$last" ]; then',
+        f"        silent_s=$((silent_s + {HOLD_EVERY_S}))",
+        "    else",
+        "        last=$beat silent_s=0",
+        "    fi",
         "done",
-        f'echo "no heartbeat of job {job} for {HEARTBEAT_MINUTES} min" >&2',
+        f'echo "no heartbeat of job {job} for {SILENCE_S} s" >&2',
         "exit 1",
         "",
     ]
 
 
 def render_heartbeat(job: str) -> str:
-    """The shell command for the first node that touches the heartbeat for every line of its input."""
+    """The shell command for the first node that writes every line of its input to the heartbeat."""
     folder = f'"$HOME/.cluster/jobs/{job}"'
-    loop = f"cd {folder} || exit 1; while read -r line; do touch {HEARTBEAT} || exit 1; done"
-    return shlex.join(["sh", "-c", f"mkdir -p {folder} && {loop}"])
+    loop = f'mkdir -p {folder} && cd {folder} && while read -r beat; do echo "$beat" >{HEARTBEAT} || exit 1; done'
+    return shlex.join(["sh", "-c", loop])
 
 
 def render_clock(seconds: int) -> str:

@@ -430,6 +430,7 @@ class Heartbeat:
         self._job, self._host, self._loop, self._say = job, host, loop, say
         self._ssh: Optional[subprocess.Popen[bytes]] = None
         self._is_reported = False
+        self._count = 0
         self._beat()
 
     def _beat(self) -> None:
@@ -446,7 +447,8 @@ class Heartbeat:
             )
         assert self._ssh.stdin is not None
         try:
-            os.write(self._ssh.stdin.fileno(), b"\n")
+            self._count += 1
+            os.write(self._ssh.stdin.fileno(), b"%d\n" % self._count)
         except OSError:
             pass  # it has just ended, and is started again
         self._loop.after("heartbeat", HEARTBEAT_EVERY_S, self._beat)
