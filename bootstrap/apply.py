@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bootstrap.config import BootstrapConfig, Framework
@@ -18,6 +18,7 @@ from bootstrap.environment.requirements import Wanted
 from bootstrap.environment.source_build import Builds, Built, choose_packages
 from bootstrap.environment.steps import NodePlan, plan_node, plan_setup, script_task, setup_digest
 from bootstrap.environment.target import NO_PROJECT, ChosenPython, choose_python, choose_wheels
+from bootstrap.scheduler.slurm import set_up_slurm
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
@@ -130,9 +131,13 @@ def bootstrap(
             raise
         report(Event(kind="warn", what=f"{damaged[0].path} was damaged and has been removed: fetching it again"))
         nodes = make_ready([])
+    # other_hosts.py connects the user's own hosts.
     instances = [node for node in nodes if not node.host.spec]
-    if instances:  # other_hosts.py connects the user's own hosts
+    if instances:
         _connect_nodes(instances, pins=connections.pins, report=report)
+    if instances and config.scheduler == "slurm":
+        changed = set_up_slurm([node.connection for node in instances], cluster=cluster, report=report)
+        nodes = tuple(replace(node, changed=node.changed or node.host.instance_id in changed) for node in nodes)
     return nodes
 
 

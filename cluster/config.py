@@ -4,6 +4,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from foundation.errors import ConfigError
 from foundation.settings import Settings, Shape, check
 from provision.config import NAME_PATTERN, ProvisionConfig
 from sandbox.config import SandboxConfig
-from train.job.config import DataConfig, JobFile, TrainConfig
+from train.job.config import DataConfig, JobFile, QueueConfig, TrainConfig
 
 FILE_NAME = "cluster.toml"
 
@@ -41,8 +42,15 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
     hosts: HostsConfig = HostsConfig()
     bootstrap: BootstrapConfig = BootstrapConfig()
     train: TrainConfig = TrainConfig()
+    queue: QueueConfig = QueueConfig()
     data: DataConfig = DataConfig()
     sandbox: SandboxConfig = SandboxConfig()
+
+    def conflicts(self, _said: AbstractSet[str]) -> Iterator[str]:
+        """Contradictions between tables."""
+        conflict = self.queue.find_conflict(self.train.max_duration_s)
+        if conflict is not None:
+            yield conflict
 
 
 def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:

@@ -10,7 +10,10 @@ ENGINES: dict[str, Engine] = {
 }
 DEFAULT: dict[Framework, str] = {"mxnet": "ssh", "pytorch": "torchrun", "none": "env"}
 """The engine of launcher = "auto", by framework."""
-REFUSED = {"yarn": "MXNet's wheels do not contain the jar that launch.py's yarn launcher needs"}
+REFUSED = {
+    "yarn": "launch.py's yarn launcher needs dmlc-yarn.jar, which MXNet's wheels do not contain; use slurm, sge or pbs "
+    "for a batch scheduler"
+}
 """launch.py's launchers that do not work, and why."""
 
 

@@ -10,7 +10,7 @@ from msgspec import Meta, field
 from bootstrap.config import check_command
 from foundation.settings import HIDDEN, Settings, Shape, finite
 from train.engines import check_launcher
-from train.job.protocol import ENV_NAME_PATTERN, KvStore
+from train.job.protocol import ENV_NAME_PATTERN, KvStore, render_duration
 from train.job.selection import check_nodes
 from train.s3.url import check_folder
 
@@ -35,6 +35,8 @@ CACHE_PATTERN = r"auto|(/|~/)[A-Za-z0-9_.][A-Za-z0-9_./ +-]*"
 _DURATION = r"([1-9][0-9]*)(s|m|h|d)"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_DURATION_S = 30 * 86400
+SHORTEST_WALLTIME_S = 60  # schedulers count in minutes
+QUEUE_PATTERN = r"([A-Za-z0-9_][A-Za-z0-9_.@:+-]*)?"
 
 
 def parse_duration(value: int | str) -> int | None:
@@ -226,6 +228,66 @@ class JobFile(TrainConfig, frozen=True, kw_only=True):
         yield from super().conflicts(said)
         if self.command and not said.isdisjoint({"script", "args"}):
             yield "command replaces script and args: set one or the other"
+
+
+def _check_walltime(value: int | str) -> int | str:
+    if value != "auto" and (parse_duration(value) or 0) < SHORTEST_WALLTIME_S:
+        raise ValueError("not from 1 minute to 30 days")
+    return value
+
+
+def _check_option(option: str) -> str:
+    if not option.startswith("-"):
+        raise ValueError('must start with "-"')
+    return option
+
+
+class QueueConfig(Settings, frozen=True, kw_only=True):
+    """What a job asks a batch scheduler for."""
+
+    name: Annotated[
+        str,
+        Shape(QUEUE_PATTERN),
+        Meta(description='the queue (Slurm: partition) that jobs are submitted to; "": the scheduler\'s default'),
+    ] = ""
+    walltime: Annotated[
+        int | str,
+        _check_walltime,
+        Meta(
+            description='how long the scheduler lets a job run, from 1 minute to 30 days: "90m", "2h", "1d" or '
+            'seconds; "auto": [train] max_duration, or the queue\'s default'
+        ),
+    ] = "auto"
+    account: Annotated[
+        str, Shape(QUEUE_PATTERN), Meta(description='the account that the scheduler charges; "": your default')
+    ] = ""
+    slots_per_node: Annotated[
+        ProcessCount,
+        Meta(description='slots to reserve on each node, 1 to 1000; "auto": whole nodes (PBS: 1)'),
+    ] = "auto"
+    options: Annotated[
+        tuple[Annotated[str, Shape(r"[^\x00\r\n]+", "text in quotes, in one line"), _check_option], ...],
+        Meta(description='a list of more options for the submission script: "--constraint=a100", "-l gpu=1"'),
+    ] = ()
+
+    def find_walltime_s(self, max_duration_s: int | None) -> int | None:
+        """The walltime in seconds; None: the queue's default. max_duration_s: [train] max_duration, if there is one.
+
+        A walltime that follows from max_duration is rounded up to whole minutes.
+        """
+        if self.walltime != "auto":
+            return parse_duration(self.walltime)
+        return None if max_duration_s is None else (max_duration_s + 59) // 60 * 60
+
+    def find_conflict(self, max_duration_s: int | None) -> str | None:
+        """The error for a job that may run longer than the scheduler lets it, or None."""
+        walltime_s = self.find_walltime_s(max_duration_s)
+        if max_duration_s is None or walltime_s is None or max_duration_s <= walltime_s:
+            return None
+        return (
+            f"[train] max_duration is {render_duration(max_duration_s)}, but [queue] walltime is "
+            f"{render_duration(walltime_s)}: the scheduler would end the job first"
+        )
 
 
 class DataConfig(Settings, frozen=True, kw_only=True):

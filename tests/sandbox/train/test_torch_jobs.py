@@ -126,7 +126,7 @@ def test_a_port_that_nodes_cannot_reach_is_named(nodes: Project, monkeypatch: py
     ("words", "said"),
     [
         (("--launcher", "ssh"), '"ssh" does not start programs of [bootstrap] framework = "pytorch"'),
-        (("--launcher", "yarn"), "MXNet's wheels do not contain the jar"),
+        (("--launcher", "yarn"), "needs dmlc-yarn.jar, which MXNet's wheels do not contain"),
         (("--nodes", "3"), "needs 3 nodes, and the cluster has 2"),
     ],
 )

@@ -1,0 +1,53 @@
+"""Requests nodes as a supervisor on the head does: `python -c THIS LAUNCHER REQUEST HOSTS HOW`.
+
+Prints each report as a line of JSON. HOW: "cancel", once the nodes are there; "die" then, like a supervisor that is
+killed; "watch": until the scheduler ends it.
+"""
+
+import glob
+import json
+import os
+import sys
+import tempfile
+
+launcher, request, hosts, how = sys.argv[1:]
+[code] = glob.glob(os.path.expanduser("~/.cluster/tree/*/train/node/supervisor"))
+sys.path.insert(0, code.removesuffix("/train/node/supervisor"))
+
+from train.engines.scheduler import AllocationRequest  # noqa: E402
+from train.engines.schedulers import SCHEDULERS  # noqa: E402
+from train.job.protocol import JobHost  # noqa: E402
+from train.node import job_folder  # noqa: E402
+from train.node.supervisor.allocation import Allocation  # noqa: E402
+from train.node.supervisor.event_loop import EventLoop  # noqa: E402
+
+seen = set()
+
+
+def tell(kind: str, value: object) -> None:
+    seen.add(kind)
+    sys.stdout.write(json.dumps([kind, value]) + "\n")
+    sys.stdout.flush()
+
+
+asked = AllocationRequest(**json.loads(request))
+os.makedirs(job_folder.path(asked.job), exist_ok=True)
+loop = EventLoop(os.path.join(tempfile.mkdtemp(), "s"), lambda *_: None, lambda _: None)
+made = Allocation(
+    SCHEDULERS[launcher],
+    asked,
+    [JobHost(**host) for host in json.loads(hosts)],
+    loop,
+    note=lambda number, reason: tell("note", [number, reason]),
+    grant=lambda found: tell("grant", [host.name for host in found]),
+    fail=lambda error: tell("fail", error),
+    say=lambda text: tell("say", text),
+)
+made.start()
+while "fail" not in seen and ("grant" not in seen or how == "watch"):
+    loop.step()
+if "grant" in seen and how == "die":
+    for _ in range(3):
+        loop.step()
+    os._exit(1)
+tell("cancel", made.cancel())

@@ -1,0 +1,174 @@
+"""The scripts and commands of PBS, with what Slurm's wrappers for Torque print, and what OpenPBS documents."""
+
+from typing import Any
+
+import pytest
+
+from train.engines.pbs import PbsScheduler
+from train.engines.scheduler import AllocatedNode, AllocationRequest, Answer
+
+PBS = PbsScheduler()
+QUEUES = """\
+Queue:\tcluster
+\tqueue_type = Execution
+\tresources_default.nodes = 2
+\tenabled = yes
+\tstarted = yes
+
+Queue:\tshort
+\tqueue_type = Execution
+\tenabled = yes
+\tstarted = yes
+
+"""
+OPENPBS_QUEUES = """\
+Queue: workq
+    queue_type = Execution
+    total_jobs = 0
+    resources_max.nodect = 4
+    resources_max.walltime = 01:00:00
+    resources_min.nodect = 2
+    enabled = True
+    started = True
+
+Queue: night
+    queue_type = Execution
+    enabled = True
+    started = False
+"""
+WRAPPED = """\
+Job Id:\t4
+\tJob_Name = h.sh
+\tJob_Owner = ubuntu@ip-10-131-0-4
+\tjob_state = {state}
+\tqueue = cluster
+\texec_host = ip-10-131-0-4/2+ip-10-131-0-5/2
+\tPriority = 4294901756
+\tResource_List.nodect = 2
+"""
+OPENPBS = """\
+Job Id: 17.head
+    Job_Name = mlp
+    job_state = {state}
+    exec_host = n1/0*2+n1/1+n2/0*2
+    Resource_List.nodect = 2
+    comment = Not Running: Insufficient amount of resource:
+\tncpus
+    Exit_status = {status}
+    Variable_List = PBS_O_HOME=/home/me,PBS_O_LANG=C,
+\tPBS_O_PATH=/bin
+"""
+
+
+def request(**more: Any) -> AllocationRequest:
+    return AllocationRequest(**{"job": "20260101-000000-abcdef", "name": "mlp", "nodes": 2, **more})
+
+
+def test_the_script_of_a_request_with_every_setting() -> None:
+    made = PBS.render_script(
+        request(name="4-a-name-that-is-long", queue="short", walltime_s=90, account="lab", slots_per_node=4,
+                options=("-m n",))
+    )  # fmt: skip
+    assert made.partition("\n\n")[0].splitlines() == [
+        "#!/bin/sh",
+        "#PBS -N j4-a-name-that-",
+        "#PBS -l nodes=2:ppn=4",
+        "#PBS -r n",
+        "#PBS -q short",
+        "#PBS -l walltime=0:01:30",
+        "#PBS -A lab",
+        "#PBS -m n",
+    ]
+
+
+@pytest.mark.parametrize(("text", "number"), [("8\n", "8"), ("17.head.example.org\n", "17.head.example.org")])
+def test_job_numbers(text: str, number: str) -> None:
+    assert PBS.parse_job_number(text) == number
+
+
+def test_no_job_number() -> None:
+    with pytest.raises(ValueError, match="no job number in 'qsub: sorry'"):
+        PBS.parse_job_number("qsub: sorry\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "error"),
+    [
+        (QUEUES, {"queue": "short", "nodes": 9, "walltime_s": 10**6}, None),
+        (OPENPBS_QUEUES, {"queue": "workq", "walltime_s": 3600}, None),
+        (
+            OPENPBS_QUEUES,
+            {"queue": "workq", "walltime_s": 7200},
+            (
+                'PBS queue "workq" allows at most 1:00:00 (resources_max.walltime = 01:00:00), and the job asks '
+                "for 2:00:00"
+            ),
+        ),
+        (
+            OPENPBS_QUEUES,
+            {"queue": "workq", "nodes": 5},
+            'PBS queue "workq" allows at most 4 nodes (resources_max.nodect = 4), and the job needs 5',
+        ),
+        (
+            OPENPBS_QUEUES,
+            {"queue": "workq", "nodes": 1},
+            'PBS queue "workq" needs at least 2 nodes (resources_min.nodect = 2), and the job uses 1',
+        ),
+        (OPENPBS_QUEUES, {"queue": "night"}, 'PBS queue "night" does not accept or start jobs (started = False)'),
+    ],
+)
+def test_limits(text: str, more: dict[str, Any], error: str | None) -> None:
+    found = PBS.find_queue(request(**more), PBS.parse_limits(text))
+    assert found is not None
+    assert PBS.check_limits(request(**more), found) == error
+
+
+def test_an_unknown_queue_is_refused_with_the_known_ones() -> None:
+    said = PBS.check_queue(request(queue="gpu"), PBS.parse_limits(QUEUES))
+    assert said == 'PBS has no queue "gpu" (it has: cluster, short)'
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "reason"),
+    [
+        (Answer(WRAPPED.format(state="Q")), "pending", "waits for free nodes"),
+        (Answer(WRAPPED.format(state="C")), "ended", "PBS ended the job"),
+        (
+            Answer(OPENPBS.format(state="Q", status=0)),
+            "pending",
+            "Not Running: Insufficient amount of resource:ncpus",
+        ),
+        (Answer(OPENPBS.format(state="F", status=3)), "ended", "its batch script ended (exit code 3)"),
+        (Answer(OPENPBS.format(state="F", status=-29)), "ended", "it reached its walltime"),
+        (
+            Answer(OPENPBS.format(state="C", status=271)),
+            "ended",
+            "its batch script was killed by signal 15 (qdel, or the walltime)",
+        ),
+        (Answer("", "", 153), "ended", "PBS no longer has the job"),
+        (
+            Answer("", "qstat: 17.head Job has finished, use -x or -H to obtain historical job information\n", 35),
+            "ended",
+            "PBS no longer has the job",
+        ),
+    ],
+)
+def test_states(answer: Answer, state: str, reason: str) -> None:
+    found = PBS.parse_state(answer, "17.head")
+    assert (found.state, found.reason) == (state, reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (WRAPPED.format(state="R"), ["ip-10-131-0-4", "ip-10-131-0-5"]),
+        (OPENPBS.format(state="R", status=0), ["n1", "n2"]),
+    ],
+)
+def test_nodes(text: str, names: list[str]) -> None:
+    assert PBS.parse_state(Answer(text), "4").nodes == tuple(AllocatedNode(name) for name in names)
+
+
+def test_no_answer_is_not_an_end() -> None:
+    with pytest.raises(ValueError, match="cannot connect to server head"):
+        PBS.parse_state(Answer("", "qstat: cannot connect to server head (errno=111)\n", 2), "4")

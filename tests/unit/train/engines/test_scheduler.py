@@ -1,0 +1,81 @@
+"""What all batch schedulers share: the script that holds the nodes, and lengths of time."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from train.engines.scheduler import parse_clock, render_clock, render_heartbeat, render_holder
+from train.engines.schedulers import SCHEDULERS
+from waits import until
+
+JOB = "20260101-000000-abcdef"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("UNLIMITED", None),
+        ("INFINITY", None),
+        ("", None),
+        ("90", 90),
+        ("10:00", 600),
+        ("00:01:30", 90),
+        ("26:0:0", 93600),
+        ("2-00:00:00", 172800),
+    ],
+)
+def test_a_schedulers_length_of_time(text: str, seconds: int | None) -> None:
+    assert parse_clock(text) == seconds
+
+
+def test_what_is_no_length_of_time() -> None:
+    with pytest.raises(ValueError, match="'soon' is not a length of time"):
+        parse_clock("soon")
+
+
+def test_a_length_of_time_for_a_scheduler() -> None:
+    assert [render_clock(seconds) for seconds in (60, 3599, 100 * 3600)] == ["0:01:00", "0:59:59", "100:00:00"]
+
+
+def test_the_script_holds_nodes_until_the_heartbeat_stops(tmp_path: Path) -> None:
+    beat = tmp_path / ".cluster" / "jobs" / JOB / "heartbeat"
+    script = "\n".join(render_holder(JOB)).replace("sleep 5", "sleep 0.2")
+    env = {**os.environ, "HOME": str(tmp_path)}
+    holder = subprocess.Popen(["/bin/sh", "-c", script], env=env, stderr=subprocess.PIPE)
+    try:
+        until(beat.parent.exists)
+        give_up_at = time.monotonic() + 4  # without a heartbeat it would end after 2.4 s
+        while time.monotonic() < give_up_at:
+            beat.write_text(f"{time.monotonic()}\n")
+            time.sleep(0.05)
+        assert holder.poll() is None
+        assert holder.wait(60) == 1
+        assert holder.stderr is not None
+        assert holder.stderr.read() == f"no heartbeat of job {JOB} for 60 s\n".encode()
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_a_line_of_the_supervisor_renews_the_heartbeat(tmp_path: Path) -> None:
+    beat = tmp_path / ".cluster" / "jobs" / JOB / "heartbeat"
+    command = ["/bin/sh", "-c", render_heartbeat(JOB)]
+    program = subprocess.Popen(command, env={**os.environ, "HOME": str(tmp_path)}, stdin=subprocess.PIPE)
+    assert program.stdin is not None
+    try:
+        for line in ("1\n", "2\n"):
+            program.stdin.write(line.encode())
+            program.stdin.flush()
+            until(lambda line=line: beat.exists() and beat.read_text() == line)
+        program.stdin.close()
+        assert program.wait(60) == 0
+    finally:
+        program.kill()
+        program.wait()
+
+
+def test_each_scheduler_is_in_the_table_by_its_launcher() -> None:
+    assert {name: one.name for name, one in SCHEDULERS.items()} == {name: name for name in ("slurm", "sge", "pbs")}

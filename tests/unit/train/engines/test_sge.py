@@ -1,0 +1,223 @@
+"""Grid Engine's scripts and commands, with what Grid Engine 8.1.9 prints."""
+
+from typing import Any
+
+import pytest
+
+from train.engines.scheduler import AllocatedNode, AllocationRequest, AllocationState, Answer
+from train.engines.sge import VAGUE, SgeScheduler
+
+SGE = SgeScheduler()
+QUEUES = """\
+qname                 all.q
+hostlist              @allhosts
+pe_list               fill one two
+slots                 2
+h_rt                  INFINITY
+s_rt                  INFINITY
+
+qname                 short
+hostlist              @allhosts
+pe_list               one,[ip-10-208-0-5.ec2.internal=two]
+slots                 1,[ip-10-208-0-4.ec2.internal=2], \\
+                      [ip-10-208-0-5.ec2.internal=4]
+s_rt                  INFINITY
+h_rt                  00:01:30,[ip-10-208-0-5.ec2.internal=00:00:30]
+"""
+ENVIRONMENT = "pe_name            {name}\nslots              999\nallocation_rule    {rule}\ncontrol_slaves     TRUE\n"
+RULES = [Answer(ENVIRONMENT.format(name=name, rule=rule)) for name, rule in (("one", "1"), ("two", "2"))]
+FILL = Answer(ENVIRONMENT.format(name="fill", rule="$fill_up"))
+SMP = Answer(ENVIRONMENT.format(name="smp", rule="$pe_slots"))
+ROW = """\
+    <job_list state="{kind}">
+      <JB_job_number>{number}</JB_job_number>
+      <JB_name>state</JB_name>
+      <JB_owner>ubuntu</JB_owner>
+      <state>{state}</state>
+      <queue_name>{queue}</queue_name>
+      <master>{master}</master>
+      <slots>1</slots>
+    </job_list>
+"""
+REASONS = """\
+==============================================================
+job_number:                 2
+script_file:                h.sh
+parallel environment:  two range: 4
+scheduling info:            queue instance "all.q@ip-10-208-0-4.ec2.internal" dropped because it is full
+                            cannot run in PE "two" because it only offers 2 slots
+"""
+ACCOUNT = "=========\nqname        short\njobnumber    5\nfailed       {failed}\nexit_status  {code}\ncpu     0.008s\n"
+
+
+def request(**more: Any) -> AllocationRequest:
+    return AllocationRequest(**{"job": "20260101-000000-abcdef", "name": "mlp", "nodes": 2, **more})
+
+
+def show_jobs(*rows: str) -> Answer:
+    return Answer(f"<?xml version='1.0'?>\n<job_info  xmlns:xsd=\"x\">\n{''.join(rows)}</job_info>\n")
+
+
+def row(number: int, state: str, queue: str = "", master: str = "") -> str:
+    kind = "running" if queue else "pending"
+    return ROW.format(number=number, state=state, queue=queue, master=master, kind=kind)
+
+
+def test_the_script_of_a_request_with_every_setting() -> None:
+    made = SGE.render_script(
+        request(queue="short", walltime_s=90, account="lab", slots_per_node=4, environment="mpi", options=("-R y",))
+    )
+    assert made.partition("\n\n")[0].splitlines() == [
+        "#!/bin/sh",
+        "#$ -N mlp",
+        "#$ -S /bin/sh",
+        "#$ -o /dev/null",
+        "#$ -j y",
+        "#$ -r n",
+        "#$ -q short",
+        "#$ -pe mpi 8",
+        "#$ -l h_rt=0:01:30",
+        "#$ -A lab",
+        "#$ -R y",
+    ]
+
+
+def test_a_job_number() -> None:
+    assert SGE.parse_job_number("warning: x\n101\n") == "101"
+    with pytest.raises(ValueError, match="no job number"):
+        SGE.parse_job_number("Unable to run job")
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"queue": "all.q", "walltime_s": 10**6}, None),
+        ({"queue": "short", "walltime_s": 90}, None),
+        (
+            {"queue": "short", "walltime_s": 120},
+            'Grid Engine queue "short" allows at most 0:01:30 (h_rt 00:01:30), and the job asks for 0:02:00',
+        ),
+        (
+            {"queue": "all.q", "slots_per_node": 3},
+            'Grid Engine queue "all.q" has 2 slots per node (slots 2), and [queue] slots_per_node is 3',
+        ),
+    ],
+)
+def test_limits(more: dict[str, Any], error: str | None) -> None:
+    found = SGE.find_queue(request(**more), SGE.parse_limits(QUEUES))
+    assert found is not None
+    assert SGE.check_limits(request(**more), found) == error
+
+
+def test_an_unknown_queue_is_refused_with_the_known_ones() -> None:
+    said = SGE.check_queue(request(queue="gpu"), SGE.parse_limits(QUEUES))
+    assert said == 'Grid Engine has no queue "gpu" (it has: all.q, short)'
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({}, "set [queue] name: Grid Engine has several queues (all.q, short)"),
+        ({"nodes": 1, "slots_per_node": 2}, "set [queue] name: Grid Engine has several queues (all.q, short)"),
+        ({"nodes": 1}, None),
+        ({"options": ("-pe mine 6",)}, None),
+        ({"queue": "short"}, None),
+    ],
+)
+def test_several_nodes_need_a_queue(more: dict[str, Any], error: str | None) -> None:
+    assert SGE.check_queue(request(**more), SGE.parse_limits(QUEUES)) == error
+
+
+@pytest.mark.parametrize(
+    ("more", "environments", "environment", "slots"),
+    [
+        ({}, [FILL, *RULES], "fill", 2),
+        ({}, RULES, "two", 2),
+        ({"slots_per_node": 1}, [FILL, *RULES], "one", 1),
+        ({"nodes": 1}, [SMP], "smp", 2),
+        ({"nodes": 1, "slots_per_node": 1}, [], "", 1),
+        ({"options": ("-pe mine 6",)}, RULES, "", 0),
+    ],
+)
+def test_the_parallel_environment(
+    more: dict[str, Any], environments: list[Answer], environment: str, slots: int
+) -> None:
+    asked = request(queue="all.q", **more)
+    queue = SGE.find_queue(asked, SGE.parse_limits(QUEUES))
+    assert queue is not None
+    assert SGE.detail_commands(asked, queue)[0] == ("qconf", "-sp", "fill")
+    made = SGE.complete(asked, SGE.add_details(queue, environments))
+    assert (made.environment, made.slots_per_node) == (environment, slots)
+
+
+@pytest.mark.parametrize(
+    ("queue", "more", "said"),
+    [
+        ("all.q", {}, r"gives 2 slots on each of 2 nodes \(allocation rules: one: 1, smp: \$pe_slots\)"),
+        ("short", {}, 'nodes of queue "short" have different numbers of slots: set .queue. slots_per_node'),
+    ],
+)
+def test_no_parallel_environment(queue: str, more: dict[str, Any], said: str) -> None:
+    asked = request(queue=queue, **more)
+    found = SGE.find_queue(asked, SGE.parse_limits(QUEUES))
+    assert found is not None
+    with pytest.raises(ValueError, match=said):
+        SGE.complete(asked, SGE.add_details(found, [RULES[0], SMP]))
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (show_jobs(row(2, "qw"), row(5, "r", "all.q@a", "MASTER")), AllocationState("pending", "waits for free slots")),
+        (show_jobs(row(2, "Eqw")), AllocationState("pending", "Grid Engine could not start it (state Eqw)")),
+        (
+            show_jobs(row(5, "r", "all.q@a", "MASTER")),
+            AllocationState("ended", VAGUE, is_vague=True),
+        ),
+        (
+            show_jobs(
+                row(2, "r", "all.q@b.ec2.internal", "SLAVE"),
+                row(2, "r", "all.q@b.ec2.internal", "SLAVE"),
+                row(2, "r", "short@a.ec2.internal", "MASTER"),
+            ),
+            AllocationState("running", nodes=(AllocatedNode("a.ec2.internal"), AllocatedNode("b.ec2.internal"))),
+        ),
+    ],
+)
+def test_states(answer: Answer, found: AllocationState) -> None:
+    assert SGE.parse_state(answer, "2") == found
+
+
+@pytest.mark.parametrize(
+    ("state", "answer", "reason"),
+    [
+        (
+            "pending",
+            Answer(REASONS),
+            (
+                'queue instance "all.q@ip-10-208-0-4.ec2.internal" dropped because it is full; cannot run in PE "two" '
+                "because it only offers 2 slots"
+            ),
+        ),
+        ("pending", Answer("", "no", 1), "before"),
+        (
+            "ended",
+            Answer(ACCOUNT.format(failed="37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", code="137 (Killed)")),
+            "it reached its walltime (h_rt)",
+        ),
+        (
+            "ended",
+            Answer(ACCOUNT.format(failed="100 : assumedly after job", code="137                  (Killed)")),
+            "its batch script was killed (exit code 137): qdel, or a limit",
+        ),
+        ("ended", Answer(ACCOUNT.format(failed="0", code="3")), "its batch script ended (exit code 3)"),
+        ("ended", Answer("", "error: job id 2 not found\n", 1), "before"),
+    ],
+)
+def test_reasons(state: Any, answer: Answer, reason: str) -> None:
+    assert SGE.parse_more(answer, AllocationState(state, "before")).reason == reason
+
+
+def test_no_answer_is_not_an_end() -> None:
+    with pytest.raises(ValueError, match="unable to send message to qmaster"):
+        SGE.parse_state(Answer("", 'error: unable to send message to qmaster using port 6444 on host "h"\n', 1), "2")

@@ -1,0 +1,149 @@
+"""Slurm's scripts and commands, with what Slurm 22.05 prints."""
+
+from typing import Any
+
+import pytest
+
+from train.engines.scheduler import AllocatedNode, AllocationRequest, AllocationState, Answer
+from train.engines.slurm import SlurmScheduler
+
+SLURM = SlurmScheduler()
+PARTITIONS = """\
+PartitionName=cluster AllowGroups=ALL AllocNodes=ALL Default=YES QoS=N/A DefaultTime=NONE Hidden=NO MaxNodes=UNLIMITED \
+MaxTime=UNLIMITED MinNodes=0 Nodes=ip-10-131-0-[4-5] OverTimeLimit=NONE State=UP TotalCPUs=4 TotalNodes=2 \
+TRES=cpu=4,mem=45798M,node=2,billing=4
+PartitionName=short AllowGroups=ALL Default=NO QoS=N/A DefaultTime=NONE MaxNodes=2 MaxTime=00:01:00 MinNodes=2 \
+Nodes=ip-10-131-0-[4-7] State=UP TotalCPUs=4 TotalNodes=4
+PartitionName=long AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=2-00:00:00 MinNodes=0 State=DRAIN TotalNodes=4
+"""
+JOB = (
+    "JobId=3 JobName={name} UserId=ubuntu(1000) Account=(null) QOS=(null) JobState={state} Reason={reason} Requeue=1 "
+    "ExitCode={code} RunTime=00:00:01 TimeLimit=00:01:00 ReqNodeList=(null) NodeList={nodes} BatchHost=ip-10-131-0-5 "
+    "NumNodes=2 ReqB:S:C:T=0:0:*:* Command=/tmp/h.sh WorkDir=/tmp Power= \n"
+)
+NODES = """\
+NodeName=ip-10-131-0-4 Arch=x86_64 Gres=(null) NodeAddr=10.131.0.4 NodeHostName=ip-10-131-0-4 OS=Linux 6.18 #1 SMP @0 \
+State=ALLOCATED
+NodeName=ip-10-131-0-5 Arch=x86_64 NodeAddr=10.131.0.5 NodeHostName=ip-10-131-0-5 State=ALLOCATED
+"""
+
+
+def request(**more: Any) -> AllocationRequest:
+    return AllocationRequest(**{"job": "20260101-000000-abcdef", "name": "mlp", "nodes": 2, **more})
+
+
+def show_job(state: str, *, reason: str = "None", code: str = "0:0", name: str = "mlp") -> Answer:
+    return Answer(JOB.format(state=state, reason=reason, code=code, nodes="ip-10-131-0-[4-5]", name=name))
+
+
+def test_the_script_of_a_request_with_every_setting() -> None:
+    made = SLURM.render_script(
+        request(queue="short", walltime_s=3723, account="lab", slots_per_node=4, options=("--constraint=a100",))
+    )
+    head, _, rest = made.partition("\n\n")
+    assert head.splitlines() == [
+        "#!/bin/sh",
+        "#SBATCH --job-name=mlp",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --output=/dev/null",
+        "#SBATCH --no-requeue",
+        "#SBATCH --partition=short",
+        "#SBATCH --time=1:02:03",
+        "#SBATCH --account=lab",
+        "#SBATCH --constraint=a100",
+    ]
+    assert "20260101-000000-abcdef/heartbeat" not in head
+    assert rest.startswith("# Holds the nodes")
+
+
+def test_a_request_without_settings_asks_for_whole_nodes() -> None:
+    made = SLURM.render_script(request())
+    assert "#SBATCH --exclusive\n" in made
+    assert not any(word in made for word in ("--partition", "--time", "--account"))
+
+
+@pytest.mark.parametrize(("text", "number"), [("12\n", "12"), ("12;east\n", "12"), ("sbatch: note\n7\n", "7")])
+def test_job_numbers(text: str, number: str) -> None:
+    assert SLURM.parse_job_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "no", "12 apples\n"])
+def test_no_job_number(text: str) -> None:
+    with pytest.raises(ValueError, match="no job number"):
+        SLURM.parse_job_number(text)
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({}, None),
+        ({"nodes": 3}, 'Slurm partition "cluster" has 2 nodes (TotalNodes=2), and the job needs 3'),
+        ({"queue": "short", "walltime_s": 60}, None),
+        (
+            {"queue": "short", "walltime_s": 7200},
+            'Slurm partition "short" allows at most 0:01:00 (MaxTime=00:01:00), and the job asks for 2:00:00',
+        ),
+        (
+            {"queue": "short", "nodes": 3},
+            'Slurm partition "short" allows at most 2 nodes (MaxNodes=2), and the job needs 3',
+        ),
+        (
+            {"queue": "short", "nodes": 1},
+            'Slurm partition "short" needs at least 2 nodes (MinNodes=2), and the job uses 1',
+        ),
+        ({"queue": "long"}, 'Slurm partition "long" does not accept or start jobs (State=DRAIN)'),
+    ],
+)
+def test_limits(more: dict[str, Any], error: str | None) -> None:
+    queues = SLURM.parse_limits(PARTITIONS)
+    asked = request(**more)
+    found = SLURM.find_queue(asked, queues)
+    assert found is not None
+    assert SLURM.check_queue(asked, queues) is None
+    assert SLURM.check_limits(asked, found) == error
+
+
+def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
+    said = SLURM.check_queue(request(queue="gpu"), SLURM.parse_limits(PARTITIONS))
+    assert said == 'Slurm has no partition "gpu" (it has: cluster, short, long)'
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "reason"),
+    [
+        (show_job("PENDING", reason="Resources"), "pending", "Resources: waits for free nodes"),
+        (show_job("PENDING", reason="QOSMaxJobsPerUserLimit"), "pending", "QOSMaxJobsPerUserLimit"),
+        (show_job("CONFIGURING"), "pending", "waits for the scheduler"),
+        (show_job("CANCELLED", code="0:15"), "ended", "it was cancelled"),
+        (show_job("TIMEOUT", code="0:15"), "ended", "it reached its walltime (00:01:00)"),
+        (show_job("NODE_FAIL"), "ended", "one of its nodes failed"),
+        (show_job("FAILED", reason="NonZeroExitCode", code="3:0"), "ended", "its batch script failed (exit code 3)"),
+        (show_job("COMPLETED", name="JobState=RUNNING"), "ended", "its batch script ended"),
+        (show_job("LAUNCH_FAILED"), "ended", "its state is LAUNCH_FAILED"),
+        (Answer("", "slurm_load_jobs error: Invalid job id specified\n", 1), "ended", "Slurm no longer has the job"),
+    ],
+)
+def test_states(answer: Answer, state: str, reason: str) -> None:
+    found = SLURM.parse_state(answer, "3")
+    assert (found.state, found.reason) == (state, reason)
+    assert SLURM.more_command("3", found) == ()
+
+
+def test_nodes_come_with_their_addresses_that_of_the_script_first() -> None:
+    found = SLURM.parse_state(show_job("RUNNING"), "3")
+    assert SLURM.more_command("3", found)[-1] == "ip-10-131-0-[4-5]"
+    nodes = (AllocatedNode("ip-10-131-0-5", "10.131.0.5"), AllocatedNode("ip-10-131-0-4", "10.131.0.4"))
+    assert SLURM.parse_more(Answer(NODES), found) == AllocationState("running", nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Answer("", "slurm_load_jobs error: Unable to contact slurm controller\n", 1), "Unable to contact"),
+        (Answer(""), "exit code 0"),
+    ],
+)
+def test_no_answer_is_not_an_end(answer: Answer, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        SLURM.parse_state(answer, "3")

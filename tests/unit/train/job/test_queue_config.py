@@ -1,0 +1,71 @@
+"""[queue]: what a job asks a batch scheduler for, and how its walltime agrees with [train] max_duration."""
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from cluster.config import parse_config
+from foundation.errors import ConfigError
+from foundation.settings import check
+from train.job.config import QueueConfig
+from train.job.queue import make_request
+
+
+@pytest.mark.parametrize(
+    ("walltime", "max_duration_s", "walltime_s"),
+    [
+        ("auto", None, None),
+        ("auto", 45, 60),
+        ("auto", 3600, 3600),
+        ("auto", 3601, 3660),
+        ("2h", None, 7200),
+        (90, 60, 90),
+        ("2h", 7200, 7200),
+    ],
+)
+def test_the_walltime(walltime: str | int, max_duration_s: int | None, walltime_s: int | None) -> None:
+    queue = check(QueueConfig, {"walltime": walltime}, source="cluster.toml")
+    assert queue.find_walltime_s(max_duration_s) == walltime_s
+    assert queue.find_conflict(max_duration_s) is None
+
+
+def test_a_job_that_may_run_longer_than_its_walltime_is_refused() -> None:
+    text = 'name = "x"\n[train]\nmax_duration = "2h"\n[queue]\nwalltime = "90m"\n'
+    with pytest.raises(ConfigError) as raised:
+        parse_config(tomllib.loads(text), source="cluster.toml")
+    assert raised.value.message == (
+        "cluster.toml: [train] max_duration is 2 h, but [queue] walltime is 90 min: the scheduler would end the job "
+        "first"
+    )
+    parse_config(tomllib.loads(text), source="cluster.toml", overrides={"train.max_duration": "90m"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", "a b"),
+        ("name", "x\n#SBATCH --uid=0"),
+        ("name", "-p"),
+        ("account", "$(id)"),
+        ("walltime", "none"),
+        ("walltime", "30s"),
+        ("walltime", "31d"),
+        ("slots_per_node", 0),
+        ("slots_per_node", "all"),
+        ("options", ["constraint=a100"]),
+        ("options", ["--a\nrm -rf /"]),
+        ("options", "--a"),
+        ("partition", "gpu"),
+    ],
+)
+def test_wrong_values_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=key):
+        check(QueueConfig, {key: value}, source="cluster.toml")
+
+
+def test_a_request_for_nodes() -> None:
+    queue = check(QueueConfig, {"name": "gpu", "account": "lab", "options": ["--x"]}, source="cluster.toml")
+    made = make_request(queue, job="20260101-000000-abcdef", name="mlp", nodes=2, max_duration_s=90)
+    assert (made.queue, made.account, made.options) == ("gpu", "lab", ("--x",))
+    assert (made.nodes, made.walltime_s, made.slots_per_node) == (2, 120, 0)

@@ -1,0 +1,141 @@
+"""PBS: qsub, qstat, qdel, as OpenPBS, Torque and Slurm's wrappers for Torque have them."""
+
+from __future__ import annotations
+
+import re
+
+from train.engines.scheduler import (
+    AllocatedNode,
+    AllocationRequest,
+    AllocationState,
+    Answer,
+    QueueLimits,
+    Scheduler,
+    parse_clock,
+    parse_count,
+    render_clock,
+)
+
+NAME_LENGTH = 15  # of Torque and older versions of PBS
+_UNKNOWN_JOB = 153  # qstat's exit code
+_HAS_FINISHED = 35
+# E: ending; its processes are being killed. F and X: finished (OpenPBS). C: completed (Torque).
+_WAITING, _RUNNING, _ENDED = "QHWTS", "RBE", "CFX"
+_SIGNAL = 256  # Exit_status of a job that a signal ended: 256 plus its number
+# https://github.com/openpbs/openpbs/blob/master/src/include/job.h, JOB_EXEC_...
+_EXITS = {-29: "it reached its walltime", -10: "it was cancelled", -11: "its node restarted", -25: "its node failed"}
+
+
+class PbsScheduler(Scheduler):
+    """Gives `slots_per_node` virtual processors of each node, one by default."""
+
+    name = "pbs"
+    title = "PBS"
+    directive = "#PBS"
+    list_queues = "qstat -Q"
+
+    def _options(self, request: AllocationRequest) -> list[str]:
+        name = request.name if request.name[:1].isalpha() else f"j{request.name}"
+        options = [
+            f"-N {name[:NAME_LENGTH]}",
+            f"-l nodes={request.nodes}:ppn={request.slots_per_node or 1}",
+            "-r n",
+        ]
+        if request.queue:
+            options.append(f"-q {request.queue}")
+        if request.walltime_s is not None:
+            options.append(f"-l walltime={render_clock(request.walltime_s)}")
+        if request.account:
+            options.append(f"-A {request.account}")
+        return options
+
+    def submit_command(self, script: str) -> tuple[str, ...]:
+        """Slurm's wrapper ignores -o and -e in the script, and writes to the folder that it runs in."""
+        return ("qsub", "-o", "/dev/null", "-e", "/dev/null", script)
+
+    def parse_job_number(self, text: str) -> str:
+        """NUMBER or NUMBER.SERVER."""
+        found = re.search(r"^([0-9]+(?:\.[A-Za-z0-9._-]+)?)\s*\Z", text, re.MULTILINE)
+        if found is None:
+            raise ValueError(f"no job number in {text.strip()[:80]!r}")
+        return found[1]
+
+    def cancel_command(self, number: str) -> tuple[str, ...]:
+        """It fails for a job that has ended."""
+        return ("qdel", number)
+
+    def limits_command(self) -> tuple[str, ...]:
+        """As `qstat -Qf`, in a form that Slurm's wrapper understands too."""
+        return ("qstat", "-Q", "-f")
+
+    def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
+        """Queues are separated by lines that begin with `Queue:`. Slurm's wrapper does not print limits."""
+        return tuple(
+            _parse_queue(name, _parse_fields(rest))
+            for name, rest in re.findall(r"^Queue:\s*(\S+)\s*\n(.*?)(?=^Queue:|\Z)", text, re.MULTILINE | re.DOTALL)
+        )
+
+    def state_command(self, number: str) -> tuple[str, ...]:
+        """OpenPBS finds ended jobs with -x only, which others do not have: a job that it does not find has ended."""
+        return ("qstat", "-f", number)
+
+    def parse_state(self, answer: Answer, number: str) -> AllocationState:
+        """Raises ValueError if the server does not answer."""
+        if "job_state" not in answer.stdout:
+            said = answer.stderr.lower()
+            if answer.exit_code in (_UNKNOWN_JOB, _HAS_FINISHED) or "unknown job" in said or "has finished" in said:
+                return AllocationState("ended", "PBS no longer has the job", is_vague=True)
+            raise ValueError(answer.error)
+        job = _parse_fields(answer.stdout)
+        state = job["job_state"][:1]
+        if state in _WAITING:
+            return AllocationState("pending", job.get("comment", "waits for free nodes"))
+        if state in _RUNNING:
+            return AllocationState("running", nodes=_parse_hosts(job.get("exec_host", "")))
+        reason = _explain_end(job.get("Exit_status", ""), job.get("comment", ""))
+        return AllocationState("ended", reason or "PBS ended the job", is_vague=not reason)
+
+
+def _explain_end(status: str, comment: str) -> str:
+    if not re.fullmatch(r"-?[0-9]{1,6}", status):
+        return comment
+    code = int(status)
+    if code in _EXITS:
+        return _EXITS[code]
+    if code > _SIGNAL:
+        return f"its batch script was killed by signal {code - _SIGNAL} (qdel, or the walltime)"
+    return f"its batch script ended (exit code {code})"
+
+
+def _parse_hosts(text: str) -> tuple[AllocatedNode, ...]:
+    """`n1/0+n1/1+n2/0`, `n1/0*2+n2/0*2` or `n1/0-1+n2/0-1`: each host once, in order."""
+    names = [part.partition("/")[0] for part in text.split("+")]
+    return tuple(AllocatedNode(name) for name in dict.fromkeys(names) if name)
+
+
+def _parse_fields(text: str) -> dict[str, str]:
+    """`NAME = VALUE` lines, indented; a line that begins with a tab and has no name continues the one before."""
+    joined = re.sub(r"\n\t(?![A-Za-z_.]+ = )", "", text)
+    return dict(re.findall(r"^\s+([A-Za-z_.]+) = (.*?)\s*$", joined, re.MULTILINE))
+
+
+def _parse_queue(name: str, fields: dict[str, str]) -> QueueLimits:
+    closed = [
+        f"{key} = {fields[key]}" for key in ("enabled", "started") if fields.get(key, "True").lower() in ("false", "no")
+    ]
+    found = {
+        key: next((one for one in names if one in fields), "")
+        for key, names in {
+            "max_walltime_s": ("resources_max.walltime",),
+            "max_nodes": ("resources_max.nodect", "resources_max.nodes"),
+            "min_nodes": ("resources_min.nodect", "resources_min.nodes"),
+        }.items()
+    }
+    return QueueLimits(
+        name=name,
+        is_open=not closed,
+        max_walltime_s=parse_clock(fields.get(found["max_walltime_s"], "")),
+        max_nodes=parse_count(fields.get(found["max_nodes"], "")),
+        min_nodes=parse_count(fields.get(found["min_nodes"], "")),
+        words={"is_open": ", ".join(closed), **{key: f"{one} = {fields.get(one)}" for key, one in found.items()}},
+    )

@@ -1,0 +1,281 @@
+"""The form of a batch scheduler: how to request nodes, follow the request and give them back. Pure.
+
+The supervisor submits a batch script that only holds the nodes, and starts the job's processes on them itself. So a
+scheduler here renders that script, builds the command lines of the scheduler's programs, and reads their output.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Optional
+
+HEARTBEAT = "heartbeat"
+"""The file in a job's folder on the first node that the supervisor changes while it is alive."""
+SILENCE_S = 60
+"""The batch script ends when the file has not changed for that long."""
+HOLD_EVERY_S = 5
+_ENDLESS = frozenset({"", "UNLIMITED", "INFINITY", "NONE", "INFINITE"})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The end of a scheduler's program."""
+
+    stdout: str
+    stderr: str = ""
+    exit_code: int = 0
+
+    @property
+    def error(self) -> str:
+        """The last line of its errors, else of its output."""
+        lines = [line.strip() for line in (self.stderr + "\n" + self.stdout).splitlines() if line.strip()]
+        said = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        return (said or lines or [f"exit code {self.exit_code}"])[-1]
+
+
+@dataclass(frozen=True)
+class AllocationRequest:
+    """The nodes that a job needs.
+
+    job: its id. queue: "" is the scheduler's default. walltime_s: None is the queue's default. slots_per_node: 0 is
+    whole nodes. options: more lines of the script. environment: Grid Engine's parallel environment.
+    """
+
+    job: str
+    name: str
+    nodes: int
+    queue: str = ""
+    walltime_s: Optional[int] = None
+    account: str = ""
+    slots_per_node: int = 0
+    options: tuple[str, ...] = ()
+    environment: str = ""
+
+
+@dataclass(frozen=True)
+class QueueLimits:
+    """What a queue allows; None: no limit, or an unknown one.
+
+    nodes: how many it has. slots: of each node, 0 if unknown. rules: the allocation rules of its parallel
+    environments, by name. words: the scheduler's own words for a limit, by the name of the field here.
+    """
+
+    name: str
+    is_default: bool = False
+    is_open: bool = True
+    max_walltime_s: Optional[int] = None
+    min_nodes: Optional[int] = None
+    max_nodes: Optional[int] = None
+    nodes: Optional[int] = None
+    slots: int = 0
+    rules: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AllocatedNode:
+    """A node that the scheduler has given. address: "" if the scheduler did not report it."""
+
+    name: str
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class AllocationState:
+    """The state of a request.
+
+    reason: why it is pending, or why it has ended. nodes: while it runs, the one with the batch script first.
+    is_vague: the scheduler did not report why it has ended.
+    """
+
+    state: Literal["pending", "running", "ended"]
+    reason: str = ""
+    nodes: tuple[AllocatedNode, ...] = ()
+    is_vague: bool = False
+
+
+class Scheduler(ABC):
+    """One batch scheduler. Subclasses set the names and override what differs."""
+
+    name = ""
+    """Its [train] launcher."""
+    title = ""
+    queue_word = "queue"
+    directive = ""
+    """The beginning of a line of the script that the scheduler reads."""
+    list_queues = ""
+    """The command that shows the user all queues."""
+
+    # -- submission ----------------------------------------------------------------------------------------------------
+
+    def render_script(self, request: AllocationRequest) -> str:
+        """The batch script, which holds the nodes until the supervisor's heartbeat stops."""
+        lines = [f"{self.directive} {option}" for option in (*self._options(request), *request.options)]
+        return "\n".join(["#!/bin/sh", *lines, "", *render_holder(request.job)])
+
+    @abstractmethod
+    def _options(self, request: AllocationRequest) -> list[str]:
+        """The options of the script's directives."""
+
+    @abstractmethod
+    def submit_command(self, script: str) -> tuple[str, ...]:
+        """The command that submits a script. script: its path."""
+
+    @abstractmethod
+    def parse_job_number(self, text: str) -> str:
+        """The job number in the output of submit_command. Raises ValueError."""
+
+    @abstractmethod
+    def cancel_command(self, number: str) -> tuple[str, ...]:
+        """The command that gives the nodes back."""
+
+    # -- limits --------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def limits_command(self) -> tuple[str, ...]:
+        """The command that describes all queues."""
+
+    @abstractmethod
+    def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
+        """All queues, from the output of limits_command."""
+
+    def detail_commands(self, request: AllocationRequest, limits: QueueLimits) -> tuple[tuple[str, ...], ...]:
+        """More commands that describe the request's queue."""
+        return ()
+
+    def add_details(self, limits: QueueLimits, answers: Sequence[Answer]) -> QueueLimits:
+        """The queue with what these commands have printed."""
+        return limits
+
+    def find_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> Optional[QueueLimits]:
+        """The request's queue; None for the scheduler's default if it is unknown, or for an unknown name."""
+        if request.queue:
+            return next((one for one in queues if one.name == request.queue), None)
+        return next((one for one in queues if one.is_default), queues[0] if len(queues) == 1 else None)
+
+    def check_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> Optional[str]:
+        """The error for a queue that does not exist, or None."""
+        if not request.queue or self.find_queue(request, queues) is not None:
+            return None
+        known = ", ".join(one.name for one in queues) or "none"
+        return f'{self.title} has no {self.queue_word} "{request.queue}" (it has: {known})'
+
+    def check_limits(self, request: AllocationRequest, limits: QueueLimits) -> Optional[str]:
+        """The error for a request that the queue does not allow, with the queue's numbers; or None."""
+        queue = f'{self.title} {self.queue_word} "{limits.name}"'
+        if not limits.is_open:
+            return f"{queue} does not accept or start jobs ({limits.words.get('is_open', 'closed')})"
+        walltime_s, longest_s = request.walltime_s, limits.max_walltime_s
+        if walltime_s is not None and longest_s is not None and walltime_s > longest_s:
+            return (
+                f"{queue} allows at most {render_clock(longest_s)} ({limits.words['max_walltime_s']}), and the job "
+                f"asks for {render_clock(walltime_s)}"
+            )
+        for name, at_most, said in (("max_nodes", limits.max_nodes, "allows at most"), ("nodes", limits.nodes, "has")):
+            if at_most is not None and request.nodes > at_most:
+                return (
+                    f"{queue} {said} {count_nodes(at_most)} ({limits.words[name]}), and the job needs {request.nodes}"
+                )
+        if limits.min_nodes is not None and request.nodes < limits.min_nodes:
+            return (
+                f"{queue} needs at least {count_nodes(limits.min_nodes)} ({limits.words['min_nodes']}), and the job "
+                f"uses {request.nodes}"
+            )
+        if limits.slots and request.slots_per_node > limits.slots:
+            return (
+                f"{queue} has {limits.slots} slots per node ({limits.words['slots']}), and [queue] slots_per_node is "
+                f"{request.slots_per_node}"
+            )
+        return None
+
+    def complete(self, request: AllocationRequest, limits: QueueLimits) -> AllocationRequest:
+        """The request with what follows from the queue. Raises ValueError if the queue cannot give such nodes."""
+        return request
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def state_command(self, number: str) -> tuple[str, ...]:
+        """The command that shows the state of a job."""
+
+    @abstractmethod
+    def parse_state(self, answer: Answer, number: str) -> AllocationState:
+        """The state, from state_command. Raises ValueError if the scheduler does not answer."""
+
+    def more_command(self, number: str, found: AllocationState) -> tuple[str, ...]:
+        """The command that completes a state: a reason, or addresses; () for none."""
+        return ()
+
+    def parse_more(self, answer: Answer, found: AllocationState) -> AllocationState:
+        """The state, completed from more_command."""
+        return found
+
+
+def render_holder(job: str) -> list[str]:
+    """The lines of a script that runs until the job's heartbeat has not changed for a minute.
+
+    Homes need not be shared: the supervisor writes the file on the first node, where the script runs. If they are
+    shared, times of files are those of another clock, and may be cached: so the content counts.
+    """
+    return [
+        "# Holds the nodes for `cluster train`, which starts the processes of the job itself.",
+        f'folder="$HOME/.cluster/jobs/{job}"',
+        'mkdir -p "$folder" || exit 1',
+        "last= silent_s=0",
+        f"while [ $silent_s -lt {SILENCE_S} ]; do",
+        f"    sleep {HOLD_EVERY_S}",
+        f'    beat=$(cat "$folder/{HEARTBEAT}" 2>/dev/null)',
+        '    if [ "$beat" = "$last" ]; then',
+        f"        silent_s=$((silent_s + {HOLD_EVERY_S}))",
+        "    else",
+        "        last=$beat silent_s=0",
+        "    fi",
+        "done",
+        f'echo "no heartbeat of job {job} for {SILENCE_S} s" >&2',
+        "exit 1",
+        "",
+    ]
+
+
+def render_heartbeat(job: str) -> str:
+    """The shell command for the first node that writes every line of its input to the heartbeat."""
+    folder = f'"$HOME/.cluster/jobs/{job}"'
+    loop = f'mkdir -p {folder} && cd {folder} && while read -r beat; do echo "$beat" >{HEARTBEAT} || exit 1; done'
+    return shlex.join(["sh", "-c", loop])
+
+
+def render_clock(seconds: int) -> str:
+    """A length of time as schedulers read it: 1:02:03 is an hour, two minutes and three seconds."""
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def parse_clock(text: str) -> Optional[int]:
+    """Seconds of "1-02:00:00", "26:00:00", "10:00" or "600"; None for no limit. Raises ValueError."""
+    if text.upper() in _ENDLESS:
+        return None
+    found = re.fullmatch(r"(?:([0-9]{1,6})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,2})", text)
+    if found is None:
+        raise ValueError(f"{text[:40]!r} is not a length of time")
+    seconds = 0
+    for part in found[2].split(":"):
+        seconds = 60 * seconds + int(part)
+    return seconds + 86400 * int(found[1] or 0)
+
+
+def parse_count(text: str) -> Optional[int]:
+    """A number; None for UNLIMITED and other words."""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def add_reason(found: AllocationState, reason: str) -> AllocationState:
+    """The state with another reason, if there is one."""
+    return replace(found, reason=reason, is_vague=False) if reason else found
+
+
+def count_nodes(count: int) -> str:
+    """The count with its noun."""
+    return f"{count} node{'' if count == 1 else 's'}"

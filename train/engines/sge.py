@@ -1,0 +1,225 @@
+"""Grid Engine: qsub, qstat, qconf, qdel, qacct."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Optional
+
+from train.engines.scheduler import (
+    AllocatedNode,
+    AllocationRequest,
+    AllocationState,
+    Answer,
+    QueueLimits,
+    Scheduler,
+    add_reason,
+    parse_clock,
+    parse_count,
+    render_clock,
+)
+
+_JOB = re.compile(r"<job_list[^>]*>(.*?)</job_list>", re.DOTALL)
+_FIELD = re.compile(r"<(JB_job_number|state|queue_name|master)>([^<]*)</")
+_NEEDS_OPTION = 'set [queue] slots_per_node, or name one with options = ["-pe NAME SLOTS"]'
+_LONGEST_REASON = 200
+VAGUE = "Grid Engine ended it (qdel, a limit, or a failed node)"
+"""Until the accounting file has the job, up to 15 seconds later."""
+
+
+class SgeScheduler(Scheduler):
+    """Gives nodes through a parallel environment of the queue; whole nodes unless slots_per_node is set."""
+
+    name = "sge"
+    title = "Grid Engine"
+    directive = "#$"
+    list_queues = "qconf -sql"
+
+    def _options(self, request: AllocationRequest) -> list[str]:
+        options = [
+            f"-N {request.name if request.name[:1].isalpha() else f'j{request.name}'}",
+            "-S /bin/sh",
+            "-o /dev/null",
+            "-j y",
+            "-r n",
+        ]
+        if request.queue:
+            options.append(f"-q {request.queue}")
+        if request.environment:
+            options.append(f"-pe {request.environment} {request.nodes * max(1, request.slots_per_node)}")
+        if request.walltime_s is not None:
+            options.append(f"-l h_rt={render_clock(request.walltime_s)}")
+        if request.account:
+            options.append(f"-A {request.account}")
+        return options
+
+    def submit_command(self, script: str) -> tuple[str, ...]:
+        """-terse prints the number only."""
+        return ("qsub", "-terse", script)
+
+    def parse_job_number(self, text: str) -> str:
+        """The last line is the number."""
+        found = re.search(r"^([0-9]+)\s*\Z", text, re.MULTILINE)
+        if found is None:
+            raise ValueError(f"no job number in {text.strip()[:80]!r}")
+        return found[1]
+
+    def cancel_command(self, number: str) -> tuple[str, ...]:
+        """It fails for a job that has ended."""
+        return ("qdel", number)
+
+    def limits_command(self) -> tuple[str, ...]:
+        """All queues."""
+        return ("qconf", "-sq", "*")
+
+    def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
+        """Each queue begins with its qname."""
+        joined = re.sub(r"\\\n\s*", " ", text)
+        blocks = re.split(r"^(?=qname\s)", joined, flags=re.MULTILINE)
+        return tuple(_parse_queue(_parse_fields(block)) for block in blocks if block.startswith("qname"))
+
+    def check_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> Optional[str]:
+        """Also an error if several queues could be meant: their parallel environments may differ."""
+        error = super().check_queue(request, queues)
+        if error is not None or self.find_queue(request, queues) is not None or _names_environment(request):
+            return error
+        if request.nodes == 1 and request.slots_per_node <= 1:
+            return None
+        return f"set [queue] name: {self.title} has several queues ({', '.join(one.name for one in queues)})"
+
+    def detail_commands(self, request: AllocationRequest, limits: QueueLimits) -> tuple[tuple[str, ...], ...]:
+        """The queue's parallel environments."""
+        return tuple(("qconf", "-sp", name) for name in limits.rules)
+
+    def add_details(self, limits: QueueLimits, answers: Sequence[Answer]) -> QueueLimits:
+        """Their allocation rules."""
+        rules = {}
+        for answer in answers:
+            fields = _parse_fields(answer.stdout)
+            if "pe_name" in fields:
+                rules[fields["pe_name"]] = fields.get("allocation_rule", "")
+        return replace(limits, rules=rules)
+
+    def complete(self, request: AllocationRequest, limits: QueueLimits) -> AllocationRequest:
+        """Choose the parallel environment, and the slots of whole nodes.
+
+        Raises ValueError if no environment gives each node the same number of slots.
+        """
+        if _names_environment(request):
+            return request
+        slots = request.slots_per_node or limits.slots
+        if not slots:
+            raise ValueError(
+                f'nodes of queue "{limits.name}" have different numbers of slots: set [queue] slots_per_node'
+            )
+        request = replace(request, slots_per_node=slots)
+        if request.nodes == slots == 1:
+            return request
+        for name, rule in limits.rules.items():
+            if _fits(rule, nodes=request.nodes, slots=slots, is_whole=slots == limits.slots):
+                return replace(request, environment=name)
+        found = ", ".join(f"{name}: {rule}" for name, rule in limits.rules.items()) or "none"
+        raise ValueError(
+            f'queue "{limits.name}" has no parallel environment that gives {slots} slots on each of {request.nodes} '
+            f"nodes (allocation rules: {found}); {_NEEDS_OPTION}"
+        )
+
+    def state_command(self, number: str) -> tuple[str, ...]:
+        """All jobs of this user, with a line for each slot."""
+        return ("qstat", "-xml", "-g", "t")
+
+    def parse_state(self, answer: Answer, number: str) -> AllocationState:
+        """Raises ValueError if the qmaster does not answer."""
+        if answer.exit_code != 0 or "<job_info" not in answer.stdout:
+            raise ValueError(answer.error)
+        rows = [dict(_FIELD.findall(row)) for row in _JOB.findall(answer.stdout)]
+        rows = [row for row in rows if row.get("JB_job_number") == number]
+        if not rows:
+            return AllocationState("ended", VAGUE, is_vague=True)
+        state = rows[0].get("state", "")
+        if "E" in state:
+            return AllocationState("pending", "Grid Engine could not start it (state Eqw)")
+        running = [row for row in rows if "@" in row.get("queue_name", "")]
+        if not running or "q" in state:
+            return AllocationState("pending", "waits for free slots")
+        running.sort(key=lambda row: row.get("master") != "MASTER")
+        hosts = dict.fromkeys(row["queue_name"].partition("@")[2] for row in running)
+        return AllocationState("running", nodes=tuple(AllocatedNode(host) for host in hosts))
+
+    def more_command(self, number: str, found: AllocationState) -> tuple[str, ...]:
+        """Why it waits, or how it ended."""
+        return {"pending": ("qstat", "-j", number), "ended": ("qacct", "-j", number), "running": ()}[found.state]
+
+    def parse_more(self, answer: Answer, found: AllocationState) -> AllocationState:
+        """Only a host that can read the accounting file knows how a job has ended."""
+        if found.state == "ended":
+            return add_reason(found, _explain_end(_parse_fields(answer.stdout)))
+        joined = re.sub(r"\n\s{8,}", "\n", answer.stdout)
+        error = re.search(r"^error reason[^:]*:\s*(.*)$", joined, re.MULTILINE)
+        if error is not None:
+            return add_reason(found, error[1].strip())
+        said = joined.partition("scheduling info:")[2].split("\n")
+        lines = [line.strip() for line in said if line.strip()]
+        return add_reason(found, "; ".join(lines)[:_LONGEST_REASON])
+
+
+def _explain_end(fields: dict[str, str]) -> str:
+    failed, _, said = fields.get("failed", "").partition(":")
+    code = fields.get("exit_status", "").split(" ")[0]
+    if "h_rt" in said:
+        return "it reached its walltime (h_rt)"
+    if failed.strip() == "100":  # a signal ended the script: qdel, or a limit that its execution host enforces
+        return f"its batch script was killed (exit code {code}): qdel, or a limit"
+    if failed.strip() not in ("", "0"):
+        return f"it failed: {said.strip()}"
+    return f"its batch script ended (exit code {code})" if code else ""
+
+
+def _names_environment(request: AllocationRequest) -> bool:
+    return any(option.startswith("-pe ") for option in request.options)
+
+
+def _fits(rule: str, *, nodes: int, slots: int, is_whole: bool) -> bool:
+    """Whether an allocation rule gives each node that many slots. is_whole: all that a node has."""
+    if rule == "$pe_slots":
+        return nodes == 1
+    if rule in ("$fill_up", "$round_robin"):
+        return is_whole
+    return parse_count(rule) == slots
+
+
+def _parse_fields(text: str) -> dict[str, str]:
+    """`NAME   VALUE` lines."""
+    joined = re.sub(r"\\\n\s*", " ", text)
+    return {name: value.strip() for name, value in re.findall(r"^(\w+)[ \t]+(.*)$", joined, re.MULTILINE)}
+
+
+def _first(text: str) -> str:
+    """The value for all hosts, of VALUE,[HOST=VALUE],..."""
+    return text.partition(",")[0].strip()
+
+
+def _parse_queue(fields: dict[str, str]) -> QueueLimits:
+    limits: list[tuple[int, str]] = []
+    for key in ("h_rt", "s_rt"):
+        seconds: Optional[int] = parse_clock(_first(fields.get(key, "")))
+        if seconds is not None:
+            limits.append((seconds, f"{key} {_first(fields[key])}"))
+    longest = min(limits, default=None)
+    names = (
+        [] if fields.get("pe_list", "NONE") == "NONE" else re.findall(r"[^\s,\[\]=]+", _first_list(fields["pe_list"]))
+    )
+    slots = fields.get("slots", "")
+    return QueueLimits(
+        name=fields["qname"],
+        max_walltime_s=longest[0] if longest is not None else None,
+        slots=(parse_count(slots) or 0) if "[" not in slots else 0,
+        rules=dict.fromkeys(names, ""),
+        words={"max_walltime_s": longest[1] if longest is not None else "", "slots": f"slots {slots}"},
+    )
+
+
+def _first_list(text: str) -> str:
+    """The names for all hosts, of NAME NAME,[HOST=NAME]."""
+    return text.partition(",[")[0]

@@ -1,0 +1,168 @@
+"""Slurm: sbatch, scontrol, scancel."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from train.engines.scheduler import (
+    AllocatedNode,
+    AllocationRequest,
+    AllocationState,
+    Answer,
+    QueueLimits,
+    Scheduler,
+    parse_clock,
+    parse_count,
+    render_clock,
+)
+
+# https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
+_WAITING = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+)
+_RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"})
+_ENDS = {
+    "TIMEOUT": "it reached its walltime",
+    "DEADLINE": "it reached its deadline",
+    "CANCELLED": "it was cancelled",
+    "NODE_FAIL": "one of its nodes failed",
+    "BOOT_FAIL": "one of its nodes failed to boot",
+    "PREEMPTED": "it was preempted by another job",
+    "REVOKED": "it was revoked",
+    "OUT_OF_MEMORY": "its batch script ran out of memory",
+    "COMPLETED": "its batch script ended",
+    "FAILED": "its batch script failed",
+}
+# https://slurm.schedmd.com/job_reason_codes.html
+_REASONS = {
+    "Resources": "waits for free nodes",
+    "Priority": "other jobs come first",
+    "PartitionNodeLimit": "the partition does not allow this number of nodes",
+    "PartitionTimeLimit": "the partition does not allow this walltime",
+    "PartitionConfig": "the partition does not have such nodes",
+    "ReqNodeNotAvail": "a node is not available",
+    "BeginTime": "waits for its start time",
+}
+_UNKNOWN = "Invalid job id specified"
+
+
+class SlurmScheduler(Scheduler):
+    """Gives whole nodes unless slots_per_node is set."""
+
+    name = "slurm"
+    title = "Slurm"
+    queue_word = "partition"
+    directive = "#SBATCH"
+    list_queues = "sinfo"
+
+    def _options(self, request: AllocationRequest) -> list[str]:
+        options = [
+            f"--job-name={request.name}",
+            f"--nodes={request.nodes}",
+            f"--ntasks-per-node={request.slots_per_node or 1}",
+            "--output=/dev/null",  # a missing folder would fail the job
+            "--no-requeue",
+        ]
+        if not request.slots_per_node:
+            options.append("--exclusive")
+        if request.queue:
+            options.append(f"--partition={request.queue}")
+        if request.walltime_s is not None:
+            options.append(f"--time={render_clock(request.walltime_s)}")
+        if request.account:
+            options.append(f"--account={request.account}")
+        return options
+
+    def submit_command(self, script: str) -> tuple[str, ...]:
+        """--parsable prints the number, and with several clusters also the cluster's name."""
+        return ("sbatch", "--parsable", "--chdir=/", script)
+
+    def parse_job_number(self, text: str) -> str:
+        """The last line is NUMBER or NUMBER;CLUSTER."""
+        found = re.search(r"^([0-9]+)(;\S+)?\s*\Z", text, re.MULTILINE)
+        if found is None:
+            raise ValueError(f"no job number in {text.strip()[:80]!r}")
+        return found[1]
+
+    def cancel_command(self, number: str) -> tuple[str, ...]:
+        """It succeeds for a job that has ended."""
+        return ("scancel", number)
+
+    def limits_command(self) -> tuple[str, ...]:
+        """--all: also partitions that are hidden, or closed to this user's group."""
+        return ("scontrol", "--all", "--oneliner", "show", "partition")
+
+    def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
+        """One partition a line."""
+        return tuple(_parse_partition(_parse_fields(line)) for line in text.splitlines() if "PartitionName=" in line)
+
+    def state_command(self, number: str) -> tuple[str, ...]:
+        """Slurm shows a job for some minutes after its end (MinJobAge)."""
+        return ("scontrol", "--oneliner", "show", "job", number)
+
+    def parse_state(self, answer: Answer, number: str) -> AllocationState:
+        """Raises ValueError if slurmctld does not answer."""
+        if _UNKNOWN in answer.stderr:
+            return AllocationState("ended", "Slurm no longer has the job", is_vague=True)
+        job = _parse_fields(answer.stdout)
+        if answer.exit_code != 0 or job.get("JobId") != number or "JobState" not in job:
+            raise ValueError(answer.error)
+        state, reason = job["JobState"], job.get("Reason", "None")
+        if state in _WAITING:
+            return AllocationState("pending", _explain(reason))
+        if state in _RUNNING:
+            # The list is completed by parse_more; until then it is one name.
+            return AllocationState("running", nodes=(AllocatedNode(job.get("BatchHost", ""), job.get("NodeList", "")),))
+        ended = _ENDS.get(state, f"its state is {state}")
+        if state == "FAILED":
+            ended += f" (exit code {job.get('ExitCode', '?').partition(':')[0]})"
+        if state == "TIMEOUT":
+            ended += f" ({job.get('TimeLimit', '?')})"
+        return AllocationState("ended", ended)
+
+    def more_command(self, number: str, found: AllocationState) -> tuple[str, ...]:
+        """The nodes with their addresses; also expands ip-10-0-0-[4-5]."""
+        if found.state != "running":
+            return ()
+        return ("scontrol", "--oneliner", "show", "node", found.nodes[0].address)
+
+    def parse_more(self, answer: Answer, found: AllocationState) -> AllocationState:
+        """Raises ValueError if slurmctld does not answer."""
+        nodes = [_parse_fields(line) for line in answer.stdout.splitlines() if "NodeName=" in line]
+        if answer.exit_code != 0 or not nodes:
+            raise ValueError(answer.error)
+        first = found.nodes[0].name
+        listed = [AllocatedNode(node["NodeName"], node.get("NodeAddr", "")) for node in nodes]
+        return replace(found, nodes=tuple(sorted(listed, key=lambda node: node.name != first)))
+
+
+def _explain(reason: str) -> str:
+    if reason in ("None", ""):
+        return "waits for the scheduler"
+    return f"{reason}: {_REASONS[reason]}" if reason in _REASONS else reason
+
+
+def _parse_fields(line: str) -> dict[str, str]:
+    """NAME=VALUE pairs; a value may have spaces in it, a name not. The first of a name counts."""
+    found: dict[str, str] = {}
+    for name, value in re.findall(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/:]*)=(.*?)(?=\s+[A-Za-z][A-Za-z0-9_/:]*=|\s*$)", line):
+        found.setdefault(name, value)
+    return found
+
+
+def _parse_partition(fields: dict[str, str]) -> QueueLimits:
+    names = {"max_walltime_s": "MaxTime", "min_nodes": "MinNodes", "max_nodes": "MaxNodes", "nodes": "TotalNodes"}
+    return QueueLimits(
+        name=fields["PartitionName"],
+        is_default=fields.get("Default") == "YES",
+        is_open=fields.get("State", "UP") == "UP",
+        max_walltime_s=parse_clock(fields.get("MaxTime", "")),
+        min_nodes=parse_count(fields.get("MinNodes", "")),
+        max_nodes=parse_count(fields.get("MaxNodes", "")),
+        nodes=parse_count(fields.get("TotalNodes", "")),
+        words={
+            "is_open": f"State={fields.get('State')}",
+            **{key: f"{name}={fields.get(name)}" for key, name in names.items()},
+        },
+    )
