@@ -13,7 +13,7 @@ from cluster.views.live import JobDisplay
 from cluster.views.status import find_results
 from foundation.errors import ClusterError, JobError
 from train.follow.head import Head, HeadGoneError, Talk
-from train.follow.run import STOPPED, Follower, Started, check_result, render_left, submit
+from train.follow.run import STOPPED, Follower, Started, check_order, check_result, render_left, submit
 from train.job.protocol import JobResult, Order
 
 Choice = Literal["stop", "leave", "continue"]
@@ -67,6 +67,14 @@ class Interrupts:
         if self.number:
             raise KeyboardInterrupt
         self.number = number
+
+
+def show_check(app: App, head: Head, order: Order) -> None:
+    """Have the head check a job, and print the script for the batch scheduler (`--dry-run`). Raises as check_order."""
+    script = check_order(head, order)
+    if script is not None:
+        app.print(script.rstrip("\n"))
+    app.say("the job can run; nothing was started")
 
 
 def start(app: App, head: Head, order: Order, *, talk: Talk | None = None) -> None:

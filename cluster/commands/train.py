@@ -20,7 +20,7 @@ from msgspec import structs
 from bootstrap.ssh.host_list import read_host_list
 from bootstrap.ssh.other_hosts import check_paths
 from cluster.app import App, if_interrupted, pass_app
-from cluster.attach import attend, start
+from cluster.attach import attend, show_check, start
 from cluster.completion import SCRIPT
 from cluster.config import load_config, load_job_file
 from cluster.jobs import head_of
@@ -34,7 +34,7 @@ from foundation.thread_pool import run_in_thread
 from foundation.user_folders import find_user
 from provision.aws.clients import Clients, find_credentials, make_clients
 from provision.aws.iam_policy import render_job_policy
-from train.engines import ENGINES, REFUSED, find_engine
+from train.engines import LAUNCHERS, REFUSED, find_engine
 from train.follow.run import open_submission
 from train.job.defaults import render_settings
 from train.job.payload import find_likely, find_shadowed, shipped_scripts
@@ -106,9 +106,9 @@ class _Launcher(click.Choice[str]):
 @click.option("--nodes", metavar="WHICH", help='Nodes: "current", "requested", "spot", "on-demand", 2, or "2..".')
 @click.option(
     "--launcher",
-    type=_Launcher(["auto", *ENGINES]),
+    type=_Launcher(LAUNCHERS),
     metavar="NAME",
-    help=f"What starts processes: {', '.join(ENGINES)}.",
+    help=f"What starts processes: {', '.join(LAUNCHERS)}.",
 )
 @click.option(
     "--kv-store",
@@ -140,10 +140,21 @@ class _Launcher(click.Choice[str]):
 @click.option("--queue", is_flag=True, help="Queue the job if another job is running.")
 @click.option("--job", type=click.Path(path_type=Path), metavar="FILE", help="Read [train] keys from this TOML file.")
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id and return while it runs.")
+@click.option("--dry-run", is_flag=True, help="Check the job, show the scheduler's script, and start nothing.")
 @click.option("--plain", is_flag=True, help="Print every line; show no live view.")
 @click.argument("words", metavar="[SCRIPT [ARGS...] | -- COMMAND...]", nargs=-1, type=SCRIPT)
 @pass_app
-def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_command: bool, **options: Any) -> int:
+def train(
+    app: App,
+    /,
+    *,
+    detach: bool,
+    dry_run: bool,
+    plain: bool,
+    words: tuple[str, ...],
+    is_command: bool,
+    **options: Any,
+) -> int:
     """Run a training job on the cluster.
 
     Without SCRIPT or COMMAND, it runs [train] script with [train] args. The exit code is that of the first process that
@@ -220,6 +231,7 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
             access=found,
             command=request.command,
             credentials=render_access(found, scope),
+            queue=config.queue,
             framework=framework,
             mxnet=config.bootstrap.mxnet,
             program=read_program(config.train.script, command=request.command, project_dir=app.project_dir),
@@ -227,6 +239,9 @@ def train(app: App, /, *, detach: bool, plain: bool, words: tuple[str, ...], is_
             hidden=request.hidden,
         )
         _tell(app, job)
+        if dry_run:
+            show_check(app, head, job.order)
+            return 0
         note_job(app, [node.host for node in nodes], job.order.job)
         order = structs.replace(job.order, secrets=dict(found.secrets))
         earlier = find_names(app.config_path, "jobs")

@@ -453,6 +453,9 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
 def _describe_trouble(record: JobRecord) -> list[str]:
     """A job's error or stall and its warnings, one line each."""
     found = [record.error] if record.error else [record.stall] if record.stall else []
+    if record.job_number and not record.has_ended:
+        pending = f": {record.pending}" if record.pending else ""
+        found.append(f"{record.scheduler} job {record.job_number}{pending}")
     return [text.partition("\n")[0] for text in (*found, *(f"warning: {text}" for text in record.warnings))]
 
 

@@ -3,6 +3,7 @@
 from train.engines.engine import Engine, Framework
 from train.engines.launch_py import LocalLaunchPy, SshLaunchPy
 from train.engines.mpi import MpiEngine
+from train.engines.schedulers import SCHEDULERS
 from train.engines.torch import EnvEngine, TorchrunEngine
 
 ENGINES: dict[str, Engine] = {
@@ -17,15 +18,19 @@ REFUSED = {
 """launch.py's launchers that do not work, and why."""
 
 
+LAUNCHERS = ("auto", *ENGINES, *SCHEDULERS)
+"""The values of [train] launcher."""
+
+
 def find_engine(launcher: str, framework: Framework) -> Engine:
-    """The engine of [train] launcher. Pure."""
-    return ENGINES[DEFAULT[framework] if launcher == "auto" else launcher]
+    """The engine of [train] launcher; a batch scheduler only assigns the nodes, for the default engine. Pure."""
+    return ENGINES.get(launcher) or ENGINES[DEFAULT[framework]]
 
 
 def check_launcher(name: str) -> str:
     """[train] launcher, unchanged. Pure. Raises ValueError for an unknown one."""
     if name in REFUSED:
         raise ValueError(REFUSED[name])
-    if name not in ("auto", *ENGINES):
-        raise ValueError("must be one of: auto, " + ", ".join(ENGINES))
+    if name not in LAUNCHERS:
+        raise ValueError("must be one of: " + ", ".join(LAUNCHERS))
     return name

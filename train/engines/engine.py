@@ -13,7 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
+from msgspec.structs import replace
+
 from train.job.protocol import JobHost, Order, Place
+
+SSH_PORT = 22
 
 Framework = Literal["mxnet", "pytorch", "none"]
 """[bootstrap] framework."""
@@ -174,6 +178,26 @@ class Engine(ABC):
 def take_turns(hosts: Sequence[str], count: int, *, role: str, first: int = 0) -> Started:
     """Distribute processes over the hosts in turn. Pure."""
     return Counter((role, hosts[(first + index) % len(hosts)]) for index in range(count))
+
+
+def assign_hosts(order: Order, granted: Sequence[JobHost]) -> None:
+    """Move an order's processes to the hosts that a batch scheduler has assigned, in their order.
+
+    Only they and the head, which comes first, remain.
+    """
+    planned = list(dict.fromkeys(line.partition(":")[0] for line in order.hostfile))
+    known = {host.ip: host for host in order.hosts}
+    moved = dict(zip(planned, granted))  # noqa: B905 - Python 3.9 has no strict=
+    busy = {host.ip: replace(host, workers=known[ip].workers, servers=known[ip].servers) for ip, host in moved.items()}
+    head = order.hosts[0]
+    first = busy.pop(head.ip, replace(head, workers=0, servers=0))
+    order.hostfile = tuple(_entry(moved[line.partition(":")[0]]) for line in order.hostfile)
+    order.hosts = (first, *busy.values())
+
+
+def _entry(host: JobHost) -> str:
+    """A host's line in the hostfile."""
+    return host.ip if host.place is None or host.place.port == SSH_PORT else f"{host.ip}:{host.place.port}"
 
 
 def hosts_by_rank(order: Order) -> tuple[JobHost, ...]:

@@ -6,7 +6,6 @@ import re
 
 from train.engines.scheduler import (
     AllocatedNode,
-    AllocationRequest,
     AllocationState,
     Answer,
     QueueLimits,
@@ -15,6 +14,7 @@ from train.engines.scheduler import (
     parse_count,
     render_clock,
 )
+from train.job.protocol import AllocationRequest
 
 NAME_LENGTH = 15  # of Torque and older versions of PBS
 _UNKNOWN_JOB = 153  # qstat's exit code

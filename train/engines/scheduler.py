@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Optional
 
+from train.job.protocol import AllocationRequest
+
 HEARTBEAT = "heartbeat"
 """The file in a job's folder on the first node that the supervisor changes while it is alive."""
 SILENCE_S = 60
@@ -35,25 +37,6 @@ class Answer:
         lines = [line.strip() for line in (self.stderr + "\n" + self.stdout).splitlines() if line.strip()]
         said = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         return (said or lines or [f"exit code {self.exit_code}"])[-1]
-
-
-@dataclass(frozen=True)
-class AllocationRequest:
-    """The nodes that a job needs.
-
-    job: its id. queue: "" is the scheduler's default. walltime_s: None is the queue's default. slots_per_node: 0 is
-    whole nodes. options: more lines of the script. environment: Grid Engine's parallel environment.
-    """
-
-    job: str
-    name: str
-    nodes: int
-    queue: str = ""
-    walltime_s: Optional[int] = None
-    account: str = ""
-    slots_per_node: int = 0
-    options: tuple[str, ...] = ()
-    environment: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Optional
 
+from msgspec import structs
+
 from train.engines.scheduler import (
     AllocatedNode,
-    AllocationRequest,
     AllocationState,
     Answer,
     QueueLimits,
@@ -19,6 +20,7 @@ from train.engines.scheduler import (
     parse_count,
     render_clock,
 )
+from train.job.protocol import AllocationRequest
 
 _JOB = re.compile(r"<job_list[^>]*>(.*?)</job_list>", re.DOTALL)
 _FIELD = re.compile(r"<(JB_job_number|state|queue_name|master)>([^<]*)</")
@@ -113,12 +115,12 @@ class SgeScheduler(Scheduler):
             raise ValueError(
                 f'nodes of queue "{limits.name}" have different numbers of slots: set [queue] slots_per_node'
             )
-        request = replace(request, slots_per_node=slots)
+        request = structs.replace(request, slots_per_node=slots)
         if request.nodes == slots == 1:
             return request
         for name, rule in limits.rules.items():
             if _fits(rule, nodes=request.nodes, slots=slots, is_whole=slots == limits.slots):
-                return replace(request, environment=name)
+                return structs.replace(request, environment=name)
         found = ", ".join(f"{name}: {rule}" for name, rule in limits.rules.items()) or "none"
         raise ValueError(
             f'queue "{limits.name}" has no parallel environment that gives {slots} slots on each of {request.nodes} '

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from train.engines.scheduler import (
     AllocatedNode,
-    AllocationRequest,
     AllocationState,
     Answer,
     QueueLimits,
@@ -16,6 +15,7 @@ from train.engines.scheduler import (
     parse_count,
     render_clock,
 )
+from train.job.protocol import AllocationRequest
 
 # https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
 _WAITING = frozenset(

@@ -41,7 +41,8 @@ class JobRecord:
 
     source: where the record was read. The one in S3 may be older.
     state: "damaged" if the record cannot be read; then only `id`, `source` and `error` are valid.
-    stall: why the job makes no progress, while it makes none.
+    stall: why the job makes no progress, while it makes none. scheduler, job_number: the batch scheduler that assigns
+    the nodes, and its number of the job; pending: why it has not done so yet.
     """
 
     id: str
@@ -64,6 +65,9 @@ class JobRecord:
     command: tuple[str, ...] = ()
     project: str | None = None
     output_url: str | None = None
+    scheduler: str | None = None
+    job_number: str | None = None
+    pending: str | None = None
     data: bytes = field(default=b"", repr=False)
 
     @property
@@ -160,7 +164,9 @@ def _choose(records: Sequence[JobRecord], words: str | None) -> JobRecord:
 
 def find_running(records: Iterable[JobRecord]) -> JobRecord | None:
     """The job that runs now; there is at most one."""
-    return next((r for r in records if r.source == "head" and r.state in {"starting", "running", "ending"}), None)
+    return next(
+        (r for r in records if r.source == "head" and r.state in {"pending", "starting", "running", "ending"}), None
+    )
 
 
 # -- jobs in S3 --------------------------------------------------------------------------------------------------------

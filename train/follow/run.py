@@ -14,6 +14,7 @@ from foundation.errors import AwsError, ClusterError, ConnectError, JobError, No
 from train.follow.events import Event, EventReader
 from train.follow.head import LOOK_EVERY_S, SILENCE_S, WITHOUT_ANSWER_S, AnswerError, Head, Look, Talk, never
 from train.job.protocol import (
+    Checked,
     JobResult,
     JobState,
     Left,
@@ -69,6 +70,25 @@ def submit(head: Head, order: Order, *, follow: bool, look: Look = never, talk: 
         if state is None or not follow:
             talk.close()
     return Started(id=job, state=state, talk=talk if follow else None)
+
+
+def check_order(head: Head, order: Order) -> str | None:
+    """Have the head check an order as for `submit`, without starting anything; the batch scheduler's script, if any.
+
+    Raises UsageError for a job that cannot run, ConnectError, ClusterError for the head's errors.
+    """
+    with closing(head.open("check")) as talk:
+        talk.send(json.dumps(to_builtins(order)).encode() + b"\n")
+        line = talk.answer(never, timeout_s=SUBMIT_TIMEOUT_S)
+    try:
+        said = decode(line or b"{}", Checked)
+    except ValueError as error:
+        raise head.not_understood(error) from None
+    if said.unrunnable is not None:
+        raise UsageError(f"the job cannot run: {said.unrunnable}")
+    if said.error is not None:
+        raise ClusterError(f"{head.name} cannot check the job: {shorten(said.error)}")
+    return said.script
 
 
 def _hand_over(talk: Talk, order: Order, look: Look, *, head: str, silence_s: float = SILENCE_S) -> JobState:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from provision.model import count
 from train.engines import ENGINES
+from train.engines.schedulers import SCHEDULERS
 from train.job.config import TrainConfig
 from train.job.placement import Placement, share_gpus
 from train.job.protocol import SHELL, Order, render_duration
@@ -121,6 +122,7 @@ def render_settings(job: Job) -> list[str]:
             f"{count(order.workers, 'worker')}, {count(order.servers, 'server')} on {used}, kv_store {order.kv_store}"
         )
     launcher = f", launcher {order.launcher}" if order.launcher != "ssh" else ""
+    launcher += f", on nodes from {SCHEDULERS[order.scheduler].title}" if order.scheduler else ""
     lines = [
         _script(order),
         _selection(order),

@@ -2,7 +2,7 @@
 
 import secrets as random_secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from msgspec import structs
@@ -11,8 +11,9 @@ from bootstrap.apply import ReadyNode
 from bootstrap.environment.target import choose_mxnet
 from train.engines import ENGINES, find_engine
 from train.engines.engine import Framework
+from train.engines.schedulers import SCHEDULERS
 from train.job.checks import ProposedJob, check, check_framework
-from train.job.config import DataConfig, TrainConfig
+from train.job.config import DataConfig, QueueConfig, TrainConfig
 from train.job.defaults import (
     Threads,
     choose_gpus,
@@ -25,6 +26,7 @@ from train.job.defaults import (
 from train.job.placement import Placement, describe_hosts, find_hosts, find_slots, other_warnings, place, rebase
 from train.job.program import choose_kv_store_option
 from train.job.protocol import DataCheck, Order, copy_settings
+from train.job.queue import make_request
 from train.job.reading import Reading, plan_reading, reading_environment, reading_warnings
 from train.job.survey import Survey
 from train.s3.environment import S3Access
@@ -62,6 +64,7 @@ def plan_job(
     access: S3Access,
     command: Sequence[str] = (),
     credentials: str = "",
+    queue: QueueConfig | None = None,
     framework: Framework = "mxnet",
     mxnet: str = "auto",
     program: str = "",
@@ -71,11 +74,14 @@ def plan_job(
     """Plan a job. script: its absolute path on the nodes; `command` replaces it. Pure.
 
     nodes: the head first. access: the job's access to S3; [train] env overrides its variables. credentials: a line
-    that describes them. framework, mxnet: [bootstrap]'s. program: the text of the user's own program, as far as it is
-    known. survey: what AWS answered, if it was asked. hidden: see Order. Raises ConfigError for an invalid job.
+    that describes them. queue: [queue]. framework, mxnet: [bootstrap]'s. program: the text of the user's own program,
+    as far as it is known. survey: what AWS answered, if it was asked. hidden: see Order.
+
+    Raises ConfigError for an invalid job.
     """
     head = nodes[0]
     survey = survey or Survey()
+    scheduler = config.launcher if config.launcher in SCHEDULERS else None
     engine = find_engine(config.launcher, framework)
     check_framework(engine.name, framework)
     config = structs.replace(
@@ -114,6 +120,8 @@ def plan_job(
         *reading_warnings(reading, config, access),
         *other_warnings(placement, library, library_of, staged=staged, of_nodes=access.of_nodes),
     )
+    if scheduler is not None:
+        placement = replace(placement, nodes=(*placement.nodes, *(one for one in nodes if one not in placement.nodes)))
     threads = choose_threads(placement)
     gpus, shares = choose_gpus(config, proposed.gpus, most_workers=placement.most_workers)
     if not engine.shares_gpus:
@@ -128,13 +136,25 @@ def plan_job(
         return tuple(command) or (node.python, there, *config.args, *options)
 
     reads_url = data.url is not None and not (command or staged or proposed.reads_something_else)
+    name = job_name(config.name, command or (_base(script),))
+    request = None
+    if scheduler is not None:
+        request = make_request(
+            queue or QueueConfig(),
+            job=job_id,
+            name=name,
+            nodes=len(placement.processes),
+            max_duration_s=config.max_duration_s,
+        )
     order = Order(
         job=job_id,
-        name=job_name(config.name, command or (_base(script),)),
+        name=name,
         selection=str(config.nodes),
         queue=config.queue,
         python=head.python,
         launcher=config.launcher,
+        scheduler=scheduler,
+        request=request,
         workers=proposed.workers,
         servers=sum(placement.servers.values()),
         kv_store=config.kv_store,

@@ -29,7 +29,7 @@ OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 
 KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device", "none"]
 Role = Literal["scheduler", "server", "worker", "launcher", "setup"]
-JobState = Literal["queued", "starting", "running", "ending", "done", "failed", "stopped"]
+JobState = Literal["queued", "pending", "starting", "running", "ending", "done", "failed", "stopped"]
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
 
 ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -103,6 +103,24 @@ def copy_settings(given: Any) -> dict[str, Any]:
     return {name: getattr(given, name) for name in RunSettings.__struct_fields__}
 
 
+class AllocationRequest(Struct, frozen=True, kw_only=True):
+    """The nodes that a job needs from a batch scheduler.
+
+    job: its id. queue: "" is the scheduler's default. walltime_s: None is the queue's default. slots_per_node: 0 is
+    whole nodes. options: more lines of the script. environment: Grid Engine's parallel environment.
+    """
+
+    job: JobId
+    name: str
+    nodes: int
+    queue: str = ""
+    walltime_s: Optional[int] = None
+    account: str = ""
+    slots_per_node: int = 0
+    options: tuple[str, ...] = ()
+    environment: str = ""
+
+
 class Order(RunSettings, kw_only=True):
     """A job as the head receives it. Times in seconds.
 
@@ -112,6 +130,8 @@ class Order(RunSettings, kw_only=True):
     which it reads itself. hidden: by "env", "env_server" and "env_worker", the variables whose values the record masks.
     setup: the digest of [bootstrap] setup, whose exports the processes get. job_setup: [train] setup.
     library, code, project: MXNet, and the digests of this project's and the user's files.
+    scheduler, request: the batch scheduler that assigns the nodes, and what it is asked for; then hosts are all that it
+    may choose from, and workers, servers and hostfile name the first ones in place of those that it assigns.
     before: the ids of the jobs that it waits for; jobs.py sets it.
     """
 
@@ -127,6 +147,8 @@ class Order(RunSettings, kw_only=True):
     selection: str = "current"
     queue: bool = False
     launcher: Name = "ssh"
+    scheduler: Optional[Name] = None
+    request: Optional[AllocationRequest] = None
     kv_store: Optional[str] = None
     start_timeout_s: float = 60
     stall_timeout: Union[float, Literal["auto", "none"]] = "auto"
@@ -223,7 +245,10 @@ class Supervisor(Struct, frozen=True, kw_only=True):
 
 
 class Record(Struct, kw_only=True):
-    """A job's record.json. Fields with the names of the order's are the order's."""
+    """A job's record.json. Fields with the names of the order's are the order's.
+
+    job_number: the batch scheduler's. pending: why the scheduler has not assigned the nodes yet.
+    """
 
     id: JobId
     name: Name
@@ -249,6 +274,10 @@ class Record(Struct, kw_only=True):
     env: dict[str, str] = {}
     output_url: Optional[str] = None
     launcher: Name = "ssh"
+    scheduler: Optional[Name] = None
+    job_number: Optional[Name] = None
+    pending: Optional[Name] = None
+    setup: Optional[str] = None
     kv_store: Optional[str] = None
     library: Optional[str] = None
     code: Optional[str] = None
@@ -291,6 +320,14 @@ class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: Optional[JobId] = None
     state: Optional[JobState] = None
     refused: Optional[Refused] = None
+    unrunnable: Optional[str] = None
+    error: Optional[str] = None
+
+
+class Checked(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to an order that is only checked. script: the one for the batch scheduler, if there is one."""
+
+    script: Optional[str] = None
     unrunnable: Optional[str] = None
     error: Optional[str] = None
 

@@ -1,7 +1,7 @@
 """What a job asks a batch scheduler for, from [queue] and [train]. Pure."""
 
-from train.engines.scheduler import AllocationRequest
 from train.job.config import QueueConfig
+from train.job.protocol import AllocationRequest
 
 
 def make_request(

@@ -1,12 +1,14 @@
 """The jobs of this cluster: runs on the head for the user's machine, over ssh.
 
     jobs submit [--follow]           reads the order, one line, from stdin
+    jobs check                       reads the order, and only checks it
     jobs follow ID OFFSET [--no-wait]
     jobs list
     jobs stop ID [INSTANCE ...]      these instances no longer run
 Answers are lines of JSON on stdout, and then the exit code is 0:
     submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
              why} when its command cannot run; with --follow it continues as `follow ID 0`
+    check    protocol.Checked
     follow   the job's log from byte OFFSET on, and every 2 s {"alive": true}, which is not part of the log; ends after
              the result, or with --no-wait at the current end of the log
     list     {"jobs": [record, ...]}, the newest first, then the ids of damaged records
@@ -30,10 +32,11 @@ from typing import Any, Optional
 from bootstrap.node import process_tree
 from foundation.decode import decode
 from foundation.file_lock import FileLock
-from train.job.protocol import JobResult, Order, Record, Refused, StopAnswer, Submitted
+from train.engines.schedulers import SCHEDULERS
+from train.job.protocol import Checked, JobResult, Order, Record, Refused, StopAnswer, Submitted
 from train.node import job_folder, wire
 from train.node.programs import program_words
-from train.node.supervisor import follow, recovery
+from train.node.supervisor import allocation, follow, recovery
 from train.node.wire import Ended, Message
 
 SUBMIT_TIMEOUT_S = 60.0  # for another order
@@ -46,7 +49,7 @@ def main() -> int:
     """Do what the command line says."""
     verb, *words = sys.argv[1:]
     try:
-        {"submit": submit_job, "follow": follow_job, "list": list_jobs, "stop": stop_job}[verb](words)
+        VERBS[verb](words)
     except BrokenPipeError:
         return 1  # nobody reads any more
     except OSError as error:
@@ -84,6 +87,20 @@ def submit_job(words: Sequence[str]) -> None:
     answer(said)
     if said.job is not None and "--follow" in words:
         follow.Follower(said.job, 0, 1).run(wait=True)
+
+
+def check_job(_words: Sequence[str]) -> None:
+    """Check the order on stdin as `submit` does, and answer with the script for the batch scheduler."""
+    try:
+        order = decode(sys.stdin.buffer.readline(), Order)
+    except ValueError as error:
+        answer({"error": f"invalid order: {error}"})
+        return
+    unrunnable = find_unrunnable(order)
+    script = None
+    if unrunnable is None and order.scheduler is not None and order.request is not None:
+        script = SCHEDULERS[order.scheduler].render_script(order.request)
+    answer(Checked(script=script, unrunnable=unrunnable))
 
 
 def submit(order: Order) -> Submitted:
@@ -124,6 +141,23 @@ def submit(order: Order) -> Submitted:
 
 
 def find_unrunnable(order: Order) -> Optional[str]:
+    """Why the order cannot run: its command, or the scheduler's limits; None if it can."""
+    return find_exceeded(order) or find_unknown(order)
+
+
+def find_exceeded(order: Order) -> Optional[str]:
+    """Why the batch scheduler's queue does not allow the order; None if it does. Completes its request."""
+    if order.scheduler is None or order.request is None:
+        return None
+    questions = allocation.check_request(SCHEDULERS[order.scheduler], order.request)
+    try:
+        order.request = allocation.answer(questions, allocation.environment(order.setup))
+    except (ValueError, OSError) as error:
+        return str(error)
+    return None
+
+
+def find_unknown(order: Order) -> Optional[str]:
     """Why the order's command cannot run on this node; None if it can, or if set-up commands may still change that."""
     if order.setup or order.job_setup or not order.command:
         return None
@@ -305,3 +339,6 @@ def end_left(record: Record, gone: Sequence[str]) -> Record:
             job_folder.write_record(record, lasting=True)
             recovery.publish(record)
     return record
+
+
+VERBS = {"submit": submit_job, "check": check_job, "follow": follow_job, "list": list_jobs, "stop": stop_job}

@@ -14,9 +14,8 @@ launcher, request, hosts, how = sys.argv[1:]
 [code] = glob.glob(os.path.expanduser("~/.cluster/tree/*/train/node/supervisor"))
 sys.path.insert(0, code.removesuffix("/train/node/supervisor"))
 
-from train.engines.scheduler import AllocationRequest  # noqa: E402
 from train.engines.schedulers import SCHEDULERS  # noqa: E402
-from train.job.protocol import JobHost  # noqa: E402
+from train.job.protocol import AllocationRequest, JobHost  # noqa: E402
 from train.node import job_folder  # noqa: E402
 from train.node.supervisor.allocation import Allocation  # noqa: E402
 from train.node.supervisor.event_loop import EventLoop  # noqa: E402

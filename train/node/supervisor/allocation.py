@@ -18,7 +18,6 @@ from typing import Any, Optional, TypeVar
 from bootstrap.node import process_tree, setup_env
 from train.engines.scheduler import (
     AllocatedNode,
-    AllocationRequest,
     AllocationState,
     Answer,
     Scheduler,
@@ -26,7 +25,7 @@ from train.engines.scheduler import (
     render_clock,
     render_heartbeat,
 )
-from train.job.protocol import JobHost
+from train.job.protocol import AllocationRequest, JobHost
 from train.node import job_folder, wire
 from train.node.supervisor import ssh_proxy
 from train.node.supervisor.event_loop import EventLoop

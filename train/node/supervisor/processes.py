@@ -97,8 +97,7 @@ class Processes:
         self.order = order
         self.engine = ENGINES[order.launcher]
         self.all: list[JobProcess] = []
-        self.hosts = order.hosts
-        self.head = self.hosts[0].name
+        self.use(order.hosts)
         # The nodes' place, like that of other hosts.
         self._node = Place(
             user="",
@@ -109,8 +108,13 @@ class Processes:
             command=order.command,
             sync_dst_dir=order.sync_dst_dir,
         )
-        self._names = {host.ip: host.name for host in self.hosts}
-        self._by_name = {host.name: host for host in self.hosts}
+
+    def use(self, hosts: tuple[JobHost, ...]) -> None:
+        """Use these hosts, the head first."""
+        self.hosts = hosts
+        self.head = hosts[0].name
+        self._names = {host.ip: host.name for host in hosts}
+        self._by_name = {host.name: host for host in hosts}
 
     # -- which there are -----------------------------------------------------------------------------------------
 

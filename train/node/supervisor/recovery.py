@@ -10,10 +10,11 @@ from typing import Optional
 from bootstrap.node import process_tree
 from foundation.decode import decode
 from foundation.file_lock import FileLock, is_held
+from train.engines.schedulers import SCHEDULERS
 from train.job.protocol import JobHost, JobResult, Left, LeftOnHost, Record
 from train.node import job_folder
 from train.node.programs import CODE_DIR, program_words
-from train.node.supervisor import job_log, launching, ssh_proxy
+from train.node.supervisor import allocation, job_log, launching, ssh_proxy
 from train.node.supervisor.publish import Copying
 from train.node.wire import Found
 
@@ -51,8 +52,9 @@ def recover(job: str) -> Optional[Record]:
 
 def _complete(job: str, record: Record) -> Record:
     result = job_log.repair(job)
+    give_back_nodes(record)
     if result is None:
-        left = end_job(record, record.nodes if record.state != "queued" else ())
+        left = end_job(record, record.nodes if record.state not in ("queued", "pending") else ())
         error = f"the supervisor on {record.nodes[0].name} was killed"
         result = JobResult(state="failed", exit_code=1, error=error, left=left)
         writer = job_log.Log(job)
@@ -70,6 +72,12 @@ def _complete(job: str, record: Record) -> Record:
     job_folder.write_record(record, lasting=True)
     publish(record)
     return record
+
+
+def give_back_nodes(record: Record) -> None:
+    """Cancel the allocation of a batch scheduler; if that fails, it ends a minute after its last heartbeat."""
+    if record.scheduler in SCHEDULERS and record.job_number:
+        allocation.cancel(SCHEDULERS[record.scheduler], record.job_number, allocation.environment(record.setup))
 
 
 def end_job(record: Record, hosts: Sequence[JobHost]) -> Left:

@@ -17,11 +17,14 @@ from typing import Optional
 from bootstrap.node import process_tree
 from foundation.decode import decode
 from foundation.file_lock import FileLock
+from train.engines.engine import assign_hosts
+from train.engines.schedulers import SCHEDULERS
 from train.job import protocol
-from train.job.protocol import JobResult, JobState, Left, Order, Record, Stall
+from train.job.protocol import JobHost, JobResult, JobState, Left, Order, Record, Stall
 from train.node import instance_credentials, job_folder, wire
 from train.node.role import environment
 from train.node.supervisor import job_log, kv_store, launching, publish, recovery
+from train.node.supervisor.allocation import Allocation
 from train.node.supervisor.event_loop import Connection, EventLoop
 from train.node.supervisor.outcome import Outcome
 from train.node.supervisor.processes import JobProcess, Processes
@@ -94,6 +97,7 @@ class Supervisor:
         self.processes = Processes(order)
         self.turn = FileLock(os.path.join(job_folder.root(), "lock"))
         self.copying: Optional[publish.Copying] = None  # to S3
+        self.allocation: Optional[Allocation] = None  # of a batch scheduler
         self.loop = EventLoop(job_folder.path(self.job, "socket"), self.hear, self.hear_end)
         self.outcome = Outcome(order, self.processes, self.loop, self.say, self.warn)
         self.stalls = Stalls(order, self.processes, self.loop, self.tell_stall, self.outcome.end_stalled)
@@ -109,7 +113,7 @@ class Supervisor:
         """Run the job to its end."""
         try:
             self.wait_for_turn()
-            self.start()
+            self.allocate()
             while self.outcome.decided is None:
                 self.step()
         except OSError as error:  # such as a full disk
@@ -165,6 +169,45 @@ class Supervisor:
                 return
             self.loop.after("turn", TURN_EVERY_S if before else 0.01, lambda: None)
             self.step()
+
+    def allocate(self) -> None:
+        """Start the job, or first request its nodes from the batch scheduler."""
+        order = self.order
+        if order.scheduler is None or order.request is None:
+            self.start()
+        elif self.outcome.decided is None:
+            self.set_state("pending")
+            self.allocation = Allocation(
+                SCHEDULERS[order.scheduler],
+                order.request,
+                order.hosts,
+                self.loop,
+                note=self.note_pending,
+                grant=self.take_granted,
+                fail=self.outcome.fail,
+                say=self.say,
+                setup=order.setup,
+            )
+            self.allocation.start()
+
+    def note_pending(self, number: str, reason: str) -> None:
+        """The batch scheduler has accepted the request, or says why it is pending. Raises OSError."""
+        title = SCHEDULERS[self.order.scheduler or ""].title
+        if number != self.record.job_number:
+            self.say(f"{title} job {number} requests the nodes")
+        if reason:
+            self.say(f"{title} job {number} is pending: {reason}")
+        self.record.job_number, self.record.pending = number, reason or None
+        self.save(lasting=True)  # without the number, nobody could give the nodes back
+
+    def take_granted(self, hosts: tuple[JobHost, ...]) -> None:
+        """The batch scheduler has assigned these hosts. Raises OSError."""
+        assign_hosts(self.order, hosts)
+        self.processes.use(self.order.hosts)
+        self.record.nodes = self.order.hosts
+        self.say(f"{', '.join(host.name for host in hosts)} assigned")
+        self.set_state("starting")
+        self.start()
 
     def start(self) -> None:
         """Start the job's set-up, or if there is none the job. Raises OSError."""
@@ -378,6 +421,9 @@ class Supervisor:
         for process in self.processes.all:
             if process.left:
                 left.setdefault(process.host, []).extend(process.left)
+        error = self.allocation.cancel() if self.allocation is not None else None
+        if error is not None:
+            self.say(error)
         self.step_quietly()  # for the last messages
         for connection in connections:
             self.loop.drop(connection)

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from train.engines.pbs import PbsScheduler
-from train.engines.scheduler import AllocatedNode, AllocationRequest, Answer
+from train.engines.scheduler import AllocatedNode, Answer
+from train.job.protocol import AllocationRequest
 
 PBS = PbsScheduler()
 QUEUES = """\

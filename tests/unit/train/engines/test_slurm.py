@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from train.engines.scheduler import AllocatedNode, AllocationRequest, AllocationState, Answer
+from train.engines.scheduler import AllocatedNode, AllocationState, Answer
 from train.engines.slurm import SlurmScheduler
+from train.job.protocol import AllocationRequest
 
 SLURM = SlurmScheduler()
 PARTITIONS = """\

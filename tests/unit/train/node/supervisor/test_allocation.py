@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fake_slurm import FakeSlurm, make_slurm
-from train.engines.scheduler import AllocatedNode, AllocationRequest
+from train.engines.scheduler import AllocatedNode
 from train.engines.schedulers import SCHEDULERS
-from train.job.protocol import JobHost
+from train.job.protocol import AllocationRequest, JobHost
 from train.node.supervisor import allocation
 from train.node.supervisor.allocation import Allocation, match_hosts
 from train.node.supervisor.event_loop import EventLoop
