@@ -100,7 +100,7 @@ class TorchrunEngine(TorchEngine):
         "TORCH_NCCL_",
         "NCCL_ASYNC_",
     )
-    gather_s = 3.0  # a torchrun that ends is reported once all of its processes have ended
+    gather_s = 5.0  # a torchrun that ends is reported once all of its processes have ended
     ends_its_processes = True
 
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
