@@ -245,6 +245,8 @@ def _gpus(job: ProposedJob) -> Iterator[Problem]:
 
 
 def _do_not_share(job: ProposedJob) -> bool:
+    if not ENGINES[job.config.launcher].shares_gpus:
+        return False
     return bool(job.fewest_gpus) and not share_gpus(job.fewest_gpus, job.placement.most_workers)
 
 
@@ -329,6 +331,8 @@ def _gpu_warnings(job: ProposedJob) -> Iterator[str]:
         return
     if job.has_gpus and not any(job.gpus.values()):
         yield f"{job.library} has no GPU support: the job runs on CPUs only"
+    if not ENGINES[job.config.launcher].shares_gpus:
+        return
     if isinstance(gpus, tuple) and most > 1:
         yield f"train.gpus = {list(gpus)}: up to {most} workers on a node use the same GPUs"
     if gpus == "auto" and job.command and _do_not_share(job):

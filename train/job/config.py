@@ -202,6 +202,8 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         """Contradictions between settings."""
         if self.hosts and self.nodes != "current":
             yield "hosts and nodes both select the nodes of a job: set one of them"
+        if self.workers != "auto" and self.processes != "auto":
+            yield "workers is the number of processes in all, processes the number per node: set one of them"
 
     @property
     def max_duration_s(self) -> int | None:

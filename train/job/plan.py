@@ -200,7 +200,7 @@ def plan_job(
 def _place(config: TrainConfig, nodes: Sequence[ReadyNode]) -> Placement:
     engine = ENGINES[config.launcher]
     chosen = find_hosts(config.hosts, nodes)
-    if engine.uses_slots and config.kv_store == "none":
+    if engine.uses_slots and config.kv_store == "none" and config.workers == "auto":
         chosen = find_slots(chosen, {node.host.name: choose_processes(config, node) for node in chosen})
     workers = len(chosen) if config.workers == "auto" else config.workers
     used = nodes[:1] if engine.is_on_head else chosen

@@ -1,0 +1,101 @@
+"""Plans of jobs without MXNet's kv-store: processes per node, GPUs, arguments; and nodes from a batch scheduler."""
+
+from typing import Any
+
+import pytest
+
+from foundation.errors import ConfigError
+from job_world import cpus, gpus, plan
+from train.job.config import QueueConfig, TrainConfig
+from train.job.defaults import render_settings
+from train.job.plan import Job
+
+
+def plan_torch(config: TrainConfig, nodes: Any = 2, **more: Any) -> Job:
+    return plan(config, nodes, framework="pytorch", **more)
+
+
+def workers_of(job: Job) -> dict[str, int]:
+    return {host.name: host.workers for host in job.order.hosts}
+
+
+@pytest.mark.parametrize(
+    ("config", "nodes", "workers"),
+    [
+        (TrainConfig(), 2, {"node-0": 1, "node-1": 1}),
+        (TrainConfig(), gpus(4, 4), {"node-0": 4, "node-1": 4}),
+        (TrainConfig(), gpus(8, 4), {"node-0": 8, "node-1": 4}),
+        (TrainConfig(gpus="none"), gpus(4, 4), {"node-0": 1, "node-1": 1}),
+        (TrainConfig(gpus=(0, 1)), gpus(4, 4), {"node-0": 2, "node-1": 2}),
+        (TrainConfig(processes=3), 2, {"node-0": 3, "node-1": 3}),
+        (TrainConfig(workers=2), gpus(4, 4), {"node-0": 1, "node-1": 1}),
+        (TrainConfig(workers=1), 2, {"node-0": 1}),
+        (TrainConfig(hosts=("node-1", "node-1", "node-0")), gpus(4, 4), {"node-0": 1, "node-1": 2}),
+        (TrainConfig(hosts=("node-1",)), 2, {"node-0": 0, "node-1": 1}),  # the head runs the supervisor
+    ],
+)
+def test_processes_per_node(config: TrainConfig, nodes: Any, workers: dict[str, int]) -> None:
+    order = plan_torch(config, nodes).order
+    assert {host.name: host.workers for host in order.hosts} == workers
+    assert (order.workers, order.servers, order.launcher) == (sum(workers.values()), 0, "torchrun")
+
+
+def test_the_script_gets_no_option_of_mxnets_and_sees_all_gpus() -> None:
+    job = plan_torch(TrainConfig(args=("--epochs", "1"), kv_store="dist_sync"), gpus(2, 2))
+    assert job.order.command[-2:] == ("--epochs", "1")
+    assert (job.order.kv_store, job.order.gpus_per_worker, job.gpus) == ("none", (), None)
+    assert not {"CLUSTER_KV_STORE", "CUDA_VISIBLE_DEVICES"} & set(job.order.env)
+    assert render_settings(job)[0].startswith("job j: 4 processes on 2 nodes, launcher torchrun: ")
+
+
+@pytest.mark.parametrize(("chosen", "visible"), [((1, 3), "1,3"), ("none", "")])
+def test_chosen_gpus_are_the_only_visible_ones(chosen: Any, visible: str) -> None:
+    assert plan_torch(TrainConfig(gpus=chosen), gpus(4, 4)).order.env["CUDA_VISIBLE_DEVICES"] == visible
+
+
+@pytest.mark.parametrize(
+    ("launcher", "framework", "engine"),
+    [
+        ("auto", "mxnet", "ssh"),
+        ("auto", "pytorch", "torchrun"),
+        ("auto", "none", "env"),
+        ("env", "mxnet", "env"),
+        ("mpi", "none", "mpi"),
+        ("slurm", "pytorch", "torchrun"),
+        ("sge", "mxnet", "ssh"),
+    ],
+)
+def test_the_engine_follows_from_launcher_and_framework(launcher: str, framework: Any, engine: str) -> None:
+    assert plan(TrainConfig(launcher=launcher), 2, framework=framework).order.launcher == engine
+
+
+@pytest.mark.parametrize(
+    ("launcher", "framework"), [("ssh", "pytorch"), ("local", "none"), ("torchrun", "mxnet"), ("torchrun", "none")]
+)
+def test_a_launcher_that_does_not_fit_the_framework_is_refused(launcher: str, framework: Any) -> None:
+    with pytest.raises(ConfigError, match=f'"{launcher}" does not start programs of .*"{framework}"') as caught:
+        plan(TrainConfig(launcher=launcher), 2, framework=framework)
+    assert "cluster train --launcher" in str(caught.value.hint)
+
+
+def test_mxnets_launch_py_needs_a_kv_store() -> None:
+    with pytest.raises(ConfigError, match='kv_store = "none"'):
+        plan(TrainConfig(kv_store="none"), 2)
+    assert plan(TrainConfig(kv_store="none", launcher="mpi"), 2).order.servers == 0
+
+
+def test_a_scheduler_chooses_among_all_nodes() -> None:
+    queue = QueueConfig(name="gpu", account="lab", slots_per_node=4)
+    job = plan_torch(TrainConfig(launcher="slurm", hosts=("node-1", "node-2"), max_duration="90m"), 4, queue=queue)
+    assert workers_of(job) == {"node-0": 0, "node-1": 1, "node-2": 1, "node-3": 0}
+    request = job.order.request
+    assert request is not None
+    assert (job.order.scheduler, request.nodes, request.queue, request.account) == ("slurm", 2, "gpu", "lab")
+    assert (request.slots_per_node, request.walltime_s) == (4, 5400)
+    assert "on nodes from Slurm" in render_settings(job)[0]
+
+
+def test_without_a_scheduler_the_order_has_only_its_own_nodes() -> None:
+    job = plan_torch(TrainConfig(hosts=("node-1",)), cpus(4))
+    assert job.order.request is None
+    assert workers_of(job) == {"node-0": 0, "node-1": 1}
