@@ -20,7 +20,7 @@ OF_JOBS = sorted(
     if "scripts" not in name
     for path in ([REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*.py"))
 )
-ENVIRONMENT = {"msgspec", "obstore", "mxnet", "dmlc_tracker", "networks", "train", "bootstrap", "foundation"}
+ENVIRONMENT = {"msgspec", "obstore", "mxnet", "torch", "dmlc_tracker", "networks", "train", "bootstrap", "foundation"}
 OTHERS = [version for version in VERSIONS if version != ".".join(map(str, sys.version_info[:2]))]
 # All that an interpreter can say of a file without running it, and then what importing it says.
 LOAD = """
@@ -62,7 +62,9 @@ def unions_in(path: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("paths", "oldest", "known"),
     [
-        pytest.param(BOOTSTRAP, (3, 6), {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy"}, id="bootstrap"),
+        pytest.param(
+            BOOTSTRAP, (3, 6), {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy", "torch"}, id="bootstrap"
+        ),
         pytest.param(IMPORTED, (3, 9), {"mxnet_cluster", "s3fs", "botocore", "_typeshed"}, id="imported by users"),
         pytest.param(OF_JOBS, (3, 9), ENVIRONMENT, id="jobs"),
     ],

@@ -105,8 +105,8 @@ def test_a_killed_torchrun_ends_the_job(job_host: JobHost) -> None:
         job_host.wait_for('"state": "running"')
     os.kill(job_host.pid_of(r"node torchrun .*--node-rank 1 "), signal.SIGKILL)
     result = job_host.result()
+    assert result["error"].startswith("torchrun on node-1"), job_host.events()
     assert (result["exit_code"], result["left"]) == (137, {})
-    assert result["error"].startswith("torchrun on node-1")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

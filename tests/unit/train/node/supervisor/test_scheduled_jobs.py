@@ -1,0 +1,105 @@
+"""Jobs whose nodes a batch scheduler assigns, from the order to the record; Slurm's programs work on files here."""
+
+from typing import Any
+
+import pytest
+
+from fake_slurm import NODES, FakeSlurm, make_slurm
+from job_host import JobHost, job_host, job_id, lines_of
+from waits import until
+
+__all__ = ["job_host"]
+
+JOB = job_id(1)
+
+
+@pytest.fixture
+def slurm(job_host: JobHost, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """Slurm assigns 127.0.0.2 and 127.0.0.3."""
+    made = make_slurm(job_host.home)
+    made.touch("nodes", NODES.replace("10.0.0.4", "127.0.0.2").replace("10.0.0.5", "127.0.0.3"))
+    monkeypatch.setenv("PATH", f"{made.programs}:/usr/local/bin:/usr/bin:/bin")
+    return made
+
+
+def order(host: JobHost, program: str, *, queue: str = "cluster", **more: Any) -> dict[str, Any]:
+    """A worker on each of two nodes, planned for node-0 and node-1; node-2 is set up, too."""
+    hosts = [{"name": f"node-{i}", "ip": f"127.0.0.{i + 1}", "instance_id": f"i-{i}"} for i in range(3)]
+    request = {"job": JOB, "name": "name", "nodes": 2, "queue": queue}
+    fields = {"launcher": "env", "kv_store": "none", "workers": 2, "servers": 0, "hosts": hosts}
+    fields |= {"hostfile": ["127.0.0.1", "127.0.0.2"], "scheduler": "slurm", "request": request}
+    return host.order("/bin/bash", "-c", program, **{**fields, **more})
+
+
+def start(host: JobHost, order: dict[str, Any]) -> None:
+    assert host.ask("submit", order=order) == [{"job": JOB, "state": "starting"}]
+
+
+def test_a_job_runs_on_the_nodes_that_slurm_assigns(job_host: JobHost, slurm: FakeSlurm) -> None:
+    start(job_host, order(job_host, "echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR on $CLUSTER_HOST"))
+    job_host.wait_for("is pending: Resources")
+    record = job_host.record()
+    assert [record[key] for key in ("state", "scheduler", "job_number", "pending")] == [
+        "pending",
+        "slurm",
+        "12",
+        "Resources: waits for free nodes",
+    ]
+    assert not lines_of(job_host.ask("follow", JOB, "0", "--no-wait"))
+    slurm.set_job("RUNNING")
+    result = job_host.result()
+    assert (result["state"], result["error"], result["left"]) == ("done", None, {})
+    said = sorted(lines_of(job_host.ask("follow", JOB, "0")))
+    assert said == ["rank 0 of 2 at 127.0.0.2 on node-1", "rank 1 of 2 at 127.0.0.2 on node-2"]
+    record = job_host.record()
+    assert [(node["name"], node["workers"]) for node in record["nodes"]] == [
+        ("node-0", 0),
+        ("node-1", 1),
+        ("node-2", 1),
+    ]
+    assert record["pending"] is None
+    assert slurm.read("cancelled") == "12\n"
+
+
+def test_a_queue_that_does_not_allow_the_job_refuses_it(job_host: JobHost, slurm: FakeSlurm) -> None:
+    (answer,) = job_host.ask("submit", order=order(job_host, "true", queue="short"))
+    assert "allows at most 1 node (MaxNodes=1), and the job needs 2" in answer["unrunnable"]
+    (answer,) = job_host.ask("check", order=order(job_host, "true", queue="long"))
+    assert '"long" (it has: cluster, short)' in answer["unrunnable"]
+    assert slurm.read("submitted") == ""
+    assert not job_host.folder().exists()
+
+
+def test_a_check_answers_with_the_script(job_host: JobHost, slurm: FakeSlurm) -> None:
+    (answer,) = job_host.ask("check", order=order(job_host, "true"))
+    assert "#SBATCH --nodes=2" in answer["script"]
+    assert slurm.read("submitted") == ""
+
+
+@pytest.mark.parametrize("state", ["PENDING Resources", "RUNNING"])
+def test_a_stopped_job_gives_its_nodes_back(job_host: JobHost, slurm: FakeSlurm, state: str) -> None:
+    slurm.touch("job", state + "\n")
+    start(job_host, order(job_host, "echo here; sleep 600"))
+    job_host.wait_for("is pending" if "PENDING" in state else '"line": "here"')
+    (answer,) = job_host.ask("stop", JOB)
+    assert (answer["result"]["state"], answer["result"]["left"]) == ("stopped", {})
+    assert slurm.read("cancelled") == "12\n"
+
+
+def test_an_allocation_that_ends_ends_the_job(job_host: JobHost, slurm: FakeSlurm) -> None:
+    slurm.touch("job", "RUNNING\n")
+    start(job_host, order(job_host, "echo here; sleep 600"))
+    job_host.wait_for('"line": "here"', count=2)
+    slurm.set_job("TIMEOUT", "TimeLimit")
+    result = job_host.result()
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 1, {})
+    assert result["error"].startswith("Slurm job 12 ended: ")
+
+
+def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: JobHost, slurm: FakeSlurm) -> None:
+    start(job_host, order(job_host, "true"))
+    job_host.wait_for("is pending")
+    job_host.kill_supervisor()
+    (answer,) = job_host.ask("list")
+    assert answer["jobs"][0]["error"] == "the supervisor on node-0 was killed"
+    until(lambda: slurm.read("cancelled") == "12\n")
