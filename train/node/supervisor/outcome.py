@@ -236,10 +236,12 @@ class Outcome:
 
     def note_lost(self, process: JobProcess) -> None:
         """The connection to a process has ended before the process. If launch.py has ended, too, that says more."""
+        if self._loop.has("lost"):
+            return  # the reason is awaited already
         is_of_engine = process.by is None and self._processes.engine.ends_its_processes
         if not is_of_engine and all(launcher.pid != process.by for launcher in self._processes.of("launcher")):
             self._lose(process)
-        elif not self._loop.has("lost"):
+        else:
             self._loop.after(
                 "lost", self._processes.engine.gather_s if is_of_engine else GATHER_S, lambda: self._lose(process)
             )

