@@ -66,7 +66,7 @@ def test_a_local_kv_store_is_one_worker_on_the_head_and_nothing_else(two_nodes: 
 def test_the_command_lines_environment_goes_over_the_files(two_nodes: Project) -> None:
     configured = (two_nodes.directory / "cluster.toml").read_text()
     other = two_nodes.directory / "other.toml"
-    other.write_text(configured.replace("[train]", '[train]\nenv = { A = "file", B = "file" }'))
+    other.write_text(configured.replace("[train]\n", '[train]\nenv = { A = "file", B = "file" }\n'))
     words = (*ONE_WORKER, "--env", "A=line", "--", "sh", "-c", "echo $A $B")
     assert two_nodes.run("-c", "other.toml", "train", *words).stdout == "[worker 0 node-0] line file\n"
 
