@@ -21,7 +21,7 @@ from sandbox import control
 from scheduler_nodes import Nodes
 from waits import until
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]  # test_scheduled_jobs.py has the whole way
 
 PROGRAM = (REPOSITORY / "tests" / "support" / "on_nodes" / "allocation_on_a_node.py").read_text()
 
@@ -163,7 +163,6 @@ def test_a_walltime_that_grid_engine_enforces(sge: Scheduler) -> None:
     assert said["fail"] in (f"{start} (h_rt)", f"{start} (0:00:08)")  # the first, once it has been accounted for
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason"), [("slurm", "it reached its walltime (00:01:00)"), ("pbs", "it reached its walltime (0:01:00)")]
 )
@@ -173,7 +172,6 @@ def test_a_walltime_that_slurm_enforces(name: str, reason: str, request: pytest.
     assert said["fail"] == f"{TITLES[name]} job {said['note'][0]} ended: {reason}"
 
 
-@pytest.mark.slow
 def test_the_nodes_of_a_killed_supervisor_are_free_again(scheduler: Scheduler) -> None:
     assert "grant" in scheduler.request("die")
     assert scheduler.jobs()
