@@ -318,7 +318,7 @@ def test_a_job_that_exceeds_a_limit_is_refused(
     [
         ("slurm", ["#SBATCH --nodes=2", "#SBATCH --time=0:02:00", "#SBATCH --account=lab"]),
         pytest.param("pbs", ["#PBS -l nodes=2:ppn=1", "#PBS -l walltime=0:02:00"], marks=pytest.mark.slow),
-        pytest.param("sge", ["#$ -pe two 4", "#$ -l h_rt=0:02:00"], marks=pytest.mark.slow),
+        pytest.param("sge", ["#$ -pe fill 4", "#$ -l h_rt=0:02:00"], marks=pytest.mark.slow),
     ],
     indirect=["batch"],
 )
