@@ -12,35 +12,20 @@ Python 3.6 and later, standard library only, but for PyTorch.
 """
 
 import datetime as dt
-import fcntl
 import json
 import os
 import re
-import socket
-import struct
 import sys
 import time
 
-SIOCGIFADDR = 0x8915
+from interfaces import find_interface
+
 GRACE_S = 5.0  # the others wait so much longer than rank 0, to hear what it found
 
 
 def tell(**said):
     """One line on stdout."""
     print(json.dumps(said), flush=True)
-
-
-def find_interface(address):
-    """The name of the network interface with this IPv4 address, or None."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(trial.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # it has no address
-                continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
-    return None
 
 
 def wait_for(store, keys, timeout_s):

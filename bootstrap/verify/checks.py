@@ -140,7 +140,7 @@ def all_reduce_probes(nodes: Sequence[ReadyNode], *, port: int) -> dict[str, Pro
         "backend": backend,
         "timeout_s": JOIN_TIMEOUT_S,
     }
-    modules = (("verify_all_reduce", read_program("verify_all_reduce.py")),)
+    modules = tuple((name, read_program(f"{name}.py")) for name in ("interfaces", "verify_all_reduce"))
     return {
         node.host.name: Probe(
             check="all_reduce",

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import click
 
+from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
-from cluster.commands import hosts
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.nodes.other_hosts import memory_of, release
 from cluster.session import describe
@@ -29,7 +29,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     """
     config = app.config
     if not app.has_instances:
-        hosts.down(app, yes=yes, as_json=as_json)
+        existing_hosts.down(app, yes=yes, as_json=as_json)
         return
     if not app.find_cloud():
         _print(app, Receipt(cluster=config.name), as_json=as_json)

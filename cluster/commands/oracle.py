@@ -14,7 +14,6 @@ from provision.oracle.decide import Verdict, check_mxnet, find_gpu_wheels, judge
 from provision.oracle.fatbin import LibraryCode, read_wheel
 from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Machine, Version, Wheel, find_machine, find_wheel, show
 from provision.oracle.torch import (
-    INDEX,
     TORCH_BUILDS,
     TorchBuild,
     find_build,
@@ -251,7 +250,7 @@ def show_range(builds: Sequence[TorchBuild]) -> str:
 def _list_builds() -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("TORCH", "CUDA", "MACHINE CODE (sm_)", "FROM", "KNOWN")]
     for build in TORCH_BUILDS:
-        source = "PyPI" if build.on_pypi else f"{INDEX}/{build.label}"
+        source = "PyPI" if build.on_pypi else f"PyTorch's index for {build.label}"
         known = "measured" if build.measured else "read, not measured"
         rows.append((build.versions, show(build.cuda), show_code(build.code), source, known))
     return rows

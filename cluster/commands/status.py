@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import click
 
+from cluster import existing_hosts
 from cluster.app import App, pass_app, wide_option
-from cluster.commands import hosts
 from cluster.jobs import ask_for_job
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.views.status import HeadJob, Status, list_document, render_clusters, render_status, status_document
@@ -32,7 +32,7 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
     It also shows which nodes stopped or terminated unexpectedly, and why.
     """
     if not app.has_instances:
-        hosts.show_status(app, as_json=as_json, wide=wide)
+        existing_hosts.show_status(app, as_json=as_json, wide=wide)
         return
     config = app.config
     state, prices, job = ClusterState(name=config.name), {}, None
@@ -81,7 +81,7 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
     key. With cloud = "hosts", it lists the clusters that this machine set up on existing hosts.
     """
     if not app.has_instances:
-        hosts.show_list(app, as_json=as_json, wide=wide)
+        existing_hosts.show_list(app, as_json=as_json, wide=wide)
         return
     region = app.config.provision.region
     clusters: tuple[ClusterSummary, ...] = ()

@@ -36,6 +36,7 @@ from provision.aws.clients import Clients, find_credentials, make_clients
 from provision.aws.iam_policy import render_job_policy
 from train.engines import LAUNCHERS, REFUSED, find_engine
 from train.follow.run import open_submission
+from train.job.checks import check_framework
 from train.job.defaults import render_settings
 from train.job.payload import find_likely, find_shadowed, shipped_scripts
 from train.job.plan import Job, new_job_id, plan_job
@@ -176,6 +177,8 @@ def train(
     config = app.config
     app.enter_cloud()
     provision, framework = config.provision, config.bootstrap.framework
+    engine = find_engine(config.train.launcher, framework)
+    check_framework(engine.name, framework)
     scope = find_scope(config.train, config.data, command=request.command)
     policy = None if scope.is_empty else render_job_policy(scope, region=provision.region)
     clients = make_clients(provision.region) if app.has_instances or policy is not None else None
@@ -218,7 +221,6 @@ def train(
         # Python starts on the head while AWS is waited for and the job is planned.
         closing(open_submission(head, follow=not detach)) as talk,
     ):
-        engine = find_engine(config.train.launcher, framework)
         if not engine.is_on_head:
             check_paths(nodes, launcher=engine.name, why=engine.is_for_nodes_alone)
         found = access.result()

@@ -11,8 +11,8 @@ from bootstrap.environment.project import check_against_lock, read_project
 from bootstrap.environment.requirements import read_packages
 from bootstrap.ssh.host_list import read_host_list
 from bootstrap.transfer.sync import find_files
+from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
-from cluster.commands import hosts
 from cluster.config import ClusterConfig, load_config
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.nodes.ec2 import Ec2Nodes
@@ -108,7 +108,7 @@ def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool
                 hint="remove [hosts] names; or cluster train -H FILE, for the hosts of one job",
             )
         app.override("train.hosts", read_host_list(hostfile, os.environ))
-    hosts.up(app, dry_run=dry_run)
+    existing_hosts.up(app, dry_run=dry_run)
 
 
 def check_types(config: ClusterConfig) -> Iterator[str]:

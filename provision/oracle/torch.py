@@ -18,7 +18,7 @@ from provision.oracle.fatbin import LibraryCode
 from provision.oracle.tables import GPU_MACHINES, Gpu, Machine, Version, find_machine, show
 
 TORCH_PATTERN = regex(r"torch==([0-9]+)\.([0-9]+)(?:\.[0-9]+)*(?:\+([a-z0-9.]+))?")
-INDEX = "https://download.pytorch.org/whl"
+INDEXES = "https://pytorch.org/get-started/locally/"
 OLDEST_PYTHON = (3, 9)
 """Of every environment: obstore, which the nodes' programs use, needs it."""
 
@@ -179,8 +179,8 @@ def suggest_torch(requirement: str, gpu: Gpu) -> str:
     if builds:
         plain = requirement.partition("+")[0]
         return (
-            f'set [bootstrap] torch = "{plain}+{builds[0].label}", and let pip on this machine find it: '
-            f"pip config set global.extra-index-url {INDEX}/{builds[0].label}"
+            f'set [bootstrap] torch = "{plain}+{builds[0].label}", and add PyTorch\'s index for '
+            f"{builds[0].label} to pip's settings on this machine: {INDEXES} names it"
         )
     return f"use a type with {_suggest_gpus()} GPUs, such as g5.xlarge; cluster oracle --framework pytorch lists them"
 

@@ -70,6 +70,22 @@ Launch = Union[HeadLaunch, HostLaunch]
 
 
 @dataclass(frozen=True)
+class NewProcess:
+    """A process that is about to start on its host.
+
+    launched: the variables that tell it what it is. own: the user's, which take precedence. address: the host's private
+    one. interface: the network interface that has it. p3: [train] p3.
+    """
+
+    role: str
+    launched: Mapping[str, str]
+    own: Mapping[str, str]
+    address: Optional[str] = None
+    interface: Optional[str] = None
+    p3: bool = False
+
+
+@dataclass(frozen=True)
 class Rendezvous:
     """Where a process meets the others: it must be able to connect there. what: its name in messages."""
 
@@ -93,8 +109,6 @@ class Engine(ABC):
     """[train] launcher."""
     program = ""
     """The launcher's name in messages, such as "launch.py"."""
-    title = ""
-    """What it does, in a few words, for help and documentation."""
     frameworks: frozenset[Framework] = frozenset({"mxnet", "pytorch", "none"})
     """The values of [bootstrap] framework that it works with."""
     uses_slots = False
@@ -145,22 +159,9 @@ class Engine(ABC):
         """What a process must reach before it starts, or None."""
         return None
 
-    def environment(
-        self,
-        role: str,
-        launched: Mapping[str, str],
-        own: Mapping[str, str],
-        *,
-        address: Optional[str],
-        interface: Optional[str],
-        p3: bool,
-    ) -> dict[str, str]:
-        """The variables of a process on its host.
-
-        own: the user's, which take precedence. address: the host's private one. interface: the network interface that
-        has it. p3: [train] p3.
-        """
-        return dict(launched)
+    def environment(self, process: NewProcess) -> dict[str, str]:
+        """The variables of a process on its host."""
+        return dict(process.launched)
 
     def read_line(self, line: bytes) -> Optional[Report]:
         """What a line of a process's output tells, or None."""

@@ -15,6 +15,7 @@ from train.engines.engine import (
     HeadLaunch,
     HostLaunch,
     Launch,
+    NewProcess,
     Rendezvous,
     Report,
     Started,
@@ -64,30 +65,21 @@ class LaunchPy(Engine):
             return None
         return Rendezvous("the scheduler's", launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))
 
-    def environment(
-        self,
-        role: str,
-        launched: Mapping[str, str],
-        own: Mapping[str, str],
-        *,
-        address: Optional[str],
-        interface: Optional[str],
-        p3: bool,
-    ) -> dict[str, str]:
+    def environment(self, process: NewProcess) -> dict[str, str]:
         """The variables for ps-lite."""
-        if role not in MXNET_ROLES or "DMLC_ROLE" not in launched:
-            return dict(launched)
-        made = dict(launched)
-        if "DMLC_INTERFACE" in own:
+        made = dict(process.launched)
+        if process.role not in MXNET_ROLES or "DMLC_ROLE" not in made:
+            return made
+        if "DMLC_INTERFACE" in process.own:
             made.pop("DMLC_NODE_HOST", None)  # would override the interface
-        elif address:
-            made["DMLC_NODE_HOST"] = address
-            if interface:
-                made["DMLC_INTERFACE"] = interface
-        wanted = dict(P3) if p3 else {}
-        if role != "scheduler":
+        elif process.address:
+            made["DMLC_NODE_HOST"] = process.address
+            if process.interface:
+                made["DMLC_INTERFACE"] = process.interface
+        wanted = dict(P3) if process.p3 else {}
+        if process.role != "scheduler":
             wanted["PS_VERBOSE"] = "1"
-        made.update((key, value) for key, value in wanted.items() if key not in own)
+        made.update((key, value) for key, value in wanted.items() if key not in process.own)
         return made
 
     def read_line(self, line: bytes) -> Optional[Report]:
@@ -107,7 +99,6 @@ class SshLaunchPy(LaunchPy):
     """`--launcher ssh`: servers first, then workers, each on the next line of the hostfile."""
 
     name = "ssh"
-    title = "MXNet's launch.py, over ssh"
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
         """As launch.py does it."""
@@ -118,7 +109,6 @@ class LocalLaunchPy(LaunchPy):
     """`--launcher local`: all processes on the head."""
 
     name = "local"
-    title = "MXNet's launch.py, all processes on the head"
     is_on_head = True
     is_for_nodes_alone = "it runs everything on the head"
 

@@ -7,7 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
-from train.engines.engine import LOCAL_RANK, RANK, WORLD_SIZE, Framework, Head, HeadLaunch, Launch, Started, take_turns
+from train.engines.engine import (
+    LOCAL_RANK,
+    RANK,
+    WORLD_SIZE,
+    Framework,
+    Head,
+    HeadLaunch,
+    Launch,
+    NewProcess,
+    Started,
+    take_turns,
+)
 from train.engines.launch_py import LaunchPy
 from train.job.protocol import Order
 
@@ -20,7 +31,6 @@ class MpiEngine(LaunchPy):
     """
 
     name = "mpi"
-    title = "Open MPI: MXNet's launch.py, or any MPI program"
     frameworks: frozenset[Framework] = frozenset({"mxnet", "pytorch", "none"})
     uses_slots = True
     variables = ("DMLC_", "OMPI_", "OPAL_", "PMIX_", "PRTE_")
@@ -81,20 +91,11 @@ class MpiEngine(LaunchPy):
         rank = launched.get("OMPI_COMM_WORLD_RANK", "")
         return int(rank) if rank.isdecimal() else super().find_rank(launched)
 
-    def environment(
-        self,
-        role: str,
-        launched: Mapping[str, str],
-        own: Mapping[str, str],
-        *,
-        address: Optional[str],
-        interface: Optional[str],
-        p3: bool,
-    ) -> dict[str, str]:
+    def environment(self, process: NewProcess) -> dict[str, str]:
         """ps-lite's variables, or Open MPI's with the ranks under this project's names."""
-        made = super().environment(role, launched, own, address=address, interface=interface, p3=p3)
-        if "DMLC_ROLE" not in launched:
+        made = super().environment(process)
+        if "DMLC_ROLE" not in made:
             for name, theirs in ((RANK, "RANK"), (WORLD_SIZE, "SIZE"), (LOCAL_RANK, "LOCAL_RANK")):
-                if f"OMPI_COMM_WORLD_{theirs}" in launched:
-                    made[name] = launched[f"OMPI_COMM_WORLD_{theirs}"]
+                if f"OMPI_COMM_WORLD_{theirs}" in made:
+                    made[name] = made[f"OMPI_COMM_WORLD_{theirs}"]
         return made

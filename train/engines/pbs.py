@@ -10,17 +10,17 @@ from train.engines.scheduler import (
     Answer,
     QueueLimits,
     Scheduler,
+    begin_with_letter,
     parse_clock,
     parse_count,
-    render_clock,
 )
 from train.job.protocol import AllocationRequest
 
 NAME_LENGTH = 15  # of Torque and older versions of PBS
 _UNKNOWN_JOB = 153  # qstat's exit code
 _HAS_FINISHED = 35
-# E: ending; its processes are being killed. F and X: finished (OpenPBS). C: completed (Torque).
-_WAITING, _RUNNING, _ENDED = "QHWTS", "RBE", "CFX"
+# E: ending; its processes are being killed. Others have ended: F and X (OpenPBS), C (Torque).
+_WAITING, _RUNNING = "QHWTS", "RBE"
 _SIGNAL = 256  # Exit_status of a job that a signal ended: 256 plus its number
 # https://github.com/openpbs/openpbs/blob/master/src/include/job.h, JOB_EXEC_...
 _EXITS = {-29: "it reached its walltime", -10: "it was cancelled", -11: "its node restarted", -25: "its node failed"}
@@ -33,32 +33,18 @@ class PbsScheduler(Scheduler):
     title = "PBS"
     directive = "#PBS"
     list_queues = "qstat -Q"
+    number = r"([0-9]+(?:\.[A-Za-z0-9._-]+)?)"
 
     def _options(self, request: AllocationRequest) -> list[str]:
-        name = request.name if request.name[:1].isalpha() else f"j{request.name}"
-        options = [
-            f"-N {name[:NAME_LENGTH]}",
+        return [
+            f"-N {begin_with_letter(request.name)[:NAME_LENGTH]}",
             f"-l nodes={request.nodes}:ppn={request.slots_per_node or 1}",
             "-r n",
         ]
-        if request.queue:
-            options.append(f"-q {request.queue}")
-        if request.walltime_s is not None:
-            options.append(f"-l walltime={render_clock(request.walltime_s)}")
-        if request.account:
-            options.append(f"-A {request.account}")
-        return options
 
     def submit_command(self, script: str) -> tuple[str, ...]:
         """Slurm's wrapper ignores -o and -e in the script, and writes to the folder that it runs in."""
         return ("qsub", "-o", "/dev/null", "-e", "/dev/null", script)
-
-    def parse_job_number(self, text: str) -> str:
-        """NUMBER or NUMBER.SERVER."""
-        found = re.search(r"^([0-9]+(?:\.[A-Za-z0-9._-]+)?)\s*\Z", text, re.MULTILINE)
-        if found is None:
-            raise ValueError(f"no job number in {text.strip()[:80]!r}")
-        return found[1]
 
     def cancel_command(self, number: str) -> tuple[str, ...]:
         """It fails for a job that has ended."""

@@ -92,25 +92,35 @@ class Scheduler(ABC):
     """The beginning of a line of the script that the scheduler reads."""
     list_queues = ""
     """The command that shows the user all queues."""
+    number = r"([0-9]+)"
+    """The last line that submit_command prints: the job number, in a group."""
+    forms = ("-q {}", "-l walltime={}", "-A {}")
+    """The options for queue, walltime and account."""
 
     # -- submission ----------------------------------------------------------------------------------------------------
 
     def render_script(self, request: AllocationRequest) -> str:
         """The batch script, which holds the nodes until the supervisor's heartbeat stops."""
-        lines = [f"{self.directive} {option}" for option in (*self._options(request), *request.options)]
+        walltime = "" if request.walltime_s is None else render_clock(request.walltime_s)
+        values = zip(self.forms, (request.queue, walltime, request.account))  # noqa: B905 - Python 3.9 has no strict=
+        options = [*self._options(request), *(form.format(value) for form, value in values if value), *request.options]
+        lines = [f"{self.directive} {option}" for option in options]
         return "\n".join(["#!/bin/sh", *lines, "", *render_holder(request.job)])
 
     @abstractmethod
     def _options(self, request: AllocationRequest) -> list[str]:
-        """The options of the script's directives."""
+        """The options of the script's directives, without queue, walltime and account."""
 
     @abstractmethod
     def submit_command(self, script: str) -> tuple[str, ...]:
         """The command that submits a script. script: its path."""
 
-    @abstractmethod
     def parse_job_number(self, text: str) -> str:
         """The job number in the output of submit_command. Raises ValueError."""
+        found = re.search(rf"^{self.number}\s*\Z", text, re.MULTILINE)
+        if found is None:
+            raise ValueError(f"no job number in {text.strip()[:80]!r}")
+        return found[1]
 
     @abstractmethod
     def cancel_command(self, number: str) -> tuple[str, ...]:
@@ -229,6 +239,11 @@ def render_heartbeat(job: str) -> str:
     folder = f'"$HOME/.cluster/jobs/{job}"'
     loop = f'mkdir -p {folder} && cd {folder} && while read -r beat; do echo "$beat" >{HEARTBEAT} || exit 1; done'
     return shlex.join(["sh", "-c", loop])
+
+
+def begin_with_letter(name: str) -> str:
+    """A job's name as PBS and Grid Engine accept it. Pure."""
+    return name if name[:1].isalpha() else f"j{name}"
 
 
 def render_clock(seconds: int) -> str:

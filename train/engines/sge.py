@@ -16,9 +16,9 @@ from train.engines.scheduler import (
     QueueLimits,
     Scheduler,
     add_reason,
+    begin_with_letter,
     parse_clock,
     parse_count,
-    render_clock,
 )
 from train.job.protocol import AllocationRequest
 
@@ -37,35 +37,22 @@ class SgeScheduler(Scheduler):
     title = "Grid Engine"
     directive = "#$"
     list_queues = "qconf -sql"
+    forms = ("-q {}", "-l h_rt={}", "-A {}")
 
     def _options(self, request: AllocationRequest) -> list[str]:
-        options = [
-            f"-N {request.name if request.name[:1].isalpha() else f'j{request.name}'}",
+        slots = request.nodes * max(1, request.slots_per_node)
+        return [
+            f"-N {begin_with_letter(request.name)}",
             "-S /bin/sh",
             "-o /dev/null",
             "-j y",
             "-r n",
+            *([f"-pe {request.environment} {slots}"] if request.environment else []),
         ]
-        if request.queue:
-            options.append(f"-q {request.queue}")
-        if request.environment:
-            options.append(f"-pe {request.environment} {request.nodes * max(1, request.slots_per_node)}")
-        if request.walltime_s is not None:
-            options.append(f"-l h_rt={render_clock(request.walltime_s)}")
-        if request.account:
-            options.append(f"-A {request.account}")
-        return options
 
     def submit_command(self, script: str) -> tuple[str, ...]:
         """-terse prints the number only."""
         return ("qsub", "-terse", script)
-
-    def parse_job_number(self, text: str) -> str:
-        """The last line is the number."""
-        found = re.search(r"^([0-9]+)\s*\Z", text, re.MULTILINE)
-        if found is None:
-            raise ValueError(f"no job number in {text.strip()[:80]!r}")
-        return found[1]
 
     def cancel_command(self, number: str) -> tuple[str, ...]:
         """It fails for a job that has ended."""

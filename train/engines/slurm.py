@@ -13,7 +13,6 @@ from train.engines.scheduler import (
     Scheduler,
     parse_clock,
     parse_count,
-    render_clock,
 )
 from train.job.protocol import AllocationRequest
 
@@ -55,6 +54,8 @@ class SlurmScheduler(Scheduler):
     queue_word = "partition"
     directive = "#SBATCH"
     list_queues = "sinfo"
+    number = r"([0-9]+)(?:;\S+)?"
+    forms = ("--partition={}", "--time={}", "--account={}")
 
     def _options(self, request: AllocationRequest) -> list[str]:
         options = [
@@ -66,24 +67,11 @@ class SlurmScheduler(Scheduler):
         ]
         if not request.slots_per_node:
             options.append("--exclusive")
-        if request.queue:
-            options.append(f"--partition={request.queue}")
-        if request.walltime_s is not None:
-            options.append(f"--time={render_clock(request.walltime_s)}")
-        if request.account:
-            options.append(f"--account={request.account}")
         return options
 
     def submit_command(self, script: str) -> tuple[str, ...]:
         """--parsable prints the number, and with several clusters also the cluster's name."""
         return ("sbatch", "--parsable", "--chdir=/", script)
-
-    def parse_job_number(self, text: str) -> str:
-        """The last line is NUMBER or NUMBER;CLUSTER."""
-        found = re.search(r"^([0-9]+)(;\S+)?\s*\Z", text, re.MULTILINE)
-        if found is None:
-            raise ValueError(f"no job number in {text.strip()[:80]!r}")
-        return found[1]
 
     def cancel_command(self, number: str) -> tuple[str, ...]:
         """It succeeds for a job that has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Optional
 
 from train.engines.engine import (
@@ -15,6 +16,7 @@ from train.engines.engine import (
     Head,
     HostLaunch,
     Launch,
+    NewProcess,
     Rendezvous,
     Started,
     hosts_by_rank,
@@ -49,26 +51,17 @@ class TorchEngine(Engine):
             return None
         return Rendezvous("the rendezvous", launched["MASTER_ADDR"], int(launched["MASTER_PORT"]))
 
-    def environment(
-        self,
-        role: str,
-        launched: Mapping[str, str],
-        own: Mapping[str, str],
-        *,
-        address: Optional[str],
-        interface: Optional[str],
-        p3: bool,
-    ) -> dict[str, str]:
+    def environment(self, process: NewProcess) -> dict[str, str]:
         """The variables for torch.distributed, and the interface in the syntax of Gloo and of NCCL."""
-        made = dict(launched)
+        made = dict(process.launched)
         ours = {RANK: "RANK", WORLD_SIZE: "WORLD_SIZE", LOCAL_RANK: "LOCAL_RANK"}
-        made.update((name, launched[theirs]) for name, theirs in ours.items() if theirs in launched)
-        if "MASTER_ADDR" in launched:
-            made[INIT_METHOD] = f"tcp://{launched['MASTER_ADDR']}:{launched['MASTER_PORT']}"
-        if interface:
+        made.update((name, made[theirs]) for name, theirs in ours.items() if theirs in made)
+        if "MASTER_ADDR" in made:
+            made[INIT_METHOD] = f"tcp://{made['MASTER_ADDR']}:{made['MASTER_PORT']}"
+        if process.interface:
             # NCCL takes a name for a prefix, unless = precedes it.
-            wanted = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
-            made.update((name, value) for name, value in wanted.items() if name not in own)
+            wanted = {"GLOO_SOCKET_IFNAME": process.interface, "NCCL_SOCKET_IFNAME": f"={process.interface}"}
+            made.update((name, value) for name, value in wanted.items() if name not in process.own)
         return made
 
 
@@ -85,7 +78,6 @@ class TorchrunEngine(TorchEngine):
 
     name = "torchrun"
     program = "torchrun"
-    title = "PyTorch's torchrun"
     frameworks: frozenset[Framework] = frozenset({"pytorch"})
     # What torchrun sets for a process (torch/distributed/elastic/agent/server/local_elastic_agent.py).
     variables = (
@@ -132,19 +124,9 @@ class TorchrunEngine(TorchEngine):
         is_first = launched.get("GROUP_RANK") == "0"
         return None if role != "launcher" or is_first else super().find_rendezvous(role, launched)
 
-    def environment(
-        self,
-        role: str,
-        launched: Mapping[str, str],
-        own: Mapping[str, str],
-        *,
-        address: Optional[str],
-        interface: Optional[str],
-        p3: bool,
-    ) -> dict[str, str]:
+    def environment(self, process: NewProcess) -> dict[str, str]:
         """For torchrun itself only the interface: its options say the rest."""
-        given = {} if role == "launcher" else launched
-        return super().environment(role, given, own, address=address, interface=interface, p3=p3)
+        return super().environment(replace(process, launched={}) if process.role == "launcher" else process)
 
 
 class EnvEngine(TorchEngine):
@@ -152,7 +134,6 @@ class EnvEngine(TorchEngine):
 
     name = "env"
     program = "the supervisor"
-    title = "no launcher: each process finds RANK, WORLD_SIZE, MASTER_ADDR ... in its environment"
 
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
         """Every process, by rank."""

@@ -45,14 +45,15 @@ def check_framework(launcher: str, framework: Framework) -> None:
 class ProposedJob:
     """A job that has not been checked yet.
 
-    library: "mxnet==1.7.0.post2", "source@v1.7.x". shipped: the name of this project's script that it runs, None for
-    the user's own. command: what it runs instead of a script, () for nothing. data: the content of [data] url, None
-    if unknown or not set. region: the nodes'. nodes_credentials: it uses the nodes' credentials, not this machine's.
-    staged: it reads files that the nodes fetch from S3.
+    library: "mxnet==1.7.0.post2", "source@v1.7.x", "torch==2.13.0+cpu". shipped: the name of this project's script that
+    it runs, None for the user's own. command: what it runs instead of a script, () for nothing. data: the content of
+    [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the nodes' credentials, not
+    this machine's. staged: it reads files that the nodes fetch from S3.
     """
 
     config: TrainConfig
     placement: Placement
+    framework: Framework
     library: str
     shipped: str | None
     command: tuple[str, ...]
@@ -78,7 +79,7 @@ class ProposedJob:
         """The number of GPUs that the library can use on each node with workers, by the node's name."""
 
         def is_usable(node: ReadyNode) -> bool:
-            if self.library.startswith(("mxnet", "source@")):
+            if self.framework == "mxnet":
                 return _WITH_CUDA.match(self.library) is not None
             return node.torch is None or node.torch.has_cuda
 

@@ -65,7 +65,8 @@ def choose_processes(config: TrainConfig, node: ReadyNode) -> int:
     if config.processes != "auto":
         return config.processes
     if config.gpus == "auto":
-        return len(node.facts.gpus) or 1
+        has_cuda = node.torch is None or node.torch.has_cuda
+        return len(node.facts.gpus) or 1 if has_cuda else 1
     return 1 if config.gpus == "none" else len(config.gpus)
 
 

@@ -12,7 +12,7 @@ from bootstrap.environment.target import choose_mxnet
 from train.engines import ENGINES, find_engine
 from train.engines.engine import Framework
 from train.engines.schedulers import SCHEDULERS
-from train.job.checks import ProposedJob, check, check_framework
+from train.job.checks import ProposedJob, check
 from train.job.config import DataConfig, QueueConfig, TrainConfig
 from train.job.defaults import (
     Threads,
@@ -83,7 +83,6 @@ def plan_job(
     survey = survey or Survey()
     scheduler = config.launcher if config.launcher in SCHEDULERS else None
     engine = find_engine(config.launcher, framework)
-    check_framework(engine.name, framework)
     config = structs.replace(
         config,
         launcher=engine.name,
@@ -104,6 +103,7 @@ def plan_job(
     proposed = ProposedJob(
         config=config,
         placement=placement,
+        framework=framework,
         library=library,
         shipped=_base(script) if is_shipped else None,
         command=tuple(command),

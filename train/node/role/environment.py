@@ -1,25 +1,23 @@
 """A process's environment, its folder for output, its open-file limit; and checks of the network and of S3."""
 
-import fcntl
 import itertools
 import os
 import re
 import resource
 import socket
-import struct
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Optional, Union
 
 from bootstrap.node import process_tree, setup_env
+from bootstrap.node.interfaces import find_interface
 from foundation.thread_pool import map_in_threads
 from train.engines import ENGINES
-from train.engines.engine import IDENTITY
+from train.engines.engine import IDENTITY, NewProcess
 from train.node import job_folder
 from train.node.programs import CODE_DIR
 from train.node.wire import RoleOrder
 
-SIOCGIFADDR = 0x8915  # linux/sockios.h
 REACH_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
 MOST_OPEN_FILES = 1 << 20
@@ -34,11 +32,8 @@ def make(order: RoleOrder) -> dict[str, str]:
     """
     own = dict(order.env)
     interface = find_interface(order.address) if order.address else None
-    own.update(
-        ENGINES[order.launcher].environment(
-            order.role, order.launched, own, address=order.address, interface=interface, p3=order.p3
-        )
-    )
+    process = NewProcess(order.role, order.launched, own, order.address, interface, order.p3)
+    own.update(ENGINES[order.launcher].environment(process))
     own["CLUSTER_HOST"] = order.host
     own["CLUSTER_OUTPUT_DIR"] = job_folder.make_output_dir(order.job)
     if order.role == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
@@ -61,19 +56,6 @@ def base() -> dict[str, str]:
     """The part of this process's environment that a job's process gets."""
     keep = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR")
     return {key: os.environ[key] for key in keep if key in os.environ}
-
-
-def find_interface(address: str) -> Optional[str]:
-    """The name of the network interface with this IPv4 address, or None."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(trial.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # it has no address
-                continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
-    return None
 
 
 def raise_open_files(wanted: Union[int, str]) -> Optional[str]:

@@ -9,9 +9,11 @@ S3 is accessed by this project's own client, in the same tree on the nodes: not 
 """
 
 import abc
+import argparse
 import atexit
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -22,6 +24,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from common import ScriptError
 
+logger = logging.getLogger()
 _CODE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 _TEMPORARY = ".partial"
 FORMAT = 1
@@ -289,6 +292,42 @@ def prune(place: Place, keep: int) -> List[int]:
             place.delete(file["name"])
         epochs.append(manifest["epoch"])
     return epochs
+
+
+def find_wanted(options: argparse.Namespace, *, advice: str) -> Optional[Checkpoint]:
+    """The checkpoint of --load-epoch, or with --resume the newest one, None without any.
+
+    advice: for those whose --load-epoch is not there. Raises ScriptError.
+    """
+    place = open_place(options.model_prefix, to_write=False)
+    if options.resume:
+        return find_newest(place)
+    found = find_epoch(place, options.load_epoch)
+    if found is None:
+        raise ScriptError(f"no saved model {place.url(file_name(place, options.load_epoch, 'params'))}; {advice}")
+    return found
+
+
+class Pruner:
+    """Removes all but the newest `keep` checkpoints; 0 keeps all."""
+
+    def __init__(self, place: Place, keep: int) -> None:
+        self._place = place
+        self._keep = keep
+
+    def prune(self) -> None:
+        """Remove older checkpoints, until the place refuses it."""
+        if not self._keep:
+            return
+        try:
+            removed = prune(self._place, self._keep)
+        except ScriptError as error:
+            # A job that may write may not be allowed to delete: no reason to end the training.
+            logger.warning("Keeping all checkpoints from now on: %s", error)
+            self._keep = 0
+        else:
+            for epoch in removed:
+                logger.info("Removed the checkpoint of epoch %d", epoch)
 
 
 def file_name(place: Place, epoch: int, kind: str) -> str:

@@ -34,16 +34,9 @@ def find_start(options: argparse.Namespace, workers: Workers, network: mx.sym.Sy
     """
     if not options.resume and not options.load_epoch:
         return Start()
-    place = open_place(options.model_prefix, to_write=False)
-    if options.resume:
-        found = checkpoints.find_newest(place)
-    else:
-        found = checkpoints.find_epoch(place, options.load_epoch)
-        if found is None:
-            name = place.url(checkpoints.file_name(place, options.load_epoch, "params"))
-            raise ScriptError(
-                f"no saved model {name}; with several nodes, each of them must be able to read it, as on s3://"
-            )
+    found = checkpoints.find_wanted(
+        options, advice="with several nodes, each of them must be able to read it, as on s3://"
+    )
     _agree(found, workers, options.model_prefix)
     if found is None:
         logger.info("No complete checkpoint %s-*: training begins with epoch 0", options.model_prefix)
@@ -77,7 +70,7 @@ class Saver:
         self._module = module
         self._place = open_place(options.model_prefix, to_write=True)
         self._has_symbol = False
-        self._prunes = options.keep_checkpoints > 0
+        self._pruner = checkpoints.Pruner(self._place, options.keep_checkpoints)
 
     def save(self, epoch: int, symbol: mx.sym.Symbol, arg_params: Arrays, aux_params: Arrays) -> None:
         """Save the checkpoint of an epoch. Raises ScriptError."""
@@ -90,19 +83,7 @@ class Saver:
         name = checkpoints.save(self._place, epoch, writers, symbol=described, facts=_facts(self._options))
         self._has_symbol = True
         logger.info("Saved checkpoint to %s", name)
-        if self._prunes:
-            self._prune()
-
-    def _prune(self) -> None:
-        try:
-            removed = checkpoints.prune(self._place, self._options.keep_checkpoints)
-        except ScriptError as error:
-            # A job that may write may not be allowed to delete: no reason to end the training.
-            logger.warning("Keeping all checkpoints from now on: %s", error)
-            self._prunes = False
-        else:
-            for epoch in removed:
-                logger.info("Removed the checkpoint of epoch %d", epoch)
+        self._pruner.prune()
 
 
 def _write_arrays(path: str, arrays: Arrays) -> None:

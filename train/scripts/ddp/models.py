@@ -46,14 +46,7 @@ def find_start(options: argparse.Namespace, ranks: Ranks) -> Start:
 def _load_start(options: argparse.Namespace) -> Start:
     if not options.resume and not options.load_epoch:
         return Start()
-    place = open_place(options.model_prefix, to_write=False)
-    if options.resume:
-        found = checkpoints.find_newest(place)
-    else:
-        found = checkpoints.find_epoch(place, options.load_epoch)
-        if found is None:
-            name = place.url(checkpoints.file_name(place, options.load_epoch, "params"))
-            raise ScriptError(f"no saved model {name} on the node of rank 0; all nodes can read one on s3://")
+    found = checkpoints.find_wanted(options, advice="on the node of rank 0; all nodes can read one on s3://")
     if found is None:
         return Start(words=f"No complete checkpoint {options.model_prefix}-*: training begins with epoch 0")
     _check(found, options)
@@ -91,7 +84,7 @@ class Saver:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._place = open_place(options.model_prefix, to_write=True)
-        self._prunes = options.keep_checkpoints > 0
+        self._pruner = checkpoints.Pruner(self._place, options.keep_checkpoints)
 
     def save(self, epoch: int, model: torch.nn.Module, optimizer: torch.optim.SGD) -> None:
         """Save the checkpoint of an epoch. Raises ScriptError."""
@@ -101,19 +94,7 @@ class Saver:
         }
         name = checkpoints.save(self._place, epoch, writers, has_symbol=False, facts=_facts(self._options))
         logger.info("Saved checkpoint to %s", name)
-        if self._prunes:
-            self._prune()
-
-    def _prune(self) -> None:
-        try:
-            removed = checkpoints.prune(self._place, self._options.keep_checkpoints)
-        except ScriptError as error:
-            # A job that may write may not be allowed to delete: no reason to end the training.
-            logger.warning("Keeping all checkpoints from now on: %s", error)
-            self._prunes = False
-        else:
-            for epoch in removed:
-                logger.info("Removed the checkpoint of epoch %d", epoch)
+        self._pruner.prune()
 
 
 def _momenta(model: torch.nn.Module, optimizer: torch.optim.SGD) -> Tensors:

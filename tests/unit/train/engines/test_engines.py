@@ -8,7 +8,7 @@ import pytest
 
 from job_channels import make_order
 from train.engines import DEFAULT, ENGINES, REFUSED, check_launcher
-from train.engines.engine import Head, HeadLaunch, HostLaunch, Rendezvous
+from train.engines.engine import Head, HeadLaunch, HostLaunch, NewProcess, Rendezvous
 from train.job.protocol import JobHost, Place
 
 HEAD = Head("/jobs/j/hosts", mpi_ssh="/jobs/j/bin/mpi-ssh", role_words=("python", "role", "launched"), port=29500)
@@ -18,7 +18,7 @@ TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "1
 
 
 def test_the_table_has_each_engine_under_its_name() -> None:
-    assert all(ENGINES[name].name == name and ENGINES[name].program and ENGINES[name].title for name in ENGINES)
+    assert all(ENGINES[name].name == name and ENGINES[name].program for name in ENGINES)
     assert all(framework in ENGINES[name].frameworks for framework, name in DEFAULT.items())
     assert [check_launcher(name) for name in ("auto", *ENGINES)] == ["auto", *ENGINES]
 
@@ -161,7 +161,7 @@ def test_what_a_process_must_reach(
 
 
 def environment(launcher: str, launched: Mapping[str, str], role: str = "worker", **own: str) -> dict[str, str]:
-    return ENGINES[launcher].environment(role, launched, own, address="10.0.0.5", interface="ens5", p3=False)
+    return ENGINES[launcher].environment(NewProcess(role, launched, own, "10.0.0.5", "ens5"))
 
 
 def test_pytorch_gets_the_interface_in_the_syntax_of_each_library() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from foundation.errors import ConfigError
 from job_world import cpus, gpus, plan
+from train.job.checks import check_framework
 from train.job.config import QueueConfig, TrainConfig
 from train.job.defaults import render_settings
 from train.job.plan import Job
@@ -74,7 +75,7 @@ def test_the_engine_follows_from_launcher_and_framework(launcher: str, framework
 )
 def test_a_launcher_that_does_not_fit_the_framework_is_refused(launcher: str, framework: Any) -> None:
     with pytest.raises(ConfigError, match=f'"{launcher}" does not start programs of .*"{framework}"') as caught:
-        plan(TrainConfig(launcher=launcher), 2, framework=framework)
+        check_framework(launcher, framework)
     assert "cluster train --launcher" in str(caught.value.hint)
 
 
