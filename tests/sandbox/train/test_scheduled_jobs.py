@@ -196,6 +196,7 @@ def occupied(batch: Batch, *options: str) -> Iterator[None]:
         until(lambda: number not in batch.nodes.run(batch.nodes.head, "squeue --noheader"))
 
 
+@pytest.mark.slow
 def test_a_pending_job_is_shown_with_its_reason_and_can_be_stopped(slurm: Batch) -> None:
     with occupied(slurm, "-N", "1"):
         job = slurm.train("--detach", *SAYS).stdout.strip()
@@ -207,7 +208,7 @@ def test_a_pending_job_is_shown_with_its_reason_and_can_be_stopped(slurm: Batch)
         slurm.project.run("stop", job)
         record = slurm.newest()
         assert (record["state"], record["exit_code"]) == ("stopped", 130)
-        assert record["job_number"] not in slurm.jobs()
+        assert record["job_number"] not in (line.split()[0] for line in slurm.jobs().splitlines())
     slurm.is_free_again()
 
 

@@ -47,6 +47,7 @@ def validations(output: str, epoch: int) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_workers_with_unequal_parts_stay_in_step(nodes: Project) -> None:
     """Three parts of four shards: one more batch on one worker would hang a dist_sync job for ever."""
     output = train_with(nodes, [*TRAIN, *VAL, "--batch-size", "7", "--num-epochs", "3"], "-n", "3", "-s", "1")
@@ -98,9 +99,9 @@ def test_options_that_cannot_work_end_the_job_with_words(nodes: Project) -> None
     "options",
     [
         ["--kv-store", "dist_async", "--optimizer", "adam", "--lr", "0.001", "--num-epochs", "2"],
-        ["--gc-type", "2bit", "--gc-threshold", "0.01", "--num-epochs", "2"],
+        pytest.param(["--gc-type", "2bit", "--gc-threshold", "0.01", "--num-epochs", "2"], marks=pytest.mark.slow),
         pytest.param(["--top-k", "3", "--monitor", "10", "--num-epochs", "1"], marks=pytest.mark.slow),
-        ["--test-io", "--num-epochs", "1", "--disp-batches", "5", *TRAIN],
+        pytest.param(["--test-io", "--num-epochs", "1", "--disp-batches", "5", *TRAIN], marks=pytest.mark.slow),
         pytest.param(["--num-examples", "300", "--num-epochs", "2", "--disp-batches", "2"], marks=pytest.mark.slow),
     ],
     ids=lambda options: options[0].strip("-"),
@@ -157,6 +158,7 @@ def run_program(nodes: Project, program: str, *words: str, results: str | None =
 IMAGES = ["--num-layers", "8", "--num-examples", "256", "--batch-size", "64"]
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_from_its_newest_checkpoint(nodes: Project) -> None:
     """Two jobs of two epochs are one of four: on other workers, from S3, at the right rate, with the same optimizer."""
     prefix = "s3://cluster-demo/models/resumed"

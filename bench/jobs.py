@@ -1,0 +1,252 @@
+"""What the benchmarks of whole jobs share: clusters of two sandbox nodes, runs of a job there, and their table.
+
+A virtual machine's speed wanders by a tenth and more within a minute, so that one long job is no measure for the next.
+A job that runs "at once" runs both ways at the same time, each on a cluster of its own; every other round they change
+places. Both have the same machine then, and each loses what the other takes besides its job.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cpu_times import grown, read_cpu_times
+from bench.rounds import ROUNDS
+
+CLUSTER = str(Path(sys.executable).parent / "cluster")
+REPOSITORY = Path(__file__).parents[1]
+BY_CLUSTER = "cluster train"
+# Prints what a process of a job sees, for the one that is started by hand.
+_PROGRAM = "import json, os, sys; print('SEEN', json.dumps([dict(os.environ), sys.executable, os.getcwd()]))"
+_SPEED = re.compile(r"Batch \[\S+\]\s+Speed: ([\d.]+) samples/sec")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What is run, and how often.
+
+    script: one that ships with cluster. settings: more lines of [train]. at_once: see above.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    epochs: int
+    settings: str
+    workers: int = 2
+    rounds: int = ROUNDS
+    at_once: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """All arguments of the script."""
+        return [*self.arguments, "--num-epochs", str(self.epochs)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run of the job, seconds from the start of the command."""
+
+    wall_s: float
+    first_batch_s: float
+    end_s: float  # from the last line of the last epoch to the end of the command
+    samples_per_s: float
+    training_s: float  # the CPU time of the job's processes from the first batch to the last epoch
+    beside: float  # that of what ran on the nodes beside them, as a share of it
+
+
+class Cluster:
+    """A sandbox cluster of two nodes in a folder of its own. bootstrap: more lines of [bootstrap]."""
+
+    def __init__(self, folder: Path, bootstrap: str = "") -> None:
+        self.folder = folder
+        self.env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+        text = (REPOSITORY / "cluster" / "default.toml").read_text()
+        text = text.replace("[bootstrap]\n", f"[bootstrap]\n{bootstrap}\n")
+        self.toml = [line for line in text.splitlines() if not line.startswith(("script = ", "args = "))]
+        self._write("")
+
+    def set_job(self, job: Job) -> None:
+        """What `cluster train` runs."""
+        self._write(f"script = {json.dumps(job.script)}\nargs = {json.dumps(job.words)}\n{job.settings}")
+
+    def _write(self, settings: str) -> None:
+        lines = [f"[train]\n{settings}" if line == "[train]" else line for line in self.toml]
+        assert lines != self.toml
+        (self.folder / "cluster.toml").write_text("\n".join(lines))
+
+    def run(self, *words: str) -> str:
+        """`cluster WORDS...`, in the folder."""
+        done = subprocess.run(
+            [CLUSTER, *words], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            sys.exit(f"cluster {shlex.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def set_up(self) -> None:
+        """Nodes, and the digits in S3."""
+        self.run("up")
+        self.run("data", "demo", "digits")
+        self.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+
+    def find_nodes(self) -> list[dict[str, str]]:
+        """The nodes, the head first, with their addresses."""
+        nodes: list[dict[str, str]] = json.loads(self.run("status", "--json"))["nodes"]
+        return nodes
+
+    def see_process(self, *options: str) -> tuple[dict[str, str], str, str]:
+        """The environment, the Python and the folder of a process that `cluster train OPTIONS...` starts."""
+        output = self.run("train", *options, "--", "python", "-c", _PROGRAM)
+        line = next(line for line in output.splitlines() if "] SEEN" in line)
+        env, python, folder = json.loads(line.partition("SEEN ")[2])
+        return env, python, folder
+
+    def find_key(self) -> Path:
+        """The file of the cluster's SSH key."""
+        (key,) = (self.folder / "state").rglob("id_ed25519")
+        return key
+
+    def find_sandbox(self) -> str:
+        """The sandbox's name among others of this machine."""
+        return self.find_key().parents[1].name.removeprefix("sandbox-")
+
+    def ssh_words(self, address: str, command: str) -> list[str]:
+        """What runs a command on a node."""
+        options = ["-i", str(self.find_key()), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+        return ["ssh", *options, "-o", "LogLevel=ERROR", f"ubuntu@{address}", command]
+
+    def ssh(self, address: str, command: str) -> None:
+        """A command on a node."""
+        subprocess.run(self.ssh_words(address, command), stdin=subprocess.DEVNULL, check=True)
+
+    def measure(self, words: list[str], job: Job) -> Run:
+        """Run the job to its end; end the benchmark if it did not do its work."""
+        sandbox = self.find_sandbox()
+        started = time.perf_counter()
+        first_batch_s = None
+        ended = started
+        speeds = []
+        lines = []
+        before = after = None
+        last = f"Epoch[{job.epochs - 1}]"
+        with subprocess.Popen(
+            words, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    lines.append(line)
+                    if f"{last} Validation" in line:
+                        ended = time.perf_counter()
+                    if found := _SPEED.search(line):
+                        first_batch_s = first_batch_s or time.perf_counter() - started
+                        speeds.append(float(found[1]))
+                        before = before or read_cpu_times(sandbox, job.script)
+                        after = after or (read_cpu_times(sandbox, job.script) if f"{last} Batch" in line else None)
+            except BaseException:
+                process.kill()
+                raise
+        now = time.perf_counter()
+        output = "".join(lines)
+        done = output.count(f"{last} Validation-accuracy") == job.workers
+        if not done or first_batch_s is None or before is None or after is None:
+            sys.exit(f"the job did not do its work:\n{output}")
+        training_s = grown(before.job, after.job)
+        return Run(
+            wall_s=now - started,
+            first_batch_s=first_batch_s,
+            end_s=now - ended,
+            samples_per_s=job.workers * statistics.median(speeds),
+            training_s=training_s,
+            beside=grown(before.others, after.others) / training_s,
+        )
+
+
+@contextmanager
+def clusters(count: int, bootstrap: str = "") -> Iterator[list[Cluster]]:
+    """Clusters that are ready to train; gone at the end."""
+    made = [Cluster(Path(tempfile.mkdtemp(prefix="cluster-bench-")), bootstrap) for _ in range(count)]
+    try:
+        for cluster in made:
+            cluster.set_up()
+        yield made
+    finally:
+        for cluster in made:
+            cluster.run("sandbox", "reset")
+            shutil.rmtree(cluster.folder)
+
+
+# Prepares a cluster for a job by hand; returns the command of each way by its name.
+Prepare = Callable[[Cluster, Job], Mapping[str, list[str]]]
+
+
+def measure(made: Sequence[Cluster], job: Job, prepare: Prepare, train: list[str]) -> dict[str, list[Run]]:
+    """A job by `cluster train` (the words `train`) and by hand, in turn or, with the first way by hand, at once."""
+    for cluster in made:
+        cluster.set_job(job)
+    if job.at_once:
+        return _measure_at_once(made, job, prepare, train)
+    ways = {BY_CLUSTER: train, **prepare(made[0], job)}
+    runs: dict[str, list[Run]] = {name: [] for name in ways}
+    for count in range(job.rounds + 1):
+        for name, words in ways.items() if count % 2 else reversed(ways.items()):
+            found = made[0].measure(words, job)
+            if count:  # the first round warms the machine up
+                runs[name].append(found)
+    return runs
+
+
+def _measure_at_once(made: Sequence[Cluster], job: Job, prepare: Prepare, train: list[str]) -> dict[str, list[Run]]:
+    by_hand = [next(iter(prepare(cluster, job).items())) for cluster in made]
+    name = by_hand[0][0]
+    runs: dict[str, list[Run]] = {BY_CLUSTER: [], name: []}
+    with ThreadPoolExecutor(len(made)) as pool:
+        for count in range(job.rounds + 1):
+            here = count % 2
+            ours = pool.submit(made[here].measure, train, job)
+            theirs = pool.submit(made[1 - here].measure, by_hand[1 - here][1], job)
+            found = {BY_CLUSTER: ours.result(), name: theirs.result()}
+            if count:  # the first round warms the machine up
+                for way, one in found.items():
+                    runs[way].append(one)
+    return runs
+
+
+def render_table(runs: Mapping[str, list[Run]], job: Job, *, base: str) -> list[str]:
+    """The lines of a job's table; ratios are to the way `base`."""
+    what = f"{job.workers} workers, {job.epochs} epochs, {job.rounds} rounds{', both at once' if job.at_once else ''}"
+    lines = [
+        f"| {what} | wall s | ratio | first batch s | end s | samples/s | training CPU s | CPU beside % |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, found in runs.items():
+        ratios = [run.wall_s / other.wall_s for run, other in zip(found, runs[base], strict=True)]
+        cells = [
+            name,
+            _spread([run.wall_s for run in found], 2),
+            _spread(ratios, 2),
+            _spread([run.first_batch_s for run in found], 2),
+            _spread([run.end_s for run in found], 2),
+            _spread([run.samples_per_s for run in found], 0),
+            _spread([run.training_s for run in found], 1),
+            _spread([100 * run.beside for run in found], 2),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _spread(values: list[float], digits: int) -> str:
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"

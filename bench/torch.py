@@ -1,0 +1,74 @@
+"""`cluster train` with launcher = "torchrun" next to torchrun typed by hand, on the same two sandbox nodes.
+
+By hand means: one torchrun on each node over ssh, both started at the same moment from this machine, with the same
+PyTorch, script, arguments, OMP_NUM_THREADS, rendezvous and credentials as in the job of `cluster train`; ssh is OpenSSH
+as it comes. What `cluster train` does besides counts for it: looking at the nodes, temporary credentials, supervision,
+the record, the search for processes that are left.
+
+The job trains for more than a minute on one thread per process, because the two nodes share this machine's cores. Both
+ways run at once, each on a cluster of its own, as in bench/train.py: in turn, the machine's speed would differ by more
+than the ways do.
+"""
+
+import os
+import shlex
+from pathlib import Path
+
+from bench.jobs import CLUSTER, Cluster, Job, clusters, measure, render_table
+from train.engines.torch import PORTS
+from train.job.payload import SCRIPTS_DIR
+
+BOOTSTRAP = 'framework = "pytorch"\ntorch = "torch==2.13.0"'
+TRAIN = [CLUSTER, "train"]
+BY_HAND = "torchrun by hand"
+EXPORTS = ("CLUSTER_DATA_URL", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
+SETTINGS = 'launcher = "torchrun"\nenv = { OMP_NUM_THREADS = "1" }'
+
+
+JOB = Job(
+    script="train_mnist_torch.py", arguments=("--disp-batches", "10"), epochs=300, settings=SETTINGS, at_once=True
+)
+
+
+def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
+    """Put a script on each node that starts its torchrun; the command that runs all of them."""
+    nodes = cluster.find_nodes()
+    env, python, tree = cluster.see_process()
+    exports = {key: value for key, value in env.items() if key.startswith(("S3_", "AWS_")) or key in EXPORTS}
+    commands = []
+    for rank, node in enumerate(nodes):
+        words = [
+            *(f"{Path(python).parent}/torchrun", "--nnodes", str(len(nodes)), "--node-rank", str(rank)),
+            *("--nproc-per-node", "1", "--max-restarts", "0"),
+            *("--master-addr", nodes[0]["private_ip"], "--master-port", str(PORTS[0])),
+            *(f"{tree}/{SCRIPTS_DIR}/{job.script}", *job.words),
+        ]
+        script = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in exports.items())
+        script += f"exec {shlex.join(words)}\n"
+        cluster.ssh(node["public_ip"], f"printf %s {shlex.quote(script)} >by-hand.sh")
+        commands.append(shlex.join(cluster.ssh_words(node["public_ip"], "bash by-hand.sh 2>&1")))
+    return {BY_HAND: ["bash", "-c", " & ".join([*commands, "wait"])]}
+
+
+def run() -> str:
+    """The same job both ways, at once."""
+    load = os.getloadavg()[0]
+    with clusters(2, BOOTSTRAP) as made:
+        table = render_table(measure(made, JOB, prepare_by_hand, TRAIN), JOB, base=BY_HAND)
+    lines = [
+        '## `cluster train` with launcher = "torchrun" next to torchrun by hand',
+        "",
+        f"Load average (1 minute) before: {load:.1f}.",
+        "",
+        "train_mnist_torch.py, MLP, DistributedDataParallel over Gloo, digits read from s3://, torch 2.13.0+cpu, one",
+        "process on each of 2 sandbox nodes, OMP_NUM_THREADS=1. By hand: a torchrun on each node over ssh, both",
+        "started at the same moment. Medians (min to max) of the rounds; every other round goes the other way around.",
+        "Ratio: the wall time to that by hand in the same round. At once: each on a cluster of its own, so that both",
+        "have the same machine, and half of it. First batch: from the command to the script's first line on its speed",
+        "(10 batches). End: from the last line of the last epoch to the end of the command. samples/s: of all",
+        "ranks, the median of all lines. Training CPU: of the script's processes, from first batch to last epoch.",
+        "CPU beside: of everything else on the nodes meanwhile, as a share of it.",
+        "",
+        *table,
+    ]
+    return "\n".join([*lines, "", "- all: `sudo python -m bench torch`", ""])
