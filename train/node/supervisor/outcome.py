@@ -224,7 +224,9 @@ class Outcome:
         how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
         if not is_launcher and code != 0:  # it may have reported why
             error = f"the program on {self._processes.head} that connects to a node {how}"
-            self._loop.after("proxy", UNSTARTED_S, lambda: self.fail(error))
+            engine = self._processes.engine
+            awaited_s = engine.gather_s if engine.ends_its_processes else 0.0  # note_unreachable says more
+            self._loop.after("proxy", UNSTARTED_S + awaited_s, lambda: self.fail(error))
         elif is_launcher and code != 0:
             error = f"{name} (process {child.pid}) {how}"
             if code < 0:  # the processes that it started end with it
