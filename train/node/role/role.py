@@ -19,6 +19,7 @@ import os
 import select
 import socket
 import sys
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -59,12 +60,22 @@ def run_launched(variables: str) -> int:
     launched = {key: value for key, value in os.environ.items() if key.startswith(beginnings)}
     first = Message(role=launched.get("DMLC_ROLE", "worker"), host=os.environ["CLUSTER_HOST"], launched=launched)
     is_here = "CLUSTER_SOCKET" in os.environ
-    connection = call(first) if is_here else wait_for_call(first)
+    connection = call(first) if is_here else wait_for_call(replace(first, launched=select_identity(launched)))
     descriptor = connection.fileno()
     line, rest = wire.read_line(descriptor)
+    order = decode(line, RoleOrder)
+    order.launched = {**launched, **order.launched}
     # The exit code is in the report; for a launcher it would only cause a traceback.
-    Runner(decode(line, RoleOrder), above, descriptor, descriptor, rest, is_pinged=not is_here).run()
+    Runner(order, above, descriptor, descriptor, rest, is_pinged=not is_here).run()
     return 0
+
+
+def select_identity(launched: Mapping[str, str]) -> dict[str, str]:
+    """The variables with the process's role and rank. Pure.
+
+    mpirun passes on 2 KiB at a time, and mixes longer lines of processes on the same node.
+    """
+    return {key: value for key, value in launched.items() if key.endswith(("RANK", "ROLE"))}
 
 
 def fork() -> reaper.Reaper:
