@@ -110,13 +110,13 @@ class TorchrunEngine(TorchEngine):
         )
 
     def launcher_words(self, place: Place, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
-        """The command line of torchrun."""
+        """The command line of torchrun, whose options had no hyphens before PyTorch 2.0."""
         return (
             *program_words("torchrun", python=place.python, code_dir=place.code_dir),
-            *("--nnodes", launched["GROUP_WORLD_SIZE"], "--node-rank", launched["GROUP_RANK"]),
-            *("--nproc-per-node", launched["LOCAL_WORLD_SIZE"], "--max-restarts", "0", "--rdzv-backend", "static"),
-            *("--master-addr", launched["MASTER_ADDR"], "--master-port", launched["MASTER_PORT"]),
-            *("--no-python", *role_words),
+            *("--nnodes", launched["GROUP_WORLD_SIZE"], "--node_rank", launched["GROUP_RANK"]),
+            *("--nproc_per_node", launched["LOCAL_WORLD_SIZE"], "--max_restarts", "0", "--rdzv_backend", "static"),
+            *("--master_addr", launched["MASTER_ADDR"], "--master_port", launched["MASTER_PORT"]),
+            *("--no_python", *role_words),
         )
 
     def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:

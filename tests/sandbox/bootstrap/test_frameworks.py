@@ -143,3 +143,5 @@ def test_auto_uses_the_pytorch_of_the_distribution(project: Project) -> None:
     }
     kinds = verified(project)
     assert [status for _, status, _ in (*kinds["compute"], *kinds["all_reduce"])] == ["ok"] * 4
+    program = "import torch.distributed as d; d.init_process_group('gloo'); print('of', d.get_world_size())"
+    assert project.run("train", "--", "python", "-c", program).stdout.count("] of 2\n") == 2

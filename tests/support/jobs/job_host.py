@@ -73,11 +73,11 @@ import argparse, os, subprocess, sys, time
 
 def main(given):
     parser = argparse.ArgumentParser()
-    for name in ("nnodes", "node-rank", "nproc-per-node", "max-restarts", "master-port"):
+    for name in ("nnodes", "node_rank", "nproc_per_node", "max_restarts", "master_port"):
         parser.add_argument("--" + name, type=int)
-    parser.add_argument("--rdzv-backend")
-    parser.add_argument("--master-addr")
-    parser.add_argument("--no-python", action="store_true")
+    parser.add_argument("--rdzv_backend")
+    parser.add_argument("--master_addr")
+    parser.add_argument("--no_python", action="store_true")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args(given)
     if os.environ.get("TORCHRUN_FAILS"):

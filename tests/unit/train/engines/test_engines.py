@@ -102,11 +102,11 @@ def test_a_torchrun_on_each_node_meets_at_the_first() -> None:
         if isinstance(launch, HostLaunch)
     ]
     common = (
-        "--max-restarts 0 --rdzv-backend static --master-addr 10.0.0.5 --master-port 29500 --no-python role launched"
+        "--max_restarts 0 --rdzv_backend static --master_addr 10.0.0.5 --master_port 29500 --no_python role launched"
     )
     assert words == [
-        f"/e/bin/python -Es /c/train/node torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 {common}",
-        f"/e/bin/python -Es /c/train/node torchrun --nnodes 2 --node-rank 1 --nproc-per-node 2 {common}",
+        f"/e/bin/python -Es /c/train/node torchrun --nnodes 2 --node_rank 0 --nproc_per_node 1 {common}",
+        f"/e/bin/python -Es /c/train/node torchrun --nnodes 2 --node_rank 1 --nproc_per_node 2 {common}",
     ]
 
 

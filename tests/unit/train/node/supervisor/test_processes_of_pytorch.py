@@ -103,7 +103,7 @@ def test_a_torchrun_that_fails_is_named_and_its_output_kept(job_host: JobHost) -
 def test_a_killed_torchrun_ends_the_job(job_host: JobHost) -> None:
     with job_host.asking("submit", order=order(job_host, "torchrun", "sleep 600")):
         job_host.wait_for('"state": "running"')
-    os.kill(job_host.pid_of(r"node torchrun .*--node-rank 1 "), signal.SIGKILL)
+    os.kill(job_host.pid_of(r"node torchrun .*--node_rank 1 "), signal.SIGKILL)
     result = job_host.result()
     assert result["error"].startswith("torchrun on node-1"), job_host.events()
     assert (result["exit_code"], result["left"]) == (137, {})
