@@ -109,7 +109,10 @@ def test_a_script_of_pytorchs_examples_runs_unmodified(nodes: Project) -> None:
 
 
 def test_the_first_failing_ranks_traceback_comes_last(nodes: Project) -> None:
-    program = DDP.replace("time.sleep(600)", "if dist.get_rank() == 1: raise ValueError('broken')\ntime.sleep(600)")
+    fails = (
+        "dist.barrier()\nif dist.get_rank() == 1:\n    time.sleep(2)\n    raise ValueError('broken')\ntime.sleep(600)"
+    )
+    program = DDP.replace("time.sleep(600)", fails)  # the other rank has printed its lines before
     failed = nodes.run("train", "--", "python", "-c", program, code=1)
     assert failed.stdout.rstrip().endswith("ValueError: broken")
     assert re.search(r"failed: worker 1 on node-1 \(process \d+\) ended with exit code 1", failed.stderr)
