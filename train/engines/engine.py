@@ -119,6 +119,8 @@ class Engine(ABC):
     """What the names of the variables begin with by which the launcher tells a process what it is."""
     ports: Optional[range] = None
     """Of these, one is kept for each job; None: it needs none."""
+    idle_cpu_share = 0.002
+    """The most that a process uses while it waits for others, as a share of a core. MXNet's processes use nothing."""
     gather_s = 0.3
     """How long to wait for the reason of a lost connection, in seconds."""
     ends_its_processes = False

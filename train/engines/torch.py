@@ -34,6 +34,7 @@ class TorchEngine(Engine):
 
     uses_slots = True
     shares_gpus = False  # PyTorch programs choose their GPU by LOCAL_RANK
+    idle_cpu_share = 0.02  # Gloo's thread polls: about 0.005
     ports = PORTS
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:

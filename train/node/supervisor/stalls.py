@@ -24,8 +24,8 @@ REACH_AGAIN_S = 60.0
 TELL_AGAIN_S = 120.0  # doubles each time
 BLOCKED_S, UNEXPLAINED_S = 60.0, 1800.0  # without progress, before telling the user
 PACE = 3.0  # times the longest time without progress so far, before telling the user
-# The least that an active process uses. In a hanging MXNet job, no process uses anything.
-LEAST_CPU_S, LEAST_CPU_SHARE = 0.03, 0.002
+# The least that an active process uses, besides its engine's idle_cpu_share.
+LEAST_CPU_S = 0.03
 LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
 LONGEST_COMMAND = 60  # characters of a command line in a message
 
@@ -55,12 +55,12 @@ def decide(
     return "tell" if is_news and quiet_s >= patience_s(found, pace_s, limit_s) else "wait"
 
 
-def is_active(seconds: float, cpu_s: float, size_bytes: int) -> bool:
+def is_active(seconds: float, cpu_s: float, size_bytes: int, idle_cpu_share: float) -> bool:
     """Whether a process that has used so much in so many seconds is active. Pure.
 
-    The use is negative after a child has ended.
+    The use is negative after a child has ended. idle_cpu_share: the engine's.
     """
-    used_cpu = abs(cpu_s) >= max(LEAST_CPU_S, LEAST_CPU_SHARE * seconds)
+    used_cpu = abs(cpu_s) >= max(LEAST_CPU_S, idle_cpu_share * seconds)
     return used_cpu or abs(size_bytes) >= max(LEAST_BYTES, LEAST_BYTES_PER_S * seconds)
 
 
@@ -134,7 +134,8 @@ class Stalls:
         known = self._looks.get(process.number)
         if known is not None:
             at, cpu_s, size_bytes, stopped_before = known
-            if not is_active(now - at, look.cpu_s - cpu_s, look.bytes - size_bytes):
+            idle_share = self._processes.engine.idle_cpu_share
+            if not is_active(now - at, look.cpu_s - cpu_s, look.bytes - size_bytes, idle_share):
                 self._looks[process.number] = (at, cpu_s, size_bytes, stopped)
                 self._stopped[process.number] = sorted(stopped & stopped_before)
                 return
