@@ -1,8 +1,8 @@
 """What the benchmarks of whole jobs share: clusters of two sandbox nodes, runs of a job there, and their table.
 
-A virtual machine's speed wanders by a tenth and more within a minute, so that one long job is no measure for the next.
-A job that runs "at once" runs both ways at the same time, each on a cluster of its own; every other round they change
-places. Both have the same machine then, and each loses what the other takes besides its job.
+A virtual machine's speed changes by a tenth and more within a minute, too much to compare long jobs that run one after
+the other. A job that runs "at once" runs both ways at the same time, each on a cluster of its own; every other round
+they change places. Both then have the same machine.
 """
 
 import json
@@ -27,8 +27,9 @@ from bench.rounds import ROUNDS
 CLUSTER = str(Path(sys.executable).parent / "cluster")
 REPOSITORY = Path(__file__).parents[1]
 BY_CLUSTER = "cluster train"
-# Prints what a process of a job sees, for the one that is started by hand.
+# Prints what a process of a job sees; one that is started by hand gets the same.
 _PROGRAM = "import json, os, sys; print('SEEN', json.dumps([dict(os.environ), sys.executable, os.getcwd()]))"
+_EXPORTED = ("S3_", "AWS_", "CLUSTER_DATA_URL", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
 _SPEED = re.compile(r"Batch \[\S+\]\s+Speed: ([\d.]+) samples/sec")
 
 
@@ -65,6 +66,16 @@ class Run:
     beside: float  # that of what ran on the nodes beside them, as a share of it
 
 
+def run_cluster(folder: Path, env: Mapping[str, str], *words: str) -> str:
+    """The output of `cluster WORDS...` in a folder; ends the benchmark if it fails."""
+    done = subprocess.run(
+        [CLUSTER, *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(f"cluster {shlex.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
 class Cluster:
     """A sandbox cluster of two nodes in a folder of its own. bootstrap: more lines of [bootstrap]."""
 
@@ -87,13 +98,7 @@ class Cluster:
 
     def run(self, *words: str) -> str:
         """`cluster WORDS...`, in the folder."""
-        done = subprocess.run(
-            [CLUSTER, *words], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
-            sys.exit(f"cluster {shlex.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout
+        return run_cluster(self.folder, self.env, *words)
 
     def set_up(self) -> None:
         """Nodes, and the digits in S3."""
@@ -107,11 +112,11 @@ class Cluster:
         return nodes
 
     def see_process(self, *options: str) -> tuple[dict[str, str], str, str]:
-        """The environment, the Python and the folder of a process that `cluster train OPTIONS...` starts."""
+        """What a process that `cluster train OPTIONS...` starts has: variables for its data, its Python, its folder."""
         output = self.run("train", *options, "--", "python", "-c", _PROGRAM)
         line = next(line for line in output.splitlines() if "] SEEN" in line)
         env, python, folder = json.loads(line.partition("SEEN ")[2])
-        return env, python, folder
+        return {key: value for key, value in env.items() if key.startswith(_EXPORTED)}, python, folder
 
     def find_key(self) -> Path:
         """The file of the cluster's SSH key."""
@@ -130,6 +135,12 @@ class Cluster:
     def ssh(self, address: str, command: str) -> None:
         """A command on a node."""
         subprocess.run(self.ssh_words(address, command), stdin=subprocess.DEVNULL, check=True)
+
+    def write_script(self, address: str, name: str, exports: Mapping[str, str], words: Sequence[str]) -> None:
+        """A shell script in a node's home: variables, then a command."""
+        script = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in exports.items())
+        script += f"exec {shlex.join(words)}\n"
+        self.ssh(address, f"printf %s {shlex.quote(script)} >{name}")
 
     def measure(self, words: list[str], job: Job) -> Run:
         """Run the job to its end; end the benchmark if it did not do its work."""

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from bench.jobs import CLUSTER, REPOSITORY, run_cluster
 from bench.reading_data import NOISE, PHOTOGRAPHS, DataSet
 from bench.rounds import ROUNDS
 
-CLUSTER = str(Path(sys.executable).parent / "cluster")
-REPOSITORY = Path(__file__).parents[1]
 PROGRAM = Path(__file__).with_name("read_epochs.py")
 REPEATS = 8  # of each image in its shard where the link is open: at each epoch's start reading begins anew
 EPOCHS = 2
@@ -89,13 +88,7 @@ class Node:
 
     def run(self, *words: str) -> str:
         """`cluster WORDS...`, in the folder."""
-        done = subprocess.run(
-            [CLUSTER, *words], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
-            sys.exit(f"cluster {' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout
+        return run_cluster(self.folder, self.env, *words)
 
     def find_gateway(self) -> str:
         """The address of this machine that the node reaches, which the sandbox's own S3 has."""

@@ -1,4 +1,4 @@
-"""`cluster train` with launcher = "torchrun" next to torchrun typed by hand, on the same two sandbox nodes.
+"""`cluster train` with launcher = "torchrun" next to torchrun typed by hand, on two sandbox nodes each.
 
 By hand means: one torchrun on each node over ssh, both started at the same moment from this machine, with the same
 PyTorch, script, arguments, OMP_NUM_THREADS, rendezvous and credentials as in the job of `cluster train`; ssh is OpenSSH
@@ -21,10 +21,7 @@ from train.job.payload import SCRIPTS_DIR
 BOOTSTRAP = 'framework = "pytorch"\ntorch = "torch==2.13.0"'
 TRAIN = [CLUSTER, "train"]
 BY_HAND = "torchrun by hand"
-EXPORTS = ("CLUSTER_DATA_URL", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
 SETTINGS = 'launcher = "torchrun"\nenv = { OMP_NUM_THREADS = "1" }'
-
-
 JOB = Job(
     script="train_mnist_torch.py", arguments=("--disp-batches", "10"), epochs=300, settings=SETTINGS, at_once=True
 )
@@ -33,8 +30,7 @@ JOB = Job(
 def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
     """Put a script on each node that starts its torchrun; the command that runs all of them."""
     nodes = cluster.find_nodes()
-    env, python, tree = cluster.see_process()
-    exports = {key: value for key, value in env.items() if key.startswith(("S3_", "AWS_")) or key in EXPORTS}
+    exports, python, tree = cluster.see_process()
     commands = []
     for rank, node in enumerate(nodes):
         words = [
@@ -43,9 +39,7 @@ def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
             *("--master-addr", nodes[0]["private_ip"], "--master-port", str(PORTS[0])),
             *(f"{tree}/{SCRIPTS_DIR}/{job.script}", *job.words),
         ]
-        script = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in exports.items())
-        script += f"exec {shlex.join(words)}\n"
-        cluster.ssh(node["public_ip"], f"printf %s {shlex.quote(script)} >by-hand.sh")
+        cluster.write_script(node["public_ip"], "by-hand.sh", exports, words)
         commands.append(shlex.join(cluster.ssh_words(node["public_ip"], "bash by-hand.sh 2>&1")))
     return {BY_HAND: ["bash", "-c", " & ".join([*commands, "wait"])]}
 

@@ -1,4 +1,4 @@
-"""`cluster train` beside launch.py typed by hand, on the same two sandbox nodes.
+"""`cluster train` beside launch.py typed by hand, on the same two sandbox nodes, or at once (see jobs.py).
 
 By hand means: over ssh on the head, the wheel's own tools/launch.py (with Thread.isAlive put back, as every Python
 since 3.9 needs it), the same processes on each node, the same script and arguments, and on every node a file with the
@@ -44,17 +44,15 @@ JOBS = (_make_job(epochs=60), _make_job(epochs=60, workers=4), _make_job(epochs=
 def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
     """Put on the nodes what launch.py by hand needs; what is to be typed for each way."""
     nodes = cluster.find_nodes()
-    env, python, tree = cluster.see_process("--kv-store", "local", "-n", "1")
-    exports = {key: value for key, value in env.items() if key.startswith(("S3_", "AWS_")) or key == "CLUSTER_DATA_URL"}
+    exports, python, tree = cluster.see_process("--kv-store", "local", "-n", "1")
+    exports.pop("OMP_NUM_THREADS")  # of one process on a node
     words = [python, f"{tree}/{SCRIPTS_DIR}/{job.script}", *job.words, "--kv-store", "dist_sync"]
     hosts = "".join(f"{node['private_ip']}\n" for node in nodes)
     head = nodes[0]["public_ip"]
     # What `cluster train` chooses for these processes on two cores.
     for file, settings in (("ours.sh", {"OMP_NUM_THREADS": "1"}), ("defaults.sh", {})):
-        script = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in {**exports, **settings}.items())
-        script += f"exec {shlex.join(words)}\n"
         for node in nodes:
-            cluster.ssh(node["public_ip"], f"printf %s {shlex.quote(script)} >{file}")
+            cluster.write_script(node["public_ip"], file, {**exports, **settings}, words)
     cluster.ssh(head, f"printf %s {shlex.quote(SSH_CONFIG)} >.ssh/config; printf %s {shlex.quote(hosts)} >hosts")
     site = f"{Path(python).parents[1]}/lib/python3*/site-packages"
     launch = f"{python} {site}/mxnet/tools/launch.py -n {job.workers} -H hosts --launcher ssh"

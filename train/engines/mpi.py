@@ -98,6 +98,6 @@ class MpiEngine(LaunchPy):
             for name, theirs in ((RANK, "RANK"), (WORLD_SIZE, "SIZE"), (LOCAL_RANK, "LOCAL_RANK")):
                 if f"OMPI_COMM_WORLD_{theirs}" in made:
                     made[name] = made[f"OMPI_COMM_WORLD_{theirs}"]
-        if "PMIX_INSTALL_PREFIX" in made:  # orted sets one of the two alone, which MPI_Init refuses
+        if "PMIX_INSTALL_PREFIX" in made:  # MPI_Init refuses it without the other, which orted does not set
             made.setdefault("OPAL_PREFIX", made["PMIX_INSTALL_PREFIX"])
         return made

@@ -111,7 +111,7 @@ class TorchrunEngine(TorchEngine):
         )
 
     def launcher_words(self, place: Place, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
-        """The command line of torchrun, whose options had no hyphens before PyTorch 2.0."""
+        """The command line of torchrun. PyTorch 1.13 accepts its options only with underscores."""
         return (
             *program_words("torchrun", python=place.python, code_dir=place.code_dir),
             *("--nnodes", launched["GROUP_WORLD_SIZE"], "--node_rank", launched["GROUP_RANK"]),

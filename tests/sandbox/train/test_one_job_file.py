@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,13 +108,19 @@ def run(project: Project, launcher: str, code: int) -> Ended:
     )
 
 
-def set_up(project: Project, text: str, launcher: str) -> None:
-    """Write cluster.toml with what a launcher needs, and set up the nodes' environment."""
+@contextmanager
+def set_up(project: Project, launcher: str) -> Iterator[None]:
+    """In the block, the nodes' environment and cluster.toml are as a launcher needs them."""
+    kept = (project.directory / "cluster.toml").read_text()
     values = dict(FRAMEWORKS[LAUNCHERS[launcher][0]])
     packages = values.pop("packages", [])  # [sandbox] has this key, too
-    text = configure(text, **values).replace("# packages = []  ", f"packages = {json.dumps(packages)}  ", 1)
+    text = configure(kept, **values).replace("# packages = []  ", f"packages = {json.dumps(packages)}  ", 1)
     project.write(text.replace('# name = "" ', 'name = "all.q" ') if launcher == "sge" else text)
-    project.run("up", timeout_s=600)
+    try:
+        project.run("up", timeout_s=600)
+        yield
+    finally:
+        project.write(kept)
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +132,7 @@ def by_ssh(nodes: Nodes) -> dict[int, Ended]:
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_same_job_with_every_launcher(nodes: Nodes, by_ssh: dict[int, Ended], launcher: str) -> None:
     project, started_by = nodes.project, LAUNCHERS[launcher][1]
-    kept = (project.directory / "cluster.toml").read_text()
-    try:
-        set_up(project, kept, launcher)
+    with set_up(project, launcher):
         for code in CODES:
             job = run(project, launcher, code) if launcher != "ssh" else by_ssh[code]
             assert sorted(job.record) == sorted(by_ssh[code].record)
@@ -143,20 +148,14 @@ def test_the_same_job_with_every_launcher(nodes: Nodes, by_ssh: dict[int, Ended]
                 assert re.search(
                     rf"worker 1 on node-\d \(process \d+\) ended with exit code {code}", job.record["error"]
                 )
-    finally:
-        project.write(kept)
 
 
 def test_mpi4py_with_two_ranks_on_each_node(nodes: Nodes) -> None:
     project = nodes.project
-    kept = (project.directory / "cluster.toml").read_text()
     (project.directory / "all_reduce.py").write_text(ALL_REDUCE)
-    try:
-        set_up(project, kept, "mpi")
+    with set_up(project, "mpi"):
         done = project.run("train", "--launcher", "mpi", "-n", "4", "--", "python", "all_reduce.py")
         assert [line.partition("] ")[2] for line in done.stdout.splitlines()] == ["sum 6 of 4"] * 4
         roles = json.loads(project.run("jobs", "--json").stdout)[0]["roles"]
         ranks = sorted((one["rank"], one["exit_code"]) for one in roles if one["role"] == "worker")
         assert ranks == [(rank, 0) for rank in range(4)]
-    finally:
-        project.write(kept)

@@ -57,6 +57,7 @@ dist.init_process_group(args.dist_backend, args.dist_url, world_size=args.world_
 total = torch.ones(1)
 dist.all_reduce(total)
 print(f"rank {args.rank} of {args.world_size}: {total.item()}")
+dist.destroy_process_group()  # without it, PyTorch may abort when another rank ends first
 """
 
 

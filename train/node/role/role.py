@@ -58,9 +58,11 @@ def run_launched(variables: str) -> int:
     above = fork()
     beginnings = tuple(variables.split(","))
     launched = {key: value for key, value in os.environ.items() if key.startswith(beginnings)}
-    first = Message(role=launched.get("DMLC_ROLE", "worker"), host=os.environ["CLUSTER_HOST"], launched=launched)
+    first = Message(
+        role=launched.get("DMLC_ROLE", "worker"), host=os.environ["CLUSTER_HOST"], launched=select_identity(launched)
+    )
     is_here = "CLUSTER_SOCKET" in os.environ
-    connection = call(first) if is_here else wait_for_call(replace(first, launched=select_identity(launched)))
+    connection = call(first) if is_here else wait_for_call(first)
     descriptor = connection.fileno()
     line, rest = wire.read_line(descriptor)
     order = decode(line, RoleOrder)
@@ -71,11 +73,11 @@ def run_launched(variables: str) -> int:
 
 
 def select_identity(launched: Mapping[str, str]) -> dict[str, str]:
-    """The variables with the process's role and rank. Pure.
+    """The variables that the supervisor needs: ps-lite's, and ranks. Pure.
 
-    mpirun passes on 2 KiB at a time, and mixes longer lines of processes on the same node.
+    They must be few: mpirun forwards 2 KiB at a time, and mixes longer lines of processes on one node.
     """
-    return {key: value for key, value in launched.items() if key.endswith(("RANK", "ROLE"))}
+    return {key: value for key, value in launched.items() if key.startswith("DMLC_") or key.endswith("RANK")}
 
 
 def fork() -> reaper.Reaper:

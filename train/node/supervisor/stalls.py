@@ -24,7 +24,7 @@ REACH_AGAIN_S = 60.0
 TELL_AGAIN_S = 120.0  # doubles each time
 BLOCKED_S, UNEXPLAINED_S = 60.0, 1800.0  # without progress, before telling the user
 PACE = 3.0  # times the longest time without progress so far, before telling the user
-# The least that an active process uses, besides its engine's idle_cpu_share.
+# An active process uses at least this, and more than its engine's idle_cpu_share.
 LEAST_CPU_S = 0.03
 LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
 LONGEST_COMMAND = 60  # characters of a command line in a message

@@ -164,6 +164,18 @@ def environment(launcher: str, launched: Mapping[str, str], role: str = "worker"
     return ENGINES[launcher].environment(NewProcess(role, launched, own, "10.0.0.5", "ens5"))
 
 
+@pytest.mark.parametrize(
+    ("launched", "prefix"),
+    [
+        ({"PMIX_INSTALL_PREFIX": "/e"}, "/e"),
+        ({"PMIX_INSTALL_PREFIX": "/e", "OPAL_PREFIX": "/f"}, "/f"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, None),
+    ],
+)
+def test_open_mpi_of_a_wheel_finds_its_files(launched: dict[str, str], prefix: str | None) -> None:
+    assert environment("mpi", launched).get("OPAL_PREFIX") == prefix
+
+
 def test_pytorch_gets_the_interface_in_the_syntax_of_each_library() -> None:
     made = environment("torchrun", TORCHRUN)
     assert made.items() >= TORCHRUN.items()

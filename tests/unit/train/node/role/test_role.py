@@ -17,7 +17,7 @@ from bootstrap.node import process_tree
 from train.job.plan import new_job_id
 from train.node import wire
 from train.node.programs import program_words
-from train.node.role import environment
+from train.node.role import environment, role
 from train.node.wire import RoleOrder
 
 
@@ -57,6 +57,13 @@ def order(*words: str, **more: Any) -> dict[str, Any]:
     job = {"job": new_job_id(), "role": "worker", "host": "node-0", "address": None, "launched": {}, "setup": None}
     job |= {"commands": [list(words)], "env": {"X": "it's"}, "cwd": "/", "open_files": "auto", "p3": False}
     return {**job, "silence_timeout_s": 15, **more}
+
+
+def test_what_a_process_announces_is_short() -> None:
+    """mpirun would mix longer lines of processes on one node."""
+    needed = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091", "OMPI_COMM_WORLD_RANK": "3", "RANK": "1"}
+    others = {"PMIX_SERVER_URI2": "x" * 3000, "OMPI_ARGV": "y", "OPAL_PREFIX": "/e"}
+    assert role.select_identity(needed | others) == needed
 
 
 def exited(code: int, number: int | None = None, *, at: int = 0, ended: bool = False) -> dict[str, Any]:

@@ -128,10 +128,10 @@ class Connection:
 class Job:
     """A scheduler on the head, a worker and a server on each of two nodes, which all run and do nothing."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: float | str = "auto") -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: float | str = "auto", launcher: str = "ssh") -> None:
         self.timers, self.looks = Timers(monkeypatch), 0
         hosts = tuple(JobHost(name=name, ip=ip) for name, ip in ADDRESSES.items())
-        order = make_order(hosts=hosts, workers=2, servers=2, stall_timeout=limit)
+        order = make_order(hosts=hosts, workers=2, servers=2, stall_timeout=limit, launcher=launcher)
         self.processes = Processes(order)
         self.told: list[tuple[float, str]] = []
         self.ended: list[tuple[float, str]] = []
@@ -290,6 +290,15 @@ def test_a_job_is_ended_at_the_users_limit(monkeypatch: pytest.MonkeyPatch, foun
     assert said[found] in error
     assert job.told
     assert job.told[0][0] <= 6 * MIN
+
+
+@pytest.mark.parametrize(("launcher", "is_ended"), [("ssh", False), ("torchrun", True), ("env", True)])
+def test_a_thread_of_gloo_that_polls_is_not_progress(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, *, is_ended: bool
+) -> None:
+    job = Job(monkeypatch, limit=600.0, launcher=launcher)
+    job.run(3600, cpu_share=0.005)
+    assert bool(job.ended) == is_ended
 
 
 def test_stall_timeout_none_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
