@@ -56,7 +56,9 @@ def nodes(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     cache.mkdir(parents=True)
     for name in ("bundles", "resolved", "wheels"):
         if (cache_folder() / name).exists():
-            shutil.copytree(cache_folder() / name, cache / name, copy_function=os.symlink)
+            shutil.copytree(
+                cache_folder() / name, cache / name, copy_function=os.symlink, ignore=shutil.ignore_patterns(".*")
+            )
     project = Project(folder, env={"XDG_CACHE_HOME": str(folder / "cache")})
     configure(project, repository, ref="v1.7.x")
     try:

@@ -145,7 +145,8 @@ def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
     description.write_text(description.read_text().replace("nodes = 2", "nodes = 1"))
     bucket = tomllib.loads(description.read_text())["data"]["url"].removesuffix("digits/")
     # What an earlier release kept there under sudo is accepted, and given back.
-    shutil.copytree(cache_folder(), user.home / CACHE, symlinks=True)
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    shutil.copytree(cache_folder(), user.home / CACHE, symlinks=True, ignore=shutil.ignore_patterns(".*"))
     user.leave_to_root(Path(".cache"))
     sandbox = user.home / STATE / f"sandbox-{json.loads(user.sudo('sandbox', 'status', '--json').stdout)['id']}"
     assert user.root_owned() == []
