@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
-.PHONY: help install install-dev system-packages demo demo-torch test test-all docs lint types unit bench requirements clean
+.PHONY: help install install-dev system-packages demo demo-torch test test-all checks docs lint types unit bench requirements clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,18 +24,25 @@ install-dev: .venv/.installed-dev
 	$(PYTHON) -m venv .venv
 	@touch $@
 
-.venv/.installed: .venv/.python requirements/run.txt pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+# uv takes two seconds for what takes pip a minute and a half. pip, with its own settings, installs where uv cannot.
+define INSTALL
+$(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || \
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)
+endef
+
+.venv/.installed: .venv/.python requirements/uv.txt requirements/run.txt pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	$(call INSTALL,.venv,--require-hashes -r requirements/run.txt)
+	$(call INSTALL,.venv,--no-deps --no-build-isolation --editable .)
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(call INSTALL,.venv,--require-hashes -r requirements/dev.txt)
 	@touch $@
 
-.venv/.installed-docs: .venv/.python requirements/docs.txt
+.venv/.installed-docs: .venv/.installed requirements/docs.txt
 	$(BIN)/python -m venv .venv/docs
-	.venv/docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	$(call INSTALL,.venv/docs,--require-hashes -r requirements/docs.txt)
 	@touch $@
 
 demo: install ## the main job, end to end, on the sandbox
@@ -63,11 +70,14 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_RETRIES ?= 8
 # Five processes: most of the time of the sandbox's tests is waiting for hosts. A file's tests share what they set up.
 PYTEST := $(SUDO) $(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder
-test: lint types docs install-dev ## lint, types, unit, sandbox and end-to-end tests (root or sudo)
+test: checks ## lint, types, unit, sandbox and end-to-end tests (root or sudo)
 	@$(PYTEST) -m 'not slow'
 
-test-all: lint types docs install-dev ## also what is slow on purpose
+test-all: checks ## also what is slow on purpose
 	@$(PYTEST)
+
+checks: install-dev .venv/.installed-docs
+	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types docs
 
 bench: install-dev ## side-by-side benchmarks; see bench/RESULTS.md
 	$(SUDO) $(BIN)/python -m bench
@@ -76,6 +86,7 @@ PIN := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11
 	--no-header --no-emit-index-url --no-emit-find-links --no-annotate
 requirements: install-dev ## pin the requirements anew, with hashes
 	$(PIN) --extra build --extra pack -o requirements/run.txt pyproject.toml
+	echo uv | $(PIN) -c requirements/run.txt -o requirements/uv.txt -
 	$(PIN) --all-extras -c requirements/run.txt -o requirements/dev.txt pyproject.toml
 	$(PIN) --fork-strategy fewest --group docs -o requirements/docs.txt
 
