@@ -58,6 +58,7 @@ def cpu_wheel() -> None:
         pytest.skip(f"no package index of pip on this machine has a CPU build of {TORCH}")
 
 
+@pytest.mark.slow
 def test_without_a_framework_only_the_hosts_are_checked(cluster: Project) -> None:
     configure(cluster, framework="none", packages=["docopt"])
     cluster.run("up", "--yes")
@@ -69,6 +70,7 @@ def test_without_a_framework_only_the_hosts_are_checked(cluster: Project) -> Non
     assert ask(cluster, found) == {"None None"}
 
 
+@pytest.mark.slow
 def test_a_locked_project_is_installed_as_locked(cluster: Project) -> None:
     folder = cluster.directory / "mine"
     folder.mkdir()
@@ -115,6 +117,7 @@ def test_an_installed_mxnet_is_used(cluster: Project) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cpu_wheel")
 @pytest.mark.timeout(900)
 def test_a_wheel_of_pytorch_computes_on_all_nodes_together(cluster: Project) -> None:

@@ -126,6 +126,7 @@ def test_pins_match_the_consoles_and_replace_them(two_nodes: Project) -> None:
     assert looks_at_consoles(two_nodes) == looks
 
 
+@pytest.mark.slow
 def test_lost_pins_are_verified_again(two_nodes: Project) -> None:
     before = pins_of(two_nodes).read_text()
     looks = looks_at_consoles(two_nodes)
@@ -174,6 +175,7 @@ def test_without_keys_on_the_console_the_user_can_pin_one(two_nodes: Project) ->
         assert looks_at_consoles(two_nodes) == looks
 
 
+@pytest.mark.slow
 def test_late_host_keys_on_the_console_are_awaited(two_nodes: Project) -> None:
     node = nodes_of(two_nodes)[0]
     looks = looks_at_consoles(two_nodes)
@@ -196,6 +198,7 @@ def console_text(address: str, ssh: Ssh) -> str:
     return "".join(f"[   21.3] cloud-init[1186]: <14>Nov 20 13:00:01 ec2: {line}\r\n" for line in lines)
 
 
+@pytest.mark.slow
 def test_a_missing_permission_is_named(two_nodes: Project) -> None:
     two_nodes.run("sandbox", "fault", "unauthorized", "action=GetConsoleOutput")
     try:

@@ -214,6 +214,7 @@ def test_a_head_whose_disk_is_full(nodes: Project, record_property: Tell) -> Non
     assert re.search(r"error: .*node-0.*: No space left on device", refused.stderr), refused.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_whose_disk_is_full(nodes: Project) -> None:
     program = 'if [ "$DMLC_ROLE" = worker ]; then sleep 1; cat /dev/zero > "$CLUSTER_OUTPUT_DIR/out"; fi; sleep 600'
     with full_disk(nodes, "node-1"):

@@ -30,6 +30,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             control.reset(directory, report=silent)
 
 
+@pytest.mark.slow
 def test_a_job_on_another_host_ends_with_a_killed_worker(world: World) -> None:
     known = world.known_hosts.read_text()
     world.known_hosts.write_text(known.splitlines()[0] + "\n")  # the jump host's alone
@@ -110,6 +111,7 @@ def test_the_head_dies(world: World) -> None:
     world.project.run("start")
 
 
+@pytest.mark.slow
 def test_down_cleans_the_host(world: World) -> None:
     before = world.authorized_keys.splitlines()[0]
     if not (world.root / "home/alice/.cluster").exists():  # this test alone

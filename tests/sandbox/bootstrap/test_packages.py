@@ -62,6 +62,7 @@ def ask(project: Project, code: str) -> list[str]:
     return sorted(line.partition("] ")[2] for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_every_node_gets_the_same_packages(two_nodes: Project, index: Index) -> None:
     part = sha256_of((index.folder / "part-2.0-py3-none-any.whl").read_bytes())
     folder = two_nodes.directory / "needs"  # not the shared folder itself: hints name a requirements.txt there

@@ -30,6 +30,7 @@ def read_environments(project: Project) -> list[str]:
     return sorted(project.run("exec", "--", "sh", "-c", "ls ~/.cluster/env").stdout.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way",
     ["pypi", pytest.param("head", marks=pytest.mark.slow), pytest.param("auto, no way out", marks=pytest.mark.slow)],

@@ -106,6 +106,7 @@ def denied(action: str) -> Iterator[None]:
         iam.delete_user_policy(UserName=user, PolicyName="denied")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("record")
 def test_a_denied_read_quotes_s3(two_nodes: Project) -> None:
     with denied("s3:GetObject"):
@@ -116,6 +117,7 @@ def test_a_denied_read_quotes_s3(two_nodes: Project) -> None:
     assert "not authorized to perform: s3:GetObject" in said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("record")
 def test_a_denied_listing_is_one_check(two_nodes: Project) -> None:
     with denied("s3:ListBucket"):

@@ -9,6 +9,7 @@ from project import Project
 pytestmark = pytest.mark.sandbox
 
 
+@pytest.mark.slow
 def test_the_network_between_two_nodes(two_nodes: Project) -> None:
     done = two_nodes.run("bench", "network", "--seconds", "0.2", "--json")
     (name, found), *others = json.loads(done.stdout).items()

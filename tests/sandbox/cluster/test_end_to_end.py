@@ -79,6 +79,7 @@ def test_training_reads_idx_files_from_s3_on_both_nodes(with_data: Project, netw
     assert re.search(r"\[worker \d node-\d\].*Epoch\[0\] Batch \[0-5\]\tSpeed: [0-9.]+ samples/sec", done.stdout)
 
 
+@pytest.mark.slow
 def test_training_reads_record_shards_and_saves_its_model_to_s3(with_data: Project) -> None:
     options = ["--num-epochs", "12", "--data-train", "s3://cluster-demo/digits/train/"]
     options += ["--data-val", "s3://cluster-demo/digits/val/", "--model-prefix", "s3://cluster-demo/models/digits"]
@@ -170,6 +171,7 @@ def test_a_changed_host_key_is_refused(two_nodes: Project) -> None:
     assert "presented:" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_lost_private_key_is_named(two_nodes: Project) -> None:
     (key,) = (two_nodes.directory / "state").rglob("id_ed25519")
     assert key.stat().st_mode & 0o777 == 0o600
@@ -183,6 +185,7 @@ def test_a_lost_private_key_is_named(two_nodes: Project) -> None:
     two_nodes.run("verify")
 
 
+@pytest.mark.slow
 def test_damage_on_a_node_is_repaired(two_nodes: Project) -> None:
     """An environment that was never completed, as a killed run leaves it."""
     program = "import glob, os; [os.remove(p) for p in glob.glob(os.path.expanduser('~/.cluster/env/*/.complete'))]"

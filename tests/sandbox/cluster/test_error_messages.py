@@ -32,6 +32,7 @@ def set_provision(project: Project, key: str, value: str) -> None:
     project.write("\n".join(kept) + "\n")
 
 
+@pytest.mark.slow
 def test_a_missing_image(phantoms: Project) -> None:
     set_provision(phantoms, "ami", "ami-0fedcba9876543210")
     assert refusal(phantoms, "up", "--yes", code=2) == [
@@ -43,6 +44,7 @@ def test_a_missing_image(phantoms: Project) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_region_other_than_the_sandboxs(phantoms: Project) -> None:
     set_provision(phantoms, "region", "eu-west-1")
     assert refusal(phantoms, "status") == [

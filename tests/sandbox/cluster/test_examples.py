@@ -65,6 +65,7 @@ def test_every_example_is_run_here() -> None:
     assert sorted(tested) == sorted(readme.parent.name for readme in EXAMPLES.glob("*/README.md"))
 
 
+@pytest.mark.slow
 def test_own_script(shared: Project) -> None:
     said = run_example(shared, "own-script")
     assert "epoch 4: worker 1 of 2" in said["cluster train"]
@@ -75,6 +76,7 @@ def test_own_script(shared: Project) -> None:
     assert (shared.directory / "quadrants.params").stat().st_size > 4 * (2 * 64 + 64 + 64 * 4 + 4)
 
 
+@pytest.mark.slow
 def test_digits_from_s3(shared: Project) -> None:
     said = run_example(shared, "digits-from-s3")
     info = said["cluster data info s3://cluster-examples/digits/train/ --workers 2"]
@@ -83,6 +85,7 @@ def test_digits_from_s3(shared: Project) -> None:
     assert (shared.directory / "digits" / "val").is_dir()
 
 
+@pytest.mark.slow
 def test_own_requirements(shared: Project) -> None:
     said = run_example(shared, "own-requirements")
     (versions,) = (words for command, words in said.items() if command.startswith("cluster exec"))
@@ -91,6 +94,7 @@ def test_own_requirements(shared: Project) -> None:
     assert len(set(nodes.values())) == 1
 
 
+@pytest.mark.slow
 def test_checkpoints(shared: Project) -> None:
     said = run_example(shared, "checkpoints")
     first, resumed = said["cluster train -- --num-epochs 2"], said["cluster train -- --num-epochs 4"]

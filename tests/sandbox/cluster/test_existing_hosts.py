@@ -144,6 +144,7 @@ def make_world(directory: Path) -> World:
     return World(project=project, pids=found, addresses=addresses)
 
 
+@pytest.mark.slow
 def test_hosts_are_set_up_and_launched_by_nobody(world: World) -> None:
     project = world.project
     shown = project.run("up", "--dry-run")
@@ -192,6 +193,7 @@ def test_verify_exec_and_bench(world: World) -> None:
     assert len(measured["network"]["pairs"]) == 6
 
 
+@pytest.mark.slow
 def test_jobs_on_the_hosts(world: World) -> None:
     project = world.project
     done = project.run("train").stdout
@@ -233,6 +235,7 @@ def test_down_stops_the_job_and_leaves_nothing(world: World) -> None:
     assert "has left nothing on existing hosts" in project.run("down").stdout
 
 
+@pytest.mark.slow
 def test_the_hosts_of_an_option_are_the_cluster(world: World) -> None:
     """Without [hosts] names: the head is the first host, and later commands find it."""
     project = world.project

@@ -80,6 +80,7 @@ def installed_by_uv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     shutil.rmtree(folder)  # half a gigabyte, and pytest keeps the folders of its last runs
 
 
+@pytest.mark.slow
 def test_an_installed_project_needs_no_checkout(installed_by_uv: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "theirs").mkdir()
@@ -106,6 +107,7 @@ def test_an_installed_project_needs_no_checkout(installed_by_uv: str, tmp_path: 
         project.run("sandbox", "reset", code=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pip",
     ["pip==23.2", pytest.param("pip==24.0", marks=pytest.mark.slow), pytest.param("pip", marks=pytest.mark.slow)],

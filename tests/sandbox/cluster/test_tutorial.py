@@ -12,6 +12,7 @@ from sandbox.place import find_leftovers, place_of
 pytestmark = pytest.mark.sandbox
 
 
+@pytest.mark.slow
 def test_the_tutorial_works_as_printed(project: Project) -> None:
     whole = (REPOSITORY / "docs" / "tutorial.md").read_text()
     typed, on_aws, _ = whole.partition("## On AWS")

@@ -139,6 +139,7 @@ def find_python(user: User) -> str:
     pytest.fail(f"an ordinary user can run neither {sys.executable} nor {system} with {SITE_PACKAGES}")
 
 
+@pytest.mark.slow
 def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
     user.sudo("init", "--name", "demo")
     description = user.project / "cluster.toml"

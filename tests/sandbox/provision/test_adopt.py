@@ -137,6 +137,7 @@ def test_sends_nothing_to_untrusted_instances_until_adopted(two_nodes: Project, 
     assert intruders.connections() == before
 
 
+@pytest.mark.slow
 def test_adopt_adds_possible_nodes_and_resize_ignores_the_others(
     two_nodes: Project, intruders: Intruders, ec2: Any
 ) -> None:

@@ -127,6 +127,7 @@ def test_deletes_orphaned_spot_requests_disks_and_interfaces(account: Project) -
     assert others in [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]]
 
 
+@pytest.mark.slow
 def test_aborts_uploads_of_the_nodes_and_keeps_running_ones(account: Project) -> None:
     s3 = client("s3", s3={"addressing_style": "path"})
     s3.create_bucket(Bucket="records")
@@ -148,6 +149,7 @@ def test_aborts_uploads_of_the_nodes_and_keeps_running_ones(account: Project) ->
     assert not client("iam").list_roles()["Roles"]
 
 
+@pytest.mark.slow
 def test_names_another_groups_rule_after_the_instances_end(account: Project) -> None:
     launch(account, nodes=1)
     ec2 = boto3.client("ec2")
@@ -167,6 +169,7 @@ def test_names_another_groups_rule_after_the_instances_end(account: Project) -> 
     assert down(account)["gone"]
 
 
+@pytest.mark.slow
 def test_reports_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = Project(directory=tmp_path)
     (tmp_path / "operator.json").write_text(document(allow(["ec2:*", "ssm:*", "s3:CreateBucket"])))

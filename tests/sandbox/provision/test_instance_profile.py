@@ -85,6 +85,7 @@ def probe(project: Project, *accesses: tuple[str, str]) -> dict[tuple[str, str],
     return {(what, url): how for what, url, how in re.findall(r"tried (\w+) (\S+) (.*)", out)}
 
 
+@pytest.mark.slow
 def test_jobs_use_the_nodes_role_with_least_permissions(project: Project) -> None:
     write_toml(project, script='"probe.py"')
     (project.directory / "probe.py").write_text(PROBE)

@@ -78,6 +78,7 @@ env_worker = { MY_C = "worker" }
         assert env["files"] == 1000 or env["ROLE"] == "scheduler"
 
 
+@pytest.mark.slow
 def test_all_processes_run_on_the_head_with_the_local_launcher_and_p3_reaches_them(two_nodes: Project) -> None:
     (two_nodes.directory / "show.py").write_text(SHOW + STORE)
     words = ("--launcher", "local", "-n", "3", "-s", "1", "--p3")

@@ -121,6 +121,7 @@ def counted(output: str) -> list[int]:
     return [int(number) for number in re.findall(r"^\[worker 0 node-0\] line (\d+)$", output, re.MULTILINE)]
 
 
+@pytest.mark.slow
 def test_a_job_is_followed_without_a_lost_or_doubled_line_however_often_it_is_cut_off(nodes: Nodes) -> None:
     job = nodes.detach(*ONE_WORKER, "--name", "counting", *python(COUNT))
     assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{6}", job)

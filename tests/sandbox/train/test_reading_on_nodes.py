@@ -126,6 +126,7 @@ def check_saves(nodes: Project) -> None:
     assert nodes.run("train", "--", "python", "-c", FIT).stdout.count("] SAME True") == 2
 
 
+@pytest.mark.slow
 def test_mxnet_saves_to_s3(nodes: Project) -> None:
     with nodes.configured(**SETTINGS, mode="stage"):
         check_saves(nodes)

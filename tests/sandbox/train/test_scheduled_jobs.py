@@ -212,6 +212,7 @@ def test_a_pending_job_is_shown_with_its_reason_and_can_be_stopped(slurm: Batch)
     slurm.is_free_again()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch", "cancel", "reason"),
     [

@@ -75,6 +75,7 @@ def test_both_formats_give_the_same_validation_set(nodes: Project) -> None:
     assert len(validations(by_idx, 2)) == 2
 
 
+@pytest.mark.slow
 def test_a_part_without_a_batch_ends_the_job_with_words(nodes: Project) -> None:
     output = train_with(nodes, ["--batch-size", "800"], code=1)
     assert "worker 0's part of the training data has 750 examples, less than one batch of 800" in output
@@ -87,6 +88,7 @@ def test_data_that_is_not_there_ends_the_job_with_words(nodes: Project) -> None:
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_options_that_cannot_work_end_the_job_with_words(nodes: Project) -> None:
     output = train_with(nodes, ["--network", "vgg"], code=2)
     assert "invalid choice: 'vgg'" in output
@@ -95,6 +97,7 @@ def test_options_that_cannot_work_end_the_job_with_words(nodes: Project) -> None
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -120,6 +123,7 @@ def test_other_ways_to_train(nodes: Project, options: list[str]) -> None:
         assert "4 batches of 32 per epoch" in output
 
 
+@pytest.mark.slow
 def test_mxnet_reads_what_our_writer_writes_and_writes_what_our_reader_reads(nodes: Project, tmp_path: Path) -> None:
     """Payloads that hold the magic number at every alignment, byte for byte, in both directions."""
     payloads = [b"", MAGIC, MAGIC * 3, b"abcd" + MAGIC + b"e"]
@@ -285,6 +289,7 @@ BARE = """
 """
 
 
+@pytest.mark.slow
 def test_a_script_gets_the_kv_store_as_it_takes_it(nodes: Project) -> None:
     """By --kvstore, as MXNet's Gluon examples do, or not at all."""
     (nodes.directory / "gluon.py").write_text(textwrap.dedent(GLUON))
@@ -298,6 +303,7 @@ def test_a_script_gets_the_kv_store_as_it_takes_it(nodes: Project) -> None:
     assert len(re.findall(r"\[worker [^]]*\] BARE \['--lr', '1'\] dist_sync", output)) == 2
 
 
+@pytest.mark.slow
 def test_it_is_said_whose_script_runs(nodes: Project) -> None:
     """A file of the user's goes before one of the same name that ships with the project."""
     shipped = train_with(nodes, ["--num-epochs", "1"])

@@ -102,6 +102,7 @@ def test_processes_on_two_nodes_reduce_and_report(nodes: Project) -> None:
     assert sorted(role["rank"] for role in record["roles"] if role["role"] == "worker") == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_script_of_pytorchs_examples_runs_unmodified(nodes: Project) -> None:
     (nodes.directory / "example.py").write_text(EXAMPLE)
     words = "--world-size $CLUSTER_WORLD_SIZE --dist-backend gloo --dist-url $CLUSTER_INIT_METHOD --rank $CLUSTER_RANK"
@@ -109,6 +110,7 @@ def test_a_script_of_pytorchs_examples_runs_unmodified(nodes: Project) -> None:
     assert set(re.findall(r"rank \d of \d: .*", done.stdout)) == {"rank 0 of 2: 2.0", "rank 1 of 2: 2.0"}
 
 
+@pytest.mark.slow
 def test_the_first_failing_ranks_traceback_comes_last(nodes: Project) -> None:
     fails = (
         "dist.barrier()\nif dist.get_rank() == 1:\n    time.sleep(2)\n    raise ValueError('broken')\ntime.sleep(600)"

@@ -211,6 +211,7 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
         yield project
 
 
+@pytest.mark.slow
 def test_separate_models_are_warned_of_while_they_are_trained_and_at_the_end(nodes: Project) -> None:
     nodes.run("exec", "--", "touch", "train")
     with nodes.running("train", "--name", "separate", "--", "python", "-c", FITS) as process:
@@ -236,12 +237,14 @@ def test_separate_models_are_warned_of_while_they_are_trained_and_at_the_end(nod
     assert f"warning: {WARNING}" in nodes.run("logs", job["id"]).stderr
 
 
+@pytest.mark.slow
 def test_the_same_script_with_the_option_that_the_warning_names(nodes: Project) -> None:
     done = nodes.run("train", "--", "python", "-c", FITS, "--kv-store", "dist_sync")
     assert "separate models" not in done.stdout + done.stderr
     assert re.search(r": done$", done.stderr)
 
 
+@pytest.mark.slow
 def test_workers_that_train_without_a_word_are_warned_of_at_the_end(nodes: Project) -> None:
     done = nodes.run("train", "--", "python", "-c", "import mxnet as mx; print('my own words')")
     (at_once, again, _) = [line for line in done.stderr.splitlines() if "warning" in line]
@@ -257,6 +260,7 @@ def ec2(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
     return ec2_of(two_nodes, monkeypatch)
 
 
+@pytest.mark.slow
 def test_training_with_ssh_alone_between_members_names_the_blocked_port(two_nodes: Project, ec2: EC2Client) -> None:
     with only_these_ports_between_members(ec2, (22, 22)):
         failed = two_nodes.run("train", *python(SUM), "0", code=1)
@@ -265,6 +269,7 @@ def test_training_with_ssh_alone_between_members_names_the_blocked_port(two_node
     assert "node-1" in failed.stderr
 
 
+@pytest.mark.slow
 def test_training_needs_the_rule_between_members(two_nodes: Project, ec2: EC2Client) -> None:
     with only_these_ports_between_members(ec2):
         failed = two_nodes.run("train", *python(SUM), "0", code=None)

@@ -253,6 +253,7 @@ def test_the_daemons_death_ends_all_hosts_and_damage_is_cleaned_up(
     assert not find_leftovers(own_project)
 
 
+@pytest.mark.slow
 def test_two_sandboxes_side_by_side_and_a_restart(
     sandbox: RunningSandbox, own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh
 ) -> None:

@@ -73,6 +73,7 @@ def check_names(inside: Inside, instance: InstanceTypeDef) -> None:
     assert inside.read(f"{BACK_BY_PYTHON} {instance['PublicIpAddress']}") == instance["PublicDnsName"]
 
 
+@pytest.mark.slow
 def test_names_resolve_to_the_other_host_also_after_stop_and_start(inside: Inside, pair: list[InstanceTypeDef]) -> None:
     ec2 = boto3.client("ec2")
     other = pair[1]
