@@ -216,6 +216,7 @@ def test_jobs_on_the_hosts(world: World) -> None:
     until(lambda: not world.processes(), f"left: {world.processes()}")
 
 
+@pytest.mark.slow
 def test_down_stops_the_job_and_leaves_nothing(world: World) -> None:
     project = world.project
     job = project.run("train", "--detach", "own.py", "600").stdout.strip()

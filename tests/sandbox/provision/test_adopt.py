@@ -120,6 +120,7 @@ def test_describe_instances_has_launch_parameters(ec2: Any) -> None:
     ] * 2
 
 
+@pytest.mark.slow
 def test_sends_nothing_to_untrusted_instances_until_adopted(two_nodes: Project, intruders: Intruders) -> None:
     before = intruders.connections()
 

@@ -336,6 +336,7 @@ THEIR_LAYERS = """
 """
 
 
+@pytest.mark.slow
 def test_somebody_elses_script_runs_as_it_is(nodes: Project) -> None:
     """One that knows nothing of us: its own modules, data and models in its own folder, MXNet's usual options."""
     for name, text in (("train.py", THEIRS), ("common/__init__.py", ""), ("common/layers.py", THEIR_LAYERS)):

@@ -196,7 +196,7 @@ FAULTS = (
 
 @pytest.mark.parametrize(
     "row",
-    [pytest.param(row, id=row.what, marks=[pytest.mark.slow] if index > 2 else []) for index, row in enumerate(FAULTS)],
+    [pytest.param(row, id=row.what, marks=[pytest.mark.slow] if index > 0 else []) for index, row in enumerate(FAULTS)],
 )
 def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Fault) -> None:
     with running(nodes, command=row.command, waiting=2) as job:

@@ -166,7 +166,12 @@ print("end of", rank, flush=True)
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "said"), [("end", 0, "end of 1"), ("raise", 1, "ValueError: on purpose"), ("exit", 7, "")]
+    ("how", "code", "said"),
+    [
+        pytest.param("end", 0, "end of 1", marks=pytest.mark.slow),
+        ("raise", 1, "ValueError: on purpose"),
+        pytest.param("exit", 7, "", marks=pytest.mark.slow),
+    ],
 )
 def test_a_worker_ends_however_its_script_does(two_nodes: Project, how: str, code: int, said: str) -> None:
     done = two_nodes.run("train", "--", "python", "-c", STEPS, how, code=code, timeout_s=60)
