@@ -176,6 +176,7 @@ def test_packing_is_reproducible(tmp_path: Path) -> None:
         assert archive.getmember("bin/tool").mode == 0o755
 
 
+@pytest.mark.slow
 def test_an_environment_with_a_managed_python(tmp_path: Path, wheels: Path, python_source: Path) -> None:
     """The real uv fetches it here and makes the environment there, with no package index and no network."""
     version = sys.version_info[:2]

@@ -27,7 +27,7 @@ RUN = {
     "split large": ("data", "split", "large", "DST", "--shard-size", "20MB"),
     "fetch": ("data", "fetch", "digits", "DST", "--shards", "3"),
 }
-SLOW = [pytest.mark.slow]
+SLOW = pytest.mark.slow
 MANY = int(os.environ.get("KILLS", "25"))
 
 
@@ -112,7 +112,6 @@ def session_of(pid: int) -> list[str]:
     ("command", "where", "times"),
     [
         ("pack", FOLDER, 1),
-        ("fetch", BUCKET, 1),
         *(
             pytest.param(command, where, MANY, marks=SLOW)
             for command in ("pack", "split", "fetch")
@@ -129,7 +128,8 @@ def test_killed_at_any_moment(project: Project, server: S3Server, command: str, 
             series.check_after(process)
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(25, marks=SLOW)])
+@SLOW
+@pytest.mark.parametrize("times", [25])
 def test_killed_during_the_upload_of_a_large_shard(project: Project, server: S3Server, times: int) -> None:
     """The next run completes or aborts the multipart upload."""
     series = Series(project, server, "split large", BUCKET)

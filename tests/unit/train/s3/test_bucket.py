@@ -158,8 +158,9 @@ def test_a_dry_run_sets_nothing(server: S3Server, local: Path) -> None:
     assert not is_private(server)
 
 
-@pytest.mark.parametrize("empty_one", [True, False])  # obstore is unsure of an empty object: botocore lists then
-@pytest.mark.parametrize("delete", [True, False])
+# obstore is unsure of an empty object: botocore lists then
+@pytest.mark.parametrize("empty_one", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("delete", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_put_keeps_only_its_own_objects_in_memory(
     server: S3Server, local: Path, *, empty_one: bool, delete: bool
 ) -> None:

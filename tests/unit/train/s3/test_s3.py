@@ -115,6 +115,7 @@ def test_files_of_every_size_arrive_whole(server: S3Server, tmp_path: Path, size
     assert not server.unfinished(BUCKET)
 
 
+@pytest.mark.slow
 def test_many_files(server: S3Server, tmp_path: Path) -> None:
     contents = {f"{number % 7}/part-{number:05}.rec": str(number).encode() for number in range(1200)}
     server.put(BUCKET, contents)

@@ -67,7 +67,7 @@ def in_child(work: Callable[[], object]) -> Any:
 @pytest.mark.parametrize(
     ("where", "stride"),
     [
-        ("folder", 7),
+        ("folder", 23),
         pytest.param("folder", 1, marks=pytest.mark.slow),
         pytest.param("bucket", 23, marks=pytest.mark.slow),
     ],
