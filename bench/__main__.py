@@ -5,7 +5,7 @@ import re
 import sys
 from pathlib import Path
 
-from bench.rounds import describe_machine
+from bench.support.rounds import describe_machine
 
 BENCHMARKS = (
     "startup", "train", "torch", "sandbox", "provision", "distribute", "ready", "transfer", "reading", "pack"

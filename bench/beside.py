@@ -12,9 +12,10 @@ from pathlib import Path
 from bench.__main__ import write_section
 from bench.provision import say
 from bench.provisioning.launcher import timed_run
-from bench.provisioning.ours import CLUSTER, write_config
+from bench.provisioning.ours import write_config
 from bench.provisioning.world import World, running_world
-from bench.rounds import ROUNDS, Timing, describe_machine
+from bench.support.command import CLUSTER
+from bench.support.rounds import ROUNDS, Timing, describe_machine
 from sandbox.config import SandboxConfig
 
 NODES = (2, 16)

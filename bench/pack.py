@@ -11,12 +11,12 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from bench.rounds import interleave
+from bench.support.command import CLUSTER
+from bench.support.rounds import interleave
 
 sys.path += [str(Path(__file__).parents[1] / "tests" / "support" / "hosts")]
 from real_mxnet import real_mxnet, run_mxnet
 
-CLUSTER = str(Path(sys.executable).parent / "cluster")
 SMALL = ((500, 375), (375, 500), (500, 333))
 LARGE = ((1280, 960), (1024, 768), (800, 600))
 IMAGES = 2000

@@ -4,7 +4,7 @@ One worker on one sandbox node, in turn; before each job what the one before has
 ImageNet's recipe has them; then the case that is hardest for reading, small images that cost next to nothing to decode.
 Then these once more over a link that is slower than the reading, where it counts that staged data stays.
 
-What the jobs read is served by bench/s3_sink.py in place of the sandbox's own S3, which is Python on the same cores and
+What the jobs read is served by bench/s3/sink.py in place of the sandbox's own S3, which is Python on the same cores and
 takes each object into memory before it sends. It speaks TLS, since MXNet's reader knows nothing else.
 """
 
@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.jobs import CLUSTER, REPOSITORY, run_cluster
-from bench.reading_data import NOISE, PHOTOGRAPHS, DataSet
-from bench.rounds import ROUNDS
+from bench.records.data import NOISE, PHOTOGRAPHS, DataSet
+from bench.support.command import CLUSTER, REPOSITORY
+from bench.support.jobs import run_cluster
+from bench.support.rounds import ROUNDS
 
-PROGRAM = Path(__file__).with_name("read_epochs.py")
+PROGRAM = Path(__file__).parent / "records" / "epochs.py"
 REPEATS = 8  # of each image in its shard where the link is open: at each epoch's start reading begins anew
 EPOCHS = 2
 URL = "s3://cluster-demo/images/"
@@ -46,10 +47,10 @@ class Run:
 
 
 class Sink:
-    """bench/s3_sink.py with a folder's files. place: its address and port."""
+    """bench/s3/sink.py with a folder's files. place: its address and port."""
 
     def __init__(self, folder: Path, url: str, *, address: str) -> None:
-        command = [sys.executable, "-m", "bench.s3_sink", str(folder), url, "--tls", address]
+        command = [sys.executable, "-m", "bench.s3.sink", str(folder), url, "--tls", address]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
         assert self.process.stdout is not None
         self.place = f"{address}:{int(self.process.stdout.readline())}"
@@ -144,7 +145,7 @@ def run() -> str:
     lines = [
         "## Training from S3",
         "",
-        f"{EPOCHS} epochs, one worker on one sandbox node. S3 is bench/s3_sink.py, on the same cores, over TLS.",
+        f"{EPOCHS} epochs, one worker on one sandbox node. S3 is bench/s3/sink.py, on the same cores, over TLS.",
         f"Medians (min to max) of {ROUNDS} rounds. Before a job nothing is staged.",
         "samples/s: of all epochs, from the second batch on. First batch: from the import of MXNet on.",
         *render_open(PHOTOGRAPHS, measure_ways(PHOTOGRAPHS, everywhere)),

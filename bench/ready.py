@@ -4,11 +4,12 @@ import json
 import statistics
 import sys
 
-from bench.distribution.nodes import REPOSITORY, find_nodes
+from bench.distribution.nodes import find_nodes
 from bench.provision import say
 from bench.provisioning.launcher import timed_run
-from bench.provisioning.ours import CLUSTER, write_config
+from bench.provisioning.ours import write_config
 from bench.provisioning.world import World, running_world
+from bench.support.command import CLUSTER, REPOSITORY
 from sandbox.config import SandboxConfig
 
 NODES = 16

@@ -17,9 +17,9 @@ import boto3
 
 from bench.__main__ import write_section
 from bench.provision import say
-from bench.provisioning.ours import CLUSTER
-from bench.rounds import describe_machine
 from bench.sandbox import IMAGE, SIZES, host_memory_mb, launch, terminate
+from bench.support.command import CLUSTER
+from bench.support.rounds import describe_machine
 
 ROUNDS = 9
 TITLE = "## The sandbox beside another commit"

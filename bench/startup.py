@@ -2,11 +2,9 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
-from bench.rounds import interleave, render_timings
-
-CLUSTER = str(Path(sys.executable).parent / "cluster")
+from bench.support.command import CLUSTER
+from bench.support.rounds import interleave, render_timings
 
 
 def run() -> str:

@@ -14,7 +14,8 @@ import os
 import shlex
 from pathlib import Path
 
-from bench.jobs import CLUSTER, Cluster, Job, clusters, measure, render_table
+from bench.support.command import CLUSTER
+from bench.support.jobs import Cluster, Job, clusters, measure, render_table
 from train.engines.torch import PORTS
 from train.job.payload import SCRIPTS_DIR
 

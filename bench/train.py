@@ -16,7 +16,8 @@ training down by more than it takes away from it.
 import shlex
 from pathlib import Path
 
-from bench.jobs import CLUSTER, Cluster, Job, clusters, measure, render_table
+from bench.support.command import CLUSTER
+from bench.support.jobs import Cluster, Job, clusters, measure, render_table
 from train.job.payload import SCRIPTS_DIR
 
 SSH_CONFIG = """\

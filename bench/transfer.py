@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.rounds import ROUNDS, Timing, render_timings
+from bench.support.rounds import ROUNDS, Timing, render_timings
 
 BIN = Path(sys.executable).parent
 SMALL_FILES = 1000
@@ -21,7 +21,7 @@ BUCKET = "bench"
 _SMALL = f"{SMALL_FILES} files of {SMALL_BYTES // 1000} kB"
 _ENDPOINT = ("AWS_ENDPOINT_URL", "S3_ENDPOINT_URL")
 _CLUSTER, _S5CMD, _AWS = BIN / "cluster", (BIN / "s5cmd", "--log", "error"), BIN / "aws"
-NOTES = """Each command as it is typed, from the start of its process to its end, against bench/s3_sink.py: an S3 in a
+NOTES = """Each command as it is typed, from the start of its process to its end, against bench/s3/sink.py: an S3 in a
 process of its own on this machine, which drops what is put and serves what is got from one file by sendfile, so that it
 is not the bottleneck. All over plain HTTP. `cluster` sends SHA-256, and compares on get what S3 keeps (here CRC-32);
 s5cmd's uploads carry MD5 and SHA-256, its downloads are not verified, and "obstore alone" is the library by which
@@ -91,7 +91,7 @@ def make_data(folder: Path, *, big_bytes: int) -> None:
 @contextmanager
 def running_sink(folder: Path, *, latency_ms: int = 0) -> Iterator[str]:
     """The URL of a sink that serves `big`."""
-    command = [sys.executable, "-m", "bench.s3_sink", str(folder / "big"), "--latency-ms", str(latency_ms)]
+    command = [sys.executable, "-m", "bench.s3.sink", str(folder / "big"), "--latency-ms", str(latency_ms)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

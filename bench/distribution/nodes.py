@@ -14,9 +14,9 @@ from typing import Any
 
 from bench.provisioning.world import INSTANCE_TYPE, KEY_NAME, World
 from bench.sandbox import all_pids, in_namespace
+from bench.support.command import REPOSITORY
 from sandbox import control
 
-REPOSITORY = Path(__file__).parents[2]
 HOME = "home/ubuntu"
 FOLDERS = (".cluster", "star")
 TIMEOUT_S = 120.0

@@ -2,13 +2,10 @@
 
 import json
 import sys
-from pathlib import Path
 
 from bench.provisioning.launcher import timed_run
 from bench.provisioning.world import INSTANCE_TYPE, World
-
-REPOSITORY = Path(__file__).parents[2]
-CLUSTER = str(Path(sys.executable).parent / "cluster")
+from bench.support.command import CLUSTER, REPOSITORY
 
 
 def write_config(world: World) -> None:

@@ -19,8 +19,8 @@ from train.s3.transfer import TIERS
 from waits import until
 
 sys.path.append(str(REPOSITORY))  # what measures is not installed
-from bench.s3_objects import World, store_file
-from bench.s3_sink import Connection
+from bench.s3.objects import World, store_file
+from bench.s3.sink import Connection
 
 FILES = 1000
 LATENCY_S = 0.02

@@ -28,7 +28,7 @@ finally:
 @contextmanager
 def serve_file(object_file: Path, *options: str) -> Iterator[str]:
     """The URL of an S3 that is faster than moto's; all of its objects have this file's content."""
-    words = [sys.executable, "-m", "bench.s3_sink", str(object_file), *options]
+    words = [sys.executable, "-m", "bench.s3.sink", str(object_file), *options]
     with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as sink:
         try:
             assert sink.stdout is not None

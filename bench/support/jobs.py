@@ -21,11 +21,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cpu_times import grown, read_cpu_times
-from bench.rounds import ROUNDS
+from bench.support.command import CLUSTER, REPOSITORY
+from bench.support.cpu_times import grown, read_cpu_times
+from bench.support.rounds import ROUNDS
 
-CLUSTER = str(Path(sys.executable).parent / "cluster")
-REPOSITORY = Path(__file__).parents[1]
 BY_CLUSTER = "cluster train"
 # Prints what a process of a job sees; one that is started by hand gets the same.
 _PROGRAM = "import json, os, sys; print('SEEN', json.dumps([dict(os.environ), sys.executable, os.getcwd()]))"

@@ -1,4 +1,4 @@
-"""What bench/s3_sink.py knows: objects by their names, with what S3 would say about the bytes that it answers with."""
+"""What bench/s3/sink.py knows: objects by their names, with what S3 would say about the bytes that it answers with."""
 
 import base64
 import hashlib

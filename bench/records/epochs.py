@@ -1,6 +1,6 @@
 """Trains a small network on images and tells how fast it read them: run on a node by bench/reading.py.
 
-    read_epochs.py URI EPOCHS BATCH_SIZE SIDE      prints "READ {...}"
+    epochs.py URI EPOCHS BATCH_SIZE SIDE      prints "READ {...}"
 
 SIDE: of the square that is cut out of each image, at random, in pixels.
 first_batch_s: from the start of the import of MXNet to the first batch. samples_per_s: of each epoch, the first one

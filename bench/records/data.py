@@ -3,7 +3,6 @@
 import random
 import struct
 import subprocess
-import sys
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -11,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.pack import SMALL, write_images
+from bench.support.command import CLUSTER
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 
-CLUSTER = str(Path(sys.executable).parent / "cluster")
 SHARDS = 4
 
 

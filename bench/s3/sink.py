@@ -1,8 +1,8 @@
 """An S3 that keeps nothing and is in nobody's way: what is put is counted and dropped, what is got comes from one file.
 
-    python -m bench.s3_sink FILE                                           prints its port
-    python -m bench.s3_sink FOLDER s3://bucket/prefix/ --tls ADDRESS       the files of a folder, over TLS
-    python -m bench.s3_sink FILE --latency-ms 20                           each answer so late, as S3's are
+    python -m bench.s3.sink FILE                                           prints its port
+    python -m bench.s3.sink FOLDER s3://bucket/prefix/ --tls ADDRESS       the files of a folder, over TLS
+    python -m bench.s3.sink FILE --latency-ms 20                           each answer so late, as S3's are
 
 It speaks as much of S3 as `cluster data put` and `get`, a job's workers, s5cmd and aws-cli need, in threads of one
 process: bytes are moved by recv_into and sendfile, or by OpenSSL out of a mapped file, without Python touching them.
@@ -26,7 +26,7 @@ from xml.sax.saxutils import escape
 
 import trustme
 
-from bench.s3_objects import Stored, World, store_file, store_folder
+from bench.s3.objects import Stored, World, store_file, store_folder
 
 BUFFER_BYTES = 1 << 20
 TLS_PIECE_BYTES = 1 << 18

@@ -1,0 +1,7 @@
+"""The checkout, and its command."""
+
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+CLUSTER = str(Path(sys.executable).parent / "cluster")
