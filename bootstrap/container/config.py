@@ -20,7 +20,7 @@ _FACTORS = {"k": 10, "m": 20, "g": 30}
 _PATH = r"(?:/|~/)[^:,\x00\r\n]+"
 _MOUNT = re.compile(rf"({_PATH}):({_PATH})(:ro|:rw)?")
 # Engines mount these themselves, or the job needs the image's.
-_SYSTEM = ("/", "/proc", "/sys", "/dev", "/dev/shm", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/run")
+_SYSTEM = ("/", "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def parse_mount(text: str) -> MountPaths:
     source, target = found[1].rstrip("/") or "/", found[2].rstrip("/") or "/"
     if any(part == ".." for path in (source, target) for part in path.split("/")):
         raise ValueError("a path with ..")
-    if target in _SYSTEM or target == "~":
+    if target in _SYSTEM or target.startswith("/dev/") or target == "~":
         raise ValueError(f"{target} is a folder of the container's own system")
     return MountPaths(source, target, read_only=found[3] == ":ro")
 
@@ -88,7 +88,7 @@ class RegistryConfig(Settings, frozen=True, kw_only=True):
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
         """All keys or none."""
         missing = [name for name in ("server", "username", "password_env") if not getattr(self, name)]
-        if 0 < len(missing) < 3:  # noqa: PLR2004 - the number of keys
+        if 0 < len(missing) < 3:
             yield f"needs server, username and password_env, and lacks {' and '.join(missing)}"
 
     def __bool__(self) -> bool:

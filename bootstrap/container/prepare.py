@@ -7,7 +7,7 @@ small, an environment that does not run in the image.
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -145,7 +145,11 @@ def prepare(
             talks[node.host.name] = talk = ContainerNode(node)
             found[node.host.name] = talk.find_engine(config.engine)
 
-        stack.callback(lambda: [talk.close() for talk in talks.values()])
+        def close() -> None:
+            for talk in talks.values():
+                talk.close()
+
+        stack.callback(close)
         on_all(nodes, look)
         names = [node.host.name for node in nodes]
         check_nodes({name: found[name] for name in names}, config)
@@ -191,7 +195,7 @@ def check_nodes(found: Mapping[str, _Found], config: ContainerConfig) -> None:
         if size_bytes is not None and size_bytes > one.memory_bytes:
             raise ClusterError(
                 f'[container] shm_size = "{config.shm_size}": {name} has {one.memory_bytes >> 20} MiB of memory, and '
-                "/dev/shm is part of it",
+                "/dev/shm is part of it",  # noqa: S108 - a message
                 hint="set a smaller [container] shm_size",
             )
 

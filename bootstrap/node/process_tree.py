@@ -19,9 +19,9 @@ TERM_GRACE_S = 2.0
 LOOK_EVERY_S = 0.02
 ROOT_TIMEOUT_S = 5.0
 OUR_PROGRAM = "train/node role"  # in the command line of what runs a process of a job
-ENGINE_PROGRAMS = frozenset(
-    ("docker", "podman", "conmon", "crun", "runc", "catatonit", "fuse-overlayfs", "slirp4netns")
-)
+ENGINE_PROGRAMS = frozenset(("docker", "podman", "conmon", "crun", "runc", "fuse-overlayfs", "slirp4netns"))
+# podman's process that keeps a user's namespace; it belongs to no container, and does not end.
+PAUSES = ("catatonit -P", "podman pause")
 # `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is not an error.
 KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
@@ -219,7 +219,8 @@ def _describe(pids: Iterable[int]) -> List[Process]:
         began = start_time(pid)
         if began is not None and pid != os.getpid():
             words = _read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
-            found.append((pid, began, words))
+            if words not in PAUSES:
+                found.append((pid, began, words))
     return found
 
 

@@ -10,6 +10,7 @@ Linux. Python 3.6 and later, standard library only.
 import os
 import re
 import subprocess
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 DOCKER, PODMAN = "docker", "podman"
 DOCKER_AS_ROOT = ["sudo", "-n", "-E", DOCKER]  # -E: variables given by their names alone come from its environment
@@ -25,12 +26,12 @@ _OF_ENGINE = re.compile(
 )
 
 
-def is_podman(engine):
+def is_podman(engine: Sequence[str]) -> bool:
     """Whether an engine, as the first words of its commands, is podman."""
     return os.path.basename(engine[-1]) == PODMAN
 
 
-def environment(base):
+def environment(base: Mapping[str, str]) -> Dict[str, str]:
     """The environment of the engine's own commands on this node, from this process's."""
     kept = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "LANG")
     made = {name: base[name] for name in kept if name in base}
@@ -38,12 +39,12 @@ def environment(base):
     return made
 
 
-def find(wanted, base):
+def find(wanted: str, base: Mapping[str, str]) -> Tuple[Optional[List[str]], List[str]]:
     """The first engine that works, as the first words of its commands; None for none. And what each of them said.
 
     wanted: "auto", "docker" or "podman". Returns (words or None, ["docker: cannot connect ...", ...]).
     """
-    said = []
+    said = []  # type: List[str]
     for words in ([DOCKER], DOCKER_AS_ROOT, [PODMAN]):
         name = words[-1]
         if wanted not in ("auto", name):
@@ -57,13 +58,14 @@ def find(wanted, base):
     return None, [line for line in said if not (line.startswith("sudo") and "docker: not installed" in said)]
 
 
-def _try(words, base):
+def _try(words: List[str], base: Mapping[str, str]) -> Optional[str]:
     """Why an engine does not work; None if it does."""
     env = environment(base)
     try:
         # podman-docker installs podman under docker's name.
         about = subprocess.run(
             words + ["--version"],
+            check=False,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -74,6 +76,7 @@ def _try(words, base):
             return "is podman"
         done = subprocess.run(
             words + ["info"],
+            check=False,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -92,18 +95,20 @@ def _try(words, base):
     return lines[-1].strip() if lines else "exit code %d" % done.returncode
 
 
-def _is_down(said):
+def _is_down(said: bytes) -> bool:
     """Whether `docker info` tells of the client alone: older versions then end with 0."""
     return b"Cannot connect to the Docker daemon" in said
 
 
-def run_words(engine, order, env, uid, gid):
+def run_words(
+    engine: Sequence[str], order: Mapping[str, Any], env: Mapping[str, str], uid: int, gid: int
+) -> Tuple[List[str], Dict[str, str]]:
     """The command line for a process in a container, and the variables of its environment besides the engine's own.
 
-    engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the node
-    has some, "mounts": [[source, target, read only], ...], "cwd", "command", "terminal"}. env: of the process. uid, gid:
-    of the user. Values are not on the command line, where all users of the node see them, but for those that the engine
-    itself would follow: PATH, HOME and the like.
+    engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
+    node has some, "mounts": [[source, target, read only], ...], "cwd", "command", "terminal"}. env: of the process.
+    uid, gid: of the user. Values are not on the command line, where all users of the node see them, but for those that
+    the engine itself would follow: PATH, HOME and the like.
     """
     words = list(engine) + ["run", "--rm", "--name", order["name"], "--network", "host", "--pid", "host"]
     words += ["--label", "%s=%s" % (JOB_LABEL, order["job"])]
@@ -127,7 +132,7 @@ def run_words(engine, order, env, uid, gid):
     for source, target, read_only in sort_mounts(order["mounts"]):
         words += ["--volume", "%s:%s%s" % (source, target, ":ro" if read_only else "")]
     words += ["--env", "%s=%s" % (CONTAINER_VARIABLE, order["name"])]
-    passed = {}
+    passed = {}  # type: Dict[str, str]
     for name in sorted(env):
         if _OF_ENGINE.fullmatch(name):
             words += ["--env", "%s=%s" % (name, env[name])]
@@ -137,25 +142,25 @@ def run_words(engine, order, env, uid, gid):
     return words + [order["image"]] + list(order["command"]), passed
 
 
-def sort_mounts(mounts):
+def sort_mounts(mounts: Iterable[Sequence[Any]]) -> List[Tuple[str, str, bool]]:
     """Mounts, each target once (the last entry counts), a folder before what is mounted inside it."""
     by_target = {target: (source, target, bool(read_only)) for source, target, read_only in mounts}
     return [by_target[target] for target in sorted(by_target)]
 
 
-def remove_words(engine, names):
+def remove_words(engine: Sequence[str], names: Iterable[str]) -> List[str]:
     """The command line that kills and removes containers by name or id; those that are gone are no error."""
     words = list(engine) + ["rm", "--force", "--volumes"]
     return words + (["--ignore", "--time", "0"] if is_podman(engine) else []) + list(names)
 
 
-def list_words(engine, job):
+def list_words(engine: Sequence[str], job: str) -> List[str]:
     """The command line that prints the names of a job's containers, also of those that have ended."""
     form = "{{.Names}}"
     return list(engine) + ["ps", "--all", "--filter", "label=%s=%s" % (JOB_LABEL, job), "--format", form]
 
 
-def pull_words(engine, reference, credentials):
+def pull_words(engine: Sequence[str], reference: str, credentials: Optional[str]) -> List[str]:
     """The command line that pulls an image. credentials: the path of a file with them, or None."""
     if credentials is None:
         return list(engine) + ["pull", "--quiet", reference]
@@ -164,6 +169,6 @@ def pull_words(engine, reference, credentials):
     return list(engine) + ["--config", os.path.dirname(credentials), "pull", "--quiet", reference]
 
 
-def inspect_words(engine, reference):
+def inspect_words(engine: Sequence[str], reference: str) -> List[str]:
     """The command line that prints what the node knows about an image, as a JSON list of one object."""
     return list(engine) + ["image", "inspect", reference]

@@ -3,7 +3,8 @@
 It is sent over ssh and not stored on the node. Requests and answers are JSON, one a line; answers come in order, and
 {"alive": true} every second. The end of stdin ends everything.
 
-    {"find": "auto"}                 {"engine": words or null, "said": [why not], "machine", "memory_bytes", "shm_bytes"}
+    {"find": "auto"}                 {"engine": words or null, "said": [why not], "machine", "memory_bytes",
+                                     "shm_bytes"}
     {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path"} or null}
     {"pull": IMAGE, "login": LOGIN}  {"pulled": true} or {"failed": text}
     {"try": ORDER, "env": VARIABLES} {"tried": true} or {"failed": text}: a command in a container, see engine.run_words
@@ -34,7 +35,7 @@ PIPE_EVERY_S = 0.02
 TRY_TIMEOUT_S = 120
 LONGEST_SAID = 4000
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-MEMORY = "/dev/shm"
+MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own there
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LOCK = threading.Lock()
 
