@@ -10,6 +10,7 @@ from bootstrap.container.reference import parse_reference
 from cluster.app import App
 from foundation.errors import AwsError, ConfigError
 from provision.aws.clients import Clients, aws_errors, make_clients
+from train.engines import find_engine
 
 
 def find_login(app: App, clients: Clients | None) -> FindLogin:
@@ -50,12 +51,14 @@ def find_login(app: App, clients: Clients | None) -> FindLogin:
 def prepare_image(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> PreparedImage | None:
     """Get [container] image on these nodes, the head first; None if there is none. Raises ClusterError's kinds."""
     config = app.config
+    framework = config.bootstrap.framework
     if not config.container.image:
         return None
     return prepare(
         nodes,
         config.container,
         find_login=login,
-        uses_environment=config.bootstrap.framework != "none",
+        uses_environment=framework != "none",
+        takes_launcher=framework == "none" and find_engine(config.train.launcher, framework).uses_kv_store(framework),
         report=app.report,
     )

@@ -45,19 +45,27 @@ FindLogin = Callable[[], Login | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeImage:
-    """How a node runs the image. engine: the first words of its commands. image: the image's id. path: its PATH."""
+    """How a node runs the image. engine: the first words of its commands. image: the image's id.
+
+    path, python_path: its PATH and PYTHONPATH, or "".
+    """
 
     engine: tuple[str, ...]
     image: str
-    path: str
+    path: str = ""
+    python_path: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedImage:
-    """The image of a job on all nodes. reference: with its digest. nodes: by the node's name."""
+    """The image of a job on all nodes. reference: with its digest. nodes: by the node's name.
+
+    launcher: the folder on the head with the image's own launch.py, if it was asked for.
+    """
 
     reference: str
     nodes: Mapping[str, NodeImage]
+    launcher: str | None = None
 
 
 class _Found(Struct, frozen=True):
@@ -74,6 +82,7 @@ class _Image(Struct, frozen=True):
     machine: str
     os: str
     path: str
+    python_path: str
 
 
 class _Inspected(Struct, frozen=True):
@@ -81,9 +90,10 @@ class _Inspected(Struct, frozen=True):
 
 
 class _Done(Struct, frozen=True):
-    """failed: None for a success."""
+    """failed: None for a success. taken: the path of what was taken out of an image."""
 
     failed: str | None = None
+    taken: str = ""
 
 
 class ContainerNode(NodeProgram):
@@ -130,10 +140,12 @@ def prepare(
     find_login: FindLogin,
     uses_environment: bool,
     report: Report,
+    takes_launcher: bool = False,
 ) -> PreparedImage:
     """Prepare nodes for jobs in [container] image; the first node resolves its tag.
 
-    uses_environment: the environment of [bootstrap] is mounted into the containers.
+    uses_environment: the environment of [bootstrap] is mounted into the containers. takes_launcher: launch.py runs on
+    the head, and MXNet is in the image alone.
     Raises ClusterError that names every node where something is wrong, ConnectError.
     """
     reference = parse_reference(config.image)
@@ -163,12 +175,19 @@ def prepare(
         check_images({name: images[name] for name in names}, {name: found[name].machine for name in names}, config)
         if uses_environment:
             check_environments([talks[name] for name in names], images, config)
+        launcher = take_launcher(head, first, config) if takes_launcher else None
     return PreparedImage(
         reference=str(fixed) if fixed.digest else f"{fixed.server}/{fixed.name}@{first.id}",
         nodes={
-            name: NodeImage(engine=found[name].engine or (), image=images[name].id, path=images[name].path)
+            name: NodeImage(
+                engine=found[name].engine or (),
+                image=images[name].id,
+                path=images[name].path,
+                python_path=images[name].python_path,
+            )
             for name in names
         },
+        launcher=launcher,
     )
 
 
@@ -339,13 +358,8 @@ def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Ima
         ours = f"{node.facts.home}/.cluster"
         mounts = [[path, path, True] for path in (folder, f"{ours}/python")]
         order = {
-            "name": f"cluster-check-{secrets.token_hex(6)}",
-            "job": "check",
-            "image": images[talk.name].id,
-            "shm_size": None,
-            "gpus": False,
+            **_brief_order(images[talk.name]),
             "mounts": mounts,
-            "cwd": "/",
             "command": [node.python, "-c", f"import {_MODULES.get(node.framework, 'sys')}"],
         }
         said = talk.run(order, {})
@@ -361,6 +375,41 @@ def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Ima
     on_all(talks, check)
 
 
+def _brief_order(image: _Image) -> dict[str, Any]:
+    """A container for a short command, as engine.run_words takes it."""
+    name = f"cluster-check-{secrets.token_hex(6)}"
+    return {"name": name, "job": "check", "image": image.id, "shm_size": None, "gpus": False, "mounts": [], "cwd": "/"}
+
+
+def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig) -> str:
+    """The folder on a node with launch.py out of the image: mxnet/tools/ and dmlc_tracker/. Raises ClusterError."""
+    order = {**_brief_order(image), "command": ["python3", "-c", _PACK_LAUNCHER]}
+    folder = f".cluster/launcher/{image.id.partition(':')[2]}"
+    done: _Done = talk.ask({"take": folder, "from": order}, _Done)
+    if done.failed is not None:
+        shown = "\n  ".join(done.failed.splitlines()[-_SHOWN_LINES:])
+        raise ClusterError(
+            f"{talk.name}: {config.image} has no MXNet with tools/launch.py in its python3:\n  {shown}",
+            hint='use an image that has it; or [bootstrap] framework = "mxnet", whose environment is mounted into the '
+            "image",
+        )
+    return done.taken
+
+
+# Finds the packages without importing them: MXNet may need a GPU's driver for that. Prints an archive.
+_PACK_LAUNCHER = """
+import os, sys, tarfile
+from importlib.util import find_spec
+found = {}
+for name, below in (("mxnet", os.path.join("tools", "launch.py")), ("dmlc_tracker", "")):
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        sys.exit("there is no module " + name)
+    found[name] = os.path.join(list(spec.submodule_search_locations)[0], below)
+with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+    archive.add(found["mxnet"], os.path.join("mxnet", "tools", "launch.py"))
+    archive.add(found["dmlc_tracker"], "dmlc_tracker")
+"""
 _MODULES = {"mxnet": "mxnet", "pytorch": "torch", "none": "sys"}
 
 

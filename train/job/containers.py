@@ -25,6 +25,7 @@ def plan_containers(
             engine=image.nodes[node.host.name].engine,
             image=image.nodes[node.host.name].image,
             path=image.nodes[node.host.name].path or PATH,
+            python_path=image.nodes[node.host.name].python_path,
             shm_size=parse_size(config.shm_size),
             mounts=read_mounts(config),
             gpus=bool(node.facts.gpus),

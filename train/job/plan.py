@@ -189,6 +189,7 @@ def plan_job(
         owner=survey.owner,
         results_url=data.results,
         image=image.reference if image is not None else None,
+        image_launcher=image.launcher if image is not None else None,
         containers=plan_containers(container or ContainerConfig(), image, nodes, framework),
         data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
         **copy_settings(config),

@@ -69,7 +69,8 @@ class Place(Struct, frozen=True, kw_only=True):
 class Container(Struct, frozen=True, kw_only=True):
     """The containers of a job's processes on one host.
 
-    engine: the first words of its commands, such as ("podman",). image: the image's id. path: its PATH.
+    engine: the first words of its commands, such as ("podman",). image: the image's id. path, python_path: its PATH
+    and PYTHONPATH.
     shm_size: of each process's own /dev/shm in bytes; None for the host's. mounts: [(source, target, read only), ...];
     ~/ is the user's home there. gpus: the host has some. has_environment: the host's environment is mounted, and used.
     """
@@ -77,6 +78,7 @@ class Container(Struct, frozen=True, kw_only=True):
     engine: tuple[str, ...]
     image: str
     path: str = ""
+    python_path: str = ""
     shm_size: Optional[int] = None
     mounts: tuple[tuple[str, str, bool], ...] = ()
     gpus: bool = False
@@ -151,6 +153,7 @@ class Order(RunSettings, kw_only=True):
     may choose from, and workers, servers and hostfile name the first ones in place of those that it assigns.
     before: the ids of the jobs that it waits for; jobs.py sets it.
     image: the image that its processes run in, by digest. containers: how, by the host's name; {} for no containers.
+    image_launcher: the folder on the head with launch.py out of the image; None for that of the environment.
     """
 
     job: JobId
@@ -192,6 +195,7 @@ class Order(RunSettings, kw_only=True):
     before: tuple[str, ...] = ()
     image: Optional[str] = None
     containers: dict[str, Container] = {}
+    image_launcher: Optional[str] = None
 
     @property
     def output_url(self) -> Optional[str]:

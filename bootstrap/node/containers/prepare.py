@@ -5,8 +5,10 @@ It is sent over ssh and not stored on the node. Requests and answers are JSON, o
 
     {"find": "auto"}                 {"engine": words or null, "said": [why not], "machine", "memory_bytes",
                                      "shm_bytes"}
-    {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path"} or null}
+    {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path"} or null}
     {"pull": IMAGE, "login": LOGIN}  {"pulled": true} or {"failed": text}
+    {"take": FOLDER, "from": ORDER}  {"taken": path} or {"failed": text}: what the command in a container prints as an
+                                     archive, at FOLDER below the home folder, where it may be already
     {"try": ORDER, "env": VARIABLES} {"tried": true} or {"failed": text}: a command in a container, see engine.run_words
 
 LOGIN is null or {"server", "username", "password"}. The engine reads the password from a named pipe, which has no
@@ -18,12 +20,14 @@ Linux. Python 3.6 and later, standard library only.
 import base64
 import ctypes
 import errno
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -51,7 +55,7 @@ def main():
             request = requests.take()
             if request is None:
                 return
-            for verb in ("find", "inspect", "pull", "try"):
+            for verb in ("find", "inspect", "pull", "take", "try"):
                 if verb in request:
                     answer(getattr(node, "do_" + verb)(request))
     finally:
@@ -133,6 +137,30 @@ class Node(object):
             return {"failed": "it did not end within %d s" % TRY_TIMEOUT_S}
         return {"tried": True} if code == 0 else {"failed": shorten(said or out, code)}
 
+    def do_take(self, request):
+        """Take files out of an image."""
+        folder = os.path.join(os.path.expanduser("~"), request["take"])
+        if os.path.isdir(folder):
+            return {"taken": folder}
+        words, passed = engine.run_words(self._engine, request["from"], {}, os.getuid(), os.getgid())
+        code, out, said = self._run(words, passed, TRY_TIMEOUT_S)
+        if code != 0:
+            return {"failed": shorten(said, code)}
+        draft = "%s.%d" % (folder, os.getpid())
+        try:
+            os.makedirs(draft, 0o700)
+            with tarfile.open(fileobj=io.BytesIO(out)) as archive:
+                plain = [one for one in archive.getmembers() if one.isfile() and is_inside(one.name)]
+                archive.extractall(draft, plain)  # noqa: S202 - plain files inside
+            try:
+                os.rename(draft, folder)
+            except OSError:
+                if not os.path.isdir(folder):  # another command was faster
+                    raise
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return {"taken": folder}
+
     def _run(self, words, env=None, timeout_s=None):
         """An engine's command: (exit code, stdout, stderr). It dies with this process."""
 
@@ -210,17 +238,23 @@ class Credentials(object):
                 os.close(sink)
 
 
+def is_inside(name):
+    """Whether a name in an archive leads nowhere else."""
+    return not name.startswith("/") and ".." not in name.split("/")
+
+
 def describe(found):
     """An image in the form of an answer, from docker's or podman's."""
     config = found.get("Config") or {}
-    path = [entry.partition("=")[2] for entry in config.get("Env") or [] if entry.startswith("PATH=")]
+    env = dict(entry.partition("=")[::2] for entry in config.get("Env") or [])
     identity = found["Id"]
     return {
         "id": identity if identity.startswith("sha256:") else "sha256:" + identity,
         "digests": found.get("RepoDigests") or [],
         "machine": found.get("Architecture") or "",
         "os": found.get("Os") or "",
-        "path": path[-1] if path else "",
+        "path": env.get("PATH", ""),
+        "python_path": env.get("PYTHONPATH", ""),
     }
 
 

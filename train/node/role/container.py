@@ -15,6 +15,7 @@ from typing import Optional
 
 from bootstrap.node import process_tree
 from bootstrap.node.containers import engine
+from train.engines import ENGINES
 from train.job.protocol import Container
 from train.node import job_folder
 from train.node.programs import CODE_DIR
@@ -32,6 +33,17 @@ KEPT = ("HOME", "USER", "LOGNAME", "TZ")
 def base() -> dict[str, str]:
     """The part of this process's environment that a process in a container gets; the image has the rest."""
     return {name: os.environ[name] for name in KEPT if name in os.environ}
+
+
+def patch_mxnet(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
+    """The variables that let an image's own MXNet end as our environment's does (_cluster_compat.py). Pure."""
+    container = order.container
+    if container is None or container.has_environment or ENGINES[order.launcher].program != "launch.py":
+        return {}
+    if "PYTHONPATH" in own:
+        return {}
+    folder = os.path.join(CODE_DIR, "bootstrap", "node", "containers", "site")
+    return {"PYTHONPATH": ":".join(filter(None, (folder, container.python_path)))}
 
 
 def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[tuple[str, str, bool]]:
