@@ -207,6 +207,12 @@ def tell(pids: Iterable[int], number: int) -> None:
             pass  # processes that do not end are reported
 
 
+def find_parent(pid: int) -> Optional[Process]:
+    """The parent of a process, as `find` has it; None if one of them is gone."""
+    fields = _stat(pid)
+    return next(iter(_describe([int(fields[1])])), None) if fields is not None else None
+
+
 def start_time(pid: int) -> Optional[int]:
     """When a process started, in clock ticks since boot; None if there is none, or a dead one."""
     fields = _stat(pid)

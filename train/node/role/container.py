@@ -23,6 +23,8 @@ from train.node.wire import RoleOrder
 
 ENGINE_ENDS_S = 3.0  # from the end of a container's processes to the end of the engine's; less than Ending waits
 REMOVE_TIMEOUT_S = 20.0
+KEEPER_GONE_S = 1.0  # from the end of the process that keeps a container to that of a program which outlives it
+CLIENT_GONE_S = 10.0  # and to that of a client which waits for it in vain
 SIGNALLED = 128  # plus the number of the signal: the exit code of a client whose container was killed
 HOME = os.path.join(".cluster", "home")  # of the processes in containers, below the user's home
 # Files whose paths programs get by these variables.
@@ -97,6 +99,9 @@ class Contained:
         self.name = f"cluster-{order.job}-{os.getpid()}-{at}"
         self._alone_since: Optional[float] = None  # since when only the engine's own processes are left
         self._was_seen = False
+        self._program: Optional[process_tree.Process] = None
+        self._keeper: Optional[process_tree.Process] = None  # conmon, or containerd's shim: the program's parent
+        self._gone_since: Optional[float] = None
 
     def start(self, command: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         """Start the engine's client. Raises OSError, ValueError."""
@@ -126,7 +131,19 @@ class Contained:
     def find_program(self) -> Optional[int]:
         """The pid of the container's first process, once there is one."""
         inside = self.find_inside()
-        return min(inside, key=lambda one: (one[1], one[0]))[0] if inside else None
+        if not inside:
+            return None
+        self._program = min(inside, key=lambda one: (one[1], one[0]))
+        self._keeper = process_tree.find_parent(self._program[0])
+        return self._program[0]
+
+    def has_lost_keeper(self) -> bool:
+        """Whether the process that keeps the container was killed: its client would wait for ever."""
+        if self._keeper is None or self._program is None or is_alive(self._keeper):
+            return False
+        now = time.monotonic()
+        self._gone_since = self._gone_since or now
+        return now > self._gone_since + (KEEPER_GONE_S if is_alive(self._program) else CLIENT_GONE_S)
 
     def find(self) -> list[process_tree.Process]:
         """All that runs for the command: the processes inside, the engine's, and what these have left."""
@@ -148,6 +165,8 @@ class Contained:
         """The exit code, the signal or None, and what to say of it, for the client's wait status."""
         number = status & 0x7F or None
         name = os.path.basename(self._container.engine[-1])
+        if self._gone_since is not None and self._keeper is not None and number is not None:
+            name = os.path.basename(self._keeper[2].partition(" ")[0])
         if number is not None:
             return SIGNALLED + number, number, f"{name}, which runs its container, was killed"
         code = status >> 8
@@ -159,6 +178,11 @@ class Contained:
     def remove(self) -> None:
         """Remove the container if it is still there, running or not."""
         run_engine(engine.remove_words(self._container.engine, [self.name]))
+
+
+def is_alive(process: process_tree.Process) -> bool:
+    """Whether a process still runs."""
+    return process_tree.start_time(process[0]) == process[1]
 
 
 def run_engine(words: Sequence[str], user: Optional[pwd.struct_passwd] = None) -> Optional[str]:

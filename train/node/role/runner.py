@@ -31,6 +31,7 @@ PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that a process holds w
 PENDING_BYTES = 1 << 17
 FEW_BYTES = 1 << 12  # larger pieces need no collecting
 SPARED_S = 1.5  # less than the time before SIGKILL
+ENGINES_CODE = 125  # from here on, an exit code may be that of a container's engine, or of a signal
 LOOK_FOR_PROGRAM_S = 0.05  # in a container that starts
 LOOK_AT_DATA_S = 3.0  # after the start, when MXNet has loaded; it reports most errors itself soon after
 
@@ -152,6 +153,13 @@ class Runner:
             pid = self.contained.find_program()
             if pid is not None:
                 self.note_start(pid)
+        elif self.child is not None and self.status is None and self.contained is not None:
+            self.end_client_without_keeper(self.child, self.contained)
+
+    def end_client_without_keeper(self, child: "subprocess.Popen[bytes]", contained: Contained) -> None:
+        """Fail a command whose engine no longer knows of its container's end."""
+        if contained.has_lost_keeper():
+            child.kill()
 
     def leave_container(self, contained: Contained, status: int) -> tuple[int, Optional[int]]:
         """What run_one returns, once the container's processes have ended; removes what is left of it."""
@@ -160,7 +168,7 @@ class Runner:
             self.why = why
         if not self.has_started and why is None and self.ending is None:
             self.note_start(self.child.pid if self.child is not None else 0)  # it was too short to be seen
-        if self.ending is not None or why is not None:  # else the engine has removed it
+        if self.ending is not None or why is not None or code >= ENGINES_CODE:  # else the engine has removed it
             contained.remove()
         return code, number
 
