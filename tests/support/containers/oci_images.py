@@ -29,14 +29,14 @@ Architecture = Literal["amd64", "arm64"]
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-PACKAGES = ("python3", "bash", "coreutils", "sed", "grep", "libgomp1", "libstdc++6")
+PACKAGES = ("python3", "bash", "dash", "coreutils", "sed", "grep", "libgomp1", "libquadmath0", "libstdc++6")
 MXNET = ("mxnet==1.7.0.post2", "numpy==1.23.5")
 UV = str(Path(sys.executable).parent / "uv")
 SITE = "usr/local/lib/python{}/dist-packages"
 USRMERGED = ("bin", "sbin", "lib", "lib64")
 NOT_NEEDED = re.compile(
     r"usr/share/(doc|man|info|locale|lintian)/|etc/python|usr/lib/python3/dist-packages/.*pyc$|"
-    r".*/dist-packages/(torch/(include|share|test|testing|bin)|torchgen|.*/tests?|.*\.dist-info/licenses)/"
+    r".*/dist-packages/(torch/(include|share|test|testing)|torchgen|.*/tests?|.*\.dist-info/licenses)/"
 )
 MADE_AT = 1_600_000_000  # a fixed time: the same content is the same image
 PASSWD = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
@@ -147,7 +147,7 @@ class _Base:
 def _base() -> _Base:
     """Debian's packages with what these depend on, by `apt-get`, as they are on the machine's own distribution."""
     with _locked() as cache:
-        made = cache / "base.tar"
+        made = cache / _file_name("base", *PACKAGES)
         if not made.exists():
             with tempfile.TemporaryDirectory(dir=cache) as folder:
                 _download(PACKAGES, Path(folder), with_all=True)
@@ -189,8 +189,6 @@ def _merge(packages: Sequence[Path], tar: tarfile.TarFile) -> None:
                 if member.islnk():
                     member.linkname = _merged(member.linkname)
                 tar.addfile(member, source.extractfile(member) if member.isreg() else None)
-    if "usr/bin/sh" not in names:
-        _add_link(tar, "usr/bin/sh", "dash")
     _add(tar, "etc/passwd", PASSWD.encode())
     _add(tar, "etc/group", b"root:x:0:\nnogroup:x:65534:\n")
 
@@ -204,12 +202,16 @@ def _merged(name: str) -> str:
 def _layer(name: str, install: Callable[[Path], None], python: str) -> Layer:
     """A layer with Python packages, where the base's Python looks for them."""
     with _locked() as cache:
-        made = cache / f"{hashlib.sha256(f'{name} {python}'.encode()).hexdigest()[:16]}.tar"
+        made = cache / _file_name(name, python)
         if not made.exists():
             with tempfile.TemporaryDirectory(dir=cache) as folder:
                 install(Path(folder))
                 _write(made, lambda tar: _add_tree(tar, Path(folder), SITE.format(python)))
         return Layer(made, _sha256_of(made))
+
+
+def _file_name(*recipe: str) -> str:
+    return f"{hashlib.sha256(repr((recipe, NOT_NEEDED.pattern)).encode()).hexdigest()[:16]}.tar"
 
 
 def _add_tree(tar: tarfile.TarFile, folder: Path, below: str) -> None:
