@@ -20,6 +20,7 @@ CODE = (
     "foundation/file_lock.py",
     "foundation/thread_pool.py",
     "bootstrap/__init__.py",
+    "bootstrap/node/containers/engine.py",
     "bootstrap/node/interfaces.py",
     "bootstrap/node/process_tree.py",
     "bootstrap/node/setup_env.py",

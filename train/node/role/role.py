@@ -4,7 +4,7 @@
     role launched VARIABLES   under launch.py, mpirun or torchrun: both over a socket; exits with 0 once it has
                      reported. The names of the variables that say what it is begin with VARIABLES, a list with commas
     role join PATH   connects its stdin and stdout to a `role launched` that waits on this host
-    role end JOB     ends the job's processes on this host; prints a JSON list of those that do not end
+    role end JOB     ends the job's processes and containers on this host; prints a JSON list of those that do not end
 
 The first two run as two processes, the parent as reaper (reaper.py). For a launcher on the head, the socket is the
 supervisor's, at $CLUSTER_SOCKET. A role that mpirun or torchrun starts on another node cannot connect to the head,
@@ -27,6 +27,7 @@ from bootstrap.node import process_tree
 from foundation.decode import decode
 from train.node import job_folder, wire
 from train.node.role import reaper
+from train.node.role.container import remove_all
 from train.node.role.runner import Runner
 from train.node.wire import Message, RoleOrder
 
@@ -127,5 +128,5 @@ def join(path: str) -> int:
 def end(job: str) -> int:
     """End a job's processes on this host."""
     _, left = process_tree.end(job)
-    print(json.dumps([[pid, words] for pid, _, words in left]))
+    print(json.dumps([*([pid, words] for pid, _, words in left), *remove_all(job)]))
     return 0

@@ -239,6 +239,7 @@ class Processes:
             env=env,
             setup=order.setup,
             data_url=self._data_url_of(process),
+            container=order.containers.get(process.host) if process.role in JOB_ROLES else None,
             **copy_settings(order),
         )
 

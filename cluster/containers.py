@@ -1,0 +1,61 @@
+"""[container] from the command line's side: who pulls the image, and the nodes that get it."""
+
+import base64
+import os
+from collections.abc import Sequence
+
+from bootstrap.apply import ReadyNode
+from bootstrap.container.prepare import FindLogin, Login, PreparedImage, prepare
+from bootstrap.container.reference import parse_reference
+from cluster.app import App
+from foundation.errors import AwsError, ConfigError
+from provision.aws.clients import Clients, aws_errors, make_clients
+
+
+def find_login(app: App, clients: Clients | None) -> FindLogin:
+    """Who pulls [container] image. Raises ConfigError if its password is not in this machine's environment.
+
+    clients: None to make some if the image is in Amazon ECR. The returned function raises AwsError.
+    """
+    config = app.config.container
+    registry = config.registry
+    if not config.image:
+        return lambda: None
+    if registry:
+        password = os.environ.get(registry.password_env, "")
+        if not password:
+            raise ConfigError(
+                f"container.registry.password_env: the variable {registry.password_env} is not set on this machine",
+                hint=f"read -rs {registry.password_env} && export {registry.password_env}, then run the command again",
+            )
+        login = Login(server=registry.server, username=registry.username, password=password)
+        return lambda: login
+    reference = parse_reference(config.image)
+    account, region, server = reference.ecr_account, reference.ecr_region, reference.server
+    if account is None or region is None:
+        return lambda: None
+    ecr = (clients or make_clients(region)).make_ecr(region)
+
+    def ask_ecr() -> Login:
+        with aws_errors(f"getting a token for the images of {server}"):
+            data = ecr.get_authorization_token(registryIds=[account])["authorizationData"]
+        if not data:
+            raise AwsError(f"ECR has no token for {server}", hint="correct [container] image")
+        username, _, password = base64.b64decode(data[0]["authorizationToken"]).decode().partition(":")
+        return Login(server=server, username=username, password=password)
+
+    return ask_ecr
+
+
+def prepare_image(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> PreparedImage | None:
+    """Get [container] image on these nodes, the head first; None if there is none. Raises ClusterError's kinds."""
+    config = app.config
+    if not config.container.image:
+        return None
+    return prepare(
+        nodes,
+        config.container,
+        find_login=login,
+        uses_environment=config.bootstrap.framework != "none",
+        report=app.report,
+    )

@@ -1,0 +1,201 @@
+"""Runs a process of a job in a container: its command line, what is inside, which processes it has, and its end.
+
+The engine's client runs in place of the process. role.py, the supervisor and the set-up commands stay outside.
+"""
+
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Optional
+
+from bootstrap.node import process_tree
+from bootstrap.node.containers import engine
+from train.job.protocol import Container
+from train.node import job_folder
+from train.node.programs import CODE_DIR
+from train.node.wire import RoleOrder
+
+ENGINE_ENDS_S = 3.0  # from the end of a container's processes to the end of the engine's; less than Ending waits
+REMOVE_TIMEOUT_S = 20.0
+SIGNALLED = 128  # plus the number of the signal: the exit code of a client whose container was killed
+HOME = os.path.join(".cluster", "home")  # of the processes in containers, below the user's home
+# Files whose paths programs get by these variables.
+CERTIFICATES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+KEPT = ("HOME", "USER", "LOGNAME", "TZ")
+
+
+def base() -> dict[str, str]:
+    """The part of this process's environment that a process in a container gets; the image has the rest."""
+    return {name: os.environ[name] for name in KEPT if name in os.environ}
+
+
+def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[tuple[str, str, bool]]:
+    """What a process in a container sees of this host: [(source, target, read only), ...]. Raises OSError.
+
+    env: of the process. Everything has the same path as outside, except the home folder, which is one of its own.
+    """
+    home = os.path.expanduser("~")
+    own_home = os.path.join(home, HOME)
+    os.makedirs(own_home, mode=0o700, exist_ok=True)
+    mounts = [(own_home, env.get("HOME", home), False), (CODE_DIR, CODE_DIR, True)]
+    if container.has_environment:
+        mounts += [(folder, folder, True) for folder in find_environment(home)]
+    mounts += [(path, path, False) for path in (cwd, env.get("CLUSTER_OUTPUT_DIR", "")) if path]
+    if env.get("CLUSTER_DATA_MODE") == "stage":
+        from train.node.staging import cache  # noqa: PLC0415 - obstore: 0.1 s of each process of a job
+
+        folder = cache.find_folder(env)
+        mounts.append((folder, folder, False))
+    mounts += [(env[name], env[name], True) for name in CERTIFICATES if os.path.exists(env.get(name, ""))]
+    for source, target, read_only in container.mounts:
+        mounts.append((expand(source, home), expand(target, env.get("HOME", home)), read_only))
+    return mounts
+
+
+def find_environment(home: str) -> list[str]:
+    """The folders of this program's Python environment: its own, and its Python's if that is ours, too."""
+    ours = os.path.join(home, ".cluster", "")
+    return [sys.prefix, *([sys.base_prefix] if sys.base_prefix.startswith(ours) else [])]
+
+
+def expand(path: str, home: str) -> str:
+    """A path with ~/ as an absolute one. Pure."""
+    return os.path.join(home, path[2:]) if path.startswith("~/") else path
+
+
+def note_engine(job: str, words: Sequence[str]) -> None:
+    """Write down what runs the job's containers on this host, for `remove_all`. Raises OSError."""
+    path = job_folder.path(job, "engine")
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(f"{path}.{os.getpid()}", "w") as stream:
+        json.dump(list(words), stream)
+    os.replace(f"{path}.{os.getpid()}", path)
+
+
+class Contained:
+    """One command of a role in a container."""
+
+    def __init__(self, order: RoleOrder, container: Container, at: int) -> None:
+        self._order, self._container = order, container
+        self.name = f"cluster-{order.job}-{os.getpid()}-{at}"
+        self._alone_since: Optional[float] = None  # since when only the engine's own processes are left
+        self._was_seen = False
+
+    def start(self, command: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        """Start the engine's client. Raises OSError, ValueError."""
+        note_engine(self._order.job, self._container.engine)
+        given = {
+            "name": self.name,
+            "job": self._order.job,
+            "image": self._container.image,
+            "shm_size": self._container.shm_size,
+            "gpus": self._container.gpus,
+            "mounts": find_mounts(self._container, self._order.cwd, env),
+            "cwd": self._order.cwd,
+            "command": command,
+        }
+        words, passed = engine.run_words(self._container.engine, given, env, os.getuid(), os.getgid())
+        client_env = {**passed, **engine.environment(os.environ), process_tree.JOB_VARIABLE: self._order.job}
+        return process_tree.start(words, client_env, "/")
+
+    # -- its processes -------------------------------------------------------------------------------------------
+
+    def find_inside(self) -> list[process_tree.Process]:
+        """The processes in the container: the program, and what descends from it."""
+        found = process_tree.find(self.name, engine.CONTAINER_VARIABLE)
+        self._was_seen = self._was_seen or bool(found)
+        return found
+
+    def find_program(self) -> Optional[int]:
+        """The pid of the container's first process, once there is one."""
+        inside = self.find_inside()
+        return min(inside, key=lambda one: (one[1], one[0]))[0] if inside else None
+
+    def find(self) -> list[process_tree.Process]:
+        """All that runs for the command: the processes inside, the engine's, and what these have left."""
+        return sorted(set(process_tree.find_descendants()) | set(self.find_inside()))
+
+    def spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
+        """For Ending: the engine's programs, which end after the container, and then have a moment for it."""
+        inside = set(self.find_inside())
+        outside = [one for one in found if one not in inside and process_tree.is_engine_program(one[2])]
+        if len(outside) < len(found):
+            self._alone_since = None
+            return outside
+        self._alone_since = self._alone_since or time.monotonic()
+        return outside if time.monotonic() < self._alone_since + ENGINE_ENDS_S else ()
+
+    # -- its end -------------------------------------------------------------------------------------------------
+
+    def read_status(self, status: int) -> tuple[int, Optional[int], Optional[str]]:
+        """The exit code, the signal or None, and what to say of it, for the client's wait status."""
+        number = status & 0x7F or None
+        name = os.path.basename(self._container.engine[-1])
+        if number is not None:
+            return SIGNALLED + number, number, f"{name}, which runs its container, was killed"
+        code = status >> 8
+        ended_by = code - SIGNALLED
+        if self._was_seen and ended_by in {one.value for one in signal.Signals}:
+            return code, ended_by, None
+        return code, None, None if self._was_seen or code != 125 else f"{name} could not start its container"
+
+    def remove(self) -> None:
+        """Remove the container if it is still there, running or not."""
+        run_engine(engine.remove_words(self._container.engine, [self.name]))
+
+
+def run_engine(words: Sequence[str], user: Optional[pwd.struct_passwd] = None) -> Optional[str]:
+    """The output of an engine's command on this host, as another user if given; None if it fails."""
+    base_env: dict[str, str] = dict(os.environ)
+    as_user: dict[str, object] = {}
+    if user is not None:
+        base_env |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+        runtime = f"/run/user/{user.pw_uid}"
+        base_env.pop("XDG_RUNTIME_DIR", None)
+        if os.path.isdir(runtime):
+            base_env["XDG_RUNTIME_DIR"] = runtime
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+        as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
+    try:
+        done = subprocess.run(
+            list(words),
+            env=engine.environment(base_env),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=REMOVE_TIMEOUT_S,
+            check=False,
+            **as_user,  # type: ignore[call-overload]
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+
+
+def remove_all(job: str) -> list[tuple[int, str]]:
+    """Remove a job's containers on this host, running or not; returns those that remain, as (0, what).
+
+    As root, by sudo, it acts as the user who called sudo: each user has containers of their own.
+    """
+    user = None
+    if os.getuid() == 0 and os.environ.get("SUDO_USER"):
+        user = pwd.getpwnam(os.environ["SUDO_USER"])
+    home = user.pw_dir if user is not None else os.path.expanduser("~")
+    try:
+        with open(os.path.join(home, ".cluster", "jobs", job, "engine")) as stream:
+            words = [str(word) for word in json.load(stream)]
+    except (OSError, ValueError):  # the job had no containers here
+        return []
+    left = run_engine(engine.list_words(words, job), user)
+    if left and left.split():
+        run_engine(engine.remove_words(words, left.split()), user)
+        left = run_engine(engine.list_words(words, job), user)
+    if left is None:
+        return [(0, f"{words[-1]} does not say whether containers of the job remain")]
+    return [(0, f"container {name}") for name in left.split()]
