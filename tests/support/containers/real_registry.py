@@ -1,7 +1,6 @@
 """A real registry, Debian's docker-registry, with TLS and a password, at an address that the sandbox's hosts reach."""
 
 import http.client
-import json
 import os
 import re
 import socket
@@ -116,12 +115,6 @@ def trust(registry: Registry) -> str:
     folder = f"/etc/containers/certs.d/{registry.server}"
     content = b64encode(registry.authority.encode()).decode()
     return f"sudo install -d {folder} && echo {content} | base64 -d | sudo tee {folder}/ca.crt >/dev/null"
-
-
-def toml(registry: Registry, variable: str) -> str:
-    """The value of [container] registry."""
-    pairs = {"server": registry.server, "username": USER, "password_env": variable}
-    return f"{{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in pairs.items())} }}"
 
 
 def _listens(host: str, port: int) -> bool:

@@ -1,0 +1,72 @@
+"""A sandbox cluster of nodes with podman, and a registry with a password that has images for them."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from job_steps import Host, hosts_of
+from oci_images import Image
+from project import REPOSITORY, Project, configure
+from real_registry import USER, Registry, registry, trust
+from sandbox import control
+
+PACKAGES = ("podman", "crun", "uidmap", "fuse-overlayfs", "containers-storage")
+"""containers-storage has a setting by which podman mounts layers instead of copying them."""
+VARIABLE = "PASSWORD_OF_THE_REGISTRY"
+PASSWORD = "canaryR3gistryPassw0rd0123456789"
+
+
+@dataclass(frozen=True)
+class ContainerNodes:
+    """A cluster in `project`, whose nodes trust `registry`."""
+
+    project: Project
+    registry: Registry
+
+    @property
+    def hosts(self) -> dict[str, Host]:
+        return hosts_of(self.project)
+
+    def push(self, image: Image, name: str) -> str:
+        """Put an image into the registry as NAME:TAG; its name for cluster.toml."""
+        return self.registry.push(image, name)
+
+    @property
+    def login(self) -> dict[str, str]:
+        """The value of [container] registry."""
+        return {"server": self.registry.server, "username": USER, "password_env": VARIABLE}
+
+    def on(self, node: str, script: str, *, code: int | None = 0) -> str:
+        """The output of a script that the nodes' user runs on a node."""
+        return self.project.run("ssh", node, "--", "bash", "-c", script, code=code).stdout
+
+    def containers(self) -> dict[str, list[str]]:
+        """The containers on each node, running or not, without those of other programs."""
+        words = "podman ps --all --filter label=cluster.job --format '{{.Names}} {{.Status}}'"
+        return {name: self.on(name, words).splitlines() for name in sorted(self.hosts)}
+
+
+@contextmanager
+def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterator[ContainerNodes]:
+    """Bring up a cluster whose nodes can run containers. values: for keys of cluster.toml."""
+    project = Project(directory, env={VARIABLE: PASSWORD})
+    text = configure((REPOSITORY / "cluster.toml").read_text(), **values)
+    text = text.replace("nodes = 2", f"nodes = {nodes}", 1)
+    text = text.replace("[sandbox] ", f"[sandbox]\npackages = {json.dumps(PACKAGES)} ")
+    project.write(text)
+    (directory / "registry").mkdir()
+    try:
+        project.run("sandbox", "start", timeout_s=600)
+        info = control.find_running(directory)
+        assert info is not None
+        address = info.endpoint_url.removeprefix("https://").partition(":")[0]
+        with registry(directory / "registry", address, PASSWORD) as given:
+            setup = json.dumps([trust(given)])
+            project.write(text.replace("[bootstrap]\n", f"[bootstrap]\nsetup = {setup}\n", 1))
+            project.run("up", timeout_s=600)
+            yield ContainerNodes(project, given)
+    finally:
+        project.run("sandbox", "reset")
