@@ -8,6 +8,9 @@ It is sent over ssh and not stored on the node. Requests and answers are JSON, o
     {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path"} or null}
     {"pull": IMAGE, "login": LOGIN}  {"pulled": true} or {"failed": text}
     {"try": ORDER, "env": VARIABLES} {"tried": true} or {"failed": text}: a command in a container, see engine.run_words
+    {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store, or {"failed": text}
+    {"load": SHA256}                 {"loaded": true} or {"failed": text}: the image of a file in the store
+    {"forget": SHA256}               {"forgotten": true}: the file has been removed
 
 LOGIN is null or {"server", "username", "password"}. The engine reads the password from a named pipe, which has no
 content on any disk or in any other file: after a kill, nothing of it is left.
@@ -28,6 +31,7 @@ import tempfile
 import threading
 import time
 
+import archive
 import engine
 
 ALIVE_EVERY_S = 1.0
@@ -51,7 +55,7 @@ def main():
             request = requests.take()
             if request is None:
                 return
-            for verb in ("find", "inspect", "pull", "try"):
+            for verb in ("find", "inspect", "pull", "try", "save", "load", "forget"):
                 if verb in request:
                     answer(getattr(node, "do_" + verb)(request))
     finally:
@@ -133,7 +137,36 @@ class Node(object):
             return {"failed": "it did not end within %d s" % TRY_TIMEOUT_S}
         return {"tried": True} if code == 0 else {"failed": shorten(said or out, code)}
 
-    def _run(self, words, env=None, timeout_s=None):
+    def do_save(self, request):
+        """Put an image into the store, for other nodes."""
+        image = request["save"]
+
+        def write(path):
+            with open(path, "wb") as stream:  # as this user, also if the engine's client runs as root
+                code, _, said = self._run(engine.save_words(self._engine, image), stdout=stream)
+            if code != 0:
+                raise OSError(shorten(said, code))
+
+        try:
+            return archive.save(image, write)
+        except OSError as error:
+            return {"failed": str(error)}
+
+    def do_load(self, request):
+        """Load the image of a file in the store."""
+        try:
+            path = archive.find(request["load"])
+        except OSError as error:
+            return {"failed": str(error)}
+        code, _, said = self._run(engine.load_words(self._engine, path))
+        return {"loaded": True} if code == 0 else {"failed": shorten(said, code)}
+
+    def do_forget(self, request):
+        """Remove a file from the store."""
+        archive.forget(request["forget"])
+        return {"forgotten": True}
+
+    def _run(self, words, env=None, timeout_s=None, stdout=subprocess.PIPE):
         """An engine's command: (exit code, stdout, stderr). It dies with this process."""
 
         def prepare():
@@ -147,7 +180,7 @@ class Node(object):
             env=own,
             cwd="/",
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             preexec_fn=prepare,
         )
