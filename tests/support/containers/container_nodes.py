@@ -39,14 +39,24 @@ class ContainerNodes:
         """The value of [container] registry."""
         return {"server": self.registry.server, "username": USER, "password_env": VARIABLE}
 
-    def on(self, node: str, script: str, *, code: int | None = 0) -> str:
-        """The output of a script that the nodes' user runs on a node."""
-        return self.project.run("ssh", node, "--", "bash", "-c", script, code=code).stdout
+    @contextmanager
+    def configured(self, image: str, **values: Any) -> Iterator[None]:
+        """In the block, jobs run in this image, and cluster.toml has these values for its keys."""
+        kept = (self.project.directory / "cluster.toml").read_text()
+        self.project.write(configure(kept, **{"image": image, "registry": self.login, **values}))
+        try:
+            yield
+        finally:
+            self.project.write(kept)
 
-    def containers(self) -> dict[str, list[str]]:
-        """The containers on each node, running or not, without those of other programs."""
-        words = "podman ps --all --filter label=cluster.job --format '{{.Names}} {{.Status}}'"
-        return {name: self.on(name, words).splitlines() for name in sorted(self.hosts)}
+    def containers(self) -> list[str]:
+        """The jobs' containers on all nodes, running or not: "[node-0] NAME STATUS"."""
+        words = ["podman", "ps", "--all", "--filter", "label=cluster.job", "--format"]
+        return self.project.run("exec", "--", *words, "{{.Names}} {{.Status}}").stdout.splitlines()
+
+    def uid_of(self, node: str) -> int:
+        """The uid on this machine of a node's user."""
+        return (self.hosts[node].root / "home/ubuntu").stat().st_uid
 
 
 @contextmanager

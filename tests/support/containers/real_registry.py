@@ -85,7 +85,7 @@ class Registry:
 
 @contextmanager
 def registry(folder: Path, address: str, password: str) -> Iterator[Registry]:
-    """A registry that listens at one address only. Its files are in `folder`, and of the password only bcrypt's hash."""
+    """A registry that listens at one address only. Its files are in `folder`, and of the password only a hash."""
     with socket.create_server((address, 0)) as free:
         server = f"{address}:{free.getsockname()[1]}"
     authority = trustme.CA(organization_name="the registry of a test")
