@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from bootstrap.apply import ReadyNode
+from bootstrap.container import chain
 from bootstrap.container.config import SMALLEST_SHM_BYTES, ContainerConfig, parse_mount, parse_size
 from bootstrap.container.reference import Reference, parse_reference
 from bootstrap.ssh.connections import on_all
@@ -21,7 +22,7 @@ from bootstrap.ssh.node_program import NodeProgram
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
-MODULES = ("containers/engine", "containers/prepare")
+MODULES = ("containers/engine", "containers/archive", "containers/prepare")
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "ppc64le": "ppc64le", "s390x": "s390x"}
 """Images' names of machines, by those of `uname -m`."""
 INSTALL = (
@@ -316,20 +317,35 @@ def distribute(
     """
     found: dict[str, _Image] = {}
 
+    def look(talk: ContainerNode) -> None:
+        here = talk.inspect(image.id)
+        if here is not None:
+            found[talk.name] = here
+
     def get(talk: ContainerNode) -> None:
-        here = talk.inspect(image.id if reference.is_local else str(reference))
-        if here is None and not reference.is_local:
-            pull(talk, reference, find_login(), report=report)
-            here = talk.inspect(str(reference))
+        pull(talk, reference, find_login(), report=report)
+        here = talk.inspect(str(reference))
         if here is None or here.id != image.id:
             raise ClusterError(
                 f"{talk.name}: {reference} is {here.id if here is not None else 'missing'}, and on {head.name} "
                 f"{image.id}",
-                hint="load the same image on all nodes" if reference.is_local else "run the command again",
+                hint="run the command again",
             )
         found[talk.name] = here
 
-    on_all(others, get)
+    on_all(others, look)
+    lacking = [talk for talk in others if talk.name not in found]
+    if lacking and reference.is_local:
+        where = ", ".join(talk.name for talk in lacking)
+        raise ClusterError(
+            f"{reference} is {image.id} on {head.name}, and {where} does not have it",
+            hint="load the same image on all nodes",
+        )
+    if chain.is_chained(reference, len(lacking)):
+        chain.pass_on(head, lacking, image.id, report=report)
+        on_all(lacking, look)
+        lacking = [talk for talk in lacking if talk.name not in found]
+    on_all(lacking, get)
     return found
 
 

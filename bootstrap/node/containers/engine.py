@@ -172,3 +172,13 @@ def pull_words(engine: Sequence[str], reference: str, credentials: Optional[str]
 def inspect_words(engine: Sequence[str], reference: str) -> List[str]:
     """The command line that prints what the node knows about an image, as a JSON list of one object."""
     return list(engine) + ["image", "inspect", reference]
+
+
+def save_words(engine, image):
+    """The command line that prints an image as a file that both engines load; the image keeps its id."""
+    return list(engine) + ["save", image]
+
+
+def load_words(engine, path):
+    """The command line that loads the image of a file."""
+    return list(engine) + ["load", "--quiet", "--input", path]

@@ -10,6 +10,9 @@ It is sent over ssh and not stored on the node. Requests and answers are JSON, o
     {"take": FOLDER, "from": ORDER}  {"taken": path} or {"failed": text}: what the command in a container prints as an
                                      archive, at FOLDER below the home folder, where it may be already
     {"try": ORDER, "env": VARIABLES} {"tried": true} or {"failed": text}: a command in a container, see engine.run_words
+    {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store, or {"failed": text}
+    {"load": SHA256}                 {"loaded": true} or {"failed": text}: the image of a file in the store
+    {"forget": SHA256}               {"forgotten": true}: the file has been removed
 
 LOGIN is null or {"server", "username", "password"}. The engine reads the password from a named pipe, which has no
 content on any disk or in any other file: after a kill, nothing of it is left.
@@ -32,6 +35,7 @@ import tempfile
 import threading
 import time
 
+import archive
 import engine
 
 ALIVE_EVERY_S = 1.0
@@ -55,7 +59,7 @@ def main():
             request = requests.take()
             if request is None:
                 return
-            for verb in ("find", "inspect", "pull", "take", "try"):
+            for verb in ("find", "inspect", "pull", "take", "try", "save", "load", "forget"):
                 if verb in request:
                     answer(getattr(node, "do_" + verb)(request))
     finally:
@@ -149,9 +153,9 @@ class Node(object):
         draft = "%s.%d" % (folder, os.getpid())
         try:
             os.makedirs(draft, 0o700)
-            with tarfile.open(fileobj=io.BytesIO(out)) as archive:
-                plain = [one for one in archive.getmembers() if one.isfile() and is_inside(one.name)]
-                archive.extractall(draft, plain)  # noqa: S202 - plain files inside
+            with tarfile.open(fileobj=io.BytesIO(out)) as packed:
+                plain = [one for one in packed.getmembers() if one.isfile() and is_inside(one.name)]
+                packed.extractall(draft, plain)  # noqa: S202 - plain files inside
             try:
                 os.rename(draft, folder)
             except OSError:
@@ -161,7 +165,36 @@ class Node(object):
             shutil.rmtree(draft, ignore_errors=True)
         return {"taken": folder}
 
-    def _run(self, words, env=None, timeout_s=None):
+    def do_save(self, request):
+        """Put an image into the store, for other nodes."""
+        image = request["save"]
+
+        def write(path):
+            with open(path, "wb") as stream:  # as this user, also if the engine's client runs as root
+                code, _, said = self._run(engine.save_words(self._engine, image), stdout=stream)
+            if code != 0:
+                raise OSError(shorten(said, code))
+
+        try:
+            return archive.save(image, write)
+        except OSError as error:
+            return {"failed": str(error)}
+
+    def do_load(self, request):
+        """Load the image of a file in the store."""
+        try:
+            path = archive.find(request["load"])
+        except OSError as error:
+            return {"failed": str(error)}
+        code, _, said = self._run(engine.load_words(self._engine, path))
+        return {"loaded": True} if code == 0 else {"failed": shorten(said, code)}
+
+    def do_forget(self, request):
+        """Remove a file from the store."""
+        archive.forget(request["forget"])
+        return {"forgotten": True}
+
+    def _run(self, words, env=None, timeout_s=None, stdout=subprocess.PIPE):
         """An engine's command: (exit code, stdout, stderr). It dies with this process."""
 
         def prepare():
@@ -175,7 +208,7 @@ class Node(object):
             env=own,
             cwd="/",
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             preexec_fn=prepare,
         )
