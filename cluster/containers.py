@@ -1,16 +1,22 @@
-"""[container] from the command line's side: who pulls the image, and the nodes that get it."""
+"""[container] from the command line's side: who pulls the image, the nodes that get it, and commands in it."""
 
 import base64
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal
 
 from bootstrap.apply import ReadyNode
 from bootstrap.container.prepare import FindLogin, Login, PreparedImage, prepare
 from bootstrap.container.reference import parse_reference
+from bootstrap.ssh.host import Host
 from cluster.app import App
+from cluster.nodes.source import Nodes
+from cluster.session import ready_nodes
 from foundation.errors import AwsError, ConfigError
 from provision.aws.clients import Clients, aws_errors, make_clients
 from train.engines import find_engine
+from train.job.containers import shell_words
 
 
 def find_login(app: App, clients: Clients | None) -> FindLogin:
@@ -62,3 +68,41 @@ def prepare_image(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> Pre
         takes_launcher=framework == "none" and find_engine(config.train.launcher, framework).uses_kv_store(framework),
         report=app.report,
     )
+
+
+@contextmanager
+def in_containers(
+    app: App,
+    nodes: Nodes,
+    names: Sequence[str],
+    command: Sequence[str],
+    *,
+    stdin: Literal["pipe", "terminal"] | None = None,
+) -> Iterator[Mapping[str, tuple[Host, tuple[str, ...]]]]:
+    """Set up the nodes, with the image on these; by name, the host and the command line that runs a command there.
+
+    names: () for all nodes. command: () for a shell. stdin: what it reads. Raises ClusterError's kinds.
+    """
+    config = app.config
+    if not config.container.image:
+        raise ConfigError("--container runs commands in [container] image, which is not set", hint="set it")
+    login = find_login(app, None)
+    chosen = nodes.choose(names)
+    with ready_nodes(app, nodes) as (ready, _):
+        used = [node for node in ready if node.host.name in chosen]
+        image = prepare_image(app, used, login)
+        assert image is not None
+        yield {
+            node.host.name: (
+                node.host,
+                shell_words(
+                    config.container,
+                    image,
+                    node,
+                    command,
+                    framework=config.bootstrap.framework,
+                    stdin=stdin,
+                ),
+            )
+            for node in used
+        }

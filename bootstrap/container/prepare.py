@@ -17,6 +17,7 @@ from bootstrap.apply import ReadyNode
 from bootstrap.container import chain
 from bootstrap.container.config import SMALLEST_SHM_BYTES, ContainerConfig, parse_mount, parse_size
 from bootstrap.container.reference import Reference, parse_reference
+from bootstrap.node.containers.engine import PYTHONS_FOLDER
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram
 from foundation.errors import ClusterError
@@ -48,13 +49,14 @@ FindLogin = Callable[[], Login | None]
 class NodeImage:
     """How a node runs the image. engine: the first words of its commands. image: the image's id.
 
-    path, python_path: its PATH and PYTHONPATH, or "".
+    path, python_path: its PATH and PYTHONPATH, or "". ids: uid and gid of the node's user.
     """
 
     engine: tuple[str, ...]
     image: str
     path: str = ""
     python_path: str = ""
+    ids: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +74,7 @@ class PreparedImage:
 class _Found(Struct, frozen=True):
     engine: tuple[str, ...] | None
     said: tuple[str, ...]
+    ids: tuple[int, int]
     machine: str
     memory_bytes: Annotated[int, Meta(ge=0)]
     shm_bytes: Annotated[int, Meta(ge=0)]
@@ -185,6 +188,7 @@ def prepare(
                 image=images[name].id,
                 path=images[name].path,
                 python_path=images[name].python_path,
+                ids=found[name].ids,
             )
             for name in names
         },
@@ -371,8 +375,7 @@ def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Ima
     def check(talk: ContainerNode) -> None:
         node = talk.node
         folder = node.python.removesuffix("/bin/python")
-        ours = f"{node.facts.home}/.cluster"
-        mounts = [[path, path, True] for path in (folder, f"{ours}/python")]
+        mounts = [[path, path, True] for path in (folder, f"{node.facts.home}/{PYTHONS_FOLDER}")]
         order = {
             **_brief_order(images[talk.name]),
             "mounts": mounts,

@@ -17,6 +17,10 @@ DOCKER_AS_ROOT = ["sudo", "-n", "-E", DOCKER]  # -E: variables given by their na
 JOB_LABEL = "cluster.job"
 CONTAINER_VARIABLE = "CLUSTER_CONTAINER"
 """In the environment of every process in a container: the container's name."""
+HOME_FOLDER = os.path.join(".cluster", "home")
+"""The home folder of processes in containers, below the node user's: these must not see the user's keys."""
+PYTHONS_FOLDER = os.path.join(".cluster", "python")
+"""Where the Pythons of environments are that are not the system's."""
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 ANSWER_TIMEOUT_S = 30
 # Variables that change how the engine itself works: it gets the node's values, and the container its own as words.
@@ -106,16 +110,17 @@ def run_words(
     """The command line for a process in a container, and the variables of its environment besides the engine's own.
 
     engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
-    node has some, "mounts": [[source, target, read only], ...], "cwd", "command", "terminal"}. env: of the process.
+    node has some, "mounts": [[source, target, read only], ...], "cwd", "command", "input": "pipe", "terminal" or none}. env: of the process.
     uid, gid: of the user. Values are not on the command line, where all users of the node see them, but for those that
     the engine itself would follow: PATH, HOME and the like.
     """
     words = list(engine) + ["run", "--rm", "--name", order["name"], "--network", "host", "--pid", "host"]
     words += ["--label", "%s=%s" % (JOB_LABEL, order["job"])]
-    if order.get("terminal"):
-        words += ["--interactive", "--tty"]
+    if order.get("input"):
+        words += ["--interactive"] + (["--tty"] if order["input"] == "terminal" else [])
     else:
-        words += ["--sig-proxy=false", "--log-driver", "none"]
+        words += ["--sig-proxy=false"]
+    words += ["--log-driver", "none"]
     if order["shm_size"] is None:
         words += ["--ipc", "host"]
     else:

@@ -26,7 +26,6 @@ REMOVE_TIMEOUT_S = 20.0
 KEEPER_GONE_S = 1.0  # from the end of the process that keeps a container to that of a program which outlives it
 CLIENT_GONE_S = 10.0  # and to that of a client which waits for it in vain
 SIGNALLED = 128  # plus the number of the signal: the exit code of a client whose container was killed
-HOME = os.path.join(".cluster", "home")  # of the processes in containers, below the user's home
 # Files whose paths programs get by these variables.
 CERTIFICATES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 KEPT = ("HOME", "USER", "LOGNAME", "TZ")
@@ -54,7 +53,7 @@ def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[
     env: of the process. Everything has the same path as outside, except the home folder, which is one of its own.
     """
     home = os.path.expanduser("~")
-    own_home = os.path.join(home, HOME)
+    own_home = os.path.join(home, engine.HOME_FOLDER)
     os.makedirs(own_home, mode=0o700, exist_ok=True)
     mounts = [(own_home, env.get("HOME", home), False), (CODE_DIR, CODE_DIR, True)]
     if container.has_environment:

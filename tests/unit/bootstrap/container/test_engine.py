@@ -75,9 +75,10 @@ def test_a_size_of_its_own_for_shared_memory() -> None:
 
 
 def test_a_shell_has_the_terminal() -> None:
-    words, _ = run(["podman"], terminal=True)
+    words, _ = run(["podman"], input="terminal")
     assert {"--interactive", "--tty"} <= set(words)
-    assert not set(CLEAN) & set(words)
+    assert "--sig-proxy=false" not in words
+    assert "--tty" not in run(["podman"], input="pipe")[0]
 
 
 def test_folders_are_mounted_before_what_is_inside() -> None:
