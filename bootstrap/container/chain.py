@@ -81,7 +81,7 @@ def pass_on(head: Talk, others: Sequence[Talk], image_id: str, *, report: Report
             except ClusterError as error:
                 report(Event(kind="warn", what=f"cannot take the image from another node: {error}", where=talk.name))
                 return
-            done: _Done = talk.ask({"load": saved.sha256}, _Done)
+            done: _Done = talk.ask({"load": saved.sha256, "image": image_id}, _Done)
             if done.failed is not None:
                 report(Event(kind="warn", what=f"cannot load the image: {done.failed}", where=talk.name))
                 return

@@ -110,8 +110,8 @@ def run_words(
     """The command line for a process in a container, and the variables of its environment besides the engine's own.
 
     engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
-    node has some, "mounts": [[source, target, read only], ...], "cwd", "command", "input": "pipe", "terminal" or none}. env: of the process.
-    uid, gid: of the user. Values are not on the command line, where all users of the node see them, but for those that
+    node has some, "mounts": [[source, target, read only], ...], "cwd", "command", "input": "pipe",
+    "terminal" or none}. env: of the process. uid, gid: of the user. Values are not on the command line, where all users of the node see them, but for those that
     the engine itself would follow: PATH, HOME and the like.
     """
     words = list(engine) + ["run", "--rm", "--name", order["name"], "--network", "host", "--pid", "host"]
@@ -153,6 +153,12 @@ def sort_mounts(mounts: Iterable[Sequence[Any]]) -> List[Tuple[str, str, bool]]:
     return [by_target[target] for target in sorted(by_target)]
 
 
+def create_words(engine: Sequence[str], image: str, name: str) -> List[str]:
+    """The command line that makes a container without starting it, with podman's ids of `run_words`."""
+    words = list(engine) + ["create", "--name", name, "--label", "%s=none" % JOB_LABEL, "--pull", "never"]
+    return words + ["--userns", "keep-id", "--entrypoint", "", image, "true"]
+
+
 def remove_words(engine: Sequence[str], names: Iterable[str]) -> List[str]:
     """The command line that kills and removes containers by name or id; those that are gone are no error."""
     words = list(engine) + ["rm", "--force", "--volumes"]
@@ -179,11 +185,11 @@ def inspect_words(engine: Sequence[str], reference: str) -> List[str]:
     return list(engine) + ["image", "inspect", reference]
 
 
-def save_words(engine, image):
+def save_words(engine: Sequence[str], image: str) -> List[str]:
     """The command line that prints an image as a file that both engines load; the image keeps its id."""
     return list(engine) + ["save", image]
 
 
-def load_words(engine, path):
+def load_words(engine: Sequence[str], path: str) -> List[str]:
     """The command line that loads the image of a file."""
     return list(engine) + ["load", "--quiet", "--input", path]

@@ -11,7 +11,7 @@ It is sent over ssh and not stored on the node. Requests and answers are JSON, o
                                      archive, at FOLDER below the home folder, where it may be already
     {"try": ORDER, "env": VARIABLES} {"tried": true} or {"failed": text}: a command in a container, see engine.run_words
     {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store, or {"failed": text}
-    {"load": SHA256}                 {"loaded": true} or {"failed": text}: the image of a file in the store
+    {"load": SHA256, "image": ID}    {"loaded": true} or {"failed": text}: the image of a file in the store
     {"forget": SHA256}               {"forgotten": true}: the file has been removed
 
 LOGIN is null or {"server", "username", "password"}. The engine reads the password from a named pipe, which has no
@@ -132,7 +132,22 @@ class Node(object):
         else:
             with Credentials(login) as credentials:
                 code, _, said = self._run(engine.pull_words(self._engine, request["pull"], credentials.path))
+        if code == 0:
+            code, said = self._map_owners(request["pull"])
         return {"pulled": True} if code == 0 else {"failed": shorten(said, code)}
+
+    def _map_owners(self, image):
+        """Have podman copy the image with the owners that its containers see: (exit code, stderr).
+
+        It does so once for each image, for the first container, and a job's first process would wait for it: 5 s for
+        300 MB. Where the kernel maps owners for ordinary users, it copies nothing.
+        """
+        if not engine.is_podman(self._engine) or os.getuid() == 0:
+            return 0, b""
+        name = "cluster-new-%d-%d" % (os.getpid(), time.time())
+        code, _, said = self._run(engine.create_words(self._engine, image, name))
+        self._run(engine.remove_words(self._engine, [name]))
+        return code, said
 
     def do_try(self, request):
         """Run a command in a container."""
@@ -191,6 +206,8 @@ class Node(object):
         except OSError as error:
             return {"failed": str(error)}
         code, _, said = self._run(engine.load_words(self._engine, path))
+        if code == 0:
+            code, said = self._map_owners(request["image"])
         return {"loaded": True} if code == 0 else {"failed": shorten(said, code)}
 
     def do_forget(self, request):

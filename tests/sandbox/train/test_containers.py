@@ -4,6 +4,7 @@ The faults of such jobs are in test_container_faults.py, an image's way from nod
 test_container_images.py.
 """
 
+import base64
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes
 from job_steps import borrowed
 from oci_images import mxnet_image, plain_image, torch_image
+from real_registry import USER
 from secret_watch import has_any, watching
 
 pytestmark = pytest.mark.sandbox
@@ -31,6 +33,7 @@ print(json.dumps({
 with open(os.environ["CLUSTER_OUTPUT_DIR"] + "/written", "w") as stream:
     stream.write(os.environ["CLUSTER_RANK"])
 """
+AUTH = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 EPOCHS = ("--network", "mlp", "--num-epochs", "3")
 
 
@@ -62,7 +65,10 @@ def test_what_a_process_sees(nodes: ContainerNodes, plain: str) -> None:
     nodes.project.run("exec", "--", "sh", "-c", "mkdir -p seen && touch seen/$(hostname)")
     with nodes.configured(plain, mounts=["~/seen:/seen:ro"], shm_size="100m", env={"OF_JOB": "yes"}):
         done = nodes.project.run("train", "--launcher", "env", "--", "python3", "-c", LOOK)
-    seen = {node: json.loads(text) for node, text in re.findall(r"^\[worker \d (node-\d)\] (\{.*)$", done.stdout, re.M)}
+    seen = {
+        node: json.loads(text)
+        for node, text in re.findall(r"^\[worker \d (node-\d)\] (\{.*)$", done.stdout, re.MULTILINE)
+    }
     assert set(seen) == {"node-0", "node-1"}, done.stdout
     for node, told in seen.items():
         rank = node[-1]
@@ -89,7 +95,7 @@ def test_an_image_that_all_nodes_have_is_not_pulled_again(nodes: ContainerNodes,
 def test_digits_with_the_images_mxnet(nodes: ContainerNodes) -> None:
     """`framework = "none"`: launch.py and MXNet are the image's; nodes have neither."""
     with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
-        done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "ssh", "--", *script("mnist"))
+        done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "ssh", "--", *EPOCHS)
     assert accuracy(done.stdout + done.stderr) > 0.8
     record = json.loads(nodes.project.run("jobs", "--json").stdout)[0]
     assert (record["launcher"], record["workers"], record["exit_code"]) == ("ssh", 2, 0)
@@ -105,13 +111,9 @@ def test_digits_with_a_mounted_environment(nodes: ContainerNodes, plain: str) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["env", "torchrun"])
 def test_digits_with_the_images_torch(nodes: ContainerNodes, launcher: str) -> None:
-    with nodes.configured(nodes.push(torch_image(), "tests/torch:2.13")):
-        done = nodes.project.run("train", "--launcher", launcher, "--", *script("mnist_torch"), timeout_s=600)
+    with nodes.configured(nodes.push(torch_image(), "tests/torch:2.13"), script="train_mnist_torch.py"):
+        done = nodes.project.run("train", "--launcher", launcher, "--", *EPOCHS, timeout_s=600)
     assert accuracy(done.stdout + done.stderr) > 0.8
-
-
-def script(name: str) -> tuple[str, ...]:
-    return (f"train_{name}.py", *EPOCHS)
 
 
 def accuracy(said: str) -> float:
@@ -208,13 +210,13 @@ def test_a_shared_memory_that_does_not_fit(nodes: ContainerNodes, plain: str) ->
         said = refused(nodes)
     assert '[container] shm_size = "9000g": node-' in said
     assert "set a smaller [container] shm_size" in said
-    shrink = "sudo mount -o remount,size={} /dev/shm"
-    nodes.project.run("exec", "--node", "node-1", "--", "sh", "-c", shrink.format("32m"))
+    cover = ("sudo", "mount", "-t", "tmpfs", "-o", "size=32m,mode=1777", "tmpfs", "/dev/shm")
+    nodes.project.run("exec", "--node", "node-1", "--", *cover)
     try:
         with nodes.configured(plain):
             said = refused(nodes)
     finally:
-        nodes.project.run("exec", "--node", "node-1", "--", "sh", "-c", shrink.format("50%"))
+        nodes.project.run("exec", "--node", "node-1", "--", "sudo", "umount", "/dev/shm")
     assert "node-1: its /dev/shm has 32 MiB" in said
     assert "set [container] shm_size" in said
 
@@ -249,9 +251,6 @@ def test_the_password_is_found_nowhere(nodes: ContainerNodes) -> None:
     found = [path for host in nodes.hosts.values() for path in all_files_with(host.root, [PASSWORD, AUTH])]
     assert found == []
     assert all_files_with(nodes.project.directory, [PASSWORD, AUTH]) == []
-
-
-AUTH = __import__("base64").b64encode(f"me:{PASSWORD}".encode()).decode()
 
 
 def all_files_with(root: Path, secrets: Sequence[str]) -> list[str]:
