@@ -117,7 +117,7 @@ ALSO_KILLED = (
         "scheduler", lambda job: in_container(job, "scheduler", "node-0"),
         r"scheduler on node-0 \(process \d+\) was killed by signal 9", 137, JOINS,
     ),
-    Killed("launch.py", lambda job: job.program("launch"), r"launch\.py on node-0 \(process \d+\) was killed by signal"),
+    Killed("launch.py", lambda job: job.program("launch"), r"launch\.py on node-0 \(process \d+\) was killed"),
     Killed("role.py's guardian", lambda job: job.wrapper("node-1")[0], WRAPPER_KILLED),
     Killed(
         "ssh", lambda job: job.ssh(),
