@@ -8,16 +8,18 @@ import base64
 import json
 import os
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes
-from job_steps import borrowed
+from job_steps import all_pids, borrowed, command_line, namespace_of
 from oci_images import mxnet_image, plain_image, torch_image
 from real_registry import USER
 from secret_watch import has_any, watching
+from waits import until
 
 pytestmark = pytest.mark.sandbox
 
@@ -251,6 +253,32 @@ def test_the_password_is_found_nowhere(nodes: ContainerNodes) -> None:
     found = [path for host in nodes.hosts.values() for path in all_files_with(host.root, [PASSWORD, AUTH])]
     assert found == []
     assert all_files_with(nodes.project.directory, [PASSWORD, AUTH]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["the command", "the program on the node"])
+def test_a_killed_pull_leaves_no_password(nodes: ContainerNodes, who: str) -> None:
+    name = nodes.push(mxnet_image(), "tests/killed:latest")
+    nodes.project.run("exec", "--", "podman", "rmi", "--force", "--all")
+    head = nodes.hosts["node-0"]
+
+    def pulls() -> list[int]:
+        return [
+            pid
+            for pid in all_pids()
+            if command_line(pid)[:2] == ["podman", "pull"] and namespace_of(pid) == head.namespace
+        ]
+
+    with nodes.configured(name), nodes.project.running("train", "--launcher", "env", "--", "true") as process:
+        [pull] = until(pulls, "nothing is pulled")
+        if who == "the command":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            os.kill(int(Path(f"/proc/{pull}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+        until(lambda: not pulls(), "podman pull goes on", timeout_s=15.0)
+        process.wait(timeout=60)
+    assert process.returncode not in {0, None}
+    assert [path for host in nodes.hosts.values() for path in all_files_with(host.root, [PASSWORD, AUTH])] == []
 
 
 def all_files_with(root: Path, secrets: Sequence[str]) -> list[str]:
