@@ -56,10 +56,12 @@ def find_login(app: App, clients: Clients | None) -> FindLogin:
 
 def prepare_image(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> PreparedImage | None:
     """Get [container] image on these nodes, the head first; None if there is none. Raises ClusterError's kinds."""
+    return _prepare(app, nodes, login) if app.config.container.image else None
+
+
+def _prepare(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> PreparedImage:
     config = app.config
     framework = config.bootstrap.framework
-    if not config.container.image:
-        return None
     return prepare(
         nodes,
         config.container,
@@ -90,8 +92,7 @@ def in_containers(
     chosen = nodes.choose(names)
     with ready_nodes(app, nodes) as (ready, _):
         used = [node for node in ready if node.host.name in chosen]
-        image = prepare_image(app, used, login)
-        assert image is not None
+        image = _prepare(app, used, login)
         yield {
             node.host.name: (
                 node.host,

@@ -21,7 +21,7 @@ ROOT_TIMEOUT_S = 5.0
 OUR_PROGRAM = "train/node role"  # in the command line of what runs a process of a job
 ENGINE_PROGRAMS = frozenset(("docker", "podman", "conmon", "crun", "runc", "fuse-overlayfs", "slirp4netns"))
 # podman's process that keeps a user's namespace; it belongs to no container, and does not end.
-PAUSES = ("catatonit -P", "podman pause")
+PAUSES = ("catatonit -P", "podman pause", "podman")
 # `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is not an error.
 KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h

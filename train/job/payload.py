@@ -22,6 +22,7 @@ CODE = (
     "bootstrap/__init__.py",
     "bootstrap/node/_cluster_compat.py",
     "bootstrap/node/containers/engine.py",
+    "bootstrap/node/containers/rank_proxy.py",
     "bootstrap/node/containers/site",
     "bootstrap/node/interfaces.py",
     "bootstrap/node/process_tree.py",

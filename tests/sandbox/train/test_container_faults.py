@@ -60,7 +60,8 @@ def engine_programs(nodes: ContainerNodes) -> list[str]:
     """The command lines of the engine's programs on all nodes."""
     inside = {host.namespace for host in nodes.hosts.values()}
     lines = [command_line(pid) for pid in all_pids() if namespace_of(pid) in inside]
-    return [" ".join(line) for line in lines if os.path.basename(line[0] if line else "") in ENGINES]
+    words = [" ".join(line).strip() for line in lines if os.path.basename(line[0] if line else "") in ENGINES]
+    return [line for line in words if line != "podman"]  # it keeps the user's namespace, and does not end
 
 
 def in_container(job: Running, role: str, host: str = "node-1") -> int:

@@ -29,7 +29,18 @@ Architecture = Literal["amd64", "arm64"]
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-PACKAGES = ("python3", "bash", "dash", "coreutils", "sed", "grep", "libgomp1", "libquadmath0", "libstdc++6")
+PACKAGES = (
+    "python3",
+    "bash",
+    "dash",
+    "coreutils",
+    "util-linux",
+    "sed",
+    "grep",
+    "libgomp1",
+    "libquadmath0",
+    "libstdc++6",
+)
 MXNET = ("mxnet==1.7.0.post2", "numpy==1.23.5")
 UV = str(Path(sys.executable).parent / "uv")
 SITE = "usr/local/lib/python{}/dist-packages"

@@ -18,7 +18,7 @@ from bootstrap.node.containers import engine
 from train.engines import ENGINES
 from train.job.protocol import Container
 from train.node import job_folder
-from train.node.programs import CODE_DIR
+from train.node.programs import CODE_DIR, ranks_words
 from train.node.wire import RoleOrder
 
 ENGINE_ENDS_S = 3.0  # from the end of a container's processes to the end of the engine's; less than Ending waits
@@ -28,6 +28,8 @@ CLIENT_GONE_S = 10.0  # and to that of a client which waits for it in vain
 SIGNALLED = 128  # plus the number of the signal: the exit code of a client whose container was killed
 # Files whose paths programs get by these variables.
 CERTIFICATES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+RANKS_VARIABLE = "CLUSTER_RANKS"  # where rank_proxy.py connects
+OF_ROLES = ("CLUSTER_HOST", "CLUSTER_SOCKET", process_tree.JOB_VARIABLE)  # what `role launched` needs
 KEPT = ("HOME", "USER", "LOGNAME", "TZ")
 
 
@@ -101,23 +103,43 @@ class Contained:
         self._program: Optional[process_tree.Process] = None
         self._keeper: Optional[process_tree.Process] = None  # conmon, or containerd's shim: the program's parent
         self._gone_since: Optional[float] = None
+        self._ranks: Optional[subprocess.Popen[bytes]] = None
 
     def start(self, command: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-        """Start the engine's client. Raises OSError, ValueError."""
+        """Start the engine's client; for a launcher, first what starts its ranks. Raises OSError, ValueError."""
         note_engine(self._order.job, self._container.engine)
+        mounts = find_mounts(self._container, self._order.cwd, env)
+        if self._order.role == "launcher":
+            path = self._start_ranks(env)
+            env = {**env, RANKS_VARIABLE: path}
+            mounts.append((os.path.dirname(path), os.path.dirname(path), False))
         given = {
             "name": self.name,
             "job": self._order.job,
             "image": self._container.image,
             "shm_size": self._container.shm_size,
             "gpus": self._container.gpus,
-            "mounts": find_mounts(self._container, self._order.cwd, env),
+            "mounts": mounts,
             "cwd": self._order.cwd,
             "command": command,
         }
         words, passed = engine.run_words(self._container.engine, given, env, os.getuid(), os.getgid())
         client_env = {**passed, **engine.environment(os.environ), process_tree.JOB_VARIABLE: self._order.job}
         return process_tree.start(words, client_env, "/")
+
+    def _start_ranks(self, env: Mapping[str, str]) -> str:
+        """Start the program that starts the ranks; the path of its socket. Raises OSError."""
+        path = job_folder.path(self._order.job, "ranks", str(os.getpid()))
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        variables = ENGINES[self._order.launcher].variables
+        own = {name: env[name] for name in (*KEPT, *OF_ROLES) if name in env}
+        own["PATH"] = engine.SEARCH_PATH
+        words = ranks_words(variables, path, python=sys.executable)
+        self._ranks = process_tree.start(words, own, "/")
+        assert self._ranks.stdout is not None
+        if self._ranks.stdout.readline() != b"ready\n":
+            raise OSError("the program that starts the ranks does not start")
+        return path
 
     # -- its processes -------------------------------------------------------------------------------------------
 
