@@ -47,7 +47,7 @@ SITE = "usr/local/lib/python{}/dist-packages"
 USRMERGED = ("bin", "sbin", "lib", "lib64")
 NOT_NEEDED = re.compile(
     r"usr/share/(doc|man|info|locale|lintian)/|etc/python|usr/lib/python3/dist-packages/.*pyc$|"
-    r".*/dist-packages/(torch/(include|share|test|testing)|torchgen|.*/tests?|.*\.dist-info/licenses)/"
+    r".*/dist-packages/(torch/(include|share|test)|.*/tests?|.*\.dist-info/licenses)/"
 )
 MADE_AT = 1_600_000_000  # a fixed time: the same content is the same image
 PASSWD = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
