@@ -21,6 +21,8 @@ HOME_FOLDER = os.path.join(".cluster", "home")
 """The home folder of processes in containers, below the node user's: these must not see the user's keys."""
 PYTHONS_FOLDER = os.path.join(".cluster", "python")
 """Where the Pythons of environments are that are not the system's."""
+MOUNT_FOLDERS = ("data", "env", "jobs", "tree")
+"""The folders of ~/.cluster whose folders and files are mounted."""
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 ANSWER_TIMEOUT_S = 30
 # Variables that change how the engine itself works: it gets the node's values, and the container its own as words.
@@ -110,15 +112,9 @@ def run_words(
     """The command line for a process in a container, and the variables of its environment besides the engine's own.
 
         engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
-    <<<<<<< HEAD
-        node has some, "mounts": [[source, target, read only], ...], "cwd", "command", "input": "pipe", "terminal" or none}.
-        env: of the process. uid, gid: of the user. Values are not on the command line, where all users of the node see
-        them, but for those that the engine itself would follow: PATH, HOME and the like.
-    =======
-        node has some, "mounts": [[source, target, read only], ...], "cwd", "command"}, and for a command that reads its
-        stdin "input": "pipe" or "terminal". env: of the process. uid, gid: of the user. Values are not on the command line,
-        where all users of the node see them, but for those that the engine itself would follow: PATH, HOME and the like.
-    >>>>>>> wt-ctr
+    node has some, "mounts": [[source, target, read only], ...], "cwd", "command"}, and for a command that reads its
+    stdin "input": "pipe" or "terminal". env: of the process. uid, gid: of the user. Values are not on the command line,
+    where all users of the node see them, but for those that the engine itself would follow: PATH, HOME and the like.
     """
     words = list(engine) + ["run", "--rm", "--name", order["name"], "--network", "host", "--pid", "host"]
     words += ["--label", "%s=%s" % (JOB_LABEL, order["job"])]

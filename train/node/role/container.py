@@ -38,6 +38,15 @@ def base() -> dict[str, str]:
     return {name: os.environ[name] for name in KEPT if name in os.environ}
 
 
+def find_cache(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
+    """The variable for where staged data is: this host's disks are not visible inside. Raises OSError."""
+    if order.role != "worker":
+        return {}
+    from train.node.staging import cache  # noqa: PLC0415 - obstore: 0.1 s
+
+    return {"CLUSTER_DATA_CACHE_DIR": cache.find_folder(own)}
+
+
 def patch_mxnet(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
     """The variables that let an image's own MXNet end as our environment's does (_cluster_compat.py). Pure."""
     container = order.container
@@ -57,18 +66,19 @@ def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[
     home = os.path.expanduser("~")
     own_home = os.path.join(home, engine.HOME_FOLDER)
     os.makedirs(own_home, mode=0o700, exist_ok=True)
-    mounts = [(own_home, env.get("HOME", home), False), (CODE_DIR, CODE_DIR, True)]
+    inside = env.get("HOME", home)
+    mounts = [(own_home, inside, False), (CODE_DIR, CODE_DIR, True)]
     if container.has_environment:
         mounts += [(folder, folder, True) for folder in find_environment(home)]
     mounts += [(path, path, False) for path in (cwd, env.get("CLUSTER_OUTPUT_DIR", "")) if path]
-    if env.get("CLUSTER_DATA_MODE") == "stage":
-        from train.node.staging import cache  # noqa: PLC0415 - obstore: 0.1 s of each process of a job
-
-        folder = cache.find_folder(env)
-        mounts.append((folder, folder, False))
+    if "CLUSTER_DATA_CACHE_DIR" in env:
+        mounts.append((env["CLUSTER_DATA_CACHE_DIR"], env["CLUSTER_DATA_CACHE_DIR"], False))
     mounts += [(env[name], env[name], True) for name in CERTIFICATES if os.path.exists(env.get(name, ""))]
     for source, target, read_only in container.mounts:
-        mounts.append((expand(source, home), expand(target, env.get("HOME", home)), read_only))
+        mounts.append((expand(source, home), expand(target, inside), read_only))
+    for _, target, _ in mounts:
+        if target.startswith(inside + "/"):  # engines would make these folders as another user, who keeps them
+            os.makedirs(os.path.join(own_home, os.path.dirname(target[len(inside) + 1 :])), mode=0o700, exist_ok=True)
     return mounts
 
 
@@ -192,7 +202,7 @@ class Contained:
             return SIGNALLED + number, number, f"{name}, which runs its container, was killed"
         code = status >> 8
         ended_by = code - SIGNALLED
-        if self._was_seen and ended_by in {one.value for one in signal.Signals}:
+        if ended_by in {one.value for one in signal.Signals}:
             return code, ended_by, None
         return code, None, None if self._was_seen or code != 125 else f"{name} could not start its container"
 
