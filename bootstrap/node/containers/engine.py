@@ -111,7 +111,7 @@ def run_words(
 ) -> Tuple[List[str], Dict[str, str]]:
     """The command line for a process in a container, and the variables of its environment besides the engine's own.
 
-        engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
+    engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
     node has some, "mounts": [[source, target, read only], ...], "cwd", "command"}, and for a command that reads its
     stdin "input": "pipe" or "terminal". env: of the process. uid, gid: of the user. Values are not on the command line,
     where all users of the node see them, but for those that the engine itself would follow: PATH, HOME and the like.

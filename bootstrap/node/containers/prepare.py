@@ -9,7 +9,7 @@ It is sent over ssh and not stored on the node. Requests and answers are JSON, o
     {"pull": IMAGE, "login": LOGIN}  {"pulled": true} or {"failed": text}
     {"take": FOLDER, "from": ORDER}  {"taken": path} or {"failed": text}: what the command in a container prints as an
                                      archive, at FOLDER below the home folder, where it may be already
-    {"try": ORDER, "env": VARIABLES} {"tried": true} or {"failed": text}: a command in a container, see engine.run_words
+    {"try": ORDER, "once": NAME}     {"tried": true} or {"failed": text}: a command in a container, see engine.run_words
     {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store, or {"failed": text}
     {"load": SHA256, "image": ID}    {"loaded": true} or {"failed": text}: the image of a file in the store
     {"forget": SHA256}               {"forgotten": true}: the file has been removed
@@ -152,15 +152,21 @@ class Node(object):
         return code, said
 
     def do_try(self, request):
-        """Run a command in a container."""
-        order, env = request["try"], request["env"]
-        words, passed = engine.run_words(self._engine, order, env, os.getuid(), os.getgid())
+        """Run a command in a container, unless it has succeeded on this node before: "once" names what it tries."""
+        order = request["try"]
+        done = os.path.join(archive.folder("tried"), request["once"])
+        if os.path.exists(done):
+            return {"tried": True}
+        words, passed = engine.run_words(self._engine, order, {}, os.getuid(), os.getgid())
         try:
             code, out, said = self._run(words, passed, TRY_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._run(engine.remove_words(self._engine, [order["name"]]))
             return {"failed": "it did not end within %d s" % TRY_TIMEOUT_S}
-        return {"tried": True} if code == 0 else {"failed": shorten(said or out, code)}
+        if code != 0:
+            return {"failed": shorten(said or out, code)}
+        open(done, "w").close()
+        return {"tried": True}
 
     def do_take(self, request):
         """Take files out of an image."""

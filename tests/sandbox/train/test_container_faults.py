@@ -104,7 +104,7 @@ PROCESS = r"(worker|server)( \d)? on node-1 \(process \d+\)"
 KILLED = (
     Killed("worker", lambda job: in_container(job, "worker"), rf"{PROCESS} was killed by signal 9", 137),
     Killed("podman", lambda job: engine_program(job, "podman"), rf"{PROCESS}.* podman, which runs its .* killed", 137),
-    Killed("conmon", lambda job: engine_program(job, "conmon"), rf"{PROCESS}"),
+    Killed("conmon", lambda job: engine_program(job, "conmon"), rf"{PROCESS}.* conmon, which runs its .* killed", 137),
     Killed("role.py", lambda job: job.wrapper("node-1")[1], WRAPPER_KILLED),
     Killed("the supervisor", lambda job: job.program("supervise"), "the supervisor on node-0 was killed"),
 )
