@@ -43,7 +43,12 @@ def make(order: RoleOrder) -> dict[str, str]:
     own[process_tree.JOB_VARIABLE] = order.job
     if order.container is not None:  # set-up commands have changed the host, not the image
         found = container.find_cache(order, own)  # replaces the user's ~/
-        return {**container.base(), **container.patch_mxnet(order, own), **own, **found}
+        return {
+            **container.base(),
+            **container.patch_mxnet(order, own),
+            **container.adapt_mpi(order.container, own),
+            **found,
+        }
     if order.setup is None:
         return {**base(), **own}
     changes = setup_env.read(os.path.join(os.path.expanduser("~"), ".cluster"), order.setup)
