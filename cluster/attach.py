@@ -98,7 +98,9 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
             app.say(f"interrupted: job {started.id} did not start, or was stopped at once")
             return STOPPED
         program = (order.script or "", *order.command)
-        display = JobDisplay(app, plain=plain, title=f"job {order.name}", head=head.name, program=program)
+        display = JobDisplay(
+            app, plain=plain, title=f"job {order.name}", head=head.name, program=program, image=order.image
+        )
         attendance = _Attendance(app, head, started.id, display, interrupts)
         try:
             result = attendance.follow(started.talk, queued=started.state == "queued")

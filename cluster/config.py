@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from bootstrap.config import BootstrapConfig
+from bootstrap.container.config import ContainerConfig
 from bootstrap.ssh.host_list import HostsConfig
 from foundation.errors import ConfigError
 from foundation.settings import Settings, Shape, check
@@ -41,6 +42,7 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
     provision: ProvisionConfig = ProvisionConfig()
     hosts: HostsConfig = HostsConfig()
     bootstrap: BootstrapConfig = BootstrapConfig()
+    container: ContainerConfig = ContainerConfig()
     train: TrainConfig = TrainConfig()
     queue: QueueConfig = QueueConfig()
     data: DataConfig = DataConfig()

@@ -163,7 +163,7 @@ def reap(pid):
 
 def end_all(pid, status):
     """End all descendants of this process: SIGTERM, then SIGKILL. Returns what `Relay.run` returns."""
-    ending = process_tree.Ending(process_tree.find_descendants)
+    ending = process_tree.Ending(process_tree.find_descendants, process_tree.our_programs_last)
     while True:
         ended = reap(pid)
         status = ended if ended is not None else status

@@ -163,7 +163,8 @@ def remove_archive(path):
 
 def remove_forgotten_archives(files):
     """Remove the archives of killed commands, after a while: the next command may want them."""
-    for path in glob.glob(os.path.join(glob.escape(files), "*", "tree-*.tar*")):
+    folder = os.path.join(glob.escape(files), "*")
+    for path in glob.glob(os.path.join(folder, "tree-*.tar*")) + glob.glob(os.path.join(folder, "image-*.tar")):
         if time.time() - os.stat(path).st_mtime > ARCHIVE_LIFETIME_S:
             remove_archive(path)
 

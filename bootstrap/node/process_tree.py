@@ -19,6 +19,9 @@ TERM_GRACE_S = 2.0
 LOOK_EVERY_S = 0.02
 ROOT_TIMEOUT_S = 5.0
 OUR_PROGRAM = "train/node role"  # in the command line of what runs a process of a job
+ENGINE_PROGRAMS = frozenset(("docker", "podman", "conmon", "crun", "runc", "fuse-overlayfs", "slirp4netns"))
+# podman's process that keeps a user's namespace; it belongs to no container, and does not end.
+PAUSES = ("catatonit -P", "podman pause", "podman")
 # `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is not an error.
 KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
@@ -67,12 +70,12 @@ def _wake(*_: Any) -> None:
     """Python writes a signal to set_wakeup_fd only if it has a handler."""
 
 
-def find(job: str) -> List[Process]:
+def find(job: str, variable: str = JOB_VARIABLE) -> List[Process]:
     """The processes of a job on this host, except this one: a list of (pid, start time, command line).
 
-    The start time tells a process from a later one with the same pid.
+    The start time tells a process from a later one with the same pid. variable: another one that has the value `job`.
     """
-    wanted = (JOB_VARIABLE + "=" + job).encode()
+    wanted = (variable + "=" + job).encode()
     pids = [pid for pid in _all_pids() if wanted in _read(pid, "environ").split(b"\0")]
     return _describe(set(pids) | _below(pids)) if pids else []
 
@@ -82,15 +85,15 @@ def find_descendants() -> List[Process]:
     return _describe(_below([os.getpid()]))
 
 
-def describe_use() -> Dict[str, Any]:
-    """What the descendants of this process have used so far, and which of them are stopped.
+def describe_use(also: Iterable[int] = ()) -> Dict[str, Any]:
+    """What the descendants of this process, and these other pids, have used so far, and which of them are stopped.
 
     {"cpu_s": with children that have ended, "bytes": read and written, "stopped": [[pid, command line], ...]}.
     Processes under a debugger do not count as stopped.
     """
     ticks = size_bytes = 0
     stopped = []
-    for pid in _below([os.getpid()]):
+    for pid in _below([os.getpid()]) | set(also):
         fields = _stat(pid)
         if fields is None:
             continue
@@ -118,13 +121,22 @@ def end(job: str) -> Tuple[List[Process], List[Process]]:
 
 
 def our_programs_last(found: Sequence[Process]) -> Sequence[Process]:
-    """For `spare`: our own programs, as long as there are others.
+    """For `spare`: our own programs and those of container engines, as long as there are others.
 
     If role.py ended first, its child would be killed at once (die_with_parent), without its time after SIGTERM. role.py
-    ends when its child has ended, unless it is stopped.
+    ends when its child has ended, unless it is stopped. An engine's programs end with their container; they would pass
+    SIGTERM on to it, a second time.
     """
-    ours = [entry for entry in found if OUR_PROGRAM in entry[2]]
+    ours = [entry for entry in found if OUR_PROGRAM in entry[2] or is_engine_program(entry[2])]
     return ours if len(ours) < len(found) else ()
+
+
+def is_engine_program(words: str) -> bool:
+    """Whether a command line is that of a program which runs containers, not of a program in one."""
+    first = words.partition(" ")[0]
+    if first == "sudo":
+        return any(word in ENGINE_PROGRAMS for word in words.split()[:6])
+    return os.path.basename(first) in ENGINE_PROGRAMS
 
 
 class Ending:
@@ -195,6 +207,12 @@ def tell(pids: Iterable[int], number: int) -> None:
             pass  # processes that do not end are reported
 
 
+def find_parent(pid: int) -> Optional[Process]:
+    """The parent of a process, as `find` has it; None if one of them is gone."""
+    fields = _stat(pid)
+    return next(iter(_describe([int(fields[1])])), None) if fields is not None else None
+
+
 def start_time(pid: int) -> Optional[int]:
     """When a process started, in clock ticks since boot; None if there is none, or a dead one."""
     fields = _stat(pid)
@@ -207,7 +225,8 @@ def _describe(pids: Iterable[int]) -> List[Process]:
         began = start_time(pid)
         if began is not None and pid != os.getpid():
             words = _read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
-            found.append((pid, began, words))
+            if words not in PAUSES:
+                found.append((pid, began, words))
     return found
 
 

@@ -7,7 +7,7 @@ import json
 import shlex
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
@@ -60,15 +60,23 @@ class Ending:
 
 
 def execute(
-    hosts: Sequence[Host], words: Sequence[str], *, open_connection: Callable[[Host], NodeConnection], sink: Sink
+    hosts: Sequence[Host],
+    words: Sequence[str] | Mapping[str, Sequence[str]],
+    *,
+    open_connection: Callable[[Host], NodeConnection],
+    sink: Sink,
 ) -> tuple[Ending, ...]:
     """Run a command on all hosts in parallel, and wait until it has ended everywhere. In the order of `hosts`.
 
+    words: of the command, or of each host's by its name.
     On KeyboardInterrupt, and when `sink` raises, ends the command everywhere, with all its children, before the error
     is raised. Raises ClusterError if it may still run somewhere.
     """
     changed = threading.Condition()
-    runs = [_Run(host, words, open_connection=open_connection, sink=sink, changed=changed) for host in hosts]
+    by_name = words if isinstance(words, Mapping) else {host.name: words for host in hosts}
+    runs = [
+        _Run(host, by_name[host.name], open_connection=open_connection, sink=sink, changed=changed) for host in hosts
+    ]
     for run in runs:
         threading.Thread(target=run.follow, daemon=True).start()
     try:

@@ -36,14 +36,14 @@ module.main()
 
 @cache
 def read_program(name: str) -> str:
-    """The text of a file of node/."""
+    """The text of a file of node/; name: its path there."""
     return files("bootstrap").joinpath("node", name).read_text(encoding="utf-8")
 
 
 @cache
 def read_modules(names: tuple[str, ...]) -> bytes:
-    """Modules of node/ as LOADER takes them."""
-    return json.dumps([(name, read_program(f"{name}.py")) for name in names]).encode() + b"\n"
+    """Modules of node/, or of its folders, as LOADER takes them, who import each other without a folder."""
+    return json.dumps([(name.rpartition("/")[2], read_program(f"{name}.py")) for name in names]).encode() + b"\n"
 
 
 class NodeProgram:
@@ -51,7 +51,7 @@ class NodeProgram:
 
     def __init__(self, connection: NodeConnection, *, python: str, modules: Sequence[str]) -> None:
         self.connection = connection
-        self._name = f"{modules[-1]}.py"
+        self._name = f"{modules[-1].rpartition('/')[2]}.py"
         self._channel = connection.open_channel(shlex.join([python, "-c", LOADER]))
         self._channel.settimeout(SILENCE_S)
         self._lines: deque[bytes] = deque()

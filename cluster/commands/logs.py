@@ -114,7 +114,9 @@ def _open_sink(app: App, record: JobRecord, selection: Selection, *, live: bool,
         yield JsonLines(app, selection)
         return
     head = next((node.name for node in record.nodes), "node-0")
-    display = JobDisplay(app, plain=not live, selection=selection, title=f"job {record.name}", head=head)
+    display = JobDisplay(
+        app, plain=not live, selection=selection, title=f"job {record.name}", head=head, image=record.image
+    )
     try:
         yield display
     finally:

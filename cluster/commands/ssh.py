@@ -10,6 +10,7 @@ import click
 from bootstrap.ssh.host import Host, find_ssh_options, render_scp_command, render_ssh_command, render_ssh_config
 from cluster.app import App, pass_app
 from cluster.completion import NODE, NODE_OR_FILE
+from cluster.containers import in_containers
 from cluster.session import describe_and_warn, open_connections
 from foundation.errors import ClusterError, UsageError
 
@@ -17,10 +18,11 @@ _ON_NODE = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*):(.*)", re.DOTALL)
 
 
 @click.command("ssh", context_settings={"allow_interspersed_args": False})
+@click.option("--container", "in_image", is_flag=True, help="Open it in a new container of [container] image.")
 @click.argument("node", required=False, type=NODE)
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @pass_app
-def ssh(app: App, *, node: str | None, words: tuple[str, ...]) -> None:
+def ssh(app: App, *, in_image: bool, node: str | None, words: tuple[str, ...]) -> None:
     """Open a shell or run a command on a node.
 
     NODE defaults to the head. The node's Python environment is active, as in `cluster exec`. This runs OpenSSH's ssh
@@ -28,8 +30,15 @@ def ssh(app: App, *, node: str | None, words: tuple[str, ...]) -> None:
     your own ssh configuration.
     """
     words = words[1:] if words[:1] == ("--",) else words
-    [host] = _find_hosts(app, [node] if node else None)
     is_terminal = not words or (sys.stdin.isatty() and sys.stdout.isatty())
+    if in_image:
+        app.enter_cloud()
+        nodes = describe_and_warn(app)
+        name = nodes.choose([node] if node else ())[0]
+        with in_containers(app, nodes, [name], words, stdin="terminal" if is_terminal else "pipe") as lines:
+            host, words = lines[name]
+    else:
+        [host] = _find_hosts(app, [node] if node else None)
     _run(app, render_ssh_command(host, words, options=_options(app, host), is_terminal=is_terminal))
 
 

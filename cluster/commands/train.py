@@ -23,6 +23,7 @@ from cluster.app import App, if_interrupted, pass_app
 from cluster.attach import attend, show_check, start
 from cluster.completion import SCRIPT
 from cluster.config import load_config, load_job_file
+from cluster.containers import find_login, prepare_image
 from cluster.jobs import head_of
 from cluster.last_known import find_names, remember_names
 from cluster.nodes.other_hosts import note_job
@@ -39,7 +40,7 @@ from train.follow.run import open_submission
 from train.job.checks import check_framework
 from train.job.defaults import render_settings
 from train.job.payload import find_likely, find_shadowed, shipped_scripts
-from train.job.plan import Job, new_job_id, plan_job
+from train.job.plan import Job, find_used, new_job_id, plan_job
 from train.job.program import read_program
 from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore
 from train.job.reading import find_scope, render_access
@@ -137,6 +138,7 @@ class _Launcher(click.Choice[str]):
     help="Copy your files to DIR on each node and run there.",
 )
 @click.option("--max-duration", metavar="TIME", help='End the job after this time: "90m", "2h", "1d" or seconds.')
+@click.option("--image", metavar="IMAGE", help='Run the job in this image, over [container] image; "": in none.')
 @click.option("--name", metavar="NAME", help="Name of the job; default: from its script or command.")
 @click.option("--queue", is_flag=True, help="Queue the job if another job is running.")
 @click.option("--job", type=click.Path(path_type=Path), metavar="FILE", help="Read [train] keys from this TOML file.")
@@ -178,12 +180,13 @@ def train(
     app.enter_cloud()
     provision, framework = config.provision, config.bootstrap.framework
     engine = find_engine(config.train.launcher, framework)
-    check_framework(engine.name, framework)
+    check_framework(engine.name, framework, has_image=bool(config.container.image))
     scope = find_scope(config.train, config.data, command=request.command)
     policy = None if scope.is_empty else render_job_policy(scope, region=provision.region)
     clients = make_clients(provision.region) if app.has_instances or policy is not None else None
     if clients is not None:
         find_credentials(clients)
+    login = find_login(app, clients)
     # AWS is asked in threads while this one connects to the nodes.
     described = run_in_thread(lambda: describe(app, clients))
     access = run_in_thread(
@@ -224,8 +227,10 @@ def train(
         if not engine.is_on_head:
             check_paths(nodes, launcher=engine.name, why=engine.is_for_nodes_alone)
         found = access.result()
+        job_config = structs.replace(config.train, hosts=tuple(chosen))
+        image = prepare_image(app, find_used(job_config, nodes, framework), login)
         job = plan_job(
-            structs.replace(config.train, hosts=tuple(chosen)),
+            job_config,
             nodes,
             job_id=new_job_id(),
             script=script,
@@ -239,6 +244,8 @@ def train(
             program=read_program(config.train.script, command=request.command, project_dir=app.project_dir),
             survey=surveyor.result(),
             hidden=request.hidden,
+            container=config.container,
+            image=image,
         )
         _tell(app, job)
         if dry_run:
@@ -382,6 +389,8 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
     if options["hostfile"] is not None:
         given["hosts"] = read_host_list(options["hostfile"], os.environ)
         given["nodes"] = "current"
+    if options["image"] is not None:
+        of_file["container.image"] = options["image"]
     if options["nodes"] is not None:
         given["nodes"] = parse_nodes(options["nodes"])
     if options["gpus"] is not None:

@@ -22,7 +22,7 @@ from cluster.views.job_rows import Row, Style, render_view
 from cluster.views.layout import wrap
 from cluster.views.terminal import escape, escape_line, escape_output, find_columns
 from train.follow.events import Event, Selection, render_line
-from train.follow.known_mistakes import Advisor
+from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, Advisor
 from train.follow.missing_module import advise, find_nearby
 from train.follow.progress import Progress, Report
 
@@ -41,7 +41,8 @@ class JobDisplay:
     With a terminal on stderr there is a view of all ranks, unless `plain`; if stdout is the same terminal, lines that
     only report progress appear only in the view. selection: which lines are shown; the view covers all ranks.
     title: the job's name in the view. head: the supervisor's node. program: the job's script and command, which hints
-    about missing modules use. Give it all events of the job, from the first one, from one thread.
+    about missing modules use. image: the one that it runs in, if any. Give it all events of the job, from the first
+    one, from one thread.
     """
 
     def __init__(
@@ -53,13 +54,15 @@ class JobDisplay:
         title: str = "job",
         head: str = "node-0",
         program: Sequence[str] = (),
+        image: str | None = None,
     ) -> None:
         app.close()  # the spinner, which would be drawn into the view
         self._app = app
         self._selection = selection or Selection()
         self._head = head
         self._progress = Progress()
-        self._advisor = Advisor(partial(advise_on_module, app, program))
+        endings = ENDINGS if image is None else ENDINGS_IN_CONTAINERS
+        self._advisor = Advisor(partial(advise_on_module, app, program, image), endings=endings)
         self._closed = False
         self._stdout_terminal = sys.stdout.isatty()
         with_view = not plain and can_have_view(sys.stdout, sys.stderr)
@@ -131,10 +134,12 @@ class JobDisplay:
         sys.stdout.flush()
 
 
-def advise_on_module(app: App, program: Sequence[str], module: str) -> str:
-    """What to do about a module that the nodes do not have."""
+def advise_on_module(app: App, program: Sequence[str], image: str | None, module: str) -> str:
+    """What to do about a module that the nodes, or the image that the program runs in, do not have."""
     config = app.config
     words = (*program, config.train.script)
+    if image is not None and config.bootstrap.framework == "none":
+        return f"{module} is not in the image {image}: install it there, in its Dockerfile"
     return advise(module, find_nearby(words, project_dir=app.project_dir, packages=config.bootstrap.packages))
 
 

@@ -144,6 +144,11 @@ class Clients:
                 region = self.region  # other partitions do not have these regions
             return self.session.client("pricing", region_name=region, config=_BRIEF)
 
+    def make_ecr(self, region: str) -> Any:
+        """ECR in an image's region, which may be another one."""
+        with self._making:
+            return self.session.client("ecr", region_name=region, config=_PATIENT)
+
 
 def _patient(client: C) -> C:
     """The client; retries throttled calls, up to ATTEMPTS in all, with jittered back-off.

@@ -339,6 +339,9 @@ def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
     mount("devpts", dev / "pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,gid=5,mode=0620,ptmxmode=0666")
     (dev / "shm").mkdir()
     mount("tmpfs", dev / "shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+    if "mqueue" in Path("/proc/filesystems").read_text().split():
+        (dev / "mqueue").mkdir()  # podman run --ipc host needs it
+        mount("mqueue", dev / "mqueue", "mqueue", MS_NOSUID | MS_NODEV | MS_NOEXEC, "")
 
 
 def write_files(root: Path, files: list[dict[str, Any]]) -> None:

@@ -25,6 +25,8 @@ from train.job.protocol import Order
 from train.node.programs import program_words
 
 MXNET_ROLES = ("scheduler", "server", "worker")
+LAUNCHER_FOLDER = "CLUSTER_LAUNCHER_FOLDER"
+"""Where launch.py is, if not in the environment."""
 P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}  # as launch.py --p3 sets them
 
 
@@ -57,7 +59,8 @@ class LaunchPy(Engine):
         return [*hostfile, "--p3"] if order.p3 else hostfile
 
     def _environment(self, order: Order, head: Head) -> dict[str, str]:
-        return {}
+        """The variables of launch.py itself."""
+        return {LAUNCHER_FOLDER: order.image_launcher} if order.image_launcher is not None else {}
 
     def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
         """The scheduler's port: ps-lite itself would silently wait for ever."""

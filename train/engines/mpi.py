@@ -70,6 +70,7 @@ class MpiEngine(LaunchPy):
 
     def _environment(self, order: Order, head: Head) -> dict[str, str]:
         env = {
+            **super()._environment(order, head),
             "OMPI_MCA_plm_rsh_agent": head.mpi_ssh,
             "CLUSTER_MPI_SSH": head.mpi_ssh,
             "OMPI_MCA_plm_rsh_no_tree_spawn": "1",  # only the head has a key for the others

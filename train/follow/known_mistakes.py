@@ -7,7 +7,7 @@ tests/unit/provision/aws/test_hints.py tries all of them.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from train.follow.events import Event
@@ -50,6 +50,9 @@ NOT_ON_NODES = (
 DOWNLOAD = (
     "the node cannot resolve internet host names: download the file on this machine, then send it with "
     "`[bootstrap] sync`, or upload it with `cluster data put FILE s3://BUCKET/` and read it there"
+)
+SHM_FULL = (
+    'killed by SIGBUS: /dev/shm is full: set a larger `[container] shm_size`, or with "auto" enlarge that of the nodes'
 )
 CRASHED = "it crashed: `--env DMLC_LOG_STACK_TRACE_DEPTH=20 --env MXNET_ENGINE_TYPE=NaiveEngine` shows where"
 
@@ -309,6 +312,10 @@ SCRIPTS = (
         pattern=r'Environment::Get\(\)->find\("DMLC_\w+"\)',
     ),
     Mistake(
+        "out of shared memory",
+        "the data loader needs a larger /dev/shm: set `[container] shm_size`, or use fewer loader processes",
+    ),
+    Mistake(
         "--kv-store",
         'the script has no option `--kv-store`: set `[train] kv_store_option = "--kvstore"` for a script like Gluon\'s '
         'examples, or `[train] kv_store_option = ""` to pass none',
@@ -331,16 +338,28 @@ ENDINGS: dict[int, str] = {
 }
 """Advice by the exit code of the first process that fails; 128 + N is signal N."""
 
+ENDINGS_IN_CONTAINERS: dict[int, str] = {
+    **ENDINGS,
+    135: f"{SHM_FULL}; if it is not full, {CRASHED}",
+    127: "the image does not have the command, or not on its PATH: python may be python3 there; setup commands change "
+    "the nodes, not the image",
+    126: "the command is not executable in the image",
+}
+"""The same for jobs with [container] image."""
+
 
 class Advisor:
     """Reads a job's events and gives each advice once."""
 
-    def __init__(self, advise_on_module: Callable[[str], str] | None = None) -> None:
-        """advise_on_module: the advice for a missing module, if more than its name is known."""
+    def __init__(
+        self, advise_on_module: Callable[[str], str] | None = None, *, endings: Mapping[int, str] = ENDINGS
+    ) -> None:
+        """advise_on_module: the advice for a missing module, if more than its name is known. endings: as ENDINGS."""
         self._advise_on_module = advise_on_module
         self._left = list(MISTAKES)
         self._last_line = ""
         self._ending = False
+        self._endings = endings
 
     def take(self, event: Event) -> str | None:
         """The advice for an event; None for most."""
@@ -374,7 +393,7 @@ class Advisor:
         if self._ending:
             return None
         self._ending = True  # the first failure ends the job
-        return ENDINGS.get(exit_code if signal is None else SIGNAL_CODES + signal)
+        return self._endings.get(exit_code if signal is None else SIGNAL_CODES + signal)
 
 
 def find_groups(mistake: Mistake, text: str) -> dict[str, str] | None:

@@ -42,7 +42,7 @@ class JobRecord:
     source: where the record was read. The one in S3 may be older.
     state: "damaged" if the record cannot be read; then only `id`, `source` and `error` are valid.
     stall: why the job makes no progress, while it makes none. scheduler, job_number: the batch scheduler that assigns
-    the nodes, and its number of the job; pending: why it has not done so yet.
+    the nodes, and its number of the job; image: the one that it runs in; pending: why it has not done so yet.
     """
 
     id: str
@@ -65,6 +65,7 @@ class JobRecord:
     command: tuple[str, ...] = ()
     project: str | None = None
     output_url: str | None = None
+    image: str | None = None
     scheduler: str | None = None
     job_number: str | None = None
     pending: str | None = None

@@ -30,9 +30,12 @@ _DATA_OPTIONS = ("--data-dir", "--data-train", "--benchmark")
 _WITH_CUDA = re.compile(r"mxnet-cu[0-9]|source@")
 
 
-def check_framework(launcher: str, framework: Framework) -> None:
-    """Raises ConfigError for an engine that does not start programs of this framework. Pure."""
-    if framework in ENGINES[launcher].frameworks:
+def check_framework(launcher: str, framework: Framework, *, has_image: bool = False) -> None:
+    """Raises ConfigError for an engine that does not start programs of this framework. Pure.
+
+    has_image: jobs run in a container, whose image may have what "none" does not install.
+    """
+    if framework in ENGINES[launcher].frameworks or (has_image and framework == "none"):
         return
     fitting = [name for name, engine in ENGINES.items() if framework in engine.frameworks]
     raise ConfigError(

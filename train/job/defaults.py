@@ -126,6 +126,7 @@ def render_settings(job: Job) -> list[str]:
     launcher += f", on nodes from {SCHEDULERS[order.scheduler].title}" if order.scheduler else ""
     lines = [
         _script(order),
+        _image(order),
         _selection(order),
         _threads(job),
         _gpus(job),
@@ -141,6 +142,11 @@ def render_settings(job: Job) -> list[str]:
 def _script(order: Order) -> str:
     kinds = {"shipped": "ships with cluster", "project": "yours"}
     return f"script: {order.script} ({kinds[order.script_source]})" if order.script_source else ""
+
+
+def _image(order: Order) -> str:
+    engines = sorted({" ".join(one.engine) for one in order.containers.values()})
+    return f"image: {order.image} ({' and '.join(engines)})" if order.image is not None else ""
 
 
 def _selection(order: Order) -> str:

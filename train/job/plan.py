@@ -8,12 +8,15 @@ from datetime import UTC, datetime
 from msgspec import structs
 
 from bootstrap.apply import ReadyNode
+from bootstrap.container.config import ContainerConfig
+from bootstrap.container.prepare import PreparedImage
 from bootstrap.environment.target import choose_mxnet
 from train.engines import ENGINES, find_engine
 from train.engines.engine import Framework
 from train.engines.schedulers import SCHEDULERS
 from train.job.checks import ProposedJob, check
 from train.job.config import DataConfig, QueueConfig, TrainConfig
+from train.job.containers import PYTHON, plan_containers
 from train.job.defaults import (
     Threads,
     choose_gpus,
@@ -70,12 +73,15 @@ def plan_job(
     program: str = "",
     survey: Survey | None = None,
     hidden: Mapping[str, tuple[str, ...]] | None = None,
+    container: ContainerConfig | None = None,
+    image: PreparedImage | None = None,
 ) -> Job:
     """Plan a job. script: its absolute path on the nodes; `command` replaces it. Pure.
 
     nodes: the head first. access: the job's access to S3; [train] env overrides its variables. credentials: a line
     that describes them. queue: [queue]. framework, mxnet: [bootstrap]'s. program: the text of the user's own program,
-    as far as it is known. survey: what AWS answered, if it was asked. hidden: see Order.
+    as far as it is known. survey: what AWS answered, if it was asked. hidden: see Order. container: [container].
+    image: the one that its processes run in, on the nodes that the job may use.
 
     Raises ConfigError for an invalid job.
     """
@@ -133,7 +139,8 @@ def plan_job(
 
     def words(node: ReadyNode) -> tuple[str, ...]:
         there = rebase(script, head=head, node=node, project_dir=target(node) or node.project_dir)
-        return tuple(command) or (node.python, there, *config.args, *options)
+        python = node.python if image is None or framework != "none" else PYTHON
+        return tuple(command) or (python, there, *config.args, *options)
 
     reads_url = data.url is not None and not (command or staged or proposed.reads_something_else)
     name = job_name(config.name, command or (_base(script),))
@@ -181,6 +188,9 @@ def plan_job(
         project=_base(head.project_dir) if head.project_dir else None,
         owner=survey.owner,
         results_url=data.results,
+        image=image.reference if image is not None else None,
+        image_launcher=image.launcher if image is not None else None,
+        containers=plan_containers(container or ContainerConfig(), image, nodes, framework),
         data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
         **copy_settings(config),
     )
@@ -210,14 +220,29 @@ def _place(config: TrainConfig, nodes: Sequence[ReadyNode]) -> Placement:
     return place(chosen, head=nodes[0], launcher=config.launcher, workers=workers, servers=servers)
 
 
+def find_used(config: TrainConfig, nodes: Sequence[ReadyNode], framework: Framework) -> tuple[ReadyNode, ...]:
+    """The nodes where a job may run processes, the head first. Pure. Raises ConfigError for hosts that do not exist."""
+    if config.launcher in SCHEDULERS:
+        return tuple(nodes)
+    if find_engine(config.launcher, framework).is_on_head:
+        return tuple(nodes[:1])
+    chosen = find_hosts(config.hosts, nodes)
+    return (nodes[0], *(node for node in nodes[1:] if node in chosen))
+
+
 def _environment(order: Order, data: DataConfig, config: TrainConfig, threads: Threads) -> dict[str, str]:
     """The variables that this project sets for a job's processes."""
+    path = "/usr/local/bin:/usr/bin:/bin"
+    if order.containers:
+        path = next(iter(order.containers.values())).path
     env = {
-        "PATH": f"{order.python.rpartition('/')[0]}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{order.python.rpartition('/')[0]}:{path}",
         "OMP_NUM_THREADS": str(threads.count),
         "PYTHONUNBUFFERED": "1",
         "CLUSTER_JOB_NAME": order.name,
     }
+    if any(not one.has_environment for one in order.containers.values()):
+        del env["PATH"]  # the image has its own Python
     if config.kv_store != "none":
         env["CLUSTER_KV_STORE"] = config.kv_store
     if not ENGINES[config.launcher].shares_gpus and config.gpus != "auto":

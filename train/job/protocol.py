@@ -66,6 +66,25 @@ class Place(Struct, frozen=True, kw_only=True):
     sync_dst_dir: Optional[str] = None
 
 
+class Container(Struct, frozen=True, kw_only=True):
+    """The containers of a job's processes on one host.
+
+    engine: the first words of its commands, such as ("podman",). image: the image's id. path, python_path: its PATH
+    and PYTHONPATH.
+    shm_size: of each process's own /dev/shm in bytes; None for the host's. mounts: [(source, target, read only), ...];
+    ~/ is the user's home there. gpus: the host has some. has_environment: the host's environment is mounted, and used.
+    """
+
+    engine: tuple[str, ...]
+    image: str
+    path: str = ""
+    python_path: str = ""
+    shm_size: Optional[int] = None
+    mounts: tuple[tuple[str, str, bool], ...] = ()
+    gpus: bool = False
+    has_environment: bool = False
+
+
 class JobHost(Struct, frozen=True, kw_only=True):
     """A host of a job. ip: its private address. place: None for a node of the cluster.
 
@@ -133,6 +152,8 @@ class Order(RunSettings, kw_only=True):
     scheduler, request: the batch scheduler that assigns the nodes, and what it is asked for; then hosts are all that it
     may choose from, and workers, servers and hostfile name the first ones in place of those that it assigns.
     before: the ids of the jobs that it waits for; jobs.py sets it.
+    image: the image that its processes run in, by digest. containers: how, by the host's name; {} for no containers.
+    image_launcher: the folder on the head with launch.py out of the image; None for that of the environment.
     """
 
     job: JobId
@@ -172,6 +193,9 @@ class Order(RunSettings, kw_only=True):
     results_url: Optional[str] = None
     data_check: Optional[DataCheck] = None
     before: tuple[str, ...] = ()
+    image: Optional[str] = None
+    containers: dict[str, Container] = {}
+    image_launcher: Optional[str] = None
 
     @property
     def output_url(self) -> Optional[str]:
@@ -280,6 +304,7 @@ class Record(Struct, kw_only=True):
     setup: Optional[str] = None
     kv_store: Optional[str] = None
     library: Optional[str] = None
+    image: Optional[str] = None
     code: Optional[str] = None
     project: Optional[str] = None
     script: Optional[str] = None

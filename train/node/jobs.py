@@ -158,8 +158,11 @@ def find_exceeded(order: Order) -> Optional[str]:
 
 
 def find_unknown(order: Order) -> Optional[str]:
-    """Why the order's command cannot run on this node; None if it can, or if set-up commands may still change that."""
-    if order.setup or order.job_setup or not order.command:
+    """Why the order's command cannot run on this node; None if it can, or if set-up commands may still change that.
+
+    Programs in a container's image are not known here.
+    """
+    if order.setup or order.job_setup or not order.command or order.containers:
         return None
     word = order.command[0]
     if "/" in word:

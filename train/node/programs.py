@@ -13,6 +13,16 @@ def program_words(name: str, *words: str, python: str, code_dir: str = CODE_DIR)
     return [python, PYTHON_OPTIONS, code_dir + "/train/node", name, *words]
 
 
+def ranks_words(variables: Sequence[str], path: str, *, python: str) -> List[str]:
+    """The command line of the program that starts the ranks of a torchrun in a container. Pure."""
+    return program_words("role", "ranks", ",".join(variables), path, python=python)
+
+
+def proxy_words(variables: Sequence[str], *, python: str, code_dir: str) -> List[str]:
+    """The command line that torchrun in a container starts in place of each rank. Pure."""
+    return [python, code_dir + "/bootstrap/node/containers/rank_proxy.py", ",".join(variables)]
+
+
 def launched_words(variables: Sequence[str], *, python: str, code_dir: str = CODE_DIR) -> List[str]:
     """The command line that an engine's launcher starts in place of each process of a job. Pure.
 

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from msgspec import Struct, to_builtins
 
-from train.job.protocol import JobResult, RunSettings
+from train.job.protocol import Container, JobResult, RunSettings
 
 WAITING = b"CLUSTER-ROLE "  # on a launcher's stdout, before the Message of a role that waits for a connection
 FAILED = b"CLUSTER-FAILED "  # on launch.py's stdout, after a command that it ran has failed
@@ -21,7 +21,8 @@ class RoleOrder(RunSettings, kw_only=True):
     """What role.py runs on a host: the first line of its input.
 
     launcher: the name of the engine. address: the host's, or None. launched: the variables by which the engine tells
-    the process what it is. commands: run one after another. data_url: a URL to try to read.
+    the process what it is. commands: run one after another. data_url: a URL to try to read. container: where the
+    commands run, None for the host itself.
     """
 
     job: str
@@ -35,6 +36,7 @@ class RoleOrder(RunSettings, kw_only=True):
     env: dict[str, str]
     setup: Optional[str]
     data_url: Optional[str] = None
+    container: Optional[Container] = None
 
 
 class Command(Struct, kw_only=True, omit_defaults=True):

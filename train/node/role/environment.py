@@ -16,6 +16,7 @@ from train.engines import ENGINES
 from train.engines.engine import IDENTITY, NewProcess
 from train.node import job_folder
 from train.node.programs import CODE_DIR
+from train.node.role import container
 from train.node.wire import RoleOrder
 
 REACH_TIMEOUT_S = 2.0
@@ -40,6 +41,14 @@ def make(order: RoleOrder) -> dict[str, str]:
         own["CLUSTER_MXNET_HOOK"] = os.path.join(CODE_DIR, "train", "node", "staging", "hook.py")
         own["CLUSTER_PYTHON"] = sys.executable  # has the packages that stage.py needs
     own[process_tree.JOB_VARIABLE] = order.job
+    if order.container is not None:  # set-up commands have changed the host, not the image
+        found = container.find_cache(order, own)  # replaces the user's ~/
+        return {
+            **container.base(),
+            **container.patch_mxnet(order, own),
+            **container.adapt_mpi(order.container, own),
+            **found,
+        }
     if order.setup is None:
         return {**base(), **own}
     changes = setup_env.read(os.path.join(os.path.expanduser("~"), ".cluster"), order.setup)

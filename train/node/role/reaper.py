@@ -68,6 +68,6 @@ def _end_the_rest() -> None:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # no children: the usual case, which needs no search of /proc
         return
-    ending = process_tree.Ending(process_tree.find_descendants)
+    ending = process_tree.Ending(process_tree.find_descendants, process_tree.our_programs_last)
     while ending.go_on():
         time.sleep(process_tree.LOOK_EVERY_S)

@@ -3,8 +3,9 @@
     role             under ssh_proxy.py's ssh: reads the order from stdin, writes reports to stdout
     role launched VARIABLES   under launch.py, mpirun or torchrun: both over a socket; exits with 0 once it has
                      reported. The names of the variables that say what it is begin with VARIABLES, a list with commas
+    role ranks VARIABLES PATH   starts such roles for torchrun in a container (ranks.py)
     role join PATH   connects its stdin and stdout to a `role launched` that waits on this host
-    role end JOB     ends the job's processes on this host; prints a JSON list of those that do not end
+    role end JOB     ends the job's processes and containers on this host; prints a JSON list of those that do not end
 
 The first two run as two processes, the parent as reaper (reaper.py). For a launcher on the head, the socket is the
 supervisor's, at $CLUSTER_SOCKET. A role that mpirun or torchrun starts on another node cannot connect to the head,
@@ -26,7 +27,8 @@ from msgspec.structs import replace
 from bootstrap.node import process_tree
 from foundation.decode import decode
 from train.node import job_folder, wire
-from train.node.role import reaper
+from train.node.role import ranks, reaper
+from train.node.role.container import remove_all
 from train.node.role.runner import Runner
 from train.node.wire import Message, RoleOrder
 
@@ -41,6 +43,8 @@ def main() -> int:
             return end(*more)
         if word == "join":
             return join(*more)
+        if word == "ranks":
+            return ranks.serve(*more)
         return run_launched(*more) if word == "launched" else run()
     except ConnectionError:
         return 1  # the other side has gone, and nothing was started
@@ -127,5 +131,5 @@ def join(path: str) -> int:
 def end(job: str) -> int:
     """End a job's processes on this host."""
     _, left = process_tree.end(job)
-    print(json.dumps([[pid, words] for pid, _, words in left]))
+    print(json.dumps([*([pid, words] for pid, _, words in left), *remove_all(job)]))
     return 0

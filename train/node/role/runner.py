@@ -22,6 +22,7 @@ from foundation.file_lock import is_held
 from train.engines import ENGINES
 from train.node import job_folder, wire
 from train.node.role import environment
+from train.node.role.container import Contained
 from train.node.role.reaper import Reaper
 from train.node.wire import Command, Message, RoleOrder, Use
 
@@ -30,6 +31,8 @@ PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that a process holds w
 PENDING_BYTES = 1 << 17
 FEW_BYTES = 1 << 12  # larger pieces need no collecting
 SPARED_S = 1.5  # less than the time before SIGKILL
+ENGINES_CODE = 125  # from here on, an exit code may be that of a container's engine, or of a signal
+LOOK_FOR_PROGRAM_S = 0.05  # in a container that starts
 LOOK_AT_DATA_S = 3.0  # after the start, when MXNet has loaded; it reports most errors itself soon after
 
 
@@ -67,6 +70,8 @@ class Runner:
         self.pace = wire.Pace()
         self.why: Optional[str] = None
         self.child: Optional[subprocess.Popen[bytes]] = None
+        self.contained: Optional[Contained] = None
+        self.has_started = False
         self.source: Optional[int] = None
         self.lines = wire.LineBuffer()
         self.status: Optional[int] = None
@@ -108,26 +113,64 @@ class Runner:
 
     def run_one(self, command: Sequence[str]) -> tuple[int, Optional[int]]:
         """Run a command and end what it leaves behind; returns its exit code, and its signal or None."""
+        self.has_started = False
         try:
-            self.child = process_tree.start(command, self.env, self.order.cwd)
+            if self.order.container is not None:
+                self.contained = Contained(self.order, self.order.container, self.at)
+                self.child = self.contained.start(command, self.env)
+            else:
+                self.child = process_tree.start(command, self.env, self.order.cwd)
         except (OSError, ValueError) as error:  # ValueError: a NUL in a word or a variable
             self.why = f"cannot start {command[0]!r}: {error}"
             return 127, None
         assert self.child.stdout is not None
         self.source, self.lines = self.child.stdout.fileno(), wire.LineBuffer()
-        self.status = self.ended_at = None
-        self.outbox.put(Message(started=self.child.pid))
-        if self.order.data_url:
-            look = threading.Timer(LOOK_AT_DATA_S, self.look_at_data)
-            look.daemon = True
-            look.start()
+        self.status = self.ended_at = self.after = None
+        if self.contained is None:
+            self.note_start(self.child.pid)
         while not self.is_over():
             self.step()
         self.put_lines(self.lines.flush())
         self.child.stdout.close()
         status = self.status or 0
+        if self.contained is not None:
+            return self.leave_container(self.contained, status)
         number = status & 0x7F or None
         return (128 + number if number else status >> 8), number
+
+    def note_start(self, pid: int) -> None:
+        """Report the start of a command."""
+        self.has_started = True
+        self.outbox.put(Message(started=pid))
+        if self.order.data_url:
+            look = threading.Timer(LOOK_AT_DATA_S, self.look_at_data)
+            look.daemon = True
+            look.start()
+
+    def look_for_program(self) -> None:
+        """Report the start of a program in a container: later than that of its engine's client."""
+        if self.contained is not None and not self.has_started:
+            pid = self.contained.find_program()
+            if pid is not None:
+                self.note_start(pid)
+        elif self.child is not None and self.status is None and self.contained is not None:
+            self.end_client_without_keeper(self.child, self.contained)
+
+    def end_client_without_keeper(self, child: "subprocess.Popen[bytes]", contained: Contained) -> None:
+        """Fail a command whose engine no longer knows of its container's end."""
+        if contained.has_lost_keeper():
+            child.kill()
+
+    def leave_container(self, contained: Contained, status: int) -> tuple[int, Optional[int]]:
+        """What run_one returns, once the container's processes have ended; removes what is left of it."""
+        code, number, why = contained.read_status(status)
+        if why is not None and self.ending is None:
+            self.why = why
+        if not self.has_started and why is None and self.ending is None:
+            self.note_start(self.child.pid if self.child is not None else 0)  # it was too short to be seen
+        if self.ending is not None or why is not None or code >= ENGINES_CODE:  # else the engine has removed it
+            contained.remove()
+        return code, number
 
     def finish(self, code: int, number: Optional[int], why: Optional[str] = None) -> int:
         """Report the end, and wait until the report is sent. why: this program's own error."""
@@ -157,6 +200,7 @@ class Runner:
         if self.deaths in ready:
             wire.read_now(self.deaths)
         self.reap()
+        self.look_for_program()
         if self.lifeline is not None and self.lifeline in ready:
             self.read_lifeline(self.lifeline)
         if self.source is not None and self.source in ready:
@@ -189,6 +233,8 @@ class Runner:
         """How long to wait for an event."""
         if self.is_ending():
             return process_tree.LOOK_EVERY_S
+        if self.contained is not None and not self.has_started:
+            return rest_s or LOOK_FOR_PROGRAM_S
         return rest_s or ALIVE_EVERY_S / 2
 
     def is_ending(self) -> bool:
@@ -219,11 +265,13 @@ class Runner:
         """A message from the supervisor."""
         message = decode(line, Command)
         if message.end and self.ending is None:
-            self.ending = process_tree.Ending(process_tree.find_descendants)
+            self.ending = process_tree.Ending(self.find_own, self.spare_engine)
         if message.reach:
             threading.Thread(target=self.reach, args=(message.reach,), daemon=True).start()
         if message.look:
-            self.outbox.put(Message(look=convert(process_tree.describe_use(), Use)))
+            inside = self.contained.find_inside() if self.contained is not None else []
+            use = process_tree.describe_use([pid for pid, _, _ in inside])
+            self.outbox.put(Message(look=convert(use, Use)))
 
     def reach(self, places: Sequence[tuple[str, int]]) -> None:
         """Report the ports out of reach."""
@@ -255,7 +303,7 @@ class Runner:
 
     def find_all(self) -> list[process_tree.Process]:
         """All processes of the job on this host, whoever started them."""
-        found = set(process_tree.find_descendants()) | set(process_tree.find(self.order.job))
+        found = set(self.find_own()) | set(process_tree.find(self.order.job))
         return sorted(one for one in found if self.reaper is None or one[0] != self.reaper.pid)
 
     def spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
@@ -267,7 +315,15 @@ class Runner:
         is_late = time.monotonic() > self.lost_at + SPARED_S
         if is_late and not is_held(job_folder.path(self.order.job, "lock")):
             return process_tree.our_programs_last(found)
-        return set(found) - set(process_tree.find_descendants())
+        return (set(found) - set(self.find_own())) | set(self.spare_engine(found))
+
+    def find_own(self) -> list[process_tree.Process]:
+        """The processes that this program has started, and theirs."""
+        return process_tree.find_descendants() if self.contained is None else self.contained.find()
+
+    def spare_engine(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
+        """For Ending: those that end after the container."""
+        return () if self.contained is None else self.contained.spare(found)
 
     def reap(self) -> None:
         """Wait for all children that have ended."""
@@ -291,7 +347,7 @@ class Runner:
             self.status = signal.SIGKILL.value  # it does not end, and is reported as left
         if self.ended_at is None or self.after is None:
             self.ended_at = time.monotonic()
-            self.after = process_tree.Ending(process_tree.find_descendants)
+            self.after = process_tree.Ending(self.find_own, self.spare_engine)
         if self.after.go_on():
             return False
         self.told_left = self.ending.left if self.ending is not None else self.after.left

@@ -3,7 +3,8 @@
     launch.py PRIVATE_ADDRESS ARGUMENTS...
 
 Two corrections: the scheduler listens on the head's private address, not on whatever the host name resolves to, and on
-a port that no other job gets. (_cluster_compat restores Thread.isAlive, which launch.py calls.)
+a port that no other job gets. (_cluster_compat restores Thread.isAlive, which launch.py calls; with launch.py out of a
+container's image, this program does.)
 """
 
 import os
@@ -14,6 +15,7 @@ import sys
 import threading
 from typing import Any
 
+from train.engines.launch_py import LAUNCHER_FOLDER
 from train.node import ports, wire
 from train.node.role import environment
 from train.node.supervisor import ssh_proxy
@@ -64,6 +66,10 @@ def main() -> None:
     take_calls()
     environment.raise_open_files("auto")  # four for each `ssh`
     threading.excepthook = keep_quiet  # from Python 3.8 on
+    if LAUNCHER_FOLDER in os.environ:
+        sys.path.insert(0, os.environ[LAUNCHER_FOLDER])
+        thread: Any = threading.Thread
+        thread.isAlive = thread.is_alive
     from dmlc_tracker import tracker  # noqa: PLC0415 - it uses what the lines above replace
 
     port, claim = ports.claim(PORTS)

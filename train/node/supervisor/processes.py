@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
+from msgspec.structs import replace
+
 from train.engines import ENGINES
-from train.job.protocol import JobHost, Order, Place, RecordRole, copy_settings
+from train.job.protocol import Container, JobHost, Order, Place, RecordRole, copy_settings
 from train.node import job_folder
-from train.node.programs import CODE_DIR, launched_words
+from train.node.programs import CODE_DIR, PYTHON_OPTIONS, launched_words, proxy_words
 from train.node.supervisor.event_loop import Connection
 from train.node.wire import Found, Message, RoleOrder
 
 SYNC = 'mkdir -p "$2" && cp -a "$1"/. "$2"/'
 SSH_PORT = 22
+IMAGES_PYTHON = "python3"
 MOST_PAIRS = 4  # of hosts that cannot reach each other in a message
 IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")  # whose AWS credentials
 SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's PATH lacks the job's Python
@@ -222,9 +225,9 @@ class Processes:
             env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(gpu) for gpu in gpus))
         is_setup = process.role == "setup"
         commands = self.preparation(place) if is_setup else (place.command,)
+        container = self._container_of(process)
         if process.role == "launcher":
-            role_words = launched_words(self.engine.variables, python=place.python, code_dir=place.code_dir)
-            commands = (self.engine.launcher_words(place, launched, role_words),)
+            commands = (self._launcher_words(place, launched, in_image=container is not None),)
             if process.host == self.head:
                 env["CLUSTER_SOCKET"] = job_folder.path(order.job, "socket")  # its processes connect directly
         return RoleOrder(
@@ -239,8 +242,28 @@ class Processes:
             env=env,
             setup=order.setup,
             data_url=self._data_url_of(process),
+            container=container,
             **copy_settings(order),
         )
+
+    def _container_of(self, process: JobProcess) -> Optional[Container]:
+        """Where a process runs; a launcher does if only the image has it."""
+        found = self.order.containers.get(process.host)
+        if process.role == "launcher":
+            return found if found is not None and not found.has_environment else None
+        return found if process.role in JOB_ROLES else None
+
+    def _launcher_words(self, place: Place, launched: Mapping[str, str], *, in_image: bool) -> tuple[str, ...]:
+        """The command line of a launcher on a host; in_image: of the image's own."""
+        variables = self.engine.variables
+        if not in_image:
+            role_words = launched_words(variables, python=place.python, code_dir=place.code_dir)
+            return self.engine.launcher_words(place, launched, role_words)
+        there = replace(place, python=IMAGES_PYTHON)
+        words = self.engine.launcher_words(
+            there, launched, proxy_words(variables, python=IMAGES_PYTHON, code_dir=place.code_dir)
+        )
+        return tuple(word for word in words if word != PYTHON_OPTIONS)  # images may need their PYTHONPATH
 
     def _data_url_of(self, process: JobProcess) -> Optional[str]:
         """The URL that a process's program tries to read: one worker on each host does."""

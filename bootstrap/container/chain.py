@@ -1,0 +1,99 @@
+"""Passes an image from the head to many nodes, from node to node, as transfer/ passes on wheels.
+
+The head saves the image to a file, which its agent serves. Each node takes the file, gives it to the next node while it
+arrives, and loads it. The image's id is the digest of its content, so that what a node has loaded is the head's image.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from msgspec import Meta, Struct
+
+from bootstrap.apply import ReadyNode
+from bootstrap.container.reference import Reference
+from bootstrap.environment.file_cache import BundleFile
+from bootstrap.ssh.connections import on_all
+from bootstrap.transfer.distribute import Distribution, SetUp
+from foundation.errors import ClusterError
+from foundation.progress import Event, Report
+
+FEWEST_NODES = 2
+NOT_HERE = Path(os.devnull)
+"""The folder, on this machine, of files that only nodes have: no file can be in it."""
+
+
+class Talk(Protocol):
+    """The conversation with node/containers/prepare.py on a node."""
+
+    name: str
+    node: ReadyNode
+
+    def ask(self, request: Mapping[str, Any], kind: type[Any]) -> Any:
+        """The answer to a request."""
+
+
+class _Saved(Struct, frozen=True):
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] = ""
+    name: Annotated[str, Meta(pattern=r"^image-[0-9a-f]{12}\.tar$")] = ""
+    size: Annotated[int, Meta(ge=0)] = 0
+    failed: str | None = None
+
+
+class _Done(Struct, frozen=True):
+    failed: str | None = None
+
+
+def is_chained(reference: Reference, lacking: int) -> bool:
+    """Whether nodes take an image from each other; if not, each pulls it from the registry. Pure.
+
+    lacking: the number of nodes that do not have it, without the head. One node pulls as fast as it would take it. ECR
+    serves any number of nodes at the rate of their network, in AWS's own network.
+    """
+    return lacking >= FEWEST_NODES and reference.ecr_account is None
+
+
+def pass_on(head: Talk, others: Sequence[Talk], image_id: str, *, report: Report) -> None:
+    """Give the head's image to other nodes. What fails is reported: the caller finds out which nodes have the image.
+
+    Raises ConnectError if a node is lost.
+    """
+    with ExitStack() as stack:
+        report(Event(kind="start", what=f"saving the image for {len(others)} nodes", where=head.name))
+        saved: _Saved = head.ask({"save": image_id}, _Saved)
+        if saved.failed is not None:
+            report(Event(kind="warn", what=f"cannot save the image for others: {saved.failed}", where=head.name))
+            return
+        stack.callback(_forget, [head, *others], saved)
+        file = BundleFile(path=NOT_HERE / saved.name, sha256=saved.sha256, size_bytes=saved.size)
+        distribution = stack.enter_context(Distribution(report=report))
+        distribution.offer(head.node.connection, _set_up(head, holds=[file]))
+        if distribution.wake(file.sha256) is None:  # it has reported why
+            return
+
+        def take(talk: Talk) -> None:
+            size_mb = file.size_bytes / 1e6
+            report(Event(kind="start", what=f"taking the image, {size_mb:.0f} MB, from another node", where=talk.name))
+            try:
+                distribution.set_up(talk.node.connection, _set_up(talk, files=[file]))
+            except ClusterError as error:
+                report(Event(kind="warn", what=f"cannot take the image from another node: {error}", where=talk.name))
+                return
+            done: _Done = talk.ask({"load": saved.sha256, "image": image_id}, _Done)
+            if done.failed is not None:
+                report(Event(kind="warn", what=f"cannot load the image: {done.failed}", where=talk.name))
+                return
+            report(Event(kind="done", what="has the image from another node", where=talk.name))
+
+        on_all(others, take)
+
+
+def _set_up(talk: Talk, *, files: Sequence[BundleFile] = (), holds: Sequence[BundleFile] = ()) -> SetUp:
+    return SetUp(python=talk.node.facts.python, files=files, holds={file.sha256 for file in holds})
+
+
+def _forget(talks: Sequence[Talk], saved: _Saved) -> None:
+    """Remove the file on all nodes, once no node takes it."""
+    on_all(talks, lambda talk: talk.ask({"forget": saved.sha256}, _Done))

@@ -1,0 +1,441 @@
+"""Prepares nodes for jobs in containers, before a job: finds each node's engine, and gives all of them the same image.
+
+The first node resolves the tag; the others get the same image by its digest. What would keep the job from starting is
+an error here: no engine, an image that cannot be pulled or is for another kind of machine, a /dev/shm that is too
+small, an environment that does not run in the image.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from bootstrap.apply import ReadyNode
+from bootstrap.container import chain
+from bootstrap.container.config import SMALLEST_SHM_BYTES, ContainerConfig, parse_mount, parse_size
+from bootstrap.container.reference import Reference, parse_reference
+from bootstrap.node.containers.engine import PYTHONS_FOLDER
+from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.node_program import NodeProgram
+from foundation.errors import ClusterError
+from foundation.progress import Event, Report
+
+MODULES = ("containers/engine", "containers/archive", "containers/prepare")
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "ppc64le": "ppc64le", "s390x": "s390x"}
+"""Images' names of machines, by those of `uname -m`."""
+INSTALL = (
+    'cluster exec -- sudo apt-get install -y podman, once; or [bootstrap] setup = ["sudo apt-get install -y podman"]'
+)
+_SHOWN_LINES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who pulls an image."""
+
+    server: str
+    username: str
+    password: str = field(repr=False)
+
+
+FindLogin = Callable[[], Login | None]
+"""Asked before each pull: a token of ECR is new for each. None: the image is public."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeImage:
+    """How a node runs the image. engine: the first words of its commands. image: the image's id.
+
+    path, python_path: its PATH and PYTHONPATH, or "". ids: uid and gid of the node's user.
+    """
+
+    engine: tuple[str, ...]
+    image: str
+    path: str = ""
+    python_path: str = ""
+    ids: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedImage:
+    """The image of a job on all nodes. reference: with its digest. nodes: by the node's name.
+
+    launcher: the folder on the head with the image's own launch.py, if it was asked for.
+    """
+
+    reference: str
+    nodes: Mapping[str, NodeImage]
+    launcher: str | None = None
+
+
+class _Found(Struct, frozen=True):
+    engine: tuple[str, ...] | None
+    said: tuple[str, ...]
+    ids: tuple[int, int]
+    machine: str
+    memory_bytes: Annotated[int, Meta(ge=0)]
+    shm_bytes: Annotated[int, Meta(ge=0)]
+
+
+class _Image(Struct, frozen=True):
+    id: str
+    digests: tuple[str, ...]
+    machine: str
+    os: str
+    path: str
+    python_path: str
+
+
+class _Inspected(Struct, frozen=True):
+    image: _Image | None
+
+
+class _Done(Struct, frozen=True):
+    """failed: None for a success. taken: the path of what was taken out of an image."""
+
+    failed: str | None = None
+    taken: str = ""
+
+
+class ContainerNode(NodeProgram):
+    """The conversation with node/containers/prepare.py on a node. Raises ConnectError, NodeCommandError."""
+
+    def __init__(self, node: ReadyNode) -> None:
+        super().__init__(node.connection, python=node.facts.python, modules=MODULES)
+        self.name = node.host.name
+        self.node = node
+
+    def ask(self, request: Mapping[str, Any], kind: type[Any]) -> Any:
+        """The answer to a request."""
+        self.tell(request)
+        return self.read(next(self.messages()), kind)
+
+    def find_engine(self, wanted: str) -> _Found:
+        """The node's engine."""
+        found: _Found = self.ask({"find": wanted}, _Found)
+        return found
+
+    def inspect(self, reference: str) -> _Image | None:
+        """The image, if the node has it."""
+        found: _Inspected = self.ask({"inspect": reference}, _Inspected)
+        return found.image
+
+    def pull(self, reference: str, login: Login | None) -> str | None:
+        """Pull an image; why it failed, in the engine's words, or None."""
+        given = None
+        if login is not None:
+            given = {"server": login.server, "username": login.username, "password": login.password}
+        done: _Done = self.ask({"pull": reference, "login": given}, _Done)
+        return done.failed
+
+    def run_once(self, order: Mapping[str, Any], *, name: str) -> str | None:
+        """Run a command in a container to its end; what it said if it failed, or None.
+
+        name: what it tries; the node does not run it again if it has succeeded there before.
+        """
+        done: _Done = self.ask({"try": order, "once": name}, _Done)
+        return done.failed
+
+
+def prepare(
+    nodes: Sequence[ReadyNode],
+    config: ContainerConfig,
+    *,
+    find_login: FindLogin,
+    uses_environment: bool,
+    report: Report,
+    takes_launcher: bool = False,
+) -> PreparedImage:
+    """Prepare nodes for jobs in [container] image; the first node resolves its tag.
+
+    uses_environment: the environment of [bootstrap] is mounted into the containers. takes_launcher: launch.py runs on
+    the head, and MXNet is in the image alone.
+    Raises ClusterError that names every node where something is wrong, ConnectError.
+    """
+    reference = parse_reference(config.image)
+    with ExitStack() as stack:
+        talks: dict[str, ContainerNode] = {}
+        found: dict[str, _Found] = {}
+
+        def look(node: ReadyNode) -> None:
+            talks[node.host.name] = talk = ContainerNode(node)
+            found[node.host.name] = talk.find_engine(config.engine)
+
+        def close() -> None:
+            for talk in talks.values():
+                talk.close()
+
+        stack.callback(close)
+        on_all(nodes, look)
+        names = [node.host.name for node in nodes]
+        check_nodes({name: found[name] for name in names}, config)
+        head, others = talks[names[0]], [talks[name] for name in names[1:]]
+        first = resolve(head, reference, find_login=find_login, report=report)
+        fixed = reference
+        if not reference.is_local:
+            fixed = reference if reference.digest else reference.at(find_digest(first, reference))
+        images = {head.name: first}
+        images |= distribute(head, others, fixed, first, find_login=find_login, report=report)
+        check_images({name: images[name] for name in names}, {name: found[name].machine for name in names}, config)
+        if uses_environment:
+            check_environments([talks[name] for name in names], images, config)
+        launcher = take_launcher(head, first, config) if takes_launcher else None
+    return PreparedImage(
+        reference=str(fixed) if fixed.digest else f"{fixed.server}/{fixed.name}@{first.id}",
+        nodes={
+            name: NodeImage(
+                engine=found[name].engine or (),
+                image=images[name].id,
+                path=images[name].path,
+                python_path=images[name].python_path,
+                ids=found[name].ids,
+            )
+            for name in names
+        },
+        launcher=launcher,
+    )
+
+
+def check_nodes(found: Mapping[str, _Found], config: ContainerConfig) -> None:
+    """Raises ClusterError for nodes without an engine, or whose memory does not fit [container] shm_size. Pure."""
+    lacking = {name: one for name, one in found.items() if one.engine is None}
+    if lacking:
+        wanted = "Docker nor Podman" if config.engine == "auto" else config.engine
+        neither = "neither " if config.engine == "auto" else "no "
+        lines = [f"{name}: {'; '.join(one.said)}" for name, one in lacking.items()]
+        raise ClusterError(
+            f"[container] image needs an engine, and {neither}{wanted} works on {', '.join(lacking)}:\n  "
+            + "\n  ".join(lines),
+            hint=INSTALL,
+        )
+    size_bytes = parse_size(config.shm_size)
+    for name, one in found.items():
+        if size_bytes is None and one.shm_bytes < SMALLEST_SHM_BYTES:
+            raise ClusterError(
+                f'{name}: its /dev/shm has {one.shm_bytes >> 20} MiB, and [container] shm_size = "auto" uses it; '
+                "data loaders and NCCL need 64 MiB or more",
+                hint='set [container] shm_size = "1g"; or cluster exec -- sudo mount -o remount,size=50% /dev/shm',
+            )
+        if size_bytes is not None and size_bytes > one.memory_bytes:
+            raise ClusterError(
+                f'[container] shm_size = "{config.shm_size}": {name} has {one.memory_bytes >> 20} MiB of memory, and '
+                "/dev/shm is part of it",  # noqa: S108 - a message
+                hint="set a smaller [container] shm_size",
+            )
+
+
+def resolve(talk: ContainerNode, reference: Reference, *, find_login: FindLogin, report: Report) -> _Image:
+    """The image on the node that resolves its tag. A digest that the node has is not pulled again.
+
+    Raises ClusterError.
+    """
+    image = talk.inspect(str(reference)) if reference.is_local or reference.digest else None
+    if image is None and reference.is_local:
+        raise ClusterError(
+            f"[container] image: {talk.name} has no image {reference}",
+            hint="localhost/ names images that the nodes have already: docker load or podman load on each node; or "
+            "name a registry's",
+        )
+    if image is None:
+        pull(talk, reference, find_login(), report=report)
+        image = talk.inspect(str(reference))
+    if image is None:
+        raise ClusterError(
+            f"{talk.name}: {reference} was pulled, and is not there", hint="run the command again; cluster verify"
+        )
+    return image
+
+
+def pull(talk: ContainerNode, reference: Reference, login: Login | None, *, report: Report) -> None:
+    """Pull an image on a node. Raises ClusterError."""
+    report(Event(kind="start", what=f"pulling {reference}", where=talk.name))
+    said = talk.pull(str(reference), login)
+    if said is not None:
+        raise explain_pull(said, reference, node=talk.name, login=login)
+    report(Event(kind="done", what=f"has pulled {reference}", where=talk.name))
+
+
+def explain_pull(said: str, reference: Reference, *, node: str, login: Login | None) -> ClusterError:
+    """The error for a pull that failed. said: what the engine printed. Pure."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    shown = "\n  ".join(lines[-_SHOWN_LINES:])
+    words = said.lower()
+    who = f'as "{login.username}"' if login is not None else "without a user"
+    why, hint = (
+        f"{node} cannot pull {reference}",
+        f"cluster exec --node {node} -- curl -sSI https://{reference.server}/v2/",
+    )
+    if any(word in words for word in ("unauthorized", "authentication required", "invalid username", "denied")):
+        why = f"{reference.server} refuses {reference} to {node} {who}"
+        hint = (
+            "check the password in the variable that [container] registry.password_env names, and the user's rights"
+            if login is not None
+            else "set [container] registry, or correct image: many registries say so of images that do not exist, too"
+        )
+    elif any(
+        word in words for word in ("manifest unknown", "name unknown", "not found: manifest", "repository does not")
+    ):
+        why, hint = (
+            f"{reference.server} has no image {reference.name} with this tag or digest",
+            "correct [container] image",
+        )
+    elif "no image found in" in words or "no matching manifest" in words or "no match for platform" in words:
+        why = f"{reference} has no variant for {node}'s kind of machine"
+        hint = "build the image for this machine, or choose another [provision] instance_type"
+    elif "x509" in words or "certificate" in words:
+        why = f"{node} does not trust the certificate of {reference.server}"
+        hint = (
+            f"put its CA on the nodes with [bootstrap] setup: /etc/docker/certs.d/{reference.server}/ca.crt, for "
+            f"podman /etc/containers/certs.d/{reference.server}/ca.crt"
+        )
+    elif "no space left" in words:
+        why = f"{node} has no room for {reference}"
+        hint = "set a larger [provision] volume_size_gib, or remove images: cluster exec -- podman system prune -a"
+    return ClusterError(f"{why}:\n  {shown}", hint=hint)
+
+
+def find_digest(image: _Image, reference: Reference) -> str:
+    """The digest by which other nodes get the same image. Pure. Raises ClusterError."""
+    wanted = f"{reference.name}@"
+    # docker leaves docker.io/library/ out.
+    short = f"{reference.name.removeprefix('library/')}@"
+    known = [f"{reference.server}/{wanted}", wanted, short]
+    for digest in image.digests:
+        if any(digest.startswith(begin) for begin in known):
+            return digest.rpartition("@")[2]
+    raise ClusterError(f"the engine knows no digest of {reference}: {', '.join(image.digests) or 'none'}")
+
+
+def distribute(
+    head: ContainerNode,
+    others: Sequence[ContainerNode],
+    reference: Reference,
+    image: _Image,
+    *,
+    find_login: FindLogin,
+    report: Report,
+) -> dict[str, _Image]:
+    """Give the head's image to the other nodes; their images by their names. Raises ClusterError for each failure.
+
+    reference: with its digest, or of an image that only the nodes have.
+    """
+    found: dict[str, _Image] = {}
+
+    def look(talk: ContainerNode) -> None:
+        here = talk.inspect(image.id)
+        if here is not None:
+            found[talk.name] = here
+
+    def get(talk: ContainerNode) -> None:
+        pull(talk, reference, find_login(), report=report)
+        here = talk.inspect(str(reference))
+        if here is None or here.id != image.id:
+            raise ClusterError(
+                f"{talk.name}: {reference} is {here.id if here is not None else 'missing'}, and on {head.name} "
+                f"{image.id}",
+                hint="run the command again",
+            )
+        found[talk.name] = here
+
+    on_all(others, look)
+    lacking = [talk for talk in others if talk.name not in found]
+    if lacking and reference.is_local:
+        where = ", ".join(talk.name for talk in lacking)
+        raise ClusterError(
+            f"{reference} is {image.id} on {head.name}, and {where} does not have it",
+            hint="load the same image on all nodes",
+        )
+    if chain.is_chained(reference, len(lacking)):
+        chain.pass_on(head, lacking, image.id, report=report)
+        on_all(lacking, look)
+        lacking = [talk for talk in lacking if talk.name not in found]
+    on_all(lacking, get)
+    return found
+
+
+def check_images(images: Mapping[str, _Image], machines: Mapping[str, str], config: ContainerConfig) -> None:
+    """Raises ClusterError for nodes of another kind than the image's. Pure."""
+    wrong = {
+        name: machines[name]
+        for name, image in images.items()
+        if image.machine and MACHINES.get(machines[name], machines[name]) != image.machine
+    }
+    if wrong:
+        image = next(iter(images.values()))
+        where = ", ".join(f"{name} is {MACHINES.get(machine, machine)} ({machine})" for name, machine in wrong.items())
+        raise ClusterError(
+            f'[container] image = "{config.image}" is for {image.os or "linux"}/{image.machine}, and {where}',
+            hint="build the image for the nodes' machine, or choose another [provision] instance_type",
+        )
+
+
+def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Image], config: ContainerConfig) -> None:
+    """Raises ClusterError for nodes whose environment does not run in the image."""
+
+    def check(talk: ContainerNode) -> None:
+        node = talk.node
+        folder = node.python.removesuffix("/bin/python")
+        mounts = [[path, path, True] for path in (folder, f"{node.facts.home}/{PYTHONS_FOLDER}")]
+        order = {
+            **brief_order(images[talk.name].id),
+            "mounts": mounts,
+            "command": [node.python, "-c", f"import {_MODULES.get(node.framework, 'sys')}"],
+        }
+        said = talk.run_once(order, name=f"{folder.rpartition('/')[2]}-{images[talk.name].id.rpartition(':')[2]}")
+        if said is not None:
+            lines = [line.strip() for line in said.splitlines() if line.strip()]
+            raise ClusterError(
+                f'{talk.name}: the environment of [bootstrap] framework = "{node.framework}" does not run in '
+                f"{config.image}:\n  " + "\n  ".join(lines[-_SHOWN_LINES:]),
+                hint="use an image whose system has this Python and the libraries, as the nodes' own system has; or "
+                'one that contains the framework, with [bootstrap] framework = "none"',
+            )
+
+    on_all(talks, check)
+
+
+def brief_order(image: str) -> dict[str, Any]:
+    """A container for a short command, as engine.run_words takes it. image: its id."""
+    name = f"cluster-check-{secrets.token_hex(6)}"
+    return {"name": name, "job": "check", "image": image, "shm_size": None, "gpus": False, "mounts": [], "cwd": "/"}
+
+
+def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig) -> str:
+    """The folder on a node with launch.py out of the image: mxnet/tools/ and dmlc_tracker/. Raises ClusterError."""
+    order = {**brief_order(image.id), "command": ["python3", "-c", _PACK_LAUNCHER]}
+    folder = f".cluster/launcher/{image.id.partition(':')[2]}"
+    done: _Done = talk.ask({"take": folder, "from": order}, _Done)
+    if done.failed is not None:
+        shown = "\n  ".join(done.failed.splitlines()[-_SHOWN_LINES:])
+        raise ClusterError(
+            f"{talk.name}: {config.image} has no MXNet with tools/launch.py in its python3:\n  {shown}",
+            hint='use an image that has it; or [bootstrap] framework = "mxnet", whose environment is mounted into the '
+            "image",
+        )
+    return done.taken
+
+
+# Finds the packages without importing them: MXNet may need a GPU's driver for that. Prints an archive.
+_PACK_LAUNCHER = """
+import os, sys, tarfile
+from importlib.util import find_spec
+found = {}
+for name, below in (("mxnet", os.path.join("tools", "launch.py")), ("dmlc_tracker", "")):
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        sys.exit("there is no module " + name)
+    found[name] = os.path.join(list(spec.submodule_search_locations)[0], below)
+with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+    archive.add(found["mxnet"], os.path.join("mxnet", "tools", "launch.py"))
+    archive.add(found["dmlc_tracker"], "dmlc_tracker")
+"""
+_MODULES = {"mxnet": "mxnet", "pytorch": "torch", "none": "sys"}
+
+
+def read_mounts(config: ContainerConfig) -> tuple[tuple[str, str, bool], ...]:
+    """[container] mounts as (source, target, read only). Pure."""
+    mounts = map(parse_mount, config.mounts)
+    return tuple((mount.source, mount.target, mount.read_only) for mount in mounts)

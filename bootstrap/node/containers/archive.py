@@ -1,0 +1,63 @@
+"""An image as a file in the node's store (store.py), from where chain.py gives it to other nodes.
+
+    ~/.cluster/images/      being saved; locked
+    ~/.cluster/files/       whole: SHA256/image-ID.tar
+
+Linux. Python 3.6 and later, standard library only.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+
+READ_BYTES = 1 << 20
+
+
+def folder(name):
+    """A folder below ~/.cluster, made if need be."""
+    path = os.path.join(os.path.expanduser("~"), ".cluster", name)
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    return path
+
+
+def save(image, write):
+    """Put an image into the store: {"sha256", "name", "size"}. write(PATH) makes the file. Raises OSError.
+
+    A save that was killed has left its file: it is removed here, where the lock shows that nobody writes it any more.
+    """
+    unfinished = folder("images")
+    lock = os.open(unfinished, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name in os.listdir(unfinished):
+            os.unlink(os.path.join(unfinished, name))
+        name = "image-%s.tar" % image.rpartition(":")[2][:12]
+        path = os.path.join(unfinished, name)
+        try:
+            write(path)
+            digest = hashlib.sha256()
+            with open(path, "rb") as stream:
+                for data in iter(lambda: stream.read(READ_BYTES), b""):
+                    digest.update(data)
+            size = os.stat(path).st_size
+            place = os.path.join(folder("files"), digest.hexdigest())
+            os.makedirs(place, exist_ok=True)
+            os.rename(path, os.path.join(place, name))
+        finally:
+            if os.path.exists(path):
+                os.unlink(path)
+    finally:
+        os.close(lock)
+    return {"sha256": digest.hexdigest(), "name": name, "size": size}
+
+
+def find(sha256):
+    """The path of a whole file in the store. Raises OSError."""
+    place = os.path.join(folder("files"), sha256)
+    return os.path.join(place, os.listdir(place)[0])
+
+
+def forget(sha256):
+    """Remove a file from the store."""
+    shutil.rmtree(os.path.join(folder("files"), sha256), ignore_errors=True)

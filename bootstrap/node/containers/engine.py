@@ -1,0 +1,197 @@
+"""The command lines of docker and podman. Pure, except `find`.
+
+A container has the node's network and processes, and its /dev/shm if no other size is set, so that a job's processes
+reach each other, share GPU memory, and are found and signalled as without a container. They have the node user's id:
+what they write belongs to that user, and they are not root on the node.
+
+Linux. Python 3.6 and later, standard library only.
+"""
+
+import os
+import re
+import subprocess
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+DOCKER, PODMAN = "docker", "podman"
+DOCKER_AS_ROOT = ["sudo", "-n", "-E", DOCKER]  # -E: variables given by their names alone come from its environment
+JOB_LABEL = "cluster.job"
+CONTAINER_VARIABLE = "CLUSTER_CONTAINER"
+"""In the environment of every process in a container: the container's name."""
+HOME_FOLDER = os.path.join(".cluster", "home")
+"""The home folder of processes in containers, below the node user's: these must not see the user's keys."""
+PYTHONS_FOLDER = os.path.join(".cluster", "python")
+"""Where the Pythons of environments are that are not the system's."""
+MOUNT_FOLDERS = ("data", "env", "jobs", "tree")
+"""The folders of ~/.cluster whose folders and files are mounted."""
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+ANSWER_TIMEOUT_S = 30
+# Variables that change how the engine itself works: it gets the node's values, and the container its own as words.
+_OF_ENGINE = re.compile(
+    "PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|SUDO_.*|LD_.*|XDG_.*|DOCKER_.*|PODMAN_.*|CONTAINERS?_.*|CONTAINERS|BUILDAH_.*|"
+    "STORAGE_.*|REGISTRY_.*|DBUS_.*|GO[A-Z]+|_CONTAINERS_.*|NOTIFY_SOCKET|LISTEN_.*|SSL_CERT_.*|TZ"
+)
+
+
+def is_podman(engine: Sequence[str]) -> bool:
+    """Whether an engine, as the first words of its commands, is podman."""
+    return os.path.basename(engine[-1]) == PODMAN
+
+
+def environment(base: Mapping[str, str]) -> Dict[str, str]:
+    """The environment of the engine's own commands on this node, from this process's."""
+    kept = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "LANG")
+    made = {name: base[name] for name in kept if name in base}
+    made["PATH"] = SEARCH_PATH
+    return made
+
+
+def find(wanted: str, base: Mapping[str, str]) -> Tuple[Optional[List[str]], List[str]]:
+    """The first engine that works, as the first words of its commands; None for none. And what each of them said.
+
+    wanted: "auto", "docker" or "podman". Returns (words or None, ["docker: cannot connect ...", ...]).
+    """
+    said = []  # type: List[str]
+    for words in ([DOCKER], DOCKER_AS_ROOT, [PODMAN]):
+        name = words[-1]
+        if wanted not in ("auto", name):
+            continue
+        refusal = _try(words, base)
+        if refusal is None:
+            return words, said
+        said.append("%s: %s" % (" ".join(words), refusal))
+        if words == [DOCKER] and refusal.startswith("not installed"):
+            said[-1] = "docker: not installed"
+    return None, [line for line in said if not (line.startswith("sudo") and "docker: not installed" in said)]
+
+
+def _try(words: List[str], base: Mapping[str, str]) -> Optional[str]:
+    """Why an engine does not work; None if it does."""
+    env = environment(base)
+    try:
+        # podman-docker installs podman under docker's name.
+        about = subprocess.run(
+            words + ["--version"],
+            check=False,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=ANSWER_TIMEOUT_S,
+        )
+        if words[-1] == DOCKER and b"podman" in about.stdout.lower():
+            return "is podman"
+        done = subprocess.run(
+            words + ["info"],
+            check=False,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=ANSWER_TIMEOUT_S,
+        )
+    except FileNotFoundError:
+        return "not installed"
+    except subprocess.TimeoutExpired:
+        return "does not answer within %d s" % ANSWER_TIMEOUT_S
+    except OSError as error:
+        return str(error)
+    if done.returncode == 0 and not _is_down(done.stdout):
+        return None
+    lines = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace").splitlines()
+    return lines[-1].strip() if lines else "exit code %d" % done.returncode
+
+
+def _is_down(said: bytes) -> bool:
+    """Whether `docker info` tells of the client alone: older versions then end with 0."""
+    return b"Cannot connect to the Docker daemon" in said
+
+
+def run_words(
+    engine: Sequence[str], order: Mapping[str, Any], env: Mapping[str, str], uid: int, gid: int
+) -> Tuple[List[str], Dict[str, str]]:
+    """The command line for a process in a container, and the variables of its environment besides the engine's own.
+
+    engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
+    node has some, "mounts": [[source, target, read only], ...], "cwd", "command"}, and for a command that reads its
+    stdin "input": "pipe" or "terminal". env: of the process. uid, gid: of the user. Values are not on the command line,
+    where all users of the node see them, but for those that the engine itself would follow: PATH, HOME and the like.
+    """
+    words = list(engine) + ["run", "--rm", "--name", order["name"], "--network", "host", "--pid", "host"]
+    words += ["--label", "%s=%s" % (JOB_LABEL, order["job"])]
+    if order.get("input"):
+        words += ["--interactive"] + (["--tty"] if order["input"] == "terminal" else [])
+    else:
+        words += ["--sig-proxy=false"]
+    words += ["--log-driver", "none"]
+    if order["shm_size"] is None:
+        words += ["--ipc", "host"]
+    else:
+        words += ["--shm-size", "%db" % order["shm_size"]]
+    if is_podman(engine):
+        words += ["--userns", "keep-id"] if uid else []
+        words += ["--ulimit", "host", "--pull", "never"]
+        words += ["--device", "nvidia.com/gpu=all"] if order["gpus"] else []
+    else:
+        words += ["--user", "%d:%d" % (uid, gid), "--ulimit", "memlock=-1"]
+        words += ["--gpus", "all"] if order["gpus"] else []
+    words += ["--security-opt", "label=disable"]
+    words += ["--entrypoint", "", "--workdir", order["cwd"]]
+    for source, target, read_only in sort_mounts(order["mounts"]):
+        words += ["--volume", "%s:%s%s" % (source, target, ":ro" if read_only else "")]
+    words += ["--env", "%s=%s" % (CONTAINER_VARIABLE, order["name"])]
+    passed = {}  # type: Dict[str, str]
+    for name in sorted(env):
+        if _OF_ENGINE.fullmatch(name):
+            words += ["--env", "%s=%s" % (name, env[name])]
+        else:
+            words += ["--env", name]
+            passed[name] = env[name]
+    return words + [order["image"]] + list(order["command"]), passed
+
+
+def sort_mounts(mounts: Iterable[Sequence[Any]]) -> List[Tuple[str, str, bool]]:
+    """Mounts, each target once (the last entry counts), a folder before what is mounted inside it."""
+    by_target = {target: (source, target, bool(read_only)) for source, target, read_only in mounts}
+    return [by_target[target] for target in sorted(by_target)]
+
+
+def create_words(engine: Sequence[str], image: str, name: str) -> List[str]:
+    """The command line that makes a container without starting it, with podman's ids of `run_words`."""
+    words = list(engine) + ["create", "--name", name, "--label", "%s=none" % JOB_LABEL, "--pull", "never"]
+    return words + ["--userns", "keep-id", "--entrypoint", "", image, "true"]
+
+
+def remove_words(engine: Sequence[str], names: Iterable[str]) -> List[str]:
+    """The command line that kills and removes containers by name or id; those that are gone are no error."""
+    words = list(engine) + ["rm", "--force", "--volumes"]
+    return words + (["--ignore", "--time", "0"] if is_podman(engine) else []) + list(names)
+
+
+def list_words(engine: Sequence[str], job: str) -> List[str]:
+    """The command line that prints the names of a job's containers, also of those that have ended."""
+    form = "{{.Names}}"
+    return list(engine) + ["ps", "--all", "--filter", "label=%s=%s" % (JOB_LABEL, job), "--format", form]
+
+
+def pull_words(engine: Sequence[str], reference: str, credentials: Optional[str]) -> List[str]:
+    """The command line that pulls an image. credentials: the path of a file with them, or None."""
+    if credentials is None:
+        return list(engine) + ["pull", "--quiet", reference]
+    if is_podman(engine):
+        return list(engine) + ["pull", "--quiet", "--authfile", credentials, reference]
+    return list(engine) + ["--config", os.path.dirname(credentials), "pull", "--quiet", reference]
+
+
+def inspect_words(engine: Sequence[str], reference: str) -> List[str]:
+    """The command line that prints what the node knows about an image, as a JSON list of one object."""
+    return list(engine) + ["image", "inspect", reference]
+
+
+def save_words(engine: Sequence[str], image: str) -> List[str]:
+    """The command line that prints an image as a file that both engines load; the image keeps its id."""
+    return list(engine) + ["save", image]
+
+
+def load_words(engine: Sequence[str], path: str) -> List[str]:
+    """The command line that loads the image of a file."""
+    return list(engine) + ["load", "--quiet", "--input", path]

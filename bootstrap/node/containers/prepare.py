@@ -1,0 +1,357 @@
+"""Prepares a node for jobs in containers: finds its engine, pulls the image, looks at it, and tries it.
+
+It is sent over ssh and not stored on the node. Requests and answers are JSON, one a line; answers come in order, and
+{"alive": true} every second. The end of stdin ends everything.
+
+    {"find": "auto"}                 {"engine": words or null, "said": [why not], "ids": [uid, gid],
+                                     "machine", "memory_bytes", "shm_bytes"}
+    {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path"} or null}
+    {"pull": IMAGE, "login": LOGIN}  {"pulled": true} or {"failed": text}
+    {"take": FOLDER, "from": ORDER}  {"taken": path} or {"failed": text}: what the command in a container prints as an
+                                     archive, at FOLDER below the home folder, where it may be already
+    {"try": ORDER, "once": NAME}     {"tried": true} or {"failed": text}: a command in a container, see engine.run_words
+    {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store, or {"failed": text}
+    {"load": SHA256, "image": ID}    {"loaded": true} or {"failed": text}: the image of a file in the store
+    {"forget": SHA256}               {"forgotten": true}: the file has been removed
+
+LOGIN is null or {"server", "username", "password"}. The engine reads the password from a named pipe, which has no
+content on any disk or in any other file: after a kill, nothing of it is left.
+
+Linux. Python 3.6 and later, standard library only.
+"""
+
+import base64
+import ctypes
+import errno
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+
+import archive
+import engine
+
+ALIVE_EVERY_S = 1.0
+PIPE_EVERY_S = 0.02
+TRY_TIMEOUT_S = 120
+LONGEST_SAID = 4000
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own there
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LOCK = threading.Lock()
+
+
+def main():
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(1))
+    start_thread(say_alive)
+    requests = Requests()
+    node = Node()
+    try:
+        while True:
+            request = requests.take()
+            if request is None:
+                return
+            for verb in ("find", "inspect", "pull", "take", "try", "save", "load", "forget"):
+                if verb in request:
+                    answer(getattr(node, "do_" + verb)(request))
+    finally:
+        node.end()
+
+
+class Requests(object):
+    """The lines of stdin, read in a thread: its end ends the engine's command that runs, too."""
+
+    def __init__(self):
+        self._changed = threading.Condition()
+        self._waiting = []
+        self._is_over = False
+        start_thread(self._read)
+
+    def _read(self):
+        while True:
+            line = sys.stdin.buffer.readline()
+            with self._changed:
+                self._is_over = not line
+                if line:
+                    self._waiting.append(json.loads(line.decode("utf-8")))
+                self._changed.notify_all()
+            if not line:
+                os.kill(os.getpid(), signal.SIGHUP)
+                return
+
+    def take(self):
+        """The next request; None for the end."""
+        with self._changed:
+            while not self._waiting and not self._is_over:
+                self._changed.wait(0.5)
+            return self._waiting.pop(0) if self._waiting else None
+
+
+class Node(object):
+    """This node and its engine."""
+
+    def __init__(self):
+        self._engine = None
+        self._child = None
+
+    def do_find(self, request):
+        """Find the engine."""
+        # In the home folder of containers, engines would make the folders of mounts as another user.
+        inside = [os.path.join(engine.HOME_FOLDER, ".cluster", name) for name in engine.MOUNT_FOLDERS]
+        for name in [engine.PYTHONS_FOLDER] + inside:
+            path = os.path.join(os.path.expanduser("~"), name)
+            if not os.path.isdir(path):
+                os.makedirs(path, 0o700)
+        self._engine, said = engine.find(request["find"], os.environ)
+        shm = os.statvfs(MEMORY) if os.path.isdir(MEMORY) else None
+        return {
+            "engine": self._engine,
+            "said": said,
+            "ids": [os.getuid(), os.getgid()],
+            "machine": os.uname().machine,
+            "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            "shm_bytes": shm.f_blocks * shm.f_frsize if shm is not None else 0,
+        }
+
+    def do_inspect(self, request):
+        """Look at an image that may be here."""
+        code, out, _ = self._run(engine.inspect_words(self._engine, request["inspect"]))
+        return {"image": describe(json.loads(out.decode("utf-8"))[0]) if code == 0 else None}
+
+    def do_pull(self, request):
+        """Pull an image."""
+        login = request.get("login")
+        if login is None:
+            code, _, said = self._run(engine.pull_words(self._engine, request["pull"], None))
+        else:
+            with Credentials(login) as credentials:
+                code, _, said = self._run(engine.pull_words(self._engine, request["pull"], credentials.path))
+        if code == 0:
+            code, said = self._map_owners(request["pull"])
+        return {"pulled": True} if code == 0 else {"failed": shorten(said, code)}
+
+    def _map_owners(self, image):
+        """Have podman copy the image with the owners that its containers see: (exit code, stderr).
+
+        It does so once for each image, for the first container, and a job's first process would wait for it: 5 s for
+        300 MB. Where the kernel maps owners for ordinary users, it copies nothing.
+        """
+        if not engine.is_podman(self._engine) or os.getuid() == 0:
+            return 0, b""
+        name = "cluster-new-%d-%d" % (os.getpid(), time.time())
+        code, _, said = self._run(engine.create_words(self._engine, image, name))
+        self._run(engine.remove_words(self._engine, [name]))
+        return code, said
+
+    def do_try(self, request):
+        """Run a command in a container, unless it has succeeded on this node before: "once" names what it tries."""
+        order = request["try"]
+        done = os.path.join(archive.folder("tried"), request["once"])
+        if os.path.exists(done):
+            return {"tried": True}
+        words, passed = engine.run_words(self._engine, order, {}, os.getuid(), os.getgid())
+        try:
+            code, out, said = self._run(words, passed, TRY_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._run(engine.remove_words(self._engine, [order["name"]]))
+            return {"failed": "it did not end within %d s" % TRY_TIMEOUT_S}
+        if code != 0:
+            return {"failed": shorten(said or out, code)}
+        open(done, "w").close()
+        return {"tried": True}
+
+    def do_take(self, request):
+        """Take files out of an image."""
+        folder = os.path.join(os.path.expanduser("~"), request["take"])
+        if os.path.isdir(folder):
+            return {"taken": folder}
+        words, passed = engine.run_words(self._engine, request["from"], {}, os.getuid(), os.getgid())
+        code, out, said = self._run(words, passed, TRY_TIMEOUT_S)
+        if code != 0:
+            return {"failed": shorten(said, code)}
+        draft = "%s.%d" % (folder, os.getpid())
+        try:
+            os.makedirs(draft, 0o700)
+            with tarfile.open(fileobj=io.BytesIO(out)) as packed:
+                plain = [one for one in packed.getmembers() if one.isfile() and is_inside(one.name)]
+                packed.extractall(draft, plain)  # noqa: S202 - plain files inside
+            try:
+                os.rename(draft, folder)
+            except OSError:
+                if not os.path.isdir(folder):  # another command was faster
+                    raise
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return {"taken": folder}
+
+    def do_save(self, request):
+        """Put an image into the store, for other nodes."""
+        image = request["save"]
+
+        def write(path):
+            with open(path, "wb") as stream:  # as this user, also if the engine's client runs as root
+                code, _, said = self._run(engine.save_words(self._engine, image), stdout=stream)
+            if code != 0:
+                raise OSError(shorten(said, code))
+
+        try:
+            return archive.save(image, write)
+        except OSError as error:
+            return {"failed": str(error)}
+
+    def do_load(self, request):
+        """Load the image of a file in the store."""
+        try:
+            path = archive.find(request["load"])
+        except OSError as error:
+            return {"failed": str(error)}
+        code, _, said = self._run(engine.load_words(self._engine, path))
+        if code == 0:
+            code, said = self._map_owners(request["image"])
+        return {"loaded": True} if code == 0 else {"failed": shorten(said, code)}
+
+    def do_forget(self, request):
+        """Remove a file from the store."""
+        archive.forget(request["forget"])
+        return {"forgotten": True}
+
+    def _run(self, words, env=None, timeout_s=None, stdout=subprocess.PIPE):
+        """An engine's command: (exit code, stdout, stderr). It dies with this process."""
+
+        def prepare():
+            os.setsid()
+            _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+        own = dict(env or {})
+        own.update(engine.environment(os.environ))
+        self._child = subprocess.Popen(
+            words,
+            env=own,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            preexec_fn=prepare,
+        )
+        try:
+            out, said = self._child.communicate(timeout=timeout_s)
+        except BaseException:
+            self.end()
+            raise
+        return self._child.returncode, out, said
+
+    def end(self):
+        """End the command that runs."""
+        if self._child is not None and self._child.poll() is None:
+            os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.communicate()
+
+
+class Credentials(object):
+    """A file for the engine with a user's password, as `docker login` would write it; in fact a named pipe."""
+
+    def __init__(self, login):
+        pair = "%s:%s" % (login["username"], login["password"])
+        auth = base64.b64encode(pair.encode("utf-8")).decode("ascii")
+        server = login["server"]
+        names = [server] if server != "docker.io" else [server, "https://index.docker.io/v1/"]
+        self._content = json.dumps({"auths": {name: {"auth": auth} for name in names}}).encode("ascii")
+        self._folder = self._thread = None
+        self._over = threading.Event()
+        self.path = ""
+
+    def __enter__(self):
+        self._folder = tempfile.mkdtemp(prefix="cluster-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None)
+        self.path = os.path.join(self._folder, "config.json")
+        os.mkfifo(self.path, 0o600)
+        self._thread = start_thread(self._serve)
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _serve(self):
+        while not self._over.is_set():
+            try:
+                sink = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                time.sleep(PIPE_EVERY_S)  # nobody reads it yet
+                continue
+            # The next reader gets a pipe of its own: this one's must not read the content twice.
+            os.mkfifo(self.path + ".next", 0o600)
+            os.rename(self.path + ".next", self.path)
+            try:
+                os.write(sink, self._content)  # less than a pipe takes at once
+            except BrokenPipeError:
+                pass  # the reader has ended
+            finally:
+                os.close(sink)
+
+
+def is_inside(name):
+    """Whether a name in an archive leads nowhere else."""
+    return not name.startswith("/") and ".." not in name.split("/")
+
+
+def describe(found):
+    """An image in the form of an answer, from docker's or podman's."""
+    config = found.get("Config") or {}
+    env = dict(entry.partition("=")[::2] for entry in config.get("Env") or [])
+    identity = found["Id"]
+    return {
+        "id": identity if identity.startswith("sha256:") else "sha256:" + identity,
+        "digests": found.get("RepoDigests") or [],
+        "machine": found.get("Architecture") or "",
+        "os": found.get("Os") or "",
+        "path": env.get("PATH", ""),
+        "python_path": env.get("PYTHONPATH", ""),
+    }
+
+
+def shorten(said, code):
+    """What a failed command printed last."""
+    text = said.decode("utf-8", "replace").strip()
+    return text[-LONGEST_SAID:] or "exit code %d" % code
+
+
+def answer(message):
+    """Print a message as a line."""
+    data = json.dumps(message).encode("ascii") + b"\n"
+    with _LOCK:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def say_alive():
+    """Print a sign of life every second."""
+    while True:
+        time.sleep(ALIVE_EVERY_S)
+        try:
+            answer({"alive": True})
+        except (OSError, IOError):
+            os.kill(os.getpid(), signal.SIGHUP)
+            return
+
+
+def start_thread(target):
+    """Start a thread that does not keep this process alive."""
+    thread = threading.Thread(target=target)
+    thread.daemon = True
+    thread.start()
+    return thread
+
+
+if __name__ == "__main__":
+    main()

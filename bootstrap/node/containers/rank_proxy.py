@@ -1,0 +1,38 @@
+"""Stands in, within a container, for a rank that the image's torchrun starts: has it run in a container of its own.
+
+    rank_proxy.py VARIABLES
+
+Sends its variables whose names begin with one of VARIABLES, a list with commas, and its stdout and stderr to the socket
+at $CLUSTER_RANKS, where train/node/role/ranks.py on the node starts the rank. Ends with the rank's exit code; if this
+process is ended, so is the rank.
+
+Python 3.6 and later, standard library only: it runs in the image's Python.
+"""
+
+import array
+import json
+import os
+import socket
+import sys
+
+
+def main():
+    beginnings = tuple(sys.argv[1].split(","))
+    variables = {name: value for name, value in os.environ.items() if name.startswith(beginnings)}
+    descriptors = array.array("i", [1, 2])
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(os.environ["CLUSTER_RANKS"])
+        # The descriptors come with the first byte.
+        connection.sendmsg([b"R"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        connection.sendall(json.dumps(variables).encode("ascii") + b"\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            piece = connection.recv(64)
+            if not piece:
+                sys.exit("the program that runs this rank on the node was killed")
+            answer += piece
+    sys.exit(int(answer.decode("ascii")))
+
+
+if __name__ == "__main__":
+    main()

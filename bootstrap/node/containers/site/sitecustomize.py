@@ -1,0 +1,24 @@
+"""Imported by an image's own Python, which finds this folder in PYTHONPATH: prepares MXNet as our environment does.
+
+Python imports one sitecustomize: this one, which then imports the image's. Runs on Python 3.6 and later.
+"""
+
+import importlib.util
+import os
+import sys
+
+_here = os.path.dirname(os.path.abspath(__file__))
+_spec = importlib.util.spec_from_file_location(
+    "_cluster_compat", os.path.join(os.path.dirname(os.path.dirname(_here)), "_cluster_compat.py")
+)
+_module = sys.modules["_cluster_compat"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_module)
+
+sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _here]
+del sys.modules["sitecustomize"]
+try:
+    import sitecustomize  # noqa: F401
+except ImportError as error:
+    if error.name != "sitecustomize":
+        raise
+    sys.modules["sitecustomize"] = _module

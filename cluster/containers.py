@@ -1,0 +1,109 @@
+"""[container] from the command line's side: who pulls the image, the nodes that get it, and commands in it."""
+
+import base64
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+from bootstrap.apply import ReadyNode
+from bootstrap.container.prepare import FindLogin, Login, PreparedImage, prepare
+from bootstrap.container.reference import parse_reference
+from bootstrap.ssh.host import Host
+from cluster.app import App
+from cluster.nodes.source import Nodes
+from cluster.session import ready_nodes
+from foundation.errors import AwsError, ConfigError
+from provision.aws.clients import Clients, aws_errors, make_clients
+from train.engines import find_engine
+from train.job.containers import shell_words
+
+
+def find_login(app: App, clients: Clients | None) -> FindLogin:
+    """Who pulls [container] image. Raises ConfigError if its password is not in this machine's environment.
+
+    clients: None to make some if the image is in Amazon ECR. The returned function raises AwsError.
+    """
+    config = app.config.container
+    registry = config.registry
+    if not config.image:
+        return lambda: None
+    if registry:
+        password = os.environ.get(registry.password_env, "")
+        if not password:
+            raise ConfigError(
+                f"container.registry.password_env: the variable {registry.password_env} is not set on this machine",
+                hint=f"read -rs {registry.password_env} && export {registry.password_env}, then run the command again",
+            )
+        login = Login(server=registry.server, username=registry.username, password=password)
+        return lambda: login
+    reference = parse_reference(config.image)
+    account, region, server = reference.ecr_account, reference.ecr_region, reference.server
+    if account is None or region is None:
+        return lambda: None
+    ecr = (clients or make_clients(region)).make_ecr(region)
+
+    def ask_ecr() -> Login:
+        with aws_errors(f"getting a token for the images of {server}"):
+            data = ecr.get_authorization_token(registryIds=[account])["authorizationData"]
+        if not data:
+            raise AwsError(f"ECR has no token for {server}", hint="correct [container] image")
+        username, _, password = base64.b64decode(data[0]["authorizationToken"]).decode().partition(":")
+        return Login(server=server, username=username, password=password)
+
+    return ask_ecr
+
+
+def prepare_image(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> PreparedImage | None:
+    """Get [container] image on these nodes, the head first; None if there is none. Raises ClusterError's kinds."""
+    return _prepare(app, nodes, login) if app.config.container.image else None
+
+
+def _prepare(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> PreparedImage:
+    config = app.config
+    framework = config.bootstrap.framework
+    return prepare(
+        nodes,
+        config.container,
+        find_login=login,
+        uses_environment=framework != "none",
+        takes_launcher=framework == "none" and find_engine(config.train.launcher, framework).uses_kv_store(framework),
+        report=app.report,
+    )
+
+
+@contextmanager
+def in_containers(
+    app: App,
+    nodes: Nodes,
+    names: Sequence[str],
+    command: Sequence[str],
+    *,
+    stdin: Literal["pipe", "terminal"] | None = None,
+) -> Iterator[Mapping[str, tuple[Host, tuple[str, ...]]]]:
+    """Set up the nodes, with the image on these; by name, the host and the command line that runs a command there.
+
+    names: () for all nodes. command: () for a shell. stdin: what it reads. Raises ClusterError's kinds.
+    """
+    config = app.config
+    if not config.container.image:
+        raise ConfigError("--container runs commands in [container] image, which is not set", hint="set it")
+    login = find_login(app, None)
+    chosen = nodes.choose(names)
+    with ready_nodes(app, nodes) as (ready, _):
+        used = [node for node in ready if node.host.name in chosen]
+        image = _prepare(app, used, login)
+        yield {
+            node.host.name: (
+                node.host,
+                shell_words(
+                    config.container,
+                    image,
+                    node,
+                    command,
+                    framework=config.bootstrap.framework,
+                    stdin=stdin,
+                ),
+            )
+            for node in used
+        }

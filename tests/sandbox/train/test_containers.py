@@ -1,0 +1,297 @@
+"""Jobs in containers on real hosts, with rootless podman and images from a registry with TLS and a password.
+
+The faults of such jobs are in test_container_faults.py, an image's way from node to node in
+test_container_images.py.
+"""
+
+import base64
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes
+from job_steps import all_pids, borrowed, command_line, namespace_of
+from oci_images import mxnet_image, plain_image, torch_image
+from real_registry import USER
+from secret_watch import has_any, watching
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+LOOK = """
+import json, os, sys
+names = ("CLUSTER_RANK", "CLUSTER_WORLD_SIZE", "CLUSTER_OUTPUT_DIR", "OF_JOB")
+home = os.path.expanduser("~")
+print(json.dumps({
+    "uid": os.getuid(), "python": sys.executable, "keys": os.path.exists(home + "/.ssh"), "cwd": os.getcwd(),
+    "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize, "seen": os.listdir("/seen"),
+    "env": {name: os.environ.get(name) for name in names}, "system": open("/etc/debian_version").read().strip(),
+}))
+with open(os.environ["CLUSTER_OUTPUT_DIR"] + "/written", "w") as stream:
+    stream.write(os.environ["CLUSTER_RANK"])
+"""
+AUTH = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+EPOCHS = ("--network", "mlp", "--num-epochs", "3")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerNodes]:
+    with container_nodes(tmp_path_factory.mktemp("containers"), framework="none") as nodes:
+        nodes.project.run("data", "demo", "digits")
+        nodes.project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+        yield nodes
+
+
+@pytest.fixture
+def nodes(shared: ContainerNodes) -> Iterator[ContainerNodes]:
+    with borrowed(shared.project):
+        yield shared
+    assert shared.containers() == []
+
+
+@pytest.fixture(scope="module")
+def plain(shared: ContainerNodes) -> str:
+    return shared.push(plain_image(), "tests/plain:latest")
+
+
+# -- how they run ------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_process_sees(nodes: ContainerNodes, plain: str) -> None:
+    """The node user's id, the image's Python, the job's variables, a mount, its own /dev/shm; and what it may not."""
+    nodes.project.run("exec", "--", "sh", "-c", "mkdir -p seen && touch seen/$(hostname)")
+    with nodes.configured(plain, mounts=["~/seen:/seen:ro"], shm_size="100m", env={"OF_JOB": "yes"}):
+        done = nodes.project.run("train", "--launcher", "env", "--", "python3", "-c", LOOK)
+    seen = {
+        node: json.loads(text)
+        for node, text in re.findall(r"^\[worker \d (node-\d)\] (\{.*)$", done.stdout, re.MULTILINE)
+    }
+    assert set(seen) == {"node-0", "node-1"}, done.stdout
+    for node, told in seen.items():
+        rank = node[-1]
+        assert (told["uid"], told["python"], told["keys"]) == (1000, "/usr/bin/python3", False)
+        assert (told["shm"], len(told["seen"])) == (100 << 20, 1)
+        assert told["env"]["CLUSTER_RANK"] == rank
+        assert told["env"]["OF_JOB"] == "yes"
+        written = nodes.hosts[node].root / told["env"]["CLUSTER_OUTPUT_DIR"].lstrip("/") / "written"
+        assert (written.read_text(), written.stat().st_uid) == (rank, nodes.uid_of(node))
+    record = json.loads(nodes.project.run("jobs", "--json").stdout)[0]
+    assert record["image"] == f"{plain.removesuffix(':latest')}@{plain_image().digest}"
+
+
+def test_an_image_that_all_nodes_have_is_not_pulled_again(nodes: ContainerNodes, plain: str) -> None:
+    exact = f"{plain.removesuffix(':latest')}@{plain_image().digest}"
+    words = ("train", "--launcher", "env", "--", "true")
+    with nodes.configured(exact):
+        nodes.project.run(*words)
+        before = nodes.registry.log.read_text()
+        nodes.project.run(*words)
+    assert nodes.registry.log.read_text() == before
+
+
+def test_digits_with_the_images_mxnet(nodes: ContainerNodes) -> None:
+    """`framework = "none"`: launch.py and MXNet are the image's; nodes have neither."""
+    with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
+        done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "ssh", "--", *EPOCHS)
+    assert accuracy(done.stdout + done.stderr) > 0.8
+    record = json.loads(nodes.project.run("jobs", "--json").stdout)[0]
+    assert (record["launcher"], record["workers"], record["exit_code"]) == ("ssh", 2, 0)
+
+
+def test_digits_with_a_mounted_environment(nodes: ContainerNodes, plain: str) -> None:
+    """`framework = "mxnet"`: the nodes' environment is mounted into an image that has only Python."""
+    with nodes.configured(plain, framework="mxnet"):
+        done = nodes.project.run("train", "--kv-store", "dist_sync", "--", *EPOCHS)
+    assert accuracy(done.stdout + done.stderr) > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["env", "torchrun"])
+def test_digits_with_the_images_torch(nodes: ContainerNodes, launcher: str) -> None:
+    with nodes.configured(nodes.push(torch_image(), "tests/torch:2.13"), script="train_mnist_torch.py"):
+        done = nodes.project.run("train", "--launcher", launcher, "--", *EPOCHS, timeout_s=600)
+    assert accuracy(done.stdout + done.stderr) > 0.8
+
+
+def accuracy(said: str) -> float:
+    """The last validation accuracy that a script has reported."""
+    found = re.findall(r"[Vv]alidation[- ]accuracy[=:] ?([0-9.]+)", said)
+    assert found, said
+    return float(found[-1])
+
+
+def test_exec_and_ssh_in_a_container(nodes: ContainerNodes, plain: str) -> None:
+    words = "command -v cluster-no-such; head -c 2 /etc/debian_version; ls -d /opt/pypi* 2>/dev/null; id -u"
+    with nodes.configured(plain):
+        done = nodes.project.run("exec", "--container", "--", "sh", "-c", words)
+        assert sorted(done.stdout.splitlines()) == ["[node-0] 12", "[node-0] 1000", "[node-1] 12", "[node-1] 1000"]
+        assert nodes.project.run("ssh", "--container", "node-1", "--", "id", "-u").stdout.strip() == "1000"
+        nodes.project.run("exec", "--container", "--", "sh", "-c", "exit 7", code=7)
+
+
+# -- what is refused before the job ------------------------------------------------------------------------------------
+
+
+def refused(nodes: ContainerNodes, *words: str, code: int = 1) -> str:
+    """What `cluster train` says of a job that does not start."""
+    before = job_ids(nodes)
+    failed = nodes.project.run("train", "--launcher", "env", *words, "--", "true", code=code)
+    assert job_ids(nodes) == before
+    return " ".join(failed.stderr.split())
+
+
+def job_ids(nodes: ContainerNodes) -> list[str]:
+    return [job["id"] for job in json.loads(nodes.project.run("jobs", "--json").stdout)]
+
+
+def test_a_wrong_password(nodes: ContainerNodes, plain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(nodes.project.env, VARIABLE, "canaryWr0ng")
+    with nodes.configured(plain):
+        said = refused(nodes)
+    assert f"{nodes.registry.server} refuses {plain}" in said
+    assert "check the password in the variable that [container] registry.password_env names" in said
+    assert "canaryWr0ng" not in said
+
+
+def test_no_password(nodes: ContainerNodes, plain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(nodes.project.env, VARIABLE)
+    with nodes.configured(plain):
+        said = refused(nodes, code=2)
+    assert f"the variable {VARIABLE} is not set on this machine" in said
+    with nodes.configured(plain, registry={}):
+        said = refused(nodes)
+    assert f"{nodes.registry.server} refuses {plain}" in said
+    assert "set [container] registry" in said
+
+
+@pytest.mark.parametrize("name", ["tests/plain:no-such-tag", "no/such/image:latest"])
+def test_an_unknown_image(nodes: ContainerNodes, plain: str, name: str) -> None:
+    with nodes.configured(f"{nodes.registry.server}/{name}"):
+        said = refused(nodes)
+    assert f"{nodes.registry.server} has no image {name.partition(':')[0]}" in said
+    assert "correct [container] image" in said
+
+
+def test_an_image_for_another_machine(nodes: ContainerNodes) -> None:
+    with nodes.configured(nodes.push(plain_image("arm64"), "tests/arm:latest")):
+        said = refused(nodes)
+    assert re.search(r"is for linux/arm64, and node-0 is amd64 \(x86_64\), node-1 is amd64", said), said
+    assert "build the image for the nodes' machine" in said
+
+
+def test_a_registry_that_nodes_do_not_trust(nodes: ContainerNodes, plain: str) -> None:
+    folder = f"/etc/containers/certs.d/{nodes.registry.server}"
+    other = nodes.push(plain_image(), "tests/untrusted:latest")
+    nodes.project.run("exec", "--", "sudo", "mv", folder, f"{folder}.away")
+    try:
+        with nodes.configured(other):
+            said = refused(nodes)
+    finally:
+        nodes.project.run("exec", "--", "sudo", "mv", f"{folder}.away", folder)
+    assert f"does not trust the certificate of {nodes.registry.server}" in said
+
+
+def test_no_engine(nodes: ContainerNodes, plain: str) -> None:
+    nodes.project.run("exec", "--node", "node-1", "--", "sudo", "chmod", "-x", "/usr/bin/podman")
+    try:
+        with nodes.configured(plain):
+            said = refused(nodes)
+    finally:
+        nodes.project.run("exec", "--node", "node-1", "--", "sudo", "chmod", "+x", "/usr/bin/podman")
+    assert re.search(r"neither Docker nor Podman works on node-1:", said), said
+    assert "apt-get install -y podman" in said
+
+
+def test_a_shared_memory_that_does_not_fit(nodes: ContainerNodes, plain: str) -> None:
+    with nodes.configured(plain, shm_size="9000g"):
+        said = refused(nodes)
+    assert '[container] shm_size = "9000g": node-' in said
+    assert "set a smaller [container] shm_size" in said
+    cover = ("sudo", "mount", "-t", "tmpfs", "-o", "size=32m,mode=1777", "tmpfs", "/dev/shm")
+    nodes.project.run("exec", "--node", "node-1", "--", *cover)
+    try:
+        with nodes.configured(plain):
+            said = refused(nodes)
+    finally:
+        nodes.project.run("exec", "--node", "node-1", "--", "sudo", "umount", "/dev/shm")
+    assert "node-1: its /dev/shm has 32 MiB" in said
+    assert "set [container] shm_size" in said
+
+
+def test_a_shared_memory_that_is_full(nodes: ContainerNodes, plain: str) -> None:
+    """SIGBUS, at once, with what to do."""
+    program = "import mmap, os; f = open('/dev/shm/big', 'wb+'); f.truncate(1 << 28); m = mmap.mmap(f.fileno(), 0)"
+    program += "; [m.__setitem__(i, 1) for i in range(0, 1 << 28, 4096)]"
+    with nodes.configured(plain, shm_size="64m"):
+        failed = nodes.project.run("train", "--launcher", "env", "--", "python3", "-c", program, code=135)
+    said = " ".join(failed.stderr.split())
+    assert "/dev/shm is full" in said
+    assert "[container] shm_size" in said
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_password_is_found_nowhere(nodes: ContainerNodes) -> None:
+    """Not in a command line or a file of a node, nor in the project's folder, while the image is pulled and later."""
+    with watching() as watch, nodes.configured(nodes.push(plain_image(), "tests/secret:latest")):
+        done = nodes.project.run("train", "--launcher", "env", "--", "sh", "-c", "env; sleep 1")
+        failed = nodes.project.run("exec", "--", "podman", "rmi", "--force", "--all")
+    assert "GET /v2/tests/secret/manifests/" in nodes.registry.log.read_text()
+    assert not watch.lines_with(PASSWORD)
+    # The user's own commands here, and what they start, have the variable; nothing on a node has.
+    inside = {host.namespace for host in nodes.hosts.values()}
+    holders = {env for env, spaces in watch.namespaces.items() if PASSWORD.encode() in env and spaces & inside}
+    assert not holders
+    assert len([env for env, spaces in watch.namespaces.items() if spaces & inside]) > 10
+    assert PASSWORD not in done.stdout + done.stderr + failed.stdout + failed.stderr
+    found = [path for host in nodes.hosts.values() for path in all_files_with(host.root, [PASSWORD, AUTH])]
+    assert found == []
+    assert all_files_with(nodes.project.directory, [PASSWORD, AUTH]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["the command", "the program on the node"])
+def test_a_killed_pull_leaves_no_password(nodes: ContainerNodes, who: str) -> None:
+    name = nodes.push(mxnet_image(), "tests/killed:latest")
+    nodes.project.run("exec", "--", "podman", "rmi", "--force", "--all")
+    head = nodes.hosts["node-0"]
+
+    def pulls() -> list[int]:
+        return [
+            pid
+            for pid in all_pids()
+            if command_line(pid)[:2] == ["podman", "pull"] and namespace_of(pid) == head.namespace
+        ]
+
+    with nodes.configured(name), nodes.project.running("train", "--launcher", "env", "--", "true") as process:
+        [pull] = until(pulls, "nothing is pulled")
+        if who == "the command":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            os.kill(int(Path(f"/proc/{pull}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+        until(lambda: not pulls(), "podman pull goes on", timeout_s=15.0)
+        process.wait(timeout=60)
+    assert process.returncode not in {0, None}
+    assert [path for host in nodes.hosts.values() for path in all_files_with(host.root, [PASSWORD, AUTH])] == []
+
+
+def all_files_with(root: Path, secrets: Sequence[str]) -> list[str]:
+    """The files below a folder, on all of its writable places, with a secret in them."""
+    found = []
+    for place in (
+        ("home", "root", "tmp", "run", "etc", "var", "dev/shm", "srv", "mnt") if root.name == "root" else (".",)
+    ):
+        for folder, _, names in os.walk(root / place):
+            for path in (Path(folder, name) for name in names):
+                try:
+                    if path.is_file() and not path.is_symlink() and has_any(path, secrets):
+                        found.append(str(path))
+                except FileNotFoundError:
+                    continue
+    return found

@@ -1,0 +1,82 @@
+"""A sandbox cluster of nodes with podman, and a registry with a password that has images for them."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from job_steps import Host, hosts_of
+from oci_images import Image
+from project import REPOSITORY, Project, configure
+from real_registry import USER, Registry, registry, trust
+from sandbox import control
+
+PACKAGES = ("podman", "crun", "uidmap", "fuse-overlayfs", "containers-storage")
+"""containers-storage has a setting by which podman mounts layers instead of copying them."""
+VARIABLE = "PASSWORD_OF_THE_REGISTRY"
+PASSWORD = "canaryR3gistryPassw0rd0123456789"
+
+
+@dataclass(frozen=True)
+class ContainerNodes:
+    """A cluster in `project`, whose nodes trust `registry`."""
+
+    project: Project
+    registry: Registry
+
+    @property
+    def hosts(self) -> dict[str, Host]:
+        return hosts_of(self.project)
+
+    def push(self, image: Image, name: str) -> str:
+        """Put an image into the registry as NAME:TAG; its name for cluster.toml."""
+        return self.registry.push(image, name)
+
+    @property
+    def login(self) -> dict[str, str]:
+        """The value of [container] registry."""
+        return {"server": self.registry.server, "username": USER, "password_env": VARIABLE}
+
+    @contextmanager
+    def configured(self, image: str, **values: Any) -> Iterator[None]:
+        """In the block, jobs run in this image, and cluster.toml has these values for its keys."""
+        kept = (self.project.directory / "cluster.toml").read_text()
+        self.project.write(configure(kept, **{"image": image, "registry": self.login, **values}))
+        try:
+            yield
+        finally:
+            self.project.write(kept)
+
+    def containers(self) -> list[str]:
+        """The jobs' containers on all nodes, running or not: "[node-0] NAME STATUS"."""
+        words = ["podman", "ps", "--all", "--filter", "label=cluster.job", "--format"]
+        return self.project.run("exec", "--", *words, "{{.Names}} {{.Status}}").stdout.splitlines()
+
+    def uid_of(self, node: str) -> int:
+        """The uid on this machine of a node's user."""
+        return (self.hosts[node].root / "home/ubuntu").stat().st_uid
+
+
+@contextmanager
+def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterator[ContainerNodes]:
+    """Bring up a cluster whose nodes can run containers. values: for keys of cluster.toml."""
+    project = Project(directory, env={VARIABLE: PASSWORD})
+    text = configure((REPOSITORY / "cluster.toml").read_text(), **values)
+    text = text.replace("nodes = 2", f"nodes = {nodes}", 1)
+    text = text.replace("[sandbox] ", f"[sandbox]\npackages = {json.dumps(PACKAGES)} ")
+    project.write(text)
+    (directory / "registry").mkdir()
+    try:
+        project.run("sandbox", "start", timeout_s=600)
+        info = control.find_running(directory)
+        assert info is not None
+        address = info.endpoint_url.removeprefix("https://").partition(":")[0]
+        with registry(directory / "registry", address, PASSWORD) as given:
+            setup = json.dumps([trust(given)])
+            project.write(text.replace("[bootstrap]\n", f"[bootstrap]\nsetup = {setup}\n", 1))
+            project.run("up", timeout_s=600)
+            yield ContainerNodes(project, given)
+    finally:
+        project.run("sandbox", "reset")

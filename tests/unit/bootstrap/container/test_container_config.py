@@ -1,0 +1,80 @@
+"""[container] of cluster.toml."""
+
+from typing import Any
+
+import pytest
+
+from bootstrap.container.config import ContainerConfig, parse_mount, parse_size
+from cluster.config import parse_config
+from foundation.errors import ConfigError
+
+REGISTRY = {"server": "r.example.com", "username": "me", "password_env": "PASSWORD"}
+
+
+def read(**table: Any) -> ContainerConfig:
+    return parse_config({"name": "a", "container": table}, source="cluster.toml").container
+
+
+def test_all_keys() -> None:
+    config = read(
+        image="r.example.com/train:1",
+        registry=REGISTRY,
+        shm_size="2g",
+        mounts=["/data:/data:ro", "~/cache:/cache"],
+        engine="podman",
+    )
+    assert config.registry.username == "me"
+    assert [(one.source, one.target, one.read_only) for one in map(parse_mount, config.mounts)] == [
+        ("/data", "/data", True),
+        ("~/cache", "/cache", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"image": "Wrong"}, 'container.image = "Wrong": not an image\'s name'),
+        ({"registry": {"server": "r.example.com", "username": "me"}}, "lacks password_env"),
+        ({"registry": {"user": "me"}}, 'container.registry.user: unknown key; did you mean "username"?'),
+        ({"registry": "r.example.com"}, "must be a table"),
+        ({"registry": {**REGISTRY, "server": "https://r.example.com"}}, "container.registry.server"),
+        ({"registry": {**REGISTRY, "username": "me:you"}}, "container.registry.username"),
+        ({"registry": {**REGISTRY, "password_env": "hunter 2"}}, "container.registry.password_env"),
+        ({"image": "train", "registry": REGISTRY}, 'image is at "docker.io"'),
+        ({"shm_size": "1g!"}, "container.shm_size"),
+        ({"shm_size": "63m"}, "less than 64m"),
+        ({"mounts": ["data:/data"]}, "container.mounts[0]"),
+        ({"mounts": ["/data:/data:rw,exec"]}, "container.mounts[0]"),
+        ({"mounts": ["/data:/proc"]}, "container's own system"),
+        ({"mounts": ["/data:/a/../proc"]}, "a path with .."),
+        ({"mounts": ["/a:/data", "/b:/data"]}, 'two entries are mounted at "/data"'),
+        ({"engine": "rkt"}, 'must be "auto", "docker" or "podman"'),
+        ({"img": "a"}, "unknown key"),
+    ],
+)
+def test_mistakes_are_named(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(**table)
+    assert said in str(caught.value)
+
+
+def test_a_password_is_not_accepted_in_the_file() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(registry={**REGISTRY, "password": "hunter2"})
+    assert "unknown key" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("auto", None),
+        ("64m", 64 << 20),
+        ("2g", 2 << 30),
+        ("2G", 2 << 30),
+        ("1048576k", 1 << 30),
+        ("67108864", 64 << 20),
+    ],
+)
+def test_sizes(text: str, size_bytes: int | None) -> None:
+    assert parse_size(text) == size_bytes

@@ -1,0 +1,165 @@
+"""The command lines of docker and podman."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.node.containers import engine
+
+ORDER: dict[str, Any] = {
+    "name": "cluster-j-1-0",
+    "job": "j",
+    "image": "sha256:ab",
+    "shm_size": None,
+    "gpus": False,
+    "mounts": [["/b", "/b", True], ["/a", "/a", False]],
+    "cwd": "/a",
+    "command": ["python3", "train.py", "--name", "a b"],
+}
+ENV = {"PATH": "/usr/bin", "HOME": "/home/me", "API_TOKEN": "hunter2", "RANK": "0"}
+CLEAN = ["--sig-proxy=false", "--log-driver", "none"]
+
+
+def run(words: list[str], env: dict[str, str] = ENV, **more: Any) -> tuple[list[str], dict[str, str]]:
+    return engine.run_words(words, {**ORDER, **more}, env, 1000, 1000)
+
+
+def test_podman() -> None:
+    words, passed = run(["podman"])
+    assert words == [
+        *("podman", "run", "--rm", "--name", "cluster-j-1-0", "--network", "host", "--pid", "host"),
+        *("--label", "cluster.job=j", *CLEAN, "--ipc", "host"),
+        *("--userns", "keep-id", "--ulimit", "host", "--pull", "never", "--security-opt", "label=disable"),
+        *("--entrypoint", "", "--workdir", "/a", "--volume", "/a:/a", "--volume", "/b:/b:ro"),
+        *("--env", "CLUSTER_CONTAINER=cluster-j-1-0", "--env", "API_TOKEN", "--env", "HOME=/home/me"),
+        *("--env", "PATH=/usr/bin", "--env", "RANK", "sha256:ab", "python3", "train.py", "--name", "a b"),
+    ]
+    assert passed == {"API_TOKEN": "hunter2", "RANK": "0"}
+
+
+def test_docker_as_root() -> None:
+    words, _ = run(engine.DOCKER_AS_ROOT, gpus=True)
+    assert words[:5] == ["sudo", "-n", "-E", "docker", "run"]
+    assert words[words.index("--user") + 1] == "1000:1000"
+    assert words[words.index("--gpus") + 1] == "all"
+    assert "--userns" not in words
+
+
+def test_gpus_of_podman() -> None:
+    words, _ = run(["podman"], gpus=True)
+    assert words[words.index("--device") + 1] == "nvidia.com/gpu=all"
+
+
+@pytest.mark.parametrize("words", [["podman"], ["docker"], engine.DOCKER_AS_ROOT])
+def test_no_secret_is_on_a_command_line_and_the_engine_keeps_its_own_settings(words: list[str]) -> None:
+    env = {
+        "A_SECRET": "hunter2",
+        "LD_PRELOAD": "/lib/a.so",
+        "DOCKER_HOST": "tcp://elsewhere",
+        "XDG_RUNTIME_DIR": "/elsewhere",
+        "CONTAINERS_CONF": "/elsewhere",
+    }
+    line, passed = run(words, env)
+    assert "hunter2" not in " ".join(line)
+    assert passed == {"A_SECRET": "hunter2"}
+    assert "LD_PRELOAD=/lib/a.so" in line
+    assert "--privileged" not in line
+
+
+def test_a_size_of_its_own_for_shared_memory() -> None:
+    words, _ = run(["podman"], shm_size=64 << 20)
+    assert words[words.index("--shm-size") + 1] == "67108864b"
+    assert "--ipc" not in words
+
+
+def test_a_shell_has_the_terminal() -> None:
+    words, _ = run(["podman"], input="terminal")
+    assert {"--interactive", "--tty"} <= set(words)
+    assert "--sig-proxy=false" not in words
+    assert "--tty" not in run(["podman"], input="pipe")[0]
+
+
+def test_folders_are_mounted_before_what_is_inside() -> None:
+    mounts = [("/x", "/a/b", False), ("/y", "/a", False), ("/z", "/a", True)]
+    assert engine.sort_mounts(mounts) == [("/z", "/a", True), ("/x", "/a/b", False)]
+
+
+def test_credentials_are_named_by_their_path() -> None:
+    path = "/dev/shm/x/config.json"
+    assert engine.pull_words(["podman"], "r/a", path) == ["podman", "pull", "--quiet", "--authfile", path, "r/a"]
+    assert engine.pull_words(["docker"], "r/a", path) == ["docker", "--config", "/dev/shm/x", "pull", "--quiet", "r/a"]
+    assert engine.pull_words(["docker"], "r/a", None) == ["docker", "pull", "--quiet", "r/a"]
+
+
+def test_removal() -> None:
+    podman = engine.remove_words(["podman"], ["a"])
+    assert podman == ["podman", "rm", "--force", "--volumes", "--ignore", "--time", "0", "a"]
+    assert engine.remove_words(["docker"], ["a"]) == ["docker", "rm", "--force", "--volumes", "a"]
+    assert "label=cluster.job=j" in engine.list_words(["podman"], "j")
+
+
+class Programs:
+    """Programs that stand in for engines on PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    monkeypatch.setattr(engine, "SEARCH_PATH", f"{tmp_path}")
+    monkeypatch.setenv("PATH", f"{tmp_path}")
+    return Programs(tmp_path)
+
+
+DOWN = "echo Cannot connect to the Docker daemon >&2; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "have", "found"),
+    [
+        ("auto", {"docker": "exit 0", "podman": "exit 0"}, ["docker"]),
+        ("auto", {"docker": DOWN, "podman": "exit 0"}, ["podman"]),
+        ("auto", {"podman": "exit 0"}, ["podman"]),
+        ("podman", {"docker": "exit 0", "podman": "exit 0"}, ["podman"]),
+        ("docker", {"podman": "exit 0"}, None),
+        ("auto", {"docker": "echo podman version 4.3.1"}, None),
+        (
+            "auto",
+            {"docker": 'echo "ERROR: Cannot connect to the Docker daemon"; exit 0', "podman": "exit 0"},
+            ["podman"],
+        ),
+        ("auto", {}, None),
+    ],
+)
+def test_the_first_engine_that_works(
+    wanted: str, have: dict[str, str], found: list[str] | None, programs: Programs
+) -> None:
+    for name, text in have.items():
+        programs.add(name, text)
+    assert engine.find(wanted, os.environ)[0] == found
+
+
+def test_docker_with_sudo_if_only_root_may_use_it(programs: Programs) -> None:
+    programs.add("docker", '[ -n "$AS_ROOT" ] || { echo permission denied >&2; exit 1; }')
+    programs.add("sudo", 'shift 2; export AS_ROOT=1; exec "$@"')
+    assert engine.find("auto", os.environ)[0] == engine.DOCKER_AS_ROOT
+
+
+def test_what_each_engine_said(programs: Programs) -> None:
+    programs.add("docker", DOWN)
+    assert engine.find("auto", os.environ) == (
+        None,
+        [
+            "docker: Cannot connect to the Docker daemon",
+            "sudo -n -E docker: not installed",
+            "podman: not installed",
+        ],
+    )
