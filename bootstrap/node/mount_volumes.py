@@ -34,6 +34,7 @@ LOCK = os.path.join(RUN, "lock")
 EXPORTS = os.path.join(RUN, "exports")  # what sshd shows to other nodes, and nothing else of this node
 SSHD_CONFIG = os.path.join(RUN, "sshd_config")
 SSHD_LOG = os.path.join(RUN, "sshd.log")
+KNOWN_HOSTS = os.path.join(RUN, "known_hosts")
 KEY = os.path.join(RUN, "key")
 DISKS = "/var/lib/cluster/volumes"
 NFS_EXPORTS = "/etc/exports.d/cluster-volumes.exports"
@@ -43,6 +44,7 @@ BLANK_BYTES = 1 << 20
 NOTHING_FOUND = 2  # blkid's exit code
 LONG_S = 600.0
 SHORT_S = 20.0
+MOUNT_S = 30.0
 UNMOUNT_S = 5.0
 LAST_LINES = 5
 READ_BYTES = 1 << 20
@@ -74,18 +76,18 @@ def call(words, limit_s=SHORT_S, env=None, data=None):
     A daemon that it leaves may keep its output open, so the output goes to a file without a name.
     """
     environment = dict(os.environ, PATH=SBIN, LC_ALL="C", DEBIAN_FRONTEND="noninteractive", **(env or {}))
-    with open("/dev/shm", "rb", opener=_open_unnamed) as output:
+    with open(RUN, "rb", opener=_open_unnamed) as output:
         try:
             child = subprocess.Popen(
                 words, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
             )
         except OSError as error:
-            raise Failed("%s: %s" % (words[0], error.strerror or error))
+            raise Failed("%s: %s" % (words[0], error.strerror or error)) from None
         try:
             child.communicate(data, timeout=limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
-            raise Failed("%s did not end within %g s" % (os.path.basename(words[0]), limit_s))
+            raise Failed("%s did not end within %g s" % (os.path.basename(words[0]), limit_s)) from None
         output.seek(0)
         return child.returncode, output.read().decode("utf-8", "replace")
 
@@ -338,7 +340,7 @@ def find_sshd():
 
 
 def find_use_pam():
-    """ "yes" or "no", as the node's own sshd has it."""
+    """Whether the node's own sshd uses PAM: "yes" or "no"."""
     code, said = call([shutil.which("sshd", path=SBIN), "-T"])
     return "yes" if code == 0 and "usepam yes" in said.lower().splitlines() else "no"
 
@@ -387,35 +389,24 @@ def _read(path):
 # -- mounting ----------------------------------------------------------------------------------------------------------
 
 
-def mount(mount, words, entry, limit_s, files=None, env=None, wait_s=0.0):
-    """Mount a volume by a command, and note it. files: {path: text} in /run that only root reads, env: variables.
-
-    A file of `files` is removed afterwards if the command needs it only to start. wait_s: for a server that starts.
-    """
+def mount(mount, words, entry, env, known_hosts):
+    """Mount a volume by a command, and note it. env: variables of the command. known_hosts: of ssh, "" if not used."""
     check_folder(mount)
-    kept = []
-    for path, (text, keep) in (files or {}).items():
-        write(path, text, 0o600)
-        if not keep:
-            kept.append(path)
-    try:
-        give_up_at = time.monotonic() + wait_s
-        while True:
-            try:
-                run(words, limit_s, env)
-                break
-            except Failed:
-                if time.monotonic() > give_up_at:
-                    raise
-                time.sleep(0.5)
-    finally:
-        for path in kept:
-            os.unlink(path)
+    if known_hosts:
+        add_known_hosts(known_hosts)
+    run(words, MOUNT_S, env)
     note(mount, entry)
     why = volume_probe.probe(mount)
     if why is not None:
         detach(mount)
         raise Failed(why)
+
+
+def add_known_hosts(text):
+    """Add servers' keys to those that ssh accepts here, in place of earlier keys of the same servers."""
+    names = {line.split()[0] for line in text.splitlines()}
+    others = [line for line in _read(KNOWN_HOSTS).splitlines() if line.split()[0] not in names]
+    write(KNOWN_HOSTS, "".join(line + "\n" for line in others + text.splitlines()), 0o600)
 
 
 def check_folder(mount):
@@ -427,7 +418,7 @@ def check_folder(mount):
         if os.listdir(mount):
             raise Failed("%s: the folder is not empty; a mount would hide its contents" % mount)
     except OSError as error:
-        raise Failed("%s: %s" % (mount, error.strerror or error))
+        raise Failed("%s: %s" % (mount, error.strerror or error)) from None
 
 
 def unmount(mount):
@@ -478,8 +469,7 @@ def write_file(path, size_bytes, seed):
     began = time.monotonic()
     block = make_block(seed)
     with open(path, "wb") as stream:
-        for _ in range(size_bytes // READ_BYTES):
-            stream.write(block)
+        stream.writelines(block for _ in range(size_bytes // READ_BYTES))
         stream.flush()
         os.fsync(stream.fileno())
     return {"seconds": time.monotonic() - began}
@@ -501,7 +491,7 @@ def read_file(path, seed):
 
 def make_block(seed):
     """A block of bytes that no compression shortens, the same for the same seed."""
-    import random  # noqa: PLC0415 - only here
+    import random
 
     return random.Random(seed).getrandbits(8 * READ_BYTES).to_bytes(READ_BYTES, "little")  # noqa: S311 - no secret
 

@@ -3,7 +3,6 @@
 Linux. Python 3.6 and later, standard library only.
 """
 
-import os
 import subprocess
 import sys
 import time
@@ -60,14 +59,11 @@ class Question(object):
         if self._child is None:
             return "it is not mounted"
         if self._child.poll() is not None:
-            assert self._child.stdout is not None
             with self._child.stdout as stream:
-                said = stream.read().decode("utf-8", "replace")
-            return said
+                return stream.read().decode("utf-8", "replace")
         if time.monotonic() < self._asked_at + limit_s:
             return None
         self._child.kill()  # it may only end when the mount gives up; nobody waits for it
-        assert self._child.stdout is not None
         self._child.stdout.close()
         return "no answer for %g s" % limit_s
 

@@ -10,7 +10,7 @@ from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.volumes import commands
-from bootstrap.volumes.commands import RUN, S3Access
+from bootstrap.volumes.commands import S3Access
 from bootstrap.volumes.plan import NodePlan, VolumeFacts, note_of, path_of, plan_volumes
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
@@ -22,7 +22,7 @@ LOOK_S = 60.0
 STEP_S = 60.0
 INSTALL_S = 900.0
 FORMAT_S = 900.0
-MOUNT_S = 30.0  # of the command that mounts
+MOUNT_S = 90.0  # more than mount_volumes.py takes
 DEVICE_S = 30.0  # from the attachment of a disk to its device
 UNMOUNT_S = 60.0
 
@@ -175,17 +175,15 @@ class _Mounting:
             if path in plan.renew and not session.do("renew", what=f"unmounting {path}", mount=path):
                 self._report(Event(kind="info", what=f"{path} is in use, and keeps its S3 keys", where=session.name))
                 continue
-            files = {f"{RUN}/known_hosts": (mount.known_hosts, True)} if mount.known_hosts else {}
             session.do(
                 "mount",
                 what=f"mounting {mount.server} at {path}",
-                timeout_s=2 * MOUNT_S,
+                timeout_s=MOUNT_S,
                 mount=path,
                 words=mount.words,
                 entry=note_of(mount, now=self._now),
-                limit_s=MOUNT_S,
-                files=files,
                 env=dict(mount.env),
+                known_hosts=mount.known_hosts,
             )
             self._tell(session, f"mounted {mount.server} at {path} ({mount.how})")
 

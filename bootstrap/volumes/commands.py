@@ -136,14 +136,14 @@ def mountpoint_words(source: MountSource, access: S3Access, *, owner: Owner) -> 
 
 
 def render_sshd_config(*, address: str, user: str, host_key: str) -> str:
-    """sshd's configuration: SFTP alone, for the other nodes' keys, of the folders in RUN/exports alone."""
+    """Sshd's configuration: SFTP alone, for the other nodes' keys, of the folders in RUN/exports alone."""
     return "".join(
         f"{line}\n"
         for line in (
             "# Written by cluster, which replaces it. Serves [[volumes]] to the other nodes.",
             f"Port {SFTP_PORT}",
             f"ListenAddress {address}",
-            f"HostKey /etc/ssh/ssh_host_{_KEY_FILES[host_key.split()[0]]}_key",
+            f"HostKey /etc/ssh/ssh_host_{_KEY_FILES[host_key.split(maxsplit=1)[0]]}_key",
             f"PidFile {RUN}/sshd.pid",
             f"AuthorizedKeysFile {RUN}/authorized_keys",
             f"AllowUsers {user}",

@@ -135,7 +135,10 @@ def plan_volumes(
     for host in hosts:
         here = facts[host.name]
         wanted = [
-            _plan_mount(source, host, servers.get(source.mount), protocol, here, facts, s3=s3) for source in sources
+            _plan_served(source, host, servers[source.mount], protocol, facts)
+            if source.mount in servers
+            else _plan_other(source, here, s3)
+            for source in sources
         ]
         gone = [path for path in here.noted if path not in {mount.source.mount for mount in wanted}]
         disks = tuple(source for source in sources if source.kind == "head" and servers[source.mount] == host)
@@ -189,7 +192,7 @@ def choose_protocol(
     raise ClusterError(
         f'[[volumes]] mount = "{mount}": {node} cannot mount what {server.name} serves: by NFS, '
         f"{_first(no_nfs)}; by sshfs, {node}: {no_sshfs[node]}",
-        hint="use an Ubuntu image ([provision] ami), or install nfs-kernel-server and nfs-common with [bootstrap] setup",
+        hint="use an Ubuntu image ([provision] ami), or install nfs-kernel-server and nfs-common in [bootstrap] setup",
     )
 
 
@@ -252,28 +255,25 @@ def _lacks_client(source: MountSource, facts: VolumeFacts) -> str:
     return NO_FUSE if not facts.fuse else "" if "mount-s3" in facts.commands else _lacks(facts, "s3fs", "s3fs")
 
 
-def _plan_mount(
-    source: MountSource,
-    host: Host,
-    server: Host | None,
-    protocol: Protocol | None,
-    here: VolumeFacts,
-    facts: Mapping[str, VolumeFacts],
-    *,
-    s3: S3Access | None,
+def _plan_served(
+    source: MountSource, host: Host, server: Host, protocol: Protocol | None, facts: Mapping[str, VolumeFacts]
 ) -> Mount:
-    if server is not None:
-        named = f"{server.name} ({server.private_ip})"
-        if server == host:
-            return Mount(source=source, how="bind", server=named, words=commands.bind_words(path_of(source), source))
-        address = server.private_ip
-        if protocol == "nfs":
-            words = commands.nfs_words(source, address=address, export=path_of(source))
-            return Mount(source=source, how="nfs", server=named, words=words)
-        there = facts[server.name]
-        words = commands.sshfs_words(source, address=address, user=there.user, owner=here.owner)
-        known = commands.render_known_hosts({address: there.host_key})
-        return Mount(source=source, how="sshfs", server=named, words=words, known_hosts=known)
+    """How a node mounts what a node serves."""
+    named = f"{server.name} ({server.private_ip})"
+    if server == host:
+        return Mount(source=source, how="bind", server=named, words=commands.bind_words(path_of(source), source))
+    address = server.private_ip
+    if protocol == "nfs":
+        words = commands.nfs_words(source, address=address, export=path_of(source))
+        return Mount(source=source, how="nfs", server=named, words=words)
+    there = facts[server.name]
+    words = commands.sshfs_words(source, address=address, user=there.user, owner=facts[host.name].owner)
+    known = commands.render_known_hosts({address: there.host_key})
+    return Mount(source=source, how="sshfs", server=named, words=words, known_hosts=known)
+
+
+def _plan_other(source: MountSource, here: VolumeFacts, s3: S3Access | None) -> Mount:
+    """How a node mounts what is served from elsewhere."""
     if source.kind == "s3":
         return _plan_s3(source, here, s3)
     if source.kind == "lustre":
