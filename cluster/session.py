@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
 from cluster.nodes.hosts import HostSource
 from cluster.nodes.other_hosts import OtherHosts
 from cluster.nodes.source import Nodes, NodeSource
+from cluster.volumes import find_sources, mount_all, unmount_all
 from foundation.errors import ClusterError, UsageError
 from foundation.files import one_at_a_time
 from foundation.progress import Event
@@ -124,6 +126,8 @@ def _prepare(
         report=app.report,
     )
     others.let_head_in(nodes)
+    changed = mount_all(app, nodes, find_sources(app))
+    nodes = tuple(replace(node, changed=True) if node.host.name in changed else node for node in nodes)
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
     return nodes, f"{folder}/{payload.script}"
 
@@ -159,6 +163,13 @@ def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:
         raise UsageError(f"{what} would be sent to every node; this needs a confirmation at a terminal", hint=hint)
     if not app.confirm(f"Send {what} to every node?", yes=False):
         raise UsageError("nothing was sent", hint=hint)
+
+
+def unmount_before(app: App, clients: Clients | None = None) -> None:
+    """Unmount [[volumes]] on all nodes that run, before they end or stop. clients: see source_of. Raises AwsError."""
+    if app.config.volumes:
+        source = source_of(app, clients)
+        unmount_all(app, source, source.describe())
 
 
 def open_connections(

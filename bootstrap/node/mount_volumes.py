@@ -169,7 +169,7 @@ def read_host_key():
 
 
 def read_notes():
-    """What this program has mounted since the last boot: {mount: {"signature": ..., "label": ...}}."""
+    """What this program has mounted since the last boot: {mount: entry}."""
     try:
         with open(NOTES) as stream:
             return json.load(stream)

@@ -24,13 +24,13 @@ _KEY_FILES = {"ssh-ed25519": "ed25519", "ecdsa-sha2-nistp256": "ecdsa", "ssh-rsa
 class S3Access:
     """How nodes reach S3. endpoint_url: None is AWS's own. keys: AWS_ variables; None: the nodes' instance profile.
 
-    ends_at: when the keys end, in seconds since the epoch; None: never, or unknown.
+    left_s: how long the keys are valid; None: for ever, or unknown.
     """
 
     region: str
     endpoint_url: str | None = None
     keys: Mapping[str, str] | None = field(default=None, repr=False)
-    ends_at: float | None = None
+    left_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +151,7 @@ def render_sshd_config(*, address: str, user: str, host_key: str) -> str:
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",
             f"ChrootDirectory {RUN}/exports",
+            "Subsystem sftp internal-sftp",
             "ForceCommand internal-sftp",
             "DisableForwarding yes",
             "PermitTTY no",

@@ -22,10 +22,13 @@ NO_FUSE = "it has no /dev/fuse"
 
 
 class Noted(Struct, frozen=True):
-    """A mount that mount_volumes.py has made. signature: of how. made_at, ends_at: of its keys, as in S3Access."""
+    """A mount that mount_volumes.py has made. signature: of how. server: as errors name it.
+
+    made_at, ends_at: of its keys, in seconds since the epoch; None: they do not end.
+    """
 
     signature: str
-    label: str = ""
+    server: str = ""
     made_at: float = 0.0
     ends_at: float | None = None
 
@@ -66,6 +69,7 @@ class Mount:
     """How a node mounts a volume. server: who serves it, as errors name it. env: secrets, for the command alone.
 
     how: the file system in a word. known_hosts: the host keys that sshfs accepts, "" if it is not used.
+    left_s: how long its keys are valid, as in S3Access.
     """
 
     source: MountSource
@@ -74,7 +78,7 @@ class Mount:
     words: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     known_hosts: str = ""
-    ends_at: float | None = None
+    left_s: float | None = None
 
     @property
     def signature(self) -> str:
@@ -296,7 +300,7 @@ def _plan_s3(source: MountSource, here: VolumeFacts, s3: S3Access | None) -> Mou
         words = commands.s3fs_words(source, s3, owner=here.owner)
         how, env = "s3fs", commands.s3fs_environment(s3)
     server = f"{source.source} at {s3.endpoint_url}" if s3.endpoint_url else source.source
-    return Mount(source=source, how=how, server=server, words=words, env=env, ends_at=s3.ends_at)
+    return Mount(source=source, how=how, server=server, words=words, env=env, left_s=s3.left_s)
 
 
 def _is_current(mount: Mount, here: VolumeFacts) -> bool:
@@ -336,4 +340,5 @@ def _plan_serving(
 
 def note_of(mount: Mount, *, now: float) -> dict[str, Any]:
     """The entry that mount_volumes.py notes for a mount."""
-    return {"signature": mount.signature, "label": mount.server, "made_at": now, "ends_at": mount.ends_at}
+    ends_at = None if mount.left_s is None else now + mount.left_s
+    return {"signature": mount.signature, "server": mount.server, "made_at": now, "ends_at": ends_at}

@@ -8,7 +8,7 @@ from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.nodes.other_hosts import memory_of, release
-from cluster.session import describe
+from cluster.session import describe, unmount_before
 from foundation.errors import AwsError, ClusterError
 from provision.aws.clients import make_clients
 from provision.down import Receipt, prepare_down, receipt_document, render_receipt
@@ -48,6 +48,8 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
             return
     # Before AWS's resources, which may be needed to reach them.
     with if_interrupted("cluster down deletes what is left"):
+        if ending:
+            unmount_before(app, clients)
         done, left = release(app) if others else ((), ())
         receipt = carry_out(ending, clients=clients, files=app.files, report=app.report)
     receipt = replace(receipt, deleted=(*receipt.deleted, *done), unseen=(*receipt.unseen, *left))
