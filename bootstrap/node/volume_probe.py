@@ -6,8 +6,10 @@ Linux. Python 3.6 and later, standard library only.
 import subprocess
 import sys
 import time
+from typing import List, Optional
 
 LIMIT_S = 8.0
+NOT_MOUNTED = "it is not mounted"
 LOOK_EVERY_S = 0.02
 # The name does not exist, so no cache has it: the server is asked. A server that refuses the question has answered.
 ASK = """
@@ -20,9 +22,9 @@ except OSError as error:
 """
 
 
-def find_mount(path):
+def find_mount(path: str) -> Optional[List[str]]:
     """[type, source] of what is mounted at a path; None if it is no mount. Asks only the kernel, no server."""
-    found = None
+    found = None  # type: Optional[List[str]]
     with open("/proc/self/mountinfo", "rb") as stream:
         for line in stream:
             fields, _, rest = line.decode("utf-8", "surrogateescape").partition(" - ")
@@ -31,7 +33,7 @@ def find_mount(path):
     return found
 
 
-def unescape(word):
+def unescape(word: str) -> str:
     """A path of /proc/self/mountinfo as it is."""
     for escaped, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         word = word.replace(escaped, char)
@@ -41,10 +43,10 @@ def unescape(word):
 class Question(object):
     """The question whether a mount answers, in a process of its own."""
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         self._path = path
         self._asked_at = time.monotonic()
-        self._child = None
+        self._child = None  # type: Optional[subprocess.Popen[bytes]]
         if find_mount(path) is not None:
             self._child = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-c", ASK, path],
@@ -54,21 +56,20 @@ class Question(object):
                 start_new_session=True,
             )
 
-    def answer(self, limit_s=LIMIT_S):
+    def answer(self, limit_s: float = LIMIT_S) -> Optional[str]:
         """None while there is no answer yet; then "" if the mount works, else why not."""
         if self._child is None:
-            return "it is not mounted"
+            return NOT_MOUNTED
         if self._child.poll() is not None:
-            with self._child.stdout as stream:
-                return stream.read().decode("utf-8", "replace")
+            said, _ = self._child.communicate()
+            return said.decode("utf-8", "replace")
         if time.monotonic() < self._asked_at + limit_s:
             return None
-        self._child.kill()  # it may only end when the mount gives up; nobody waits for it
-        self._child.stdout.close()
+        self._child.kill()  # it may end only when the mount gives up: nobody waits for it
         return "no answer for %g s" % limit_s
 
 
-def probe(path, limit_s=LIMIT_S):
+def probe(path: str, limit_s: float = LIMIT_S) -> Optional[str]:
     """Why a mount does not work, or None. Takes at most about limit_s seconds."""
     question = Question(path)
     while True:

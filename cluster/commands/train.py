@@ -239,6 +239,7 @@ def train(
             program=read_program(config.train.script, command=request.command, project_dir=app.project_dir),
             survey=surveyor.result(),
             hidden=request.hidden,
+            volumes=[volume.mount for volume in config.volumes],
         )
         _tell(app, job)
         if dry_run:

@@ -70,12 +70,13 @@ def plan_job(
     program: str = "",
     survey: Survey | None = None,
     hidden: Mapping[str, tuple[str, ...]] | None = None,
+    volumes: Sequence[str] = (),
 ) -> Job:
     """Plan a job. script: its absolute path on the nodes; `command` replaces it. Pure.
 
     nodes: the head first. access: the job's access to S3; [train] env overrides its variables. credentials: a line
     that describes them. queue: [queue]. framework, mxnet: [bootstrap]'s. program: the text of the user's own program,
-    as far as it is known. survey: what AWS answered, if it was asked. hidden: see Order.
+    as far as it is known. survey: what AWS answered, if it was asked. hidden, volumes: see Order.
 
     Raises ConfigError for an invalid job.
     """
@@ -181,6 +182,7 @@ def plan_job(
         project=_base(head.project_dir) if head.project_dir else None,
         owner=survey.owner,
         results_url=data.results,
+        volumes=tuple(volumes),
         data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
         **copy_settings(config),
     )

@@ -21,7 +21,8 @@ class RoleOrder(RunSettings, kw_only=True):
     """What role.py runs on a host: the first line of its input.
 
     launcher: the name of the engine. address: the host's, or None. launched: the variables by which the engine tells
-    the process what it is. commands: run one after another. data_url: a URL to try to read.
+    the process what it is. commands: run one after another. data_url: a URL to try to read. volumes: folders where
+    volumes are mounted, which must work.
     """
 
     job: str
@@ -35,6 +36,7 @@ class RoleOrder(RunSettings, kw_only=True):
     env: dict[str, str]
     setup: Optional[str]
     data_url: Optional[str] = None
+    volumes: tuple[str, ...] = ()
 
 
 class Command(Struct, kw_only=True, omit_defaults=True):
@@ -66,6 +68,7 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     exit: the process ended, by signal `signal`, in command number `at`; ended: role.py ended it; left: processes that
     do not end; why: role.py's own error.
     lost: from ssh_proxy.py: ssh ended before the process. unread: why the host cannot read the job's data.
+    dead: the volume that does not work on the host.
     blocked: ports out of reach, such as "10.0.0.5:34567". bound: ps-lite's address and port.
     watch, stop: from jobs.py.
     """
@@ -84,6 +87,7 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     blocked: Optional[tuple[str, ...]] = None
     look: Optional[Use] = None
     unread: Optional[str] = None
+    dead: Optional[str] = None
     lost: Optional[str] = None
     signal: Optional[int] = None
     ended: bool = False

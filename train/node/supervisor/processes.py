@@ -239,6 +239,7 @@ class Processes:
             env=env,
             setup=order.setup,
             data_url=self._data_url_of(process),
+            volumes=order.volumes if process.role in ("worker", "setup") else (),
             **copy_settings(order),
         )
 
