@@ -6,6 +6,8 @@ the device's node on the machine. Standard library only and Python >= 3.10, like
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))  # which -I leaves out
@@ -39,9 +41,10 @@ def main() -> None:
         add(tree, link)
     elif link.is_symlink():
         device = link.resolve()
-        link.unlink()
         check(libc.umount2(os.fsencode(device), MNT_DETACH), f"umount {device}")
-        device.unlink()
+        with hosts_root():
+            device.unlink()
+            link.unlink()
 
 
 def add(tree: int, link: Path) -> None:
@@ -52,11 +55,26 @@ def add(tree: int, link: Path) -> None:
     while Path(f"/dev/nvme{number}n1").exists():
         number += 1
     device = Path(f"/dev/nvme{number}n1")
-    device.touch()
+    with hosts_root():
+        device.touch()
+        BY_ID.mkdir(parents=True, exist_ok=True)
     moved = libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(device), MOVE_MOUNT_F_EMPTY_PATH)
     check(moved, f"move_mount {device}")
-    BY_ID.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(f"../../{device.name}")
+    with hosts_root():
+        link.symlink_to(f"../../{device.name}")
+
+
+@contextmanager
+def hosts_root() -> Iterator[None]:
+    """In the block, files belong to the host's root: the machine's is no user there."""
+    owner = Path("/dev").stat()
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
 
 
 if __name__ == "__main__":

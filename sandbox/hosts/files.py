@@ -112,7 +112,7 @@ if ! command -v fuse2fs >/dev/null; then
 fi
 tries=0
 while pgrep -f "^fuse2fs .* $device " >/dev/null && [ $((tries += 1)) -lt 100 ]; do sleep 0.1; done
-exec fuse2fs -o "$options" "$device" "$folder"
+exec fuse2fs -o "allow_other,default_permissions,$options" "$device" "$folder"
 """
 
 CLOUD = "/var/lib/cloud"
