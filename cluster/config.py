@@ -57,6 +57,7 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
         if conflict is not None:
             yield conflict
         yield from find_conflicts(self.volumes, in_ec2=self.cloud != "hosts")
+        yield from self.data.find_conflicts({volume.mount: volume.read_only for volume in self.volumes})
 
 
 def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:

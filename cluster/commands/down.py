@@ -35,7 +35,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         _print(app, Receipt(cluster=config.name), as_json=as_json)
         return
     clients = make_clients(config.provision.region)
-    urls = [url for url in (config.data.url, config.data.results) if url is not None]
+    urls = [url for url in (config.data.s3_url, config.data.s3_results) if url is not None]
     find_job = None if yes else ask_for_job(app, describe(app, clients))
     ending = prepare_down(clients, name=config.name, files=app.files, report=app.report, urls=urls)
     others = app.files.other_hosts.exists()

@@ -210,7 +210,7 @@ def override_nodes(app: App, nodes: int) -> int:
 def find_wishes(app: App) -> Wishes:
     """What cluster.toml, with this command line, asks for."""
     config = app.config
-    urls = {"data_url": config.data.url, "results_url": config.data.results}
+    urls = {"data_url": config.data.s3_url, "results_url": config.data.s3_results}
     return Wishes(name=config.name, config=config.provision, **urls)
 
 

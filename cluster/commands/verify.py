@@ -32,7 +32,7 @@ def verify(app: App, *, as_json: bool) -> None:
     described = describe_and_warn(app)
     with ready_nodes(app, described) as (nodes, _):
         s3 = plan_s3_check(
-            app.config.data.url,
+            app.config.data.s3_url,
             region=app.config.provision.region,
             instance_profile=source_of(app).instance_profile,
             cluster=app.config.name,

@@ -226,6 +226,8 @@ def _environment(order: Order, data: DataConfig, config: TrainConfig, threads: T
         env["CUDA_VISIBLE_DEVICES"] = "" if config.gpus == "none" else ",".join(map(str, config.gpus))
     if config.p3:
         env["MXNET_UPDATE_ON_KVSTORE"] = "0"  # P3's servers only add up gradients, and cannot update the model
+    if order.volumes:
+        env["CLUSTER_VOLUMES"] = ":".join(order.volumes)
     urls = {"CLUSTER_DATA_URL": data.url, "CLUSTER_RESULTS_URL": data.results, "CLUSTER_OUTPUT_URL": order.output_url}
     return env | {key: url for key, url in urls.items() if url is not None}
 
