@@ -43,8 +43,8 @@ def read_program(name: str) -> str:
 
 @cache
 def read_modules(names: tuple[str, ...]) -> bytes:
-    """Modules of node/ as LOADER takes them."""
-    return json.dumps([(name, read_program(f"{name}.py")) for name in names]).encode() + b"\n"
+    """Modules of node/ as LOADER takes them; those of its folders are named with the folder: "volumes/probe"."""
+    return json.dumps([(name.rpartition("/")[2], read_program(f"{name}.py")) for name in names]).encode() + b"\n"
 
 
 class NodeProgram:

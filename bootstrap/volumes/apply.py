@@ -16,7 +16,7 @@ from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from provision.volumes.source import MountSource
 
-MODULES = ("volume_probe", "mount_volumes")
+MODULES = ("volumes/volume_probe", "volumes/mount_volumes")
 PYTHON = "python3"
 LOOK_S = 60.0
 STEP_S = 60.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from provision.volumes.source import MountSource
 
 RUN = "/run/cluster-volumes"
-"""As in node/mount_volumes.py."""
+"""As in node/volumes/mount_volumes.py."""
 DISKS = "/var/lib/cluster/volumes"
 SFTP_PORT = 2022
 # Three questions, 3 s apart, without an answer; then ssh ends, and with it sshfs and the mount.

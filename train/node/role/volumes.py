@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Optional
 
-from bootstrap.node import volume_probe
+from bootstrap.node.volumes import volume_probe
 
-NOTES = "/run/cluster-volumes/mounted.json"  # of bootstrap/node/mount_volumes.py
+NOTES = "/run/cluster-volumes/mounted.json"  # of bootstrap/node/volumes/mount_volumes.py
 EVERY_S = 3.0
 # With EVERY_S, and the time until the supervisor has ended the job, less than 15 s.
 LIMIT_S = volume_probe.LIMIT_S
