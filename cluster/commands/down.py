@@ -15,6 +15,7 @@ from provision.down import Receipt, prepare_down, receipt_document, render_recei
 from provision.down import down as carry_out
 from provision.render import render_plan
 from provision.resources.instance_profile import KIND as ROLE
+from provision.volumes.config import find_head_volume
 
 
 @click.command("down")
@@ -37,7 +38,15 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     clients = make_clients(config.provision.region)
     urls = [url for url in (config.data.s3_url, config.data.s3_results) if url is not None]
     find_job = None if yes else ask_for_job(app, describe(app, clients))
-    ending = prepare_down(clients, name=config.name, files=app.files, report=app.report, urls=urls)
+    head_volume = find_head_volume(config.volumes)
+    ending = prepare_down(
+        clients,
+        name=config.name,
+        files=app.files,
+        report=app.report,
+        urls=urls,
+        keep_volume=head_volume is not None and head_volume.keep,
+    )
     others = app.files.other_hosts.exists()
     if ending:
         app.say(render_plan(ending.plan).rstrip())

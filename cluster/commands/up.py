@@ -27,11 +27,11 @@ from provision.model import MAX_NODES
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
 from provision.pause import StartInstances, prepare_start
-from provision.plan import Plan
+from provision.plan import Plan, Wishes
 from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
 from provision.resources.launch import LaunchNodes
-from provision.up import Wishes, prepare_resize, prepare_up, refuse_no_nodes
+from provision.up import prepare_resize, prepare_up, refuse_no_nodes
 from provision.up import up as carry_out
 from train.job.payload import find_script, find_shadowed
 
@@ -210,8 +210,13 @@ def override_nodes(app: App, nodes: int) -> int:
 def find_wishes(app: App) -> Wishes:
     """What cluster.toml, with this command line, asks for."""
     config = app.config
-    urls = {"data_url": config.data.s3_url, "results_url": config.data.s3_results}
-    return Wishes(name=config.name, config=config.provision, **urls)
+    return Wishes(
+        name=config.name,
+        config=config.provision,
+        data_url=config.data.s3_url,
+        results_url=config.data.s3_results,
+        volumes=config.volumes,
+    )
 
 
 def bring_up(

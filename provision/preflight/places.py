@@ -26,6 +26,7 @@ from provision.preflight.machines import (
 )
 from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price
 from provision.preflight.quotas import describe_quotas, quota_error
+from provision.resources.shared_volume import choose_volume, deletion_command
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -41,7 +42,9 @@ def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
     """
     config, state, launching, least = wanted.config, wanted.state, len(wanted.missing), wanted.least_missing
     with aws_errors("checking the launch"):
-        places = list_places(config, _describe_facts(clients, config, state), least=max(least, 1))
+        facts, skipped = keep_volume_zone(wanted, _describe_facts(clients, config, state))
+        places = list_places(config, facts, least=max(least, 1))
+        places = replace(places, skipped=(*places.skipped, *skipped))
         with bounded_pool() as pool:
             quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=launching)
             rehearsed = replace(wanted, preflight=Preflight(options=places.options))
@@ -85,6 +88,29 @@ def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterSta
         subnets=subnets_asked.result(),
         settled=bool(state.nodes),
     )
+
+
+def keep_volume_zone(wanted: Wanted, facts: Facts) -> tuple[Facts, tuple[str, ...]]:
+    """The facts with subnets in the zone of the head's existing volume only, and why the others are skipped. Pure.
+
+    Raises ConfigError, ClusterError if no subnet is there.
+    """
+    volume = choose_volume(wanted)
+    if volume is None:
+        return facts, ()
+    here = tuple(subnet for subnet in facts.subnets if subnet.zone == volume.zone)
+    others = ", ".join(dict.fromkeys(subnet.zone for subnet in facts.subnets if subnet.zone != volume.zone))
+    is_in = f"the cluster's volume {volume.volume_id} is in {volume.zone}"
+    delete = deletion_command(volume.volume_id, region=wanted.config.region)
+    if not here and wanted.config.subnet_id != "auto":
+        hint = f"set a subnet of {volume.zone}; or, if you do not need what is stored there: {delete}"
+        raise setting_error(wanted.config, "subnet_id", f"it is in {others}, and {is_in}", hint=hint)
+    if not here:
+        raise AwsError(
+            f"{is_in}, where this account has no default subnet",
+            hint=f"set [provision] subnet_id to a subnet there; or, if you do not need what is on the volume: {delete}",
+        )
+    return replace(facts, subnets=here), (f"{others}: {is_in}",) if others else ()
 
 
 def _place(option: LaunchOption) -> PricedPlace:
