@@ -13,17 +13,12 @@ from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from provision.aws.iam_policy import render_volumes_policy
-from provision.volumes.source import MountSource, plan_mounts
+from provision.volumes.source import MountSource
 from train.s3.environment import find_s3_access
 
 CONNECT_S = 8.0
 KEYS_S = 12 * 3600
 """How long the keys of s3:// volumes should be valid; each command that sets nodes up renews them."""
-
-
-def find_sources(app: App) -> tuple[MountSource, ...]:
-    """What nodes mount, in the order of cluster.toml. Raises ClusterError's kinds."""
-    return plan_mounts(app.config.volumes, region=app.config.provision.region)
 
 
 def mount_all(app: App, nodes: Sequence[ReadyNode], sources: Sequence[MountSource]) -> frozenset[str]:
