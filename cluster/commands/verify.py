@@ -9,6 +9,7 @@ import click
 from bootstrap.verify.checks import Check, Probe
 from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.nodes import verify as try_nodes
+from bootstrap.verify.volumes import check_volumes
 from cluster.app import App, pass_app
 from cluster.session import describe_and_warn, ready_nodes, source_of
 from cluster.views.layout import render_table
@@ -22,11 +23,11 @@ SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unchecked": "-"}
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
 def verify(app: App, *, as_json: bool) -> None:
-    """Check the framework, S3 access, ports, clocks and disks on all nodes.
+    """Check the framework, S3 access, ports, clocks, disks and volumes on all nodes.
 
     MXNet or PyTorch computes ones((2,3))*2+1 on each GPU, or on the CPU of nodes without one. Each node reads [data]
     url, and connects to every other node on the ports of MXNet's scheduler and parameter servers. With PyTorch, all
-    nodes take part in an all_reduce.
+    nodes take part in an all_reduce. On each of [[volumes]], one node writes a file, and the others read it.
     """
     app.enter_cloud()
     described = describe_and_warn(app)
@@ -43,8 +44,9 @@ def verify(app: App, *, as_json: bool) -> None:
             probes=[s3] if isinstance(s3, Probe) else [],
             report=app.report,
         )
-        if isinstance(s3, Check):
-            checks = sort_checks((*checks, s3), names=[node.host.name for node in nodes])
+        mounts = source_of(app).describe_mounts(described)
+        more = (*([s3] if isinstance(s3, Check) else []), *check_volumes(nodes, mounts, report=app.report))
+        checks = sort_checks((*checks, *more), names=[node.host.name for node in nodes])
     app.show(render_checks(checks, columns=app.find_columns()), [asdict(check) for check in checks], as_json=as_json)
     warnings = render_troubles(checks, "warning")
     if warnings:

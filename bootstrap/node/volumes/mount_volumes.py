@@ -47,7 +47,6 @@ SHORT_S = 20.0
 MOUNT_S = 30.0
 UNMOUNT_S = 5.0
 LAST_LINES = 5
-READ_BYTES = 1 << 20
 _telling = threading.Lock()
 
 
@@ -254,6 +253,7 @@ def disk(volume_id, device, path, read_only, wait_s):
     if formatted:
         user = find_user()
         os.chown(path, user.pw_uid, user.pw_gid)
+        shutil.rmtree(os.path.join(path, "lost+found"))  # which only root can read; fsck makes it if need be
     return {"formatted": formatted, "changed": True}
 
 
@@ -461,52 +461,10 @@ def unmount_all():
     return busy + [path for path in disks if unmount(path)]
 
 
-# -- measuring ---------------------------------------------------------------------------------------------------------
-
-
-def write_file(path, size_bytes, seed):
-    """Write and close a file of known contents. {"seconds": ...}."""
-    began = time.monotonic()
-    block = make_block(seed)
-    with open(path, "wb") as stream:
-        stream.writelines(block for _ in range(size_bytes // READ_BYTES))
-        stream.flush()
-        os.fsync(stream.fileno())
-    return {"seconds": time.monotonic() - began}
-
-
-def read_file(path, seed):
-    """Read the file of `write_file`, and compare it. {"seconds": ..., "bytes": ..., "same": ...}."""
-    block, size, same = make_block(seed), 0, True
-    began = time.monotonic()
-    with open(path, "rb") as stream:
-        while True:
-            data = stream.read(READ_BYTES)
-            if not data:
-                break
-            same = same and data == block[: len(data)]
-            size += len(data)
-    return {"seconds": time.monotonic() - began, "bytes": size, "same": same}
-
-
-def make_block(seed):
-    """A block of bytes that no compression shortens, the same for the same seed."""
-    import random
-
-    return random.Random(seed).getrandbits(8 * READ_BYTES).to_bytes(READ_BYTES, "little")  # noqa: S311 - no secret
-
-
-def remove(path):
-    """Remove a file of `write_file` if it is there."""
-    if os.path.exists(path):
-        os.unlink(path)
-
-
 STEPS = {
     one.__name__: one
     for one in (
         look, install, disk, key, serve_sftp, serve_nfs, stop_serving, mount, unmount, renew, unmount_all,
-        write_file, read_file, remove,
     )
 }  # fmt: skip
 
