@@ -13,8 +13,8 @@ RUN = "/run/cluster-volumes"
 """As in node/volumes/mount_volumes.py."""
 DISKS = "/var/lib/cluster/volumes"
 SFTP_PORT = 2022
-# Three questions, 3 s apart, without an answer; then ssh ends, and with it sshfs and the mount.
-SSH_ALIVE_S, SSH_ALIVE_COUNT = 3, 3
+# Two questions, 3 s apart, without an answer: after 9 s, ssh ends, and with it sshfs and the mount.
+SSH_ALIVE_S, SSH_ALIVE_COUNT = 3, 2
 # Tenths of a second, and how often a request is repeated; each wait is longer by the first: 2 + 4 + 6 s (nfs(5)).
 NFS_TIMEO, NFS_RETRANS = 20, 2
 _KEY_FILES = {"ssh-ed25519": "ed25519", "ecdsa-sha2-nistp256": "ecdsa", "ssh-rsa": "rsa"}

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import List, Optional
 
-LIMIT_S = 8.0
+LIMIT_S = 7.0
 NOT_MOUNTED = "it is not mounted"
 LOOK_EVERY_S = 0.02
 # The name does not exist, so no cache has it: the server is asked. A server that refuses the question has answered.
