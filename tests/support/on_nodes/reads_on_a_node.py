@@ -21,7 +21,8 @@ def content(number: int) -> bytes:
 
 
 def connect(rank: int) -> socket.socket:
-    place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    # Not MASTER_PORT itself: role.py tries whether it can be reached.
+    place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1)
     if rank == 0:
         with socket.create_server(place) as listener:
             return listener.accept()[0]
