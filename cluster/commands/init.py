@@ -138,6 +138,7 @@ def iam_policy(app: App, *, all_clusters: bool) -> None:
             name=None if all_clusters else config.name,
             data_url=config.data.url,
             results_url=config.data.results,
+            volumes=config.volumes,
         ),
         wrapped=False,
     )
