@@ -138,6 +138,7 @@ def iam_policy(app: App, *, all_clusters: bool) -> None:
             name=None if all_clusters else config.name,
             data_url=config.data.s3_url,
             results_url=config.data.s3_results,
+            volumes=config.volumes,
         ),
         wrapped=False,
     )

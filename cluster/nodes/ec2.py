@@ -19,10 +19,9 @@ from provision.describe import describe_nodes
 from provision.membership import describe_untrusted, no_nodes
 from provision.model import ClusterState, Node
 from provision.resources.console import find_host_fingerprints, find_last_console_lines
-from provision.resources.shared_volume import find_attached
 from provision.status import find_differences
-from provision.volumes.config import find_head_volume
-from provision.volumes.source import AttachedVolume, MountSource, plan_mounts
+from provision.volumes.describe import describe_mounts
+from provision.volumes.source import MountSource
 from train.follow.head import HeadGoneError
 from train.job.selection import Candidate
 
@@ -160,19 +159,9 @@ class Ec2Source(NodeSource):
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
         """What cluster.toml says, and where AWS has it. Raises AwsError, ClusterError if the disk is not attached."""
         config = self._app.config
-        attached = None
-        if find_head_volume(config.volumes) is not None and isinstance(nodes, Ec2Nodes):
-            clients = self._clients or make_clients(config.provision.region)
-            found = find_attached(clients, nodes.state)
-            if found is not None:
-                volume, node = found
-                attached = AttachedVolume(
-                    volume_id=volume.volume_id,
-                    instance_id=node.instance_id,
-                    device=volume.device,
-                    server=node.private_ip or "",
-                )
-        return plan_mounts(config.volumes, region=config.provision.region, attached=attached)
+        if not config.volumes or not isinstance(nodes, Ec2Nodes):
+            return ()
+        return describe_mounts(self._clients or make_clients(config.provision.region), config.volumes, nodes.state)
 
     def keep(self, hosts: Sequence[Host]) -> None:
         """Keep the addresses, for `begin`. Raises ClusterError."""

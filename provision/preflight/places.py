@@ -24,6 +24,7 @@ from provision.preflight.machines import (
     describe_types,
     type_error,
 )
+from provision.preflight.mounts import describe_planned_mounts
 from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price
 from provision.preflight.quotas import describe_quotas, quota_error
 from provision.resources.shared_volume import choose_volume, deletion_command
@@ -52,10 +53,12 @@ def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
             profile_asked = pool.submit(_refuse_unknown_profile, clients, config)
             prices_asked = pool.submit(describe_prices, clients, {_place(option) for option in places.options})
             volume_price_asked = pool.submit(find_volume_price, clients)
+            mounts_asked = pool.submit(describe_planned_mounts, clients, rehearsed, places.options[0])
         profile_asked.result()
         permissions = permissions_asked.result()
         _refuse_missing(permissions)
         quotas = quotas_asked.result()
+        mounts = mounts_asked.result()
     kept = drop_over_quota(places, quotas, least=least, launching=launching)
     prices = prices_asked.result()
     used = ((option.market, option.instance_type) for option in kept.options)
@@ -66,6 +69,8 @@ def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
         permissions=permissions,
         public_address=config.ssh_address == "public",
         volume_usd_per_gib_month=volume_price_asked.result(),
+        mounts=mounts.lines,
+        warnings=mounts.warnings,
     )
 
 

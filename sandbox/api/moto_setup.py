@@ -16,12 +16,14 @@ from moto.ec2.models import (
     elastic_network_interfaces,
     instances,
 )
+from moto.fsx import models as fsx_models
 from moto.iam import policy_validation
 from moto.servicequotas import urls as quota_urls
 
 from sandbox.api import images
 from sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
 from sandbox.api.ec2_actions import SandboxEC2Response
+from sandbox.api.file_systems import SandboxFileSystem
 from sandbox.api.instances import SandboxInstance
 from sandbox.api.limits import SandboxQuotasResponse
 from sandbox.api.s3 import install_uploads
@@ -49,6 +51,7 @@ def install(settings: Ec2Settings) -> SandboxEC2Backend:
     instances.Instance = SandboxInstance  # type: ignore[misc]
     elastic_block_store.Volume = SandboxVolume  # type: ignore[misc]
     elastic_block_store.VolumeAttachment = SandboxAttachment  # type: ignore[misc]
+    fsx_models.FileSystem = SandboxFileSystem  # type: ignore[misc]
     SandboxQuotasResponse.granted = settings.config.quotas
     quota_urls.url_paths = {"{0}/$": SandboxQuotasResponse.dispatch}
     install_uploads()
