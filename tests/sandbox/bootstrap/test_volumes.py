@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ COPIES = """
 import os, pathlib
 data, output = (pathlib.Path(os.environ[f"CLUSTER_{name}_URL"]) for name in ("DATA", "OUTPUT"))
 (output / f"rank-{os.environ['RANK']}").write_text((data / "file").read_text())
+print("copied")
 """
 
 
@@ -265,3 +267,58 @@ def test_data_and_results_on_a_volume(volumes: Volumes) -> None:
         )
     finally:
         project.write(TOML)
+
+
+@pytest.mark.slow
+def test_volumes_after_a_reboot_a_stop_and_a_resize(again: Volumes) -> None:
+    project = again.project
+    again.run("node-1", "echo kept >/shared/kept")
+    again.run("node-1", "sudo reboot", code=None)
+    until(lambda: "node-1" in hosts_of(project) and again.mounted("node-1") == {}, "node-1 has booted again")
+    until(lambda: again.project.run("train", "--", "cat", "/shared/kept", code=None).returncode == 0, timeout_s=120)
+    assert again.mounted("node-1") == {"/shared": "fuse.sshfs", "/s3": "fuse.s3fs"}
+    said = project.run("stop", "--nodes", "-y").stderr
+    assert "not unmounted" not in said
+    project.run("start", "-y")
+    assert again.mounted("node-0") == {"/shared": "fuse.ext4", "/s3": "fuse.s3fs"}
+    assert again.run("node-1", "cat /shared/kept") == "kept\n"
+    project.run("resize", "3", "-y")
+    try:
+        assert again.run("node-2", "cat /shared/kept; echo new >/s3/of-2") == "kept\n"
+        assert again.run("node-0", "cat /s3/of-2; rm /s3/of-2 /shared/kept") == "new\n"
+        rows = json.loads(project.run("verify", "--json").stdout)
+        found = {row["subject"]: row for row in rows if row["check"] == "volumes"}
+        assert set(found) == {"/shared", "/s3"}
+        assert all(row["status"] in ("ok", "warning") for row in found.values())
+        assert re.search(r"write \d+ MB/s, read \d+ MB/s; 2 nodes at once \d+ MB/s", found["/shared"]["said"])
+        assert again.run("node-1", "ls -A /s3 /shared") == "/s3:\n\n/shared:\n"
+    finally:
+        project.run("resize", "2", "-y")
+
+
+@pytest.mark.slow
+def test_a_job_ends_with_the_head_that_serves_its_volume(again: Volumes) -> None:
+    head = again.head
+    with again.writing("/shared") as job:
+        cause(again.project, "kill", f"instance={head.instance_id}")
+        began = time.monotonic()
+        until(lambda: again.mounted("node-1").get("/shared") is None, "sshfs has ended", timeout_s=DEAD_S)
+        job.process.wait(timeout=DEAD_S)
+        assert time.monotonic() < began + DEAD_S
+    said = job.project.messages.read_text()
+    assert re.search(rf"node-0 \({head.instance_id}\) is stopped", said), said
+    again.project.run("start", "-y")
+
+
+@pytest.mark.slow
+def test_a_dead_server_delays_neither_stop_nor_down(volumes: Volumes) -> None:
+    project = volumes.project
+    stopped = volumes.servers()
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    said = project.run("down", "-y", timeout_s=120)
+    assert time.monotonic() < began + 60
+    assert "not unmounted" not in said.stderr
+    assert "shared volume" in said.stdout
+    project.run("up")  # for other tests
