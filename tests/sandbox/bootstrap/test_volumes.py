@@ -15,11 +15,12 @@ import boto3
 import pytest
 
 from foundation.progress import silent
-from job_steps import Host, all_pids, command_line, hosts_of, namespace_of
+from job_steps import Host, all_pids, cause, command_line, hosts_of, namespace_of
 from project import REPOSITORY, Project
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter
 from secret_watch import watching
+from waits import until
 
 pytestmark = pytest.mark.sandbox
 
