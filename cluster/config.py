@@ -16,6 +16,7 @@ from bootstrap.ssh.host_list import HostsConfig
 from foundation.errors import ConfigError
 from foundation.settings import Settings, Shape, check
 from provision.config import NAME_PATTERN, ProvisionConfig
+from provision.volumes.config import VolumeConfig, find_conflicts
 from sandbox.config import SandboxConfig
 from train.job.config import DataConfig, JobFile, QueueConfig, TrainConfig
 
@@ -41,6 +42,10 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
     ] = "sandbox"
     provision: ProvisionConfig = ProvisionConfig()
     hosts: HostsConfig = HostsConfig()
+    volumes: Annotated[
+        tuple[VolumeConfig, ...],
+        Meta(description="file systems that every node mounts, one [[volumes]] table for each"),
+    ] = ()
     bootstrap: BootstrapConfig = BootstrapConfig()
     container: ContainerConfig = ContainerConfig()
     train: TrainConfig = TrainConfig()
@@ -53,6 +58,8 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
         conflict = self.queue.find_conflict(self.train.max_duration_s)
         if conflict is not None:
             yield conflict
+        yield from find_conflicts(self.volumes, in_ec2=self.cloud != "hosts")
+        yield from self.data.find_conflicts({volume.mount: volume.read_only for volume in self.volumes})
 
 
 def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:

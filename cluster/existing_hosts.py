@@ -24,6 +24,7 @@ from cluster.views.hosts import (
     status_document,
 )
 from cluster.views.status import HeadJob
+from cluster.volumes import unmount_all
 from foundation.errors import ClusterError
 from provision.model import count
 from provision.resources.resource import Resource, Unseen
@@ -138,6 +139,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
             jobs = frozenset(job for entry in known for job in entry.jobs)
             if nodes is not None:
                 _end_jobs(app, nodes, jobs)
+                unmount_all(app, HostSource(app), nodes)
             done, left = release(app)
     else:
         memory.forget(())

@@ -130,7 +130,7 @@ class JobSources:
             try:
                 return choose_job(of_head, words)
             except (NotFoundError, DamagedRecordError):
-                if self._app.config.data.results is None:
+                if self._app.config.data.s3_results is None:
                     raise
         return choose_job(self._add_s3(of_head), words)
 
@@ -151,7 +151,7 @@ class JobSources:
         return ()
 
     def _add_s3(self, of_head: tuple[JobRecord, ...]) -> tuple[JobRecord, ...]:
-        results = self._app.config.data.results
+        results = self._app.config.data.s3_results
         if results is None or not self._has_cloud:
             if self.why_not is not None:
                 raise self.why_not

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,13 +13,13 @@ from bootstrap.environment.framework import is_of_framework
 from bootstrap.environment.project import LockedProject, check_against_lock, read_project
 from bootstrap.environment.requirements import Wanted, read_packages
 from bootstrap.ssh.connections import Connections
-from bootstrap.ssh.host import Host
 from cluster.app import App
 from cluster.last_known import remember_names
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
 from cluster.nodes.hosts import HostSource
 from cluster.nodes.other_hosts import OtherHosts
 from cluster.nodes.source import Nodes, NodeSource
+from cluster.volumes import mount_all, unmount_all
 from foundation.errors import ClusterError, UsageError
 from foundation.files import one_at_a_time
 from foundation.progress import Event
@@ -81,9 +82,7 @@ def ready_nodes(
         with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):
             if callable(nodes):
                 source.begin(connections)
-            ready, script = _prepare(
-                app, lambda: source.settle(find_nodes().find_hosts(), connections), connections, others, command
-            )
+            ready, script = _prepare(app, source, find_nodes, connections, others=others, command=command)
             with suppress(ClusterError):  # such as a full disk; only the next command's start is slower
                 source.keep([node.host for node in ready])
         yield ready, script
@@ -95,14 +94,17 @@ def _same(nodes: Nodes) -> Nodes:
 
 def _prepare(
     app: App,
-    find_hosts: Callable[[], tuple[Host, ...]],
+    source: NodeSource,
+    find_nodes: Callable[[], Nodes],
     connections: Connections,
+    *,
     others: OtherHosts,
     command: Sequence[str],
 ) -> tuple[tuple[ReadyNode, ...], str]:
     config = app.config
     packages, project = find_packages(app)
-    hosts = find_hosts()
+    described = find_nodes()
+    hosts = source.settle(described.find_hosts(), connections)
     payload = collect_trees(
         config.train.script,
         sync=config.bootstrap.sync,
@@ -124,6 +126,8 @@ def _prepare(
         report=app.report,
     )
     others.let_head_in(nodes)
+    changed = mount_all(app, nodes, source.describe_mounts(described))
+    nodes = tuple(replace(node, changed=True) if node.host.name in changed else node for node in nodes)
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
     return nodes, f"{folder}/{payload.script}"
 
@@ -159,6 +163,13 @@ def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:
         raise UsageError(f"{what} would be sent to every node; this needs a confirmation at a terminal", hint=hint)
     if not app.confirm(f"Send {what} to every node?", yes=False):
         raise UsageError("nothing was sent", hint=hint)
+
+
+def unmount_before(app: App, clients: Clients | None = None) -> None:
+    """Unmount [[volumes]] on all nodes that run, before they end or stop. clients: see source_of. Raises AwsError."""
+    if app.config.volumes:
+        source = source_of(app, clients)
+        unmount_all(app, source, source.describe())
 
 
 def open_connections(

@@ -50,13 +50,22 @@ S = TypeVar("S", bound=Settings)
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """A key of a table. `table`: the settings class, if the value is a table itself."""
+    """A key of a table.
+
+    `table`: the settings class, if the value is a table itself, or if `repeated`, a list of tables: [[name]].
+    """
 
     name: str
     annotation: Any
     description: str
     required: bool
     table: type[Settings] | None
+    repeated: bool = False
+
+    @property
+    def written(self) -> str:
+        """A table's name as TOML writes it."""
+        return f"[[{self.name}]]" if self.repeated else f"[{self.name}]"
 
 
 class Shape(Struct, frozen=True):
@@ -82,14 +91,21 @@ def describe_settings(kind: type[Settings]) -> Mapping[str, Setting]:
     found: dict[str, Setting] = {}
     for field in fields(kind):
         base, notes = split(field.type)
+        entry = split(get_args(base)[0])[0] if get_origin(base) is tuple else None
+        repeated = _is_table(entry)
         found[field.name] = Setting(
             name=field.name,
             annotation=field.type,
             description=next((note.description for note in notes if isinstance(note, Meta) and note.description), ""),
             required=field.required,
-            table=base if isinstance(base, type) and issubclass(base, Settings) else None,
+            table=entry if repeated else base if _is_table(base) else None,
+            repeated=repeated,
         )
     return found
+
+
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Settings)
 
 
 def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collection[str] = ()) -> S:
@@ -144,14 +160,13 @@ class _Reader:
         if len(self.mistakes) > before:
             return None
         made = kind(**values)
-        section = ".".join(path)
-        self.mistakes += [(section, f"[{section}] {said}" if section else said) for said in made.conflicts(set(table))]
+        self.mistakes += [(".".join(path), _name_section(path) + said) for said in made.conflicts(set(table))]
         return made if len(self.mistakes) == before else None
 
     def _find_elsewhere(self, name: str, path: tuple[str, ...]) -> Iterator[str]:
         for key, setting in describe_settings(self._root).items():
             if setting.table is not None and name in describe_settings(setting.table):
-                yield f"[{key}] {name}"
+                yield f"{setting.written} {name}"
             elif setting.table is None and key == name and path:
                 yield f"{name}, above the first [table]"
 
@@ -160,9 +175,14 @@ class _Reader:
         if setting.table is None:
             place = _Place(key=key, shown=key, annotation=setting.annotation, description=setting.description)
             return self._read(value, setting.annotation, place)
-        if isinstance(value, Mapping):
+        if setting.repeated:
+            if isinstance(value, Sequence) and all(isinstance(one, Mapping) for one in value):
+                places = ((*path[:-1], f"{path[-1]}[{at}]") for at in range(len(value)))
+                return tuple(self.read_table(setting.table, *there) for there in zip(value, places, strict=True))
+        elif isinstance(value, Mapping):
             return self.read_table(setting.table, value, path)
-        self.mistakes.append((key, f"{key} = {show(value)}: must be a table, written as [{key}]"))
+        allowed = "tables, each" if setting.repeated else "a table,"
+        self.mistakes.append((key, f"{key} = {show(value)}: must be {allowed} written as {setting.written}"))
         return None
 
     def _read(self, value: Any, annotation: Any, place: _Place) -> Any:
@@ -246,6 +266,14 @@ class _Reader:
     def _say(self, value: Any, said: str, place: _Place) -> None:
         shown = place.shown if place.hidden else f"{place.shown} = {show(value)}"
         self.mistakes.append((place.key, f"{shown}: {said}"))
+
+
+def _name_section(path: Sequence[str]) -> str:
+    """How a sentence about the table at `path` begins: "[train] " or "volumes[0]: "; "" for the file itself."""
+    section = ".".join(path)
+    if not section:
+        return ""
+    return f"{section}: " if section.endswith("]") else f"[{section}] "
 
 
 def _find_longest(text: str, pattern: str) -> int | None:

@@ -14,6 +14,7 @@ from provision.files import ClusterFiles
 from provision.plan import Context, Plan, Step
 from provision.resources.instances import roll_back
 from provision.resources.launch_recovery import forget_seen_launches
+from provision.resources.shared_volume import delete_made_volume
 
 
 def apply(plan: Plan, *, clients: Clients, files: ClusterFiles, report: Report, keep_failed: bool = False) -> None:
@@ -55,6 +56,7 @@ def _roll_back(context: Context, error: ClusterError) -> None:
     try:
         with aws_errors("terminating the new instances"):
             roll_back(context)
+            delete_made_volume(context)
     except ClusterError as failure:
         error.message += f"\nThe new instances could not be terminated: {failure.message}"
         first = f"{failure.hint}; then: " if isinstance(failure, CredentialsError) and failure.hint else ""

@@ -22,10 +22,11 @@ from provision.files import ClusterFiles
 from provision.model import ClusterState, Instance, Upload
 from provision.pause import running_s
 from provision.plan import Context, Plan, Step
-from provision.preflight.prices import Prices, describe_node_prices
+from provision.preflight.prices import Prices, describe_node_prices, find_volume_price
 from provision.resources.instances import TerminateInstances, WaitForTerminated
 from provision.resources.launch_recovery import wait_for_interrupted_launches, wait_for_what_was_made
-from provision.resources.resource import Look, Resource, Scope, Unseen
+from provision.resources.resource import KeptVolume, Look, Resource, Scope, Unseen
+from provision.resources.shared_volume import SHARED_VOLUME
 from provision.resources.table import KINDS
 from provision.resources.unfinished_uploads import IDLE_S
 
@@ -68,12 +69,14 @@ class ForgetFiles(Step):
 class Ending:
     """What `down` will do; false when nothing of the cluster exists.
 
-    urls: folders in S3 that the cluster uses. local_files: this machine has files of the cluster. ended: ids of
-    instances that were terminated or shutting down before, as far as EC2 still shows them.
+    urls: folders in S3 that the cluster uses. keep_volume: cluster.toml asks to keep the head's volume. local_files:
+    this machine has files of the cluster. ended: ids of instances that were terminated or shutting down before, as far
+    as EC2 still shows them.
     """
 
     plan: Plan
     urls: tuple[str, ...] = ()
+    keep_volume: bool = False
     local_files: bool = False
     ended: tuple[str, ...] = ()
 
@@ -82,21 +85,38 @@ class Ending:
 
 
 def prepare_down(
-    clients: Clients, *, name: str, files: ClusterFiles, report: Report, urls: Sequence[str] = ()
+    clients: Clients,
+    *,
+    name: str,
+    files: ClusterFiles,
+    report: Report,
+    urls: Sequence[str] = (),
+    keep_volume: bool = False,
 ) -> Ending:
     """What `down` would do; only reads.
 
-    urls: folders in S3 (s3://bucket/folder/) to search for interrupted uploads.
+    urls: folders in S3 (s3://bucket/folder/) to search for interrupted uploads. keep_volume: cluster.toml asks to keep
+    the head's volume.
     After an interrupted `up` it may wait, see wait_for_interrupted_launches. A refused read in IAM or S3 is not an
     error: the receipt lists it. Raises AwsError, ClusterError.
     """
-    scope = Scope(clients=clients, name=name, urls=tuple(urls))
-    looks = {kind.kind: kind.look for kind in KINDS}
+    scope = Scope(clients=clients, name=name, urls=tuple(urls), keep_volume=keep_volume)
     wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
-    wait_for_what_was_made(files=files, is_listed=lambda kind: bool(looks[kind](scope).left), report=report)
+    wait_for_what_was_made(files=files, is_listed=lambda kind: _is_listed(kind, scope), report=report)
     state = _describe(scope, files)
-    plan = plan_down(state, local_files=files.exist)
-    return Ending(plan=plan, urls=scope.urls, local_files=files.exist, ended=tuple(state.ended))
+    return Ending(
+        plan=plan_down(state, local_files=files.exist),
+        urls=scope.urls,
+        keep_volume=keep_volume,
+        local_files=files.exist,
+        ended=tuple(state.ended),
+    )
+
+
+def _is_listed(kind: str, scope: Scope) -> bool:
+    """Whether AWS lists a resource of this kind."""
+    look = next(each.look for each in KINDS if each.kind == kind)(scope)
+    return bool(look.left or look.kept)
 
 
 def plan_down(state: ClusterState, *, local_files: bool = False) -> Plan:
@@ -117,7 +137,7 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
     nodes = terminated_by(ending.plan)
     prices = run_in_thread(lambda: describe_node_prices(clients, nodes))  # the deletion does not wait for a price list
     apply(ending.plan, clients=clients, files=files, report=report)
-    scope = Scope(clients=clients, name=name, urls=ending.urls)
+    scope = Scope(clients=clients, name=name, urls=ending.urls, keep_volume=ending.keep_volume)
     looks = _look_for_rest(scope, timeout_s=LEFTOVERS_TIMEOUT_S if ending else 0.0)
     while any(look.left for look in looks) and len(plans) < MAX_PASSES:
         done: set[Step] = {step for plan in plans for step in plan.steps}
@@ -128,6 +148,7 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
         apply(further, clients=clients, files=files, report=report)
         plans.append(further)
         looks = _look_for_rest(scope, timeout_s=LEFTOVERS_TIMEOUT_S)
+    kept = tuple(volume for look in looks for volume in look.kept)
     return Receipt(
         cluster=name,
         deleted=tuple(each for each in deleted_by(*plans) if ending.local_files or each.kind != LOCAL_FILES),
@@ -136,6 +157,8 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
         unseen=tuple(unseen for look in looks for unseen in look.unseen),
         in_progress=tuple(upload for look in looks for upload in look.in_progress),
         bill=make_bill(plans, prices=_wait_for_prices(prices), now=began, ended=ending.ended),
+        kept=kept,
+        volume_usd_per_gib_month=find_volume_price(clients) if kept else None,
     )
 
 
@@ -201,7 +224,7 @@ class Receipt:
     """What `down` deleted, and what it found afterwards.
 
     leftovers: resources that still carry the cluster's tag. looked_for: kinds, in the plural. unseen: what could not
-    be read. in_progress: uploads that may still be running, and were left alone.
+    be read. in_progress: uploads that may still be running, and were left alone. kept: volumes that stay.
     """
 
     cluster: str
@@ -211,6 +234,13 @@ class Receipt:
     unseen: tuple[Unseen, ...] = ()
     in_progress: tuple[Upload, ...] = ()
     bill: Bill = Bill()
+    kept: tuple[KeptVolume, ...] = ()
+    volume_usd_per_gib_month: float | None = None
+
+    def find_cost(self, volume: KeptVolume) -> float | None:
+        """What a volume costs, in US dollars per month; None if unknown."""
+        price = self.volume_usd_per_gib_month
+        return None if price is None else price * volume.size_gib
 
 
 def make_bill(plans: Sequence[Plan], *, prices: Prices, now: datetime, ended: Iterable[str] = ()) -> Bill:
@@ -266,6 +296,17 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
             {"url": upload.url, "upload_id": upload.upload_id, "idle_s": round(upload.idle_s)}
             for upload in receipt.in_progress
         ],
+        "kept": [
+            {
+                "kind": SHARED_VOLUME.kind,
+                "id": volume.volume_id,
+                "zone": volume.zone,
+                "size_gib": volume.size_gib,
+                "usd_per_month": receipt.find_cost(volume),
+                "deletion": volume.deletion,
+            }
+            for volume in receipt.kept
+        ],
         "node_hours": round(receipt.bill.node_hours, 4),
         "cost_usd": None if receipt.bill.usd is None else round(receipt.bill.usd, 4),
         "cost_is_at_present_spot_price": receipt.bill.on_spot,
@@ -289,6 +330,8 @@ def render_receipt(receipt: Receipt, *, price_note: str = "") -> str:
             f"{len(receipt.in_progress)} x upload to {folders}, active in the last {IDLE_S / 60:.0f} minutes: a data "
             "put may be running; a later `cluster down` aborts them",
         )
+    for volume in receipt.kept:
+        lines += _render_kept(volume, receipt.find_cost(volume), price_note)
     for unseen in receipt.unseen:
         lines += _entry("unseen", f"{unseen.kind}: {unseen.why}")
     if receipt.deleted:
@@ -305,6 +348,16 @@ def _render_leftovers(receipt: Receipt) -> list[str]:
         lines += _entry("", "run `cluster down` again in a minute, or delete them yourself:")
     lines += [f"{'':{_INDENT}}{command}" for command in commands]
     return lines
+
+
+def _render_kept(volume: KeptVolume, usd_per_month: float | None, price_note: str) -> list[str]:
+    cost = "an unknown price" if usd_per_month is None else f"${usd_per_month:.2f}"
+    note = f" ({price_note})" if price_note else ""
+    words = (
+        f"{SHARED_VOLUME.kind} {volume.volume_id}, {volume.size_gib} GiB in {volume.zone}: {cost} per month{note} "
+        "until you delete it; the next `cluster up` uses it again. To delete it and what is on it:"
+    )
+    return [*_entry("kept", words), f"{'':{_INDENT}}{volume.deletion}"]
 
 
 def _render_bill(bill: Bill, price_note: str) -> str:

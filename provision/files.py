@@ -50,14 +50,25 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class VolumeCall:
+    """A CreateVolume call that may have been made. digest: of its request; started_at: seconds since 1970."""
+
+    digest: str
+    token: str
+    started_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Journal:
     """What this machine launched or adopted. launches: those whose token is still needed; instance_ids: all others.
 
+    volume: the call that made the head's volume, as long as its token is needed.
     Ids of ended instances stay until the cluster is deleted: EC2 never reuses an id.
     """
 
     launches: tuple[Launch, ...] = ()
     instance_ids: frozenset[str] = frozenset()
+    volume: VolumeCall | None = None
 
 
 class ClusterFiles:
@@ -183,6 +194,26 @@ class ClusterFiles:
             seen = frozenset(each for launch in dropped for each in launched.get(launch.token, ()))
             left = _drop(journal, dropped)
             self._write_journal(replace(left, instance_ids=left.instance_ids | seen))
+
+    def find_volume_call(self) -> VolumeCall | None:
+        """The call that may have made the head's volume, and has not been confirmed. Raises ClusterError."""
+        return self._read_journal().volume
+
+    def volume_token(self, digest: str, *, now: float) -> str:
+        """The ClientToken for the head's volume, as client_token has it for launches. Raises ClusterError."""
+        journal = self._read_journal()
+        call = journal.volume
+        if call is not None and call.digest == digest and now - call.started_at < TOKEN_LIFETIME_S:
+            return call.token
+        new = VolumeCall(digest=digest, token=str(uuid.uuid4()), started_at=now)
+        self._write_journal(replace(journal, volume=new))
+        return new.token
+
+    def forget_volume_call(self) -> None:
+        """Drops the token: EC2 lists the volume, or it is gone. Raises ClusterError."""
+        journal = self._read_journal()
+        if journal.volume is not None:
+            self._write_journal(replace(journal, volume=None))
 
     def makings(self) -> dict[str, float]:
         """Kind of a resource that may have been made without a token -> when, as Unix time. Raises ClusterError."""
@@ -320,7 +351,7 @@ def _drop(journal: Journal, dropped: Collection[Launch]) -> Journal:
     """The journal without these launches; their known instances stay."""
     launched = frozenset(instance_id for launch in dropped for instance_id in launch.instance_ids)
     kept = tuple(launch for launch in journal.launches if launch not in dropped)
-    return Journal(launches=kept, instance_ids=journal.instance_ids | launched)
+    return replace(journal, launches=kept, instance_ids=journal.instance_ids | launched)
 
 
 def _cannot(error: OSError, verb: str, path: Path) -> NoReturn:

@@ -20,6 +20,9 @@ TAG_ROLE = "cluster:role"
 TAG_OWNER = "cluster:owner"
 TAG_INDEX = "cluster:index"
 TAG_RAN = "cluster:ran"
+TAG_KEEP = "cluster:keep"
+SHARED_ROLE = "shared-volume"
+"""The role of the volume of [[volumes]] source = "head"."""
 MAX_TAG_LENGTH = 256
 """Characters of a tag's value (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html)."""
 
@@ -288,7 +291,7 @@ class Preflight:
     """The result of the checks before a launch. options: in the order in which they are tried, never empty.
 
     skipped: other ways to launch, and why they are not tried. public_address: the nodes get one.
-    volume_usd_per_gib_month: None if unknown.
+    volume_usd_per_gib_month: None if unknown. mounts: what was found out about volumes; warnings: about them.
     """
 
     options: tuple[LaunchOption, ...]
@@ -297,6 +300,8 @@ class Preflight:
     permissions: Permissions = Permissions()
     public_address: bool = True
     volume_usd_per_gib_month: float | None = None
+    mounts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,7 @@ from provision.resources.key_pair import missing_key
 from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.resources.resource import tagged
 from provision.resources.security_group import plan_ssh_rules
+from provision.resources.shared_volume import find_shared_volumes, plan_attachment
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -83,16 +84,26 @@ def prepare_stop(clients: Clients, *, name: str, files: ClusterFiles, report: Re
     return plan_stop(describe_cluster(clients.ec2, name=name, known=files.known_instances()))
 
 
-def prepare_start(clients: Clients, *, name: str, config: ProvisionConfig, files: ClusterFiles) -> Plan:
-    """What `start` would do; only reads. Empty when all nodes run. Raises as plan_start does, and AwsError."""
+def prepare_start(
+    clients: Clients, *, name: str, config: ProvisionConfig, files: ClusterFiles, has_volume: bool = False
+) -> Plan:
+    """What `start` would do; only reads. Empty when all nodes run. Raises as plan_start does, and AwsError.
+
+    has_volume: cluster.toml has a volume with source = "head", which is attached again if someone has detached it.
+    """
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     _refuse_no_nodes(state, "start")  # before finding the caller's address
-    return plan_start(
+    plan = plan_start(
         state,
         ssh_from=describe_caller(clients, config).ssh_from,
         ssh_address=config.ssh_address,
         local_key=files.find_public_key(),
     )
+    if not has_volume:
+        return plan
+    found = find_shared_volumes(clients.ec2, name=name)
+    attaching = plan_attachment(found[0], state) if len(found) == 1 else ()
+    return replace(plan, steps=(*plan.steps, *attaching))
 
 
 def prepare_allow(

@@ -20,6 +20,7 @@ from provision.model import (
     UntrustedInstance,
     resource_name,
 )
+from provision.volumes.config import VolumeConfig
 
 
 @dataclass(kw_only=True, slots=True)
@@ -27,8 +28,9 @@ class Context:
     """What the steps of a plan share while they are applied.
 
     cluster and owner go into the tags. groups: the cluster's security groups, once read. The rest is what this run has
-    done: made_group_id: the security group that it made; launched: ids of its instances; option: where they are;
-    without: indices of nodes that it could not launch for lack of capacity.
+    done: made_group_id: the security group that it made; volume_id: the head's volume, and made_volume_id if it made
+    it; launched: ids of its instances; option: where they are; without: indices of nodes that it could not launch for
+    lack of capacity.
     """
 
     cluster: str
@@ -37,6 +39,8 @@ class Context:
     files: ClusterFiles
     report: Report
     made_group_id: str | None = field(default=None, init=False)
+    volume_id: str | None = field(default=None, init=False)
+    made_volume_id: str | None = field(default=None, init=False)
     launched: set[str] = field(default_factory=set, init=False)
     option: LaunchOption | None = field(default=None, init=False)
     without: set[int] = field(default_factory=set, init=False)
@@ -79,6 +83,20 @@ class Step(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Wishes:
+    """The cluster that the user wants.
+
+    data_url, results_url: what a role for its nodes may read and write. volumes: what its nodes mount.
+    """
+
+    name: str
+    config: ProvisionConfig
+    data_url: str | None = None
+    results_url: str | None = None
+    volumes: tuple[VolumeConfig, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
     """The wanted cluster and the existing one: the input of all plans.
 
@@ -93,6 +111,7 @@ class Wanted:
     preflight: Preflight | None = None
     local_key: str | None = None
     role_policy: str | None = None
+    volumes: tuple[VolumeConfig, ...] = ()
 
     @property
     def resource_name(self) -> str:

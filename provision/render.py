@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from provision.model import LaunchOption, Permissions, Preflight, count
 from provision.plan import Plan, Wanted
+from provision.preflight.mounts import find_volume_gib
 from provision.preflight.quotas import find_quota_kind, render_quota
 
 _WIDTH = 78  # with the indent of a plan: 80 columns
@@ -46,6 +47,7 @@ def render_preflight(
     """
     caller, nodes, launching = wanted.caller, wanted.config.nodes, len(wanted.missing)
     volume_size_gib = wanted.config.volume_size_gib
+    disks_gib = nodes * volume_size_gib + find_volume_gib(wanted)
     first = preflight.options[0]
     moment = now or datetime.now(UTC)
     topics: list[tuple[str, str]] = [
@@ -62,12 +64,14 @@ def render_preflight(
         ("permissions", _describe_permissions(preflight.permissions)),
         ("ssh from", caller.ssh_from + ("" if preflight.public_address else ", to private addresses only")),
         ("disks", f"{count(nodes, 'disk')} of {volume_size_gib} GiB, gp3, encrypted"),
+        *(("volumes", line) for line in preflight.mounts),
         (
             "price",
-            f"{_describe_price(first, nodes)} {_on(first)}; {_describe_disk_price(preflight, nodes, volume_size_gib)}"
+            f"{_describe_price(first, nodes)} {_on(first)}; {_describe_disk_price(preflight, disks_gib)}"
             + (f"; {price_note}" if price_note else ""),
         ),
         *(("not tried", line) for line in preflight.skipped),
+        *(("warning", line) for line in preflight.warnings),
     ]
     return _layout(topics)
 
@@ -155,11 +159,11 @@ def _describe_price(option: LaunchOption, nodes: int) -> str:
     return f"{_usd(option.usd_per_hour * nodes)} per hour ({nodes} x {_usd(option.usd_per_hour)})"
 
 
-def _describe_disk_price(preflight: Preflight, nodes: int, volume_size_gib: int) -> str:
-    """Disks cost as long as they are there, in stopped nodes too."""
+def _describe_disk_price(preflight: Preflight, gib: int) -> str:
+    """Disks, and the head's volume, cost as long as they are there, in stopped nodes too."""
     if preflight.volume_usd_per_gib_month is None:
         return "disks unknown per month"
-    per_month = preflight.volume_usd_per_gib_month * volume_size_gib * nodes
+    per_month = preflight.volume_usd_per_gib_month * gib
     return f"disks {_usd(per_month)} per month ({_usd(per_month / _HOURS_A_MONTH)} per hour)"
 
 

@@ -1,7 +1,7 @@
 """`up` and `resize`: describe the cluster, plan what is missing, apply the plan."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from foundation.errors import AwsError, CapacityError, ClusterError, ConfigError, NotFoundError, StalePlanError
 from foundation.progress import Event, Report, silent
@@ -12,7 +12,7 @@ from provision.config import ProvisionConfig, all_types
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
 from provision.model import ClusterState, Preflight, format_indices
-from provision.plan import Plan, Step, Wanted
+from provision.plan import Plan, Step, Wanted, Wishes
 from provision.preflight.caller import describe_caller
 from provision.preflight.places import describe_preflight
 from provision.resources.instance_profile import find_profile_name
@@ -26,16 +26,6 @@ Replan = Callable[[frozenset[str]], Plan]
 
 MAX_PLANS = 12
 """How many plans one `up` makes at most, if nodes end while starting or others change the cluster."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wishes:
-    """The cluster that the user wants. data_url, results_url: what a role for its nodes may read and write."""
-
-    name: str
-    config: ProvisionConfig
-    data_url: str | None = None
-    results_url: str | None = None
 
 
 def prepare_up(clients: Clients, *, wishes: Wishes, files: ClusterFiles, avoid: frozenset[str] = frozenset()) -> Plan:
@@ -109,9 +99,10 @@ def plan_up(wanted: Wanted) -> Plan:
     other nodes, or its key is lost.
     """
     refuse_impossible(name=wanted.name, config=wanted.config, state=wanted.state)
+    plans = (*(kind.plan_up for kind in KINDS), *(kind.plan_on_nodes for kind in KINDS))
     return Plan(
         cluster=wanted.name,
-        steps=tuple(step for kind in KINDS if kind.plan_up is not None for step in kind.plan_up(wanted)),
+        steps=tuple(step for plan in plans if plan is not None for step in plan(wanted)),
         owner=wanted.caller.owner,
         wanted=wanted,
         left_alone=wanted.state.untrusted,
@@ -192,7 +183,7 @@ def _describe_wanted(
         kind.kind: kind.find(scope)
         for kind in KINDS
         if config.nodes > 0 and kind.plan_up is not None and kind.find is not None
-        if kind.is_wanted is None or kind.is_wanted(config)
+        if kind.is_wanted is None or kind.is_wanted(wishes)
     }
     policy = None
     if config.instance_profile == "auto":
@@ -204,6 +195,7 @@ def _describe_wanted(
         caller=describe_caller(clients, config),
         local_key=files.find_public_key(),
         role_policy=policy,
+        volumes=wishes.volumes,
     )
     return replace(wanted, preflight=_describe_preflight(clients, wanted, avoid)) if wanted.missing else wanted
 

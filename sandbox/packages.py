@@ -61,8 +61,11 @@ def install(folder: Path, hosts: Sequence[HostStatus]) -> None:
 
 def _install(folder: Path, host: HostStatus) -> None:
     files = [str(SEEN_AT / folder.name / path.name) for path in folder.glob("*.deb")]
-    done = _run(("nsenter", f"--target={host.pid}", "--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup",
-                 "env", "--ignore-environment", *ENVIRONMENT, "dpkg", "--install", *files))  # fmt: skip
+    words = ("nsenter", f"--target={host.pid}", "--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup",
+             "env", "--ignore-environment", *ENVIRONMENT, "dpkg", "--install", *files)  # fmt: skip
+    done = _run(words)
+    if done.returncode != 0:  # a package may need another one that was configured before (Pre-Depends)
+        done = _run(words)
     if done.returncode != 0:
         said = "\n".join(done.stdout.splitlines()[-10:])
         raise SandboxError(f"Could not install the packages on {host.instance_id}:\n{said}")

@@ -82,6 +82,8 @@ class Place:
         self.objects_dir = self.state_dir / "objects"
         # A folder per instance: its disk and its console.
         self.hosts_dir = self.state_dir / "hosts"
+        # The image of each volume that has ever been attached by a call.
+        self.volumes_dir = self.state_dir / "volumes"
         # Copies of the machine's system for the hosts (sandbox/hosts/system.py).
         self.system_dir = self.state_dir / "system"
         # A folder for each `cluster sandbox install`, with the packages that it has downloaded.

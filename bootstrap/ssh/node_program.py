@@ -23,6 +23,7 @@ SILENCE_S = 20.0
 MAX_LINE_BYTES = 1 << 20
 MAX_STDERR_BYTES = 1 << 20
 HINT = "cluster status; when the node runs, run the command again"
+AS_ROOT = '[ "$(id -u)" = 0 ] || exec sudo -n "$@"; exec "$@"'
 T = TypeVar("T")
 # Runs the modules that come on its stdin, the last one as the program; they share that buffered stdin.
 LOADER = """
@@ -42,17 +43,21 @@ def read_program(name: str) -> str:
 
 @cache
 def read_modules(names: tuple[str, ...]) -> bytes:
-    """Modules of node/, or of its folders, as LOADER takes them, who import each other without a folder."""
+    """Modules of node/ as LOADER takes them, who import each other without a folder: "verify", "volumes/probe"."""
     return json.dumps([(name.rpartition("/")[2], read_program(f"{name}.py")) for name in names]).encode() + b"\n"
 
 
 class NodeProgram:
     """The last of `modules`, run with those before it, from its start to its end. Not for several threads."""
 
-    def __init__(self, connection: NodeConnection, *, python: str, modules: Sequence[str]) -> None:
+    def __init__(
+        self, connection: NodeConnection, *, python: str, modules: Sequence[str], as_root: bool = False
+    ) -> None:
         self.connection = connection
         self._name = f"{modules[-1].rpartition('/')[2]}.py"
-        self._channel = connection.open_channel(shlex.join([python, "-c", LOADER]))
+        words = [python, "-c", LOADER]
+        command = shlex.join(["sh", "-c", AS_ROOT, "sh", *words] if as_root else words)
+        self._channel = connection.open_channel(command)
         self._channel.settimeout(SILENCE_S)
         self._lines: deque[bytes] = deque()
         self._rest = bytearray()

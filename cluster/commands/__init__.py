@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "allow": ("cluster.commands.adopt:allow", "Allow ssh from this machine's current address."),
     "verify": (
         "cluster.commands.verify:verify",
-        "Check the framework, S3 access, ports, clocks and disks on all nodes.",
+        "Check the framework, S3 access, ports, clocks, disks and volumes on all nodes.",
     ),
     "train": ("cluster.commands.train:train", "Run a training job on the cluster."),
     "jobs": ("cluster.commands.logs:jobs", "List the cluster's jobs, newest first."),

@@ -8,13 +8,14 @@ from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.nodes.other_hosts import memory_of, release
-from cluster.session import describe
+from cluster.session import describe, unmount_before
 from foundation.errors import AwsError, ClusterError
 from provision.aws.clients import make_clients
 from provision.down import Receipt, prepare_down, receipt_document, render_receipt
 from provision.down import down as carry_out
 from provision.render import render_plan
 from provision.resources.instance_profile import KIND as ROLE
+from provision.volumes.config import find_head_volume
 
 
 @click.command("down")
@@ -35,9 +36,17 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         _print(app, Receipt(cluster=config.name), as_json=as_json)
         return
     clients = make_clients(config.provision.region)
-    urls = [url for url in (config.data.url, config.data.results) if url is not None]
+    urls = [url for url in (config.data.s3_url, config.data.s3_results) if url is not None]
     find_job = None if yes else ask_for_job(app, describe(app, clients))
-    ending = prepare_down(clients, name=config.name, files=app.files, report=app.report, urls=urls)
+    head_volume = find_head_volume(config.volumes)
+    ending = prepare_down(
+        clients,
+        name=config.name,
+        files=app.files,
+        report=app.report,
+        urls=urls,
+        keep_volume=head_volume is not None and head_volume.keep,
+    )
     others = app.files.other_hosts.exists()
     if ending:
         app.say(render_plan(ending.plan).rstrip())
@@ -48,6 +57,8 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
             return
     # Before AWS's resources, which may be needed to reach them.
     with if_interrupted("cluster down deletes what is left"):
+        if ending:
+            unmount_before(app, clients)
         done, left = release(app) if others else ((), ())
         receipt = carry_out(ending, clients=clients, files=app.files, report=app.report)
     receipt = replace(receipt, deleted=(*receipt.deleted, *done), unseen=(*receipt.unseen, *left))

@@ -136,8 +136,9 @@ def iam_policy(app: App, *, all_clusters: bool) -> None:
         render_operator_policy(
             config.provision,
             name=None if all_clusters else config.name,
-            data_url=config.data.url,
-            results_url=config.data.results,
+            data_url=config.data.s3_url,
+            results_url=config.data.s3_results,
+            volumes=config.volumes,
         ),
         wrapped=False,
     )

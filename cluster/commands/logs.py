@@ -96,7 +96,7 @@ def _show(app: App, sources: JobSources, record: JobRecord, sink: Sink, *, follo
     """Show the log so far, with all ranks known, then follow it."""
     with tempfile.TemporaryFile(prefix="cluster-log-") as log:
         if record.source == "s3" or sources.head is None:
-            fetch_s3_log(str(app.config.data.results), record.id, region=app.config.provision.region, into=log)
+            fetch_s3_log(str(app.config.data.s3_results), record.id, region=app.config.provision.region, into=log)
             return replay(log, sink.take)[1]
         for line in LogStream(sources.head, record.id, say=sink.say, wait=False).lines():
             log.write(line + b"\n")

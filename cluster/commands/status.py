@@ -17,7 +17,9 @@ from provision.describe import ClusterSummary, describe_cluster, describe_cluste
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances
 from provision.model import ClusterState
-from provision.preflight.prices import describe_node_prices
+from provision.preflight.prices import describe_node_prices, find_volume_price
+from provision.resources.shared_volume import SharedVolume, find_shared_volumes
+from provision.volumes.config import find_head_volume
 
 T = TypeVar("T")
 
@@ -36,11 +38,17 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
         return
     config = app.config
     state, prices, job = ClusterState(name=config.name), {}, None
+    volumes: tuple[SharedVolume, ...] = ()
+    volume_price = None
     if app.find_cloud():
         clients = make_clients(config.provision.region)
         state = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
         find_job = ask_for_job(app, Ec2Nodes(state, config.provision))
         prices = dict(describe_node_prices(clients, (*state.nodes, *state.untrusted)))
+        head_volume = find_head_volume(config.volumes)
+        keep = head_volume is not None and head_volume.keep
+        volumes = find_shared_volumes(clients.ec2, name=config.name, keep=keep)
+        volume_price = find_volume_price(clients) if volumes else None
         job = find_job()
     shown = Status(
         state=state,
@@ -51,6 +59,8 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
         set_up=find_set_up(app, job),
         job=job,
         price_note=app.price_note,
+        volumes=volumes,
+        volume_usd_per_gib_month=volume_price,
     )
     app.show(
         render_status(shown, columns=app.find_columns(wide=wide)),

@@ -17,7 +17,7 @@ from cluster.jobs import (
     find_left,
     open_head,
 )
-from cluster.session import describe
+from cluster.session import describe, unmount_before
 from cluster.views.status import render_usd
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from provision.apply import apply
@@ -62,6 +62,8 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
         app.say("cancelled: nothing was changed")
         return
     with if_interrupted("cluster stop --nodes stops the others"):
+        if plan:
+            unmount_before(app, clients)
         apply(plan, clients=clients, files=app.files, report=app.report)
     disks_gib = describe_disks_gib(clients.ec2, name=name)
     price = find_volume_price(clients)

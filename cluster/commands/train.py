@@ -10,13 +10,14 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 from msgspec import structs
 
+from bootstrap.apply import ReadyNode
 from bootstrap.ssh.host_list import read_host_list
 from bootstrap.ssh.other_hosts import check_paths
 from cluster.app import App, if_interrupted, pass_app
@@ -38,14 +39,16 @@ from provision.aws.iam_policy import render_job_policy
 from train.engines import LAUNCHERS, REFUSED, find_engine
 from train.follow.run import open_submission
 from train.job.checks import check_framework
+from train.job.config import DataConfig
 from train.job.defaults import render_settings
+from train.job.folder_survey import find_folder_data
 from train.job.payload import find_likely, find_shadowed, shipped_scripts
 from train.job.plan import Job, find_used, new_job_id, plan_job
 from train.job.program import read_program
 from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore
 from train.job.reading import find_scope, render_access
 from train.job.selection import TooFewNodesError, parse_nodes
-from train.job.survey import Surveyor
+from train.job.survey import Survey, Surveyor
 from train.s3.environment import S3Access, find_s3_access
 
 NODES_EVERY_S = 10.0
@@ -204,7 +207,7 @@ def train(
             else S3Access(env={}, secrets={})
         )
     )
-    surveyor = Surveyor(clients, url=config.data.url, owner=None if app.has_instances else find_user())
+    surveyor = Surveyor(clients, url=config.data.s3_url, owner=None if app.has_instances else find_user())
 
     chosen: list[str] = []
 
@@ -242,10 +245,11 @@ def train(
             framework=framework,
             mxnet=config.bootstrap.mxnet,
             program=read_program(config.train.script, command=request.command, project_dir=app.project_dir),
-            survey=surveyor.result(),
+            survey=_survey(surveyor, nodes, config.data),
             hidden=request.hidden,
             container=config.container,
             image=image,
+            volumes=[volume.mount for volume in config.volumes],
         )
         _tell(app, job)
         if dry_run:
@@ -281,6 +285,14 @@ def _wait_for_nodes(app: App, nodes: Nodes, clients: Clients | None) -> tuple[No
         time.sleep(NODES_EVERY_S)
         nodes = describe(app, clients)
     return nodes, train.hosts  # without nodes, the set-up raises
+
+
+def _survey(surveyor: Surveyor, nodes: Sequence[ReadyNode], data: DataConfig) -> Survey:
+    """What AWS answers, and what nodes find below a [data] url on a volume. Raises ClusterError."""
+    found = surveyor.result()
+    if data.url is None or data.s3_url is not None:
+        return found
+    return replace(found, data=find_folder_data(nodes, data.url))
 
 
 def _tell(app: App, job: Job) -> None:

@@ -17,7 +17,7 @@ from cluster.config import ClusterConfig, load_config
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
-from cluster.views.status import render_nodes
+from cluster.views.status import render_nodes, render_volume
 from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
@@ -27,12 +27,15 @@ from provision.model import MAX_NODES
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
 from provision.pause import StartInstances, prepare_start
-from provision.plan import Plan
+from provision.plan import Plan, Wishes
+from provision.preflight.prices import find_volume_price
 from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
 from provision.resources.launch import LaunchNodes
-from provision.up import Wishes, prepare_resize, prepare_up, refuse_no_nodes
+from provision.resources.shared_volume import find_shared_volumes
+from provision.up import prepare_resize, prepare_up, refuse_no_nodes
 from provision.up import up as carry_out
+from provision.volumes.config import find_head_volume
 from train.job.payload import find_script, find_shadowed
 
 LEFT_BY_UP = "cluster up continues with the launched nodes, cluster down terminates them; until then they cost money"
@@ -165,6 +168,9 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
         yes=yes,
         keep_failed=keep_failed,
     )
+    if done and nodes == 0:
+        for line in describe_left_volumes(app, clients):
+            app.say(line)
     if done and nodes != asked:
         app.say(
             f"cluster.toml has nodes = {asked}, which the next `cluster up` restores: to keep {nodes}, change it there"
@@ -188,11 +194,24 @@ def start(app: App, *, yes: bool) -> None:
     bring_up(
         app,
         clients,
-        lambda _avoid: prepare_start(clients, name=config.name, config=config.provision, files=app.files),
+        lambda _avoid: prepare_start(
+            clients,
+            name=config.name,
+            config=config.provision,
+            files=app.files,
+            has_volume=find_head_volume(config.volumes) is not None,
+        ),
         yes=yes,
         replan=False,
         interrupted="cluster start completes it, cluster stop --nodes stops the nodes; until then they cost money",
     )
+
+
+def describe_left_volumes(app: App, clients: Clients) -> Iterator[str]:
+    """What the volume of a cluster without nodes costs. Raises AwsError."""
+    found = find_shared_volumes(clients.ec2, name=app.config.name)
+    price = find_volume_price(clients) if found else None
+    yield from (render_volume(volume, usd_per_gib_month=price, price_note=app.price_note) for volume in found)
 
 
 def override_nodes(app: App, nodes: int) -> int:
@@ -210,8 +229,13 @@ def override_nodes(app: App, nodes: int) -> int:
 def find_wishes(app: App) -> Wishes:
     """What cluster.toml, with this command line, asks for."""
     config = app.config
-    urls = {"data_url": config.data.url, "results_url": config.data.results}
-    return Wishes(name=config.name, config=config.provision, **urls)
+    return Wishes(
+        name=config.name,
+        config=config.provision,
+        data_url=config.data.s3_url,
+        results_url=config.data.s3_results,
+        volumes=config.volumes,
+    )
 
 
 def bring_up(

@@ -10,6 +10,7 @@ from bootstrap.container.check import check_containers
 from bootstrap.verify.checks import Check, Probe
 from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.nodes import verify as try_nodes
+from bootstrap.verify.volumes import check_volumes
 from cluster.app import App, pass_app
 from cluster.containers import find_login
 from cluster.session import describe_and_warn, ready_nodes, source_of
@@ -24,17 +25,18 @@ SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unchecked": "-"}
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
 def verify(app: App, *, as_json: bool) -> None:
-    """Check the framework, S3 access, ports, clocks and disks on all nodes.
+    """Check the framework, S3 access, ports, clocks, disks and volumes on all nodes.
 
     MXNet or PyTorch computes ones((2,3))*2+1 on each GPU, or on the CPU of nodes without one. Each node reads [data]
     url, and connects to every other node on the ports of MXNet's scheduler and parameter servers. With PyTorch, all
-    nodes take part in an all_reduce. With [container] image, each node's engine runs it with the node's GPUs.
+    nodes take part in an all_reduce. With [container] image, each node's engine runs it with the node's GPUs. On each
+    of [[volumes]], one node writes a file, and the others read it.
     """
     app.enter_cloud()
     described = describe_and_warn(app)
     with ready_nodes(app, described) as (nodes, _):
         s3 = plan_s3_check(
-            app.config.data.url,
+            app.config.data.s3_url,
             region=app.config.provision.region,
             instance_profile=source_of(app).instance_profile,
             cluster=app.config.name,
@@ -45,7 +47,8 @@ def verify(app: App, *, as_json: bool) -> None:
             probes=[s3] if isinstance(s3, Probe) else [],
             report=app.report,
         )
-        more = [s3] if isinstance(s3, Check) else []
+        mounts = source_of(app).describe_mounts(described)
+        more = [*([s3] if isinstance(s3, Check) else []), *check_volumes(nodes, mounts, report=app.report)]
         if app.config.container.image:
             more += check_containers(
                 nodes,
@@ -54,8 +57,7 @@ def verify(app: App, *, as_json: bool) -> None:
                 uses_environment=app.config.bootstrap.framework != "none",
                 report=app.report,
             )
-        if more:
-            checks = sort_checks((*checks, *more), names=[node.host.name for node in nodes])
+        checks = sort_checks((*checks, *more), names=[node.host.name for node in nodes])
     app.show(render_checks(checks, columns=app.find_columns()), [asdict(check) for check in checks], as_json=as_json)
     warnings = render_troubles(checks, "warning")
     if warnings:

@@ -20,6 +20,8 @@ from provision.membership import describe_untrusted, no_nodes
 from provision.model import ClusterState, Node
 from provision.resources.console import find_host_fingerprints, find_last_console_lines
 from provision.status import find_differences
+from provision.volumes.describe import describe_mounts
+from provision.volumes.source import MountSource
 from train.follow.head import HeadGoneError
 from train.job.selection import Candidate
 
@@ -153,6 +155,13 @@ class Ec2Source(NodeSource):
         """EC2 has given the addresses. Forgets the host keys of other instances."""
         connections.pins.keep_only(host.instance_id for host in hosts)
         return hosts
+
+    def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
+        """What cluster.toml says, and where AWS has it. Raises AwsError, ClusterError if the disk is not attached."""
+        config = self._app.config
+        if not config.volumes or not isinstance(nodes, Ec2Nodes):
+            return ()
+        return describe_mounts(self._clients or make_clients(config.provision.region), config.volumes, nodes.state)
 
     def keep(self, hosts: Sequence[Host]) -> None:
         """Keep the addresses, for `begin`. Raises ClusterError."""

@@ -15,6 +15,7 @@ from cluster.nodes.other_hosts import UserSsh, ask_for_address, find_address, me
 from cluster.nodes.source import ConnectToOther, Nodes, NodeSource
 from foundation.errors import ClusterError, ConfigError
 from foundation.thread_pool import bounded_pool
+from provision.volumes.source import MountSource, plan_mounts
 
 NAMES = "[hosts] names"
 LIST_HINT = (
@@ -188,6 +189,10 @@ class HostSource(NodeSource):
         settled = (head, *found)
         check_addresses(settled if found else (), (), key=key)
         return settled
+
+    def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:  # noqa: ARG002 - none of them has a disk of EC2
+        """What cluster.toml says."""
+        return plan_mounts(self._app.config.volumes, region=self._app.config.provision.region)
 
     def keep(self, hosts: Sequence[Host]) -> None:
         """The hosts are remembered when they are connected to."""

@@ -11,6 +11,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from foundation.errors import ClusterError, NotFoundError
+from provision.volumes.source import MountSource
 from train.job.selection import Candidate, select_nodes
 
 ConnectToOther = Callable[[Host], NodeConnection]
@@ -127,6 +128,10 @@ class NodeSource(ABC):
     @abstractmethod
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
         """The hosts, with the addresses at which nodes reach each other. Raises ClusterError."""
+
+    @abstractmethod
+    def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
+        """What the nodes mount, in the order of [[volumes]]. Raises ClusterError's kinds."""
 
     @abstractmethod
     def keep(self, hosts: Sequence[Host]) -> None:

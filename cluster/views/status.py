@@ -14,6 +14,7 @@ from provision.describe import ClusterSummary
 from provision.membership import describe_untrusted
 from provision.model import ClusterState, Instance, Node, UntrustedInstance
 from provision.preflight.prices import Prices
+from provision.resources.shared_volume import SharedVolume
 from provision.status import (
     Allocation,
     NodeError,
@@ -49,7 +50,7 @@ class Status:
     """What `cluster status` shows. asked: nodes that cluster.toml wants; at_work: a process that changes the cluster.
 
     set_up: see find_allocation. now: the moment for which times and costs are computed. job: None if there is no head
-    to ask. price_note: what to add to prices, such as "simulated".
+    to ask. price_note: what to add to prices, such as "simulated". volumes: of [[volumes]] source = "head".
     """
 
     state: ClusterState
@@ -60,6 +61,8 @@ class Status:
     set_up: Collection[str] | None = None
     job: HeadJob | None = None
     price_note: str = ""
+    volumes: tuple[SharedVolume, ...] = ()
+    volume_usd_per_gib_month: float | None = None
 
     @property
     def allocation(self) -> Allocation:
@@ -80,6 +83,12 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
     allocation = status.allocation
     lines.append(f"state  {allocation.state.replace('-', ' ')}" + (f": {allocation.why}" if allocation.why else ""))
     lines += render_job_lines(status.job, now=status.now)
+    price = status.volume_usd_per_gib_month
+    names = {node.instance_id: node.name for node in status.state.nodes}
+    lines += [
+        f"volume {render_volume(volume, names=names, usd_per_gib_month=price, price_note=status.price_note)}"
+        for volume in status.volumes
+    ]
     if instances := (*status.state.nodes, *status.state.untrusted):  # all of them cost money
         costs = [compute_cost(each, prices=status.prices, now=status.now) for each in instances]
         hourly = render_usd(add_up([cost.usd_per_hour for cost in costs]))
@@ -99,6 +108,23 @@ def render_nodes(state: ClusterState, *, now: datetime | None = None, columns: i
     heading = ("NODE", "ROLE", "STATE", "TYPE", "MARKET", "ZONE", "PRIVATE", "PUBLIC", "AGE", "INSTANCE")
     rows = [heading, *(_row(node, moment) for node in state.nodes)]
     return render_table(rows, columns=columns, drop=("ZONE", "MARKET", "PRIVATE", "AGE", "ROLE", "TYPE"))
+
+
+def render_volume(
+    volume: SharedVolume,
+    *,
+    names: Mapping[str, str] | None = None,
+    usd_per_gib_month: float | None,
+    price_note: str = "",
+) -> str:
+    """The head's volume, and what it costs. names: of nodes, by instance id. Pure."""
+    cost = None if usd_per_gib_month is None else volume.size_gib * usd_per_gib_month
+    where = volume.zone
+    if volume.instance_id is not None:
+        where = f"{volume.attachment or 'attached'} to {(names or {}).get(volume.instance_id, volume.instance_id)}"
+    note = f" ({price_note})" if price_note else ""
+    ending = "keeps" if volume.keep else "deletes"
+    return f"{volume.volume_id}, {volume.size_gib} GiB, {where}: {render_usd(cost)} per month{note}; cluster down {ending} it"
 
 
 def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
@@ -133,6 +159,22 @@ def status_document(status: Status) -> dict[str, Any]:
                 "spot_interruption": error.is_spot_interruption,
             }
             for error in status.errors
+        ],
+        "volumes": [
+            {
+                "volume_id": volume.volume_id,
+                "zone": volume.zone,
+                "size_gib": volume.size_gib,
+                "state": volume.state,
+                "instance_id": volume.instance_id,
+                "keep": volume.keep,
+                "usd_per_month": _rounded(
+                    None
+                    if status.volume_usd_per_gib_month is None
+                    else status.volume_usd_per_gib_month * volume.size_gib
+                ),
+            }
+            for volume in status.volumes
         ],
         "ending": list(state.ending),
         "process_at_work": status.at_work,
@@ -391,13 +433,17 @@ def find_results(job: JobRecord | Order) -> str | None:
     prefix = find_option(job.command, "--model-prefix")
     if prefix is not None and prefix.startswith("s3://"):
         return f"cluster data ls {shlex.quote(prefix.rpartition('/')[0] + '/')}"
-    if job.output_url is not None:
+    if job.output_url is not None and job.output_url.startswith("s3://"):
         return f"cluster data ls {shlex.quote(job.output_url)}"
-    if job.project is None:  # a shipped script, which saves nothing unless an option says where
+    if (
+        job.project is None and job.output_url is None
+    ):  # a shipped script, which saves nothing unless an option says where
         return None
     place = job.sync_dst_dir or job.cwd if isinstance(job, Order) else job.cwd
     hosts = job.hosts if isinstance(job, Order) else job.nodes
     head = hosts[0].name if hosts else "node-0"
+    if job.output_url is not None:
+        return f"cluster cp {shlex.quote(f'{head}:{job.output_url}')} ."
     short = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1*", f"{head}:{place}/FILE")
     return f"cluster cp {shlex.quote(short)} ."
 

@@ -54,6 +54,8 @@ from provision.model import TAG_NAME
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_efs import EFSClient
+    from mypy_boto3_fsx import FSxClient
     from mypy_boto3_iam import IAMClient
     from mypy_boto3_pricing import PricingClient
     from mypy_boto3_s3 import S3Client
@@ -128,6 +130,18 @@ class Clients:
         """S3: interrupted uploads."""
         with self._making:
             return _patient(self.session.client("s3", config=_PATIENT))
+
+    @cached_property
+    def efs(self) -> EFSClient:
+        """EFS: existing file systems."""
+        with self._making:
+            return _patient(self.session.client("efs", config=_PATIENT))
+
+    @cached_property
+    def fsx(self) -> FSxClient:
+        """FSx: existing file systems."""
+        with self._making:
+            return _patient(self.session.client("fsx", config=_PATIENT))
 
     @cached_property
     def service_quotas(self) -> ServiceQuotasClient:

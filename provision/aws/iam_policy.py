@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foundation.errors import ConfigError
+from provision.volumes.source import MountSource
 
 Statement = dict[str, Any]
 """One statement of a policy document."""
@@ -148,6 +149,25 @@ def render_job_policy(scope: S3Scope, *, region: str) -> str:
             hint="put what the job reads below [data] url, and use fewer s3:// URLs",
         )
     return document
+
+
+def render_volumes_policy(sources: Sequence[MountSource], *, region: str) -> str:
+    """What nodes may do with the buckets of s3:// volumes, as compact JSON: a session policy, as for a job.
+
+    Unlike a job, a file system also deletes and renames. s3fs starts by listing the bucket without a prefix, so the
+    names of all its keys can be listed.
+    """
+    base = f"arn:{partition_of(region)}:s3:::"
+    statements = []
+    for source in sources:
+        actions = _READ if source.read_only else (*_READ, *_WRITE, "s3:DeleteObject")
+        statements.append(_allow_shortly(actions, [f"{base}{source.bucket}/{source.prefix}*"]))
+        folder = source.prefix.rstrip("/")
+        prefixes = {"StringLikeIfExists": {"s3:prefix": [folder, f"{folder}/*"]}} if folder else None
+        statements.append(_allow_shortly(["s3:ListBucket"], [f"{base}{source.bucket}"], prefixes))
+    through_s3 = {"StringLike": {"kms:ViaService": "s3.*"}}
+    statements.append(_allow_shortly(["kms:Decrypt", "kms:GenerateDataKey"], ["*"], through_s3))
+    return json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
 
 
 def parse_folder(url: str, *, key: str) -> Folder:

@@ -6,14 +6,15 @@ list_awsidentityandaccessmanagementiam.html, list_awssystemsmanager.html, list_s
 a required resource), list_awspricelist.html.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from provision.aws.iam_policy import Statement, allow, ec2_principal, parse_folder, partition_of, render_document
 from provision.config import ProvisionConfig
-from provision.model import TAG_NAME, TAG_RAN, federated_name, profile_name, resource_name
+from provision.model import TAG_KEEP, TAG_NAME, TAG_RAN, federated_name, profile_name, resource_name
 from provision.resources.table import KINDS
+from provision.volumes.config import VolumeConfig, find_head_volume
 
 MAX_POLICY_LENGTH = 6144
 """Characters of a customer managed policy, without white space
@@ -33,6 +34,13 @@ _CREATIONS = ("Create", "Import", "Run")
 _PUBLIC_PARAMETERS = ("aws/service/canonical/ubuntu/server/*", "aws/service/deeplearning/ami/*")
 """The ids of the newest images (provision/preflight/machines.py)."""
 
+_FILE_SYSTEM_LOOKS = (
+    "elasticfilesystem:DescribeFileSystems",
+    "elasticfilesystem:DescribeMountTargetSecurityGroups",
+    "elasticfilesystem:DescribeMountTargets",
+    "fsx:DescribeFileSystems",
+)
+
 _PROFILE_LOOKS = ("iam:GetInstanceProfile",)
 _ROLE_LOOKS = ("iam:GetRole", "iam:GetRolePolicy", "iam:ListRolePolicies")
 _PROFILE_CHANGES = (
@@ -50,7 +58,12 @@ Condition = Mapping[str, Mapping[str, Any]]
 
 
 def render_operator_policy(
-    config: ProvisionConfig, *, name: str | None, data_url: str | None, results_url: str | None
+    config: ProvisionConfig,
+    *,
+    name: str | None,
+    data_url: str | None,
+    results_url: str | None,
+    volumes: Sequence[VolumeConfig] = (),
 ) -> str:
     """What all commands of this program need, as JSON: no longer than MAX_POLICY_LENGTH.
 
@@ -62,6 +75,7 @@ def render_operator_policy(
         [
             *_ec2_statements(scope, spot="spot" in config.market),
             *_lookup_statements(scope),
+            *_volume_statements(scope, volumes),
             *_iam_statements(scope, config),
             *_job_statements(scope, config),
             *_bucket_statements(scope, {"[data] url": data_url, "[data] results": results_url}),
@@ -145,6 +159,22 @@ def _lookup_statements(scope: _Scope) -> list[Statement]:
         allow("FindImages", ["ssm:GetParameter"], parameters),
         allow("FindQuotasAndPrices", ["pricing:GetProducts", "servicequotas:GetServiceQuota"], ["*"]),
     ]
+
+
+def _volume_statements(scope: _Scope, volumes: Sequence[VolumeConfig]) -> list[Statement]:
+    """The head's volume is marked as kept; EFS and FSx are only read."""
+    statements: list[Statement] = []
+    if find_head_volume(volumes) is not None:
+        ours = scope.tagged("ResourceTag")
+        keep_alone: Condition = {
+            "ForAllValues:StringEquals": {"aws:TagKeys": TAG_KEEP},
+            "Null": {"aws:TagKeys": "false"},
+        }
+        statements.append(allow("KeepVolume", ["ec2:CreateTags"], scope.ec2("volume/*"), _both(ours, keep_alone)))
+    if any(volume.kind == "file-system" for volume in volumes):
+        in_region: Condition = {"StringEquals": {"aws:RequestedRegion": scope.region}}
+        statements.append(allow("FindFileSystems", list(_FILE_SYSTEM_LOOKS), ["*"], in_region))
+    return statements
 
 
 def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:

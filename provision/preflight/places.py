@@ -24,8 +24,10 @@ from provision.preflight.machines import (
     describe_types,
     type_error,
 )
+from provision.preflight.mounts import describe_planned_mounts
 from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price
 from provision.preflight.quotas import describe_quotas, quota_error
+from provision.resources.shared_volume import choose_volume, deletion_command
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -41,7 +43,9 @@ def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
     """
     config, state, launching, least = wanted.config, wanted.state, len(wanted.missing), wanted.least_missing
     with aws_errors("checking the launch"):
-        places = list_places(config, _describe_facts(clients, config, state), least=max(least, 1))
+        facts, skipped = keep_volume_zone(wanted, _describe_facts(clients, config, state))
+        places = list_places(config, facts, least=max(least, 1))
+        places = replace(places, skipped=(*places.skipped, *skipped))
         with bounded_pool() as pool:
             quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=launching)
             rehearsed = replace(wanted, preflight=Preflight(options=places.options))
@@ -49,10 +53,12 @@ def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
             profile_asked = pool.submit(_refuse_unknown_profile, clients, config)
             prices_asked = pool.submit(describe_prices, clients, {_place(option) for option in places.options})
             volume_price_asked = pool.submit(find_volume_price, clients)
+            mounts_asked = pool.submit(describe_planned_mounts, clients, rehearsed, places.options[0])
         profile_asked.result()
         permissions = permissions_asked.result()
         _refuse_missing(permissions)
         quotas = quotas_asked.result()
+        mounts = mounts_asked.result()
     kept = drop_over_quota(places, quotas, least=least, launching=launching)
     prices = prices_asked.result()
     used = ((option.market, option.instance_type) for option in kept.options)
@@ -63,6 +69,8 @@ def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
         permissions=permissions,
         public_address=config.ssh_address == "public",
         volume_usd_per_gib_month=volume_price_asked.result(),
+        mounts=mounts.lines,
+        warnings=mounts.warnings,
     )
 
 
@@ -85,6 +93,29 @@ def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterSta
         subnets=subnets_asked.result(),
         settled=bool(state.nodes),
     )
+
+
+def keep_volume_zone(wanted: Wanted, facts: Facts) -> tuple[Facts, tuple[str, ...]]:
+    """The facts with subnets in the zone of the head's existing volume only, and why the others are skipped. Pure.
+
+    Raises ConfigError, ClusterError if no subnet is there.
+    """
+    volume = choose_volume(wanted)
+    if volume is None:
+        return facts, ()
+    here = tuple(subnet for subnet in facts.subnets if subnet.zone == volume.zone)
+    others = ", ".join(dict.fromkeys(subnet.zone for subnet in facts.subnets if subnet.zone != volume.zone))
+    is_in = f"the cluster's volume {volume.volume_id} is in {volume.zone}"
+    delete = deletion_command(volume.volume_id, region=wanted.config.region)
+    if not here and wanted.config.subnet_id != "auto":
+        hint = f"set a subnet of {volume.zone}; or, if you do not need what is stored there: {delete}"
+        raise setting_error(wanted.config, "subnet_id", f"it is in {others}, and {is_in}", hint=hint)
+    if not here:
+        raise AwsError(
+            f"{is_in}, where this account has no default subnet",
+            hint=f"set [provision] subnet_id to a subnet there; or, if you do not need what is on the volume: {delete}",
+        )
+    return replace(facts, subnets=here), (f"{others}: {is_in}",) if others else ()
 
 
 def _place(option: LaunchOption) -> PricedPlace:

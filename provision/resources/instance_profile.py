@@ -298,7 +298,7 @@ INSTANCE_PROFILE: ResourceKind[InstanceProfile | None] = ResourceKind(
     look=_look,
     find=find_instance_profile,
     may_be_unseen=True,
-    is_wanted=lambda config: config.instance_profile == "auto",
+    is_wanted=lambda wishes: wishes.config.instance_profile == "auto",
     plan_up=plan_instance_profile,
     plan_down=_plan_down,
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import ClientError
 
 from provision.aws.clients import aws_errors, error_code
-from provision.model import ClusterState, count
+from provision.model import SHARED_ROLE, TAG_ROLE, ClusterState, count
 from provision.plan import Context, Step, Wanted
 from provision.resources.resource import DryRun, ResourceKind, Scope, delete_each, look_by_tag, tagged
 
@@ -31,8 +31,10 @@ STAND_IN = "sir-00000000"
 
 
 def _list_volumes(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
+    """Without the head's volume (shared_volume.py)."""
     pages = ec2.get_paginator("describe_volumes").paginate(Filters=filters)
-    return pages.search("Volumes[?State!='deleting' && State!='deleted'].VolumeId")
+    others = f"!(Tags[?Key=='{TAG_ROLE}' && Value=='{SHARED_ROLE}'])"
+    return pages.search(f"Volumes[?State!='deleting' && State!='deleted' && {others}].VolumeId")
 
 
 def _list_interfaces(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:

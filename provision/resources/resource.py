@@ -10,9 +10,8 @@ from botocore.exceptions import ClientError
 
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
-from provision.config import ProvisionConfig
 from provision.model import TAG_NAME, ClusterState, Upload, tags
-from provision.plan import Step, Wanted
+from provision.plan import Step, Wanted, Wishes
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -32,6 +31,16 @@ class Resource:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KeptVolume:
+    """A volume that `down` keeps. deletion: the command that deletes it."""
+
+    volume_id: str
+    zone: str
+    size_gib: int
+    deletion: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Unseen:
     """A kind of resource that could not be read, and why."""
 
@@ -41,21 +50,30 @@ class Unseen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """What is left of one kind. looked_for: kinds, in the plural. in_progress: uploads that may still be running."""
+    """What is left of one kind.
+
+    looked_for: kinds, in the plural. in_progress: uploads that may still be running. kept: volumes that stay, because
+    the user wants it.
+    """
 
     looked_for: tuple[str, ...]
     left: tuple[Resource, ...] = ()
     unseen: tuple[Unseen, ...] = ()
     in_progress: tuple[Upload, ...] = ()
+    kept: tuple[KeptVolume, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """Where to look for a cluster's resources. urls: folders in S3 (s3://bucket/folder/) that it uses."""
+    """Where to look for a cluster's resources.
+
+    urls: folders in S3 (s3://bucket/folder/) that it uses. keep_volume: cluster.toml asks to keep the head's volume.
+    """
 
     clients: Clients
     name: str
     urls: tuple[str, ...] = ()
+    keep_volume: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,16 +97,17 @@ class ResourceKind(Generic[T]):
 
     look: finds all that is left, by the cluster's tag. find: reads what plans need, for ClusterState.found; None if
     describe_cluster reads it. may_be_unseen: `down` continues if `find` is refused. is_wanted: whether `up` needs it.
-    plan_up, plan_down: pure. dry_runs: of the calls of `up` and `down`. actions: EC2 actions that it calls, for the
-    operator's policy. `look` and `find` raise AwsError.
+    plan_up, plan_down: pure. plan_on_nodes: as plan_up, for what needs running nodes. dry_runs: of the calls of `up`
+    and `down`. actions: EC2 actions that it calls, for the operator's policy. `look` and `find` raise AwsError.
     """
 
     kind: str
     look: Callable[[Scope], Look]
     find: Callable[[Scope], T] | None = None
     may_be_unseen: bool = False
-    is_wanted: Callable[[ProvisionConfig], bool] | None = None
+    is_wanted: Callable[[Wishes], bool] | None = None
     plan_up: Callable[[Wanted], tuple[Step, ...]] | None = None
+    plan_on_nodes: Callable[[Wanted], tuple[Step, ...]] | None = None
     plan_down: Callable[[ClusterState], tuple[Step, ...]] | None = None
     dry_runs: Callable[[EC2Client, Wanted], Iterator[DryRun]] | None = None
     actions: tuple[str, ...] = ()

@@ -12,11 +12,13 @@ from provision.resources.orphans import ADDRESSES, NETWORK_INTERFACES, SPOT_REQU
 from provision.resources.placement_group import PLACEMENT_GROUP
 from provision.resources.resource import ResourceKind
 from provision.resources.security_group import SECURITY_GROUP
+from provision.resources.shared_volume import SHARED_VOLUME
 from provision.resources.unfinished_uploads import UPLOADS
 
 KINDS: tuple[ResourceKind[Any], ...] = (
     UPLOADS,
     VOLUMES,
+    SHARED_VOLUME,
     ADDRESSES,
     KEY_PAIR,
     SECURITY_GROUP,

@@ -30,6 +30,7 @@ from moto.ec2.models.vpcs import VPC
 from sandbox.api import limits
 from sandbox.api.consistency import Tokens, Unsettled
 from sandbox.api.instances import PlacementGroups, SandboxInstance
+from sandbox.api.volumes import SandboxVolume
 from sandbox.config import Market, SandboxConfig
 from sandbox.faults import FaultBook
 from sandbox.hosts.network import Group, Rule
@@ -155,6 +156,19 @@ class SandboxEC2Backend(EC2Backend):
             mapping["Ebs"] = {key: value for key, value in mapping["Ebs"].items() if value is not None}
         return complete + further
 
+    def create_volume(self, size: int, zone_name: str, *args: Any, **kwargs: Any) -> Any:
+        """As moto's, in a zone that exists."""
+        if zone_name not in {zone.name for zone in self.describe_availability_zones()}:
+            raise EC2ClientError("InvalidZone.NotFound", f"The zone '{zone_name}' does not exist.")
+        return super().create_volume(size, zone_name, *args, **kwargs)
+
+    def attach_volume(self, volume_id: str, instance_id: str, device_path: str, *args: Any, **kwargs: Any) -> Any:
+        """As moto's; the attachment also shows whether the volume is deleted with its instance."""
+        attachment: Any = super().attach_volume(volume_id, instance_id, device_path, *args, **kwargs)
+        mapping = self.get_instance(instance_id).block_device_mapping[device_path]
+        attachment.delete_on_termination = bool(mapping.delete_on_termination)
+        return attachment
+
     def delete_security_group(self, name: str | None = None, group_id: str | None = None) -> None:
         """As moto's, but not while a network interface or another group's rule uses it."""
         group = self.get_security_group_by_name_or_id(group_id or name or "")
@@ -247,6 +261,10 @@ class SandboxEC2Backend(EC2Backend):
     def sandbox_instances(self) -> list[SandboxInstance]:
         """All instances, including terminated ones."""
         return [i for r in self.reservations.values() for i in r.instances if isinstance(i, SandboxInstance)]
+
+    def sandbox_volumes(self) -> list[SandboxVolume]:
+        """All volumes."""
+        return [volume for volume in self.volumes.values() if isinstance(volume, SandboxVolume)]
 
 
 class PublicAddresses:

@@ -14,7 +14,7 @@ from moto.ec2.models.instances import Reservation
 from moto.ec2.responses import EC2Response
 from moto.iam.models import iam_backends
 
-from sandbox.api import limits
+from sandbox.api import limits, volumes
 from sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE, SandboxEC2Backend, lock
 from sandbox.api.images import SandboxAmi
 from sandbox.api.instances import PlacementGroup, SandboxInstance, register_spot_requests
@@ -252,6 +252,55 @@ class SandboxEC2Response(EC2Response):
         used = {i.placement.group_name for i in self.sandbox_backend.sandbox_instances() if i.state != "terminated"}
         self.sandbox_backend.placement_groups.delete(self._get_param("GroupName", ""), used=used)
         return EmptyResult()
+
+    def create_volume(self) -> ActionResult:
+        """As moto's; the daemon makes the volume `available`."""
+        result = super().create_volume()
+        self.sandbox_backend.settings.wake()
+        return result
+
+    def describe_volumes(self) -> ActionResult:
+        """As moto's, without volumes that are not yet visible."""
+        result = super().describe_volumes()
+        answer = cast("dict[str, Any]", result.result)
+        hides = self.sandbox_backend.unsettled.hides
+        answer["Volumes"] = [volume for volume in answer["Volumes"] if not hides("vol", volume.id)]
+        return result
+
+    def attach_volume(self) -> ActionResult:
+        """Begins to attach a volume to an instance."""
+        return self._render_attachment(
+            volumes.attach(
+                self.sandbox_backend,
+                self._get_param("VolumeId", ""),
+                self._get_param("InstanceId", ""),
+                self._get_param("Device", ""),
+            )
+        )
+
+    def detach_volume(self) -> ActionResult:
+        """Begins to detach a volume from its instance."""
+        return self._render_attachment(
+            volumes.detach(
+                self.sandbox_backend,
+                self._get_param("VolumeId", ""),
+                self._get_param("InstanceId"),
+                self._get_param("Device"),
+            )
+        )
+
+    def _render_attachment(self, attachment: volumes.SandboxAttachment) -> ActionResult:
+        self.sandbox_backend.settings.wake()
+        return ActionResult(
+            {
+                "VolumeId": attachment.volume.id,
+                "InstanceId": attachment.instance.id,
+                "Device": attachment.device,
+                "State": attachment.status,
+                "AttachTime": attachment.attach_time,
+                "DeleteOnTermination": attachment.delete_on_termination,
+            }
+        )
 
     def describe_spot_price_history(self) -> ActionResult:
         """Made-up prices, always the same for the same time; the newest first."""

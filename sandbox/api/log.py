@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from botocore.exceptions import UnknownServiceError
 from moto.core.request import Request
 from moto.core.routing import get_service_router
 from werkzeug.exceptions import HTTPException
@@ -28,6 +29,8 @@ log = logging.getLogger("sandbox.api_log")
 
 FORM = "application/x-www-form-urlencoded"
 CREDENTIAL_SCOPE = re.compile(r"Credential=([^/,]+)/\d{8}/([^/]*)/([^/]+)/aws4_request")
+# Services whose name in signatures is not botocore's.
+SIGNED_AS = {"elasticfilesystem": "efs"}
 XML_CODE = re.compile(rb"<Code>([^<]+)</Code>")
 JSON_TYPE = re.compile(rb'"__type"\s*:\s*"(?:[^"#]*#)?([^"]+)"')
 
@@ -89,7 +92,7 @@ def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
     elif target:
         action = target.rpartition(".")[2]
     else:
-        action = _name_s3_operation(environ)
+        action = _name_operation(environ, service or "s3")
     service = service or ("s3" if not form and not target else None)
     return {
         "service": service,
@@ -117,11 +120,15 @@ def _find_credential(environ: WSGIEnvironment) -> tuple[str | None, str | None, 
     return query.get("AWSAccessKeyId", [None])[0], None, None
 
 
-def _name_s3_operation(environ: WSGIEnvironment) -> str:
-    """The operation's name in botocore's model, or the request's method if no operation matches."""
+def _name_operation(environ: WSGIEnvironment, service: str) -> str:
+    """The operation's name in botocore's model, or the request's method if no operation matches.
+
+    service: as in the signature; one whose operations are paths, such as s3.
+    """
     try:
-        operation, _ = get_service_router("s3").match(Request(environ, populate_request=False))
-    except HTTPException:
+        router = get_service_router(SIGNED_AS.get(service, service))
+        operation, _ = router.match(Request(environ, populate_request=False))
+    except (HTTPException, UnknownServiceError):
         return str(environ["REQUEST_METHOD"])
     return str(operation.name)
 

@@ -9,16 +9,25 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.core.utils import utcnow
 from moto.ec2 import urls as ec2_urls
 from moto.ec2 import utils as ec2_utils
-from moto.ec2.models import ec2_backends, elastic_ip_addresses, elastic_network_interfaces, instances
+from moto.ec2.models import (
+    ec2_backends,
+    elastic_block_store,
+    elastic_ip_addresses,
+    elastic_network_interfaces,
+    instances,
+)
+from moto.fsx import models as fsx_models
 from moto.iam import policy_validation
 from moto.servicequotas import urls as quota_urls
 
 from sandbox.api import images
 from sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
 from sandbox.api.ec2_actions import SandboxEC2Response
+from sandbox.api.file_systems import SandboxFileSystem
 from sandbox.api.instances import SandboxInstance
 from sandbox.api.limits import SandboxQuotasResponse
 from sandbox.api.s3 import install_uploads
+from sandbox.api.volumes import SandboxAttachment, SandboxVolume
 from sandbox.hosts.names import Names
 
 # DescribeInstances' filters that moto lacks, and the instance's attribute that each compares.
@@ -40,6 +49,9 @@ def install(settings: Ec2Settings) -> SandboxEC2Backend:
     ec2_utils.EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
     ec2_utils.EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"
     instances.Instance = SandboxInstance  # type: ignore[misc]
+    elastic_block_store.Volume = SandboxVolume  # type: ignore[misc]
+    elastic_block_store.VolumeAttachment = SandboxAttachment  # type: ignore[misc]
+    fsx_models.FileSystem = SandboxFileSystem  # type: ignore[misc]
     SandboxQuotasResponse.granted = settings.config.quotas
     quota_urls.url_paths = {"{0}/$": SandboxQuotasResponse.dispatch}
     install_uploads()

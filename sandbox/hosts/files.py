@@ -98,6 +98,23 @@ setsid sh -c "echo \\$\\$ >$waiting; sleep $seconds; kill -$signal 1" </dev/null
 echo "Shutdown scheduled for $(date -d "+$seconds seconds"), use 'shutdown -c' to cancel."
 """
 
+MOUNT_EXT4 = """\
+#!/bin/sh
+# mount(8) calls it for ext4: mount.ext4 DEVICE FOLDER [-sfnv] [-o OPTIONS]. The kernel lets only the machine's root
+# mount ext4, so this host does it with FUSE. umount returns before fuse2fs has closed the device.
+device=$1 folder=$2
+shift 2
+options=rw
+while getopts sfnvN:o: option; do [ "$option" != o ] || options=$OPTARG; done
+if ! command -v fuse2fs >/dev/null; then
+    echo "mount.ext4: the sandbox's hosts need fuse2fs: cluster sandbox install fuse2fs" >&2
+    exit 1
+fi
+tries=0
+while pgrep -f "^fuse2fs .* $device " >/dev/null && [ $((tries += 1)) -lt 100 ]; do sleep 0.1; done
+exec fuse2fs -o "allow_other,default_permissions,$options" "$device" "$folder"
+"""
+
 CLOUD = "/var/lib/cloud"
 INSTANCE = f"{CLOUD}/instance"
 RUNNER = f"{CLOUD}/sandbox-run"
@@ -324,11 +341,9 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def render_commands() -> tuple[HostFile, ...]:
-    """The shutdown commands, which replace the machine's."""
-    return tuple(
-        HostFile(path=f"/usr/sbin/{name}", content=COMMAND, mode=0o755)
-        for name in ("shutdown", "poweroff", "halt", "reboot")
-    )
+    """The shutdown commands, which replace the machine's, and a command that mounts the disks of EBS volumes."""
+    files = dict.fromkeys(("shutdown", "poweroff", "halt", "reboot"), COMMAND) | {"mount.ext4": MOUNT_EXT4}
+    return tuple(HostFile(path=f"/usr/sbin/{name}", content=content, mode=0o755) for name, content in files.items())
 
 
 class Part(NamedTuple):

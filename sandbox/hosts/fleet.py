@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 from itertools import combinations
 from pathlib import Path
+from typing import cast
 
 from moto.ec2.models import EC2Backend
 
@@ -18,8 +19,10 @@ from foundation.thread_pool import bounded_pool
 from sandbox.api import ec2
 from sandbox.api.ec2 import read_groups
 from sandbox.api.instances import SandboxInstance
+from sandbox.api.volumes import SandboxAttachment, SandboxVolume
 from sandbox.faults import FaultBook
 from sandbox.hosts import cgroups, hosts
+from sandbox.hosts.disks import DiskBusyError, attach_disk, detach_disk
 from sandbox.hosts.files import (
     RUNNER,
     HostSpec,
@@ -126,7 +129,8 @@ class HostSlot:
     """An instance's host, and its boot or end in progress.
 
     `number`: of its link. `reboots`: the instance's count when the host was started. `public_ip`: its current one.
-    `lost`: killed without EC2 noticing. `frozen`: its stopped processes.
+    `lost`: killed without EC2 noticing. `frozen`: its stopped processes. `disks`: ids of the attached volumes that it
+    has as disks.
     """
 
     host: Host
@@ -137,6 +141,7 @@ class HostSlot:
     end: "Future[None] | None" = None
     lost: bool = False
     frozen: set[int] = field(default_factory=set)
+    disks: set[str] = field(default_factory=set)
 
 
 class PhantomFleet:
@@ -148,7 +153,32 @@ class PhantomFleet:
             for instance in backend.sandbox_instances():
                 if instance.state != "terminated":
                     self._advance(instance)
+            for volume in backend.sandbox_volumes():
+                self._advance_volume(backend, volume)
             self.enforce(backend)
+
+    def _advance_volume(self, backend: ec2.SandboxEC2Backend, volume: SandboxVolume) -> None:
+        """Takes a volume and its attachment one step further."""
+        volume.is_ready = True
+        attachment = cast("SandboxAttachment | None", volume.attachment)
+        if attachment is None:
+            return
+        if attachment.status == "attaching":
+            if self._attach(volume, attachment):
+                attachment.status = "attached"
+        elif attachment.status in ("detaching", "busy"):
+            if self._detach(volume, attachment):
+                backend.detach_volume(volume.id, attachment.instance.id, attachment.device)
+            else:
+                attachment.status = "busy"
+
+    def _attach(self, _volume: SandboxVolume, _attachment: SandboxAttachment, /) -> bool:
+        """Makes the disk appear in the host; whether it has."""
+        return True
+
+    def _detach(self, _volume: SandboxVolume, _attachment: SandboxAttachment, /) -> bool:
+        """Removes the disk from the host; whether it has."""
+        return True
 
     def _advance(self, instance: SandboxInstance) -> None:
         if not instance.may_arrive:
@@ -291,6 +321,58 @@ class Fleet(PhantomFleet):
             sshd=sshd,
         )
 
+    def reconcile(self, backend: ec2.SandboxEC2Backend) -> None:
+        """As above; also removes the images of deleted volumes."""
+        super().reconcile(backend)
+        if self._place.volumes_dir.exists():
+            with ec2.lock:
+                for image in self._place.volumes_dir.iterdir():
+                    if image.stem not in backend.volumes:
+                        image.unlink()
+
+    def _attach(self, volume: SandboxVolume, attachment: SandboxAttachment, /) -> bool:
+        instance = cast("SandboxInstance", attachment.instance)
+        slot = self._slots.get(instance.id)
+        if slot is None or slot.end is not None or slot.host.pid is None:
+            return instance.state == "stopped"  # its next host gets the disk
+        return slot.boot.done() and self._give_disk(slot, volume)
+
+    def _give_disk(self, slot: HostSlot, volume: SandboxVolume) -> bool:
+        """Whether the host has the volume's disk now."""
+        if volume.id in slot.disks:
+            return True
+        try:
+            attach_disk(slot.host, volume.id, self._place.volumes_dir / volume.id, volume.image_bytes)
+        except (OSError, CommandError) as error:  # the next step tries again
+            log.error("%s: disk of %s: %s", slot.host.folder.path.name, volume.id, error)  # noqa: TRY400 -- as above
+            return False
+        slot.disks.add(volume.id)
+        log.info("%s: has the disk of %s", slot.host.folder.path.name, volume.id)
+        return True
+
+    def _detach(self, volume: SandboxVolume, attachment: SandboxAttachment, /) -> bool:
+        slot = self._slots.get(attachment.instance.id)
+        return slot is None or self._take_disk(slot, volume.id)
+
+    def _take_disk(self, slot: HostSlot, volume_id: str) -> bool:
+        """Whether the host no longer has the volume's disk."""
+        if volume_id not in slot.disks:
+            return True
+        try:
+            detach_disk(slot.host, volume_id)
+        except DiskBusyError:
+            return False
+        except (OSError, CommandError) as error:  # the next step tries again
+            log.error("%s: disk of %s: %s", slot.host.folder.path.name, volume_id, error)  # noqa: TRY400 -- as above
+            return False
+        slot.disks.discard(volume_id)
+        return True
+
+    def _give_disks(self, instance: SandboxInstance, slot: HostSlot) -> bool:
+        """After a boot: whether the host has the disks of all attached volumes."""
+        attached = [v for v in instance.ec2_backend.sandbox_volumes() if v.is_attached_to(instance.id)]
+        return all(self._give_disk(slot, volume) for volume in attached)
+
     def _watch(self, instance: SandboxInstance, slot: HostSlot) -> None:
         if not slot.boot.done() or (slot.lost and instance.reboots == slot.reboots):
             return
@@ -305,6 +387,8 @@ class Fleet(PhantomFleet):
         elif instance.interruption is not None and instance.interruption.at <= dt.datetime.now(dt.UTC):
             log.info("%s: its spot capacity is taken back", instance.id)
             instance.reclaim()
+        elif not self._give_disks(instance, slot):
+            pass  # the next step tries again
         elif instance.state == "pending" and instance.may_arrive:
             log.info("%s: running", instance.id)
             instance.enter_running()
@@ -349,6 +433,9 @@ class Fleet(PhantomFleet):
             log.error("%s: could not end its host: %s", instance.id, error)
             slot.end = None
             return
+        for volume_id in tuple(slot.disks):
+            if not self._take_disk(slot, volume_id):
+                return
         del self._slots[instance.id]
         self.links.detach(instance.id)
         self._settle(instance)

@@ -62,6 +62,7 @@ class Host:
         self._first: ProcessOne | None = None
         self._ending = threading.Event()
         self._booting = threading.Lock()
+        self.disks: dict[str, int] = {}  # the loop devices of attached volumes (disks.py)
 
     @property
     def pid(self) -> int | None:

@@ -115,10 +115,13 @@ def install_packages() -> None:
     """Installs the packages of `cluster sandbox install`; dpkg's output goes to the console."""
     for folder in sorted(Path("/", PACKAGES).glob("[0-9]*")):
         files = sorted(str(path) for path in folder.glob("*.deb"))
-        done = subprocess.run(
-            ("dpkg", "--install", *files), stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False,
-            env={**ENVIRONMENT, "DEBIAN_FRONTEND": "noninteractive"},
-        )  # fmt: skip
+        for _ in range(2):  # a package may need another one that was configured before (Pre-Depends)
+            done = subprocess.run(
+                ("dpkg", "--install", *files), stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False,
+                env={**ENVIRONMENT, "DEBIAN_FRONTEND": "noninteractive"},
+            )  # fmt: skip
+            if done.returncode == 0:
+                break
         if done.returncode != 0:
             sys.exit(f"could not install the packages of cluster sandbox install: dpkg ended with {done.returncode}")
 

@@ -1,7 +1,7 @@
 """[train] and [data] of cluster.toml: what a job runs, and what it reads."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ from foundation.settings import HIDDEN, Settings, Shape, finite
 from train.engines import check_launcher
 from train.job.protocol import ENV_NAME_PATTERN, KvStore, render_duration
 from train.job.selection import check_nodes
-from train.s3.url import check_folder
+from train.s3.url import check_place, is_s3
 
 GcType = Literal["none", "2bit"]
 # Anything that a command line or an environment can hold: no NUL.
@@ -24,7 +24,7 @@ Variables = dict[
 ProcessCount = Literal["auto"] | Annotated[int, Meta(ge=1, le=1000)]
 # Patterns match the whole value.
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-FolderUrl = Annotated[str, check_folder]
+FolderUrl = Annotated[str, check_place]
 HOST_PATTERN = r"([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?"
 # An option's name; "" is none.
 OPTION_PATTERN = r"auto|(--?[A-Za-z][A-Za-z0-9_-]*)?"
@@ -297,11 +297,17 @@ class DataConfig(Settings, frozen=True, kw_only=True):
 
     url: Annotated[
         FolderUrl | None,
-        Meta(description='the S3 folder that training reads, "s3://BUCKET/FOLDER/": $CLUSTER_DATA_URL in the script'),
+        Meta(
+            description='the folder that training reads: "s3://BUCKET/FOLDER/", or one on a volume, "/shared/data": '
+            "$CLUSTER_DATA_URL in the script"
+        ),
     ] = None
     results: Annotated[
         FolderUrl | None,
-        Meta(description='the S3 folder that jobs write to, "s3://BUCKET/FOLDER/": $CLUSTER_RESULTS_URL in the script'),
+        Meta(
+            description='the folder that jobs write to: "s3://BUCKET/FOLDER/", or one on a volume, "/shared/results": '
+            "$CLUSTER_RESULTS_URL in the script"
+        ),
     ] = None
     mode: Annotated[
         Literal["auto", "native", "stage"],
@@ -322,3 +328,30 @@ class DataConfig(Settings, frozen=True, kw_only=True):
             "fastest disk"
         ),
     ] = "auto"
+
+    @property
+    def s3_url(self) -> str | None:
+        """The url if it is in S3."""
+        return self.url if self.url is not None and is_s3(self.url) else None
+
+    @property
+    def s3_results(self) -> str | None:
+        """The results if they are in S3."""
+        return self.results if self.results is not None and is_s3(self.results) else None
+
+    def find_conflicts(self, volumes: Mapping[str, bool]) -> Iterator[str]:
+        """Paths that are on none of the volumes, or would be written to one that is read only. Pure.
+
+        volumes: whether each is read only, by its mount.
+        """
+        for key, path in (("url", self.url), ("results", self.results)):
+            if path is None or is_s3(path):
+                continue
+            mount = next((mount for mount in volumes if f"{path}/".startswith(f"{mount}/")), None)
+            if mount is None:
+                yield (
+                    f'data.{key} = "{path}": not on a volume: it must be below the mount of one of [[volumes]], so '
+                    "that every node has it"
+                )
+            elif key == "results" and volumes[mount]:
+                yield f'data.results = "{path}": the volume {mount} is read_only'

@@ -36,6 +36,9 @@ def find_problems(
     data: Data, url: str, *, region: str | None, script: str | None, nodes_credentials: bool
 ) -> Iterator[Problem]:
     """region: the nodes'. script: this project's, if the job runs one. nodes_credentials: it uses the nodes'."""
+    if url.startswith("/"):
+        yield from _find_folder_problems(data, url, script=script)
+        return
     if not data.bucket_exists:
         yield Problem(f'data.url = "{url}": there is no such bucket', f"cluster data put --create-bucket FOLDER {url}")
         return
@@ -48,7 +51,23 @@ def find_problems(
         )
     if data.refused is not None and (not nodes_credentials or data.refused.code == ARCHIVED):
         yield _refused(data.refused, url)
-    put = f"cluster data put FOLDER {url}"
+    yield from _find_content_problems(data, url, script=script, put=f"cluster data put FOLDER {url}")
+
+
+def _find_folder_problems(data: Data, folder: str, *, script: str | None) -> Iterator[Problem]:
+    """For a folder on a volume."""
+    put = f"cluster cp LOCAL_FOLDER node-0:{folder}"
+    if not data.bucket_exists:
+        yield Problem(f'data.url = "{folder}": there is no such folder', put)
+        return
+    if data.refused is not None:
+        where, why = data.refused.where, data.refused.words
+        yield Problem(f'data.url = "{folder}": {where} cannot be read: {why}', f"cluster exec -- ls -la {folder}")
+    yield from _find_content_problems(data, folder, script=script, put=put)
+
+
+def _find_content_problems(data: Data, url: str, *, script: str | None, put: str) -> Iterator[Problem]:
+    """What is wrong with the files. put: the command that copies them there."""
     if data.complete and not data.objects:
         yield Problem(f'data.url = "{url}": there is nothing to read', put)
     elif data.complete and not data.in_train and script in RECORD_SCRIPTS:

@@ -27,6 +27,7 @@ CODE = (
     "bootstrap/node/interfaces.py",
     "bootstrap/node/process_tree.py",
     "bootstrap/node/setup_env.py",
+    "bootstrap/node/volumes/volume_probe.py",
     "train/__init__.py",
     "train/engines",
     "train/job/__init__.py",

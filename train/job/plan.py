@@ -75,13 +75,14 @@ def plan_job(
     hidden: Mapping[str, tuple[str, ...]] | None = None,
     container: ContainerConfig | None = None,
     image: PreparedImage | None = None,
+    volumes: Sequence[str] = (),
 ) -> Job:
     """Plan a job. script: its absolute path on the nodes; `command` replaces it. Pure.
 
     nodes: the head first. access: the job's access to S3; [train] env overrides its variables. credentials: a line
     that describes them. queue: [queue]. framework, mxnet: [bootstrap]'s. program: the text of the user's own program,
-    as far as it is known. survey: what AWS answered, if it was asked. hidden: see Order. container: [container].
-    image: the one that its processes run in, on the nodes that the job may use.
+    as far as it is known. survey: what AWS answered, if it was asked. hidden, volumes: see Order.
+    container: [container]. image: the one that its processes run in, on the nodes that the job may use.
 
     Raises ConfigError for an invalid job.
     """
@@ -191,6 +192,7 @@ def plan_job(
         image=image.reference if image is not None else None,
         image_launcher=image.launcher if image is not None else None,
         containers=plan_containers(container or ContainerConfig(), image, nodes, framework),
+        volumes=tuple(volumes),
         data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
         **copy_settings(config),
     )
@@ -249,6 +251,8 @@ def _environment(order: Order, data: DataConfig, config: TrainConfig, threads: T
         env["CUDA_VISIBLE_DEVICES"] = "" if config.gpus == "none" else ",".join(map(str, config.gpus))
     if config.p3:
         env["MXNET_UPDATE_ON_KVSTORE"] = "0"  # P3's servers only add up gradients, and cannot update the model
+    if order.volumes:
+        env["CLUSTER_VOLUMES"] = ":".join(order.volumes)
     urls = {"CLUSTER_DATA_URL": data.url, "CLUSTER_RESULTS_URL": data.results, "CLUSTER_OUTPUT_URL": order.output_url}
     return env | {key: url for key, url in urls.items() if url is not None}
 

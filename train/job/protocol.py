@@ -151,6 +151,7 @@ class Order(RunSettings, kw_only=True):
     library, code, project: MXNet, and the digests of this project's and the user's files.
     scheduler, request: the batch scheduler that assigns the nodes, and what it is asked for; then hosts are all that it
     may choose from, and workers, servers and hostfile name the first ones in place of those that it assigns.
+    volumes: the folders where [[volumes]] are mounted.
     before: the ids of the jobs that it waits for; jobs.py sets it.
     image: the image that its processes run in, by digest. containers: how, by the host's name; {} for no containers.
     image_launcher: the folder on the head with launch.py out of the image; None for that of the environment.
@@ -192,6 +193,7 @@ class Order(RunSettings, kw_only=True):
     owner: Optional[str] = None
     results_url: Optional[str] = None
     data_check: Optional[DataCheck] = None
+    volumes: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     image: Optional[str] = None
     containers: dict[str, Container] = {}

@@ -61,6 +61,8 @@ def plan_reading(
 
     Raises ConfigError for mode "native" with an MXNet that cannot read s3://, and for a mode without MXNet.
     """
+    if data.url is not None and data.s3_url is None and data.s3_results is None and data.mode == "auto":
+        return Reading(mode="own", why="")
     if framework != "mxnet":
         if data.mode != "auto":
             raise ConfigError(
@@ -154,13 +156,13 @@ def find_scope(config: TrainConfig, data: DataConfig, *, command: Sequence[str] 
     """
     words = "\n".join(command or config.args)
     variables = [value for env in (config.env, config.env_server, config.env_worker) for value in env.values()]
-    folders = [url for url in (data.url, data.results) if url is not None]
-    written = _without_covered(_SAVED.findall(words), folders=[url for url in (data.results,) if url is not None])
+    folders = [url for url in (data.s3_url, data.s3_results) if url is not None]
+    written = _without_covered(_SAVED.findall(words), folders=[url for url in (data.s3_results,) if url is not None])
     named = _without_covered(_URLS.findall("\n".join([words, *config.setup])), folders=folders, beginnings=written)
     of_variables = _URLS.findall("\n".join(variables))
     return S3Scope(
-        data_url=data.url,
-        results_url=data.results,
+        data_url=data.s3_url,
+        results_url=data.s3_results,
         also_read=named,
         also_written=written,
         read_secretly=_without_covered(of_variables, folders=folders, beginnings=(*written, *named)),

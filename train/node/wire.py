@@ -22,7 +22,7 @@ class RoleOrder(RunSettings, kw_only=True):
 
     launcher: the name of the engine. address: the host's, or None. launched: the variables by which the engine tells
     the process what it is. commands: run one after another. data_url: a URL to try to read. container: where the
-    commands run, None for the host itself.
+    commands run, None for the host itself. volumes: folders where volumes are mounted, which must work.
     """
 
     job: str
@@ -37,6 +37,7 @@ class RoleOrder(RunSettings, kw_only=True):
     setup: Optional[str]
     data_url: Optional[str] = None
     container: Optional[Container] = None
+    volumes: tuple[str, ...] = ()
 
 
 class Command(Struct, kw_only=True, omit_defaults=True):
@@ -68,6 +69,7 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     exit: the process ended, by signal `signal`, in command number `at`; ended: role.py ended it; left: processes that
     do not end; why: role.py's own error.
     lost: from ssh_proxy.py: ssh ended before the process. unread: why the host cannot read the job's data.
+    dead: the volume that does not work on the host.
     blocked: ports out of reach, such as "10.0.0.5:34567". bound: ps-lite's address and port.
     watch, stop: from jobs.py.
     """
@@ -86,6 +88,7 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     blocked: Optional[tuple[str, ...]] = None
     look: Optional[Use] = None
     unread: Optional[str] = None
+    dead: Optional[str] = None
     lost: Optional[str] = None
     signal: Optional[int] = None
     ended: bool = False

@@ -56,6 +56,18 @@ def check_folder(text: str) -> str:
     return text
 
 
+_PATH = re.compile(r"(/[A-Za-z0-9_.][A-Za-z0-9_.+-]*)+/?")
+
+
+def check_place(text: str) -> str:
+    """As check_folder; also accepts an absolute path. Pure. Raises ValueError."""
+    if not text.startswith("/"):
+        return check_folder(text)
+    if not _PATH.fullmatch(text) or not {".", ".."}.isdisjoint(text.split("/")):
+        raise ValueError('not a path of letters, digits and . _ + -, without "..", such as "/shared/data"')
+    return text
+
+
 def is_s3(text: str) -> bool:
     """Whether this is an S3 URL."""
     return text.startswith(SCHEME)

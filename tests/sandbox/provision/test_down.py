@@ -17,7 +17,8 @@ from project import Project
 from provision.aws.clients import make_clients
 from provision.config import ProvisionConfig
 from provision.files import ClusterFiles
-from provision.up import Wishes, prepare_up, up
+from provision.plan import Wishes
+from provision.up import prepare_up, up
 from sandbox import control
 from sandbox_steps import REGION, enter, start_sandbox
 

@@ -23,8 +23,8 @@ from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.down import down, prepare_down
 from provision.files import ClusterFiles
-from provision.plan import Plan
-from provision.up import Wishes, prepare_resize, prepare_up, up
+from provision.plan import Plan, Wishes
+from provision.up import prepare_resize, prepare_up, up
 from sandbox_steps import LOADER, REGION
 
 SETTLE_S = 0.3

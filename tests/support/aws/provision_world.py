@@ -26,6 +26,7 @@ import provision.pause
 import provision.resources.launch
 import provision.resources.launch_recovery
 import provision.resources.run_instances
+import provision.resources.shared_volume
 import sandbox.api.instances
 from foundation.progress import Event, Report, silent
 from foundation.settings import check
@@ -35,8 +36,9 @@ from provision.describe import describe_cluster
 from provision.down import Ending, Receipt, down, prepare_down
 from provision.files import ClusterFiles
 from provision.model import Caller, ClusterState, KeyPair, LaunchOption, Node, Preflight, SecurityGroup
-from provision.plan import Plan, Wanted
-from provision.up import Wishes, prepare_resize, prepare_up, up
+from provision.plan import Plan, Wanted, Wishes
+from provision.up import prepare_resize, prepare_up, up
+from provision.volumes.config import VolumeConfig
 from sandbox_in_process import Clock, InProcessSandbox
 
 T = TypeVar("T")
@@ -50,6 +52,10 @@ READS = ("Describe", "Get", "List", "DryRun")
 
 def make_config(**settings: Any) -> ProvisionConfig:
     return check(ProvisionConfig, {"nodes": 2, "ssh_from": CALLER_NETWORK, **settings}, source="cluster.toml")
+
+
+def make_volume(**settings: Any) -> VolumeConfig:
+    return check(VolumeConfig, {"mount": "/shared", "source": "head", **settings}, source="cluster.toml")
 
 
 def make_caller(**values: Any) -> Caller:
@@ -201,9 +207,13 @@ class World:
     files: ClusterFiles
     calls: Calls
     time: Clock
+    volumes: tuple[VolumeConfig, ...] = ()
+
+    def wishes(self, config: ProvisionConfig) -> Wishes:
+        return Wishes(name=NAME, config=config, data_url="s3://bucket/digits/", volumes=self.volumes)
 
     def prepare(self, config: ProvisionConfig, avoid: frozenset[str] = frozenset()) -> Plan:
-        wishes = Wishes(name=NAME, config=config, data_url="s3://bucket/digits/")
+        wishes = self.wishes(config)
         return prepare_up(self.clients, wishes=wishes, files=self.files, avoid=avoid)
 
     def up(self, config: ProvisionConfig, *, report: Report = silent, keep_failed: bool = False) -> ClusterState:
@@ -227,7 +237,7 @@ class World:
         return fail
 
     def resize(self, config: ProvisionConfig, *, report: Report = silent) -> ClusterState:
-        wishes = Wishes(name=NAME, config=config, data_url="s3://bucket/digits/")
+        wishes = self.wishes(config)
 
         def prepare(avoid: frozenset[str] = frozenset()) -> Plan:
             return prepare_resize(self.clients, wishes=wishes, files=self.files, avoid=avoid)
@@ -235,7 +245,8 @@ class World:
         return up(prepare(), clients=self.clients, files=self.files, report=report, replan=prepare)
 
     def prepare_down(self, *urls: str) -> Ending:
-        return prepare_down(self.clients, name=NAME, files=self.files, report=silent, urls=urls)
+        keep = any(volume.keep for volume in self.volumes)
+        return prepare_down(self.clients, name=NAME, files=self.files, report=silent, urls=urls, keep_volume=keep)
 
     def down(self, ending: Ending | None = None, *, report: Report = silent) -> Receipt:
         ending = self.prepare_down() if ending is None else ending
@@ -259,6 +270,7 @@ class World:
         """An empty account, and a machine without files of the cluster. config: the sandbox's."""
         self.sandbox.reset(**config)
         self.files = ClusterFiles(root)
+        self.volumes = ()
         self.calls.made.clear()
 
     @contextmanager
@@ -277,7 +289,8 @@ class World:
         return +Counter(
             {
                 "instances": sum(i.state != "terminated" for i in backend.sandbox_instances()),
-                "volumes": len(backend.volumes),
+                "volumes": sum(not is_shared(volume) for volume in backend.volumes.values()),
+                "shared volumes": sum(map(is_shared, backend.volumes.values())),
                 "interfaces": len(backend.enis),
                 "groups": sum(
                     group.name != "default" for groups in backend.groups.values() for group in groups.values()
@@ -289,6 +302,10 @@ class World:
                 ),
             }
         )
+
+
+def is_shared(volume: Any) -> bool:
+    return any(tag["value"] == "shared-volume" for tag in volume.get_tags())
 
 
 def complete(nodes: int) -> Counter[str]:
@@ -356,6 +373,7 @@ def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             provision.resources.run_instances,
             provision.pause,
             provision.resources.launch_recovery,
+            provision.resources.shared_volume,
             foundation.waiting,
             sandbox.api.instances,
             botocore.endpoint,

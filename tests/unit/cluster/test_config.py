@@ -10,6 +10,7 @@ from cluster.app import App
 from cluster.commands.up import override_nodes
 from cluster.config import ClusterConfig, load_config, parse_config
 from foundation.errors import ConfigError
+from provision.volumes.config import VolumeConfig
 
 REPOSITORY = Path(__file__).parents[3]
 NAMED = 'name = "demo"\n'
@@ -30,15 +31,19 @@ def test_init_writes_the_shipped_file() -> None:
 
 def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
     lines = (REPOSITORY / "cluster.toml").read_text().splitlines()
-    uncommented = [line[2:] if line.startswith("# ") and " = " in line.split("#")[1] else line for line in lines]
+    uncommented = [
+        line[2:] if line.startswith("# ") and (" = " in line.split("#")[1] or line.startswith("# [[")) else line
+        for line in lines
+    ]
     written = parse("\n".join(uncommented))
     shipped = load_config(REPOSITORY / "cluster.toml")
-    # The comments of env and results are examples, as their defaults are nothing at all.
+    # The comments of env, results and volumes are examples, as their defaults are nothing at all.
     assert written.train.env == {"OMP_NUM_THREADS": "4"}
     assert written.data.results == "s3://cluster-demo/results/"
+    assert written.volumes == (VolumeConfig(mount="/shared", source="head"),)
     train = replace(written.train, env={})
     data = replace(written.data, results=None)
-    assert replace(written, train=train, data=data) == shipped
+    assert replace(written, train=train, data=data, volumes=()) == shipped
 
 
 @pytest.mark.parametrize(
@@ -106,6 +111,24 @@ def test_packages_have_versions_in_pips_syntax(written: str, normal: str) -> Non
         (NAMED + "'a b' = 3", ['"a b": unknown key']),
         (NAMED + "[data]\nurl = 'http://x/y'", ['data.url = "http://x/y"', "S3"]),
         (NAMED + "[sandbx]\nx = 1", ["sandbx: unknown key"]),
+        (
+            NAMED + "[volumes]\nmount = '/shared'",
+            ['volumes = { mount = "/shared" }: must be tables, each written as [[volumes]]'],
+        ),
+        (NAMED + "[[volumes]]\nmount = '/a'", ["volumes[0].source: missing"]),
+        (
+            NAMED + "[[volumes]]\nmount = '/a'\nsource = 'head'\nkep = true",
+            ['volumes[0].kep: unknown key; did you mean "keep"?'],
+        ),
+        (NAMED + "keep = true", ["keep: unknown key; did you mean [[volumes]] keep?"]),
+        (
+            NAMED + "[[volumes]]\nmount = '/a'\nsource = 'head'\n[[volumes]]\nmount = '/b'\nsource = 'head'",
+            ['[[volumes]] source = "head" appears 2 times (/a, /b)'],
+        ),
+        (
+            NAMED + "cloud = 'hosts'\n[[volumes]]\nmount = '/a'\nsource = 'head'",
+            ['volumes[0].source = "head": needs instances of EC2'],
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_key_and_what_is_allowed(text: str, said: list[str]) -> None:

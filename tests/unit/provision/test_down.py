@@ -361,7 +361,7 @@ def test_the_receipt_has_hours_and_cost(world: World) -> None:
     assert receipt.bill.usd == pytest.approx(receipt.bill.node_hours * 0.17)
     assert receipt.looked_for == (
         "spot requests", "instances", "roles", "instance profiles", "placement groups", "network interfaces",
-        "security groups", "key pairs", "addresses", "volumes",
+        "security groups", "key pairs", "addresses", "shared volumes", "volumes",
     )  # fmt: skip
 
 

@@ -36,6 +36,9 @@ def make(order: RoleOrder) -> dict[str, str]:
     process = NewProcess(order.role, order.launched, own, order.address, interface, order.p3)
     own.update(ENGINES[order.launcher].environment(process))
     own["CLUSTER_HOST"] = order.host
+    output_url = own.get("CLUSTER_OUTPUT_URL", "")
+    if output_url.startswith("/"):  # on a volume
+        os.makedirs(output_url, exist_ok=True)
     own["CLUSTER_OUTPUT_DIR"] = job_folder.make_output_dir(order.job)
     if order.role == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
         own["CLUSTER_MXNET_HOOK"] = os.path.join(CODE_DIR, "train", "node", "staging", "hook.py")
@@ -82,7 +85,9 @@ def raise_open_files(wanted: Union[int, str]) -> Optional[str]:
 
 
 def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
-    """Why this host cannot list a URL in S3 and read an object there, or None."""
+    """Why this host cannot list a folder in S3 or on a volume and read a file there, or None."""
+    if url.startswith("/"):
+        return _find_unread_folder(url)
     from train.node import s3  # noqa: PLC0415 - obstore: 0.1 s of each process of a job, and one on each host reads
 
     try:
@@ -92,6 +97,23 @@ def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
             store.read_range(entry, 0, min(entry.size_bytes, SOME_BYTES), lambda *_: None)
     except (OSError, ValueError) as error:
         return str(error)
+    return None
+
+
+def _find_unread_folder(folder: str) -> Optional[str]:
+    """Why this host cannot list a folder and read a file there, or None."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    try:
+        for at, _, names in os.walk(folder, onerror=fail):
+            for name in names:
+                with open(os.path.join(at, name), "rb") as stream:
+                    stream.read(SOME_BYTES)
+                return None
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
     return None
 
 

@@ -24,6 +24,7 @@ from train.node import job_folder, wire
 from train.node.role import environment
 from train.node.role.container import Contained
 from train.node.role.reaper import Reaper
+from train.node.role.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead, watch
 from train.node.wire import Command, Message, RoleOrder, Use
 
 ALIVE_EVERY_S = 2.0
@@ -97,8 +98,10 @@ class Runner:
             return self.finish(1, None, f"cannot make the job's environment: {error}")
         self.hides_verbose = self.env.get("PS_VERBOSE") == "1" and "PS_VERBOSE" not in self.order.env
         blocked = environment.find_blocked(self.order)
-        if blocked:
-            return self.finish(1, None, blocked)
+        why = blocked or find_dead(self.order.volumes, min(LIMIT_S, self.order.silence_timeout_s / 2))
+        if why:
+            return self.finish(1, None, why)
+        watch(self.order.volumes, lambda dead: self.outbox.put(Message(dead=dead)))  # goes out with the next step
         code = 0
         number: Optional[int] = None
         for at, command in enumerate(self.order.commands):
@@ -109,6 +112,8 @@ class Runner:
                 code, number = self.run_one(environment.fill_in(command, self.env))
             if code != 0:
                 break
+        if code != 0 and self.ending is None and self.why is None:
+            self.why = find_dead(self.order.volumes, AFTER_FAILURE_S)
         return self.finish(code, number, self.why)
 
     def run_one(self, command: Sequence[str]) -> tuple[int, Optional[int]]:

@@ -81,7 +81,7 @@ class Stager:
         """Start to fetch what will probably be asked for; an error is reported when it is."""
         url, hosts = self._env.get("CLUSTER_DATA_URL"), self._env.get("CLUSTER_DATA_RANKS", "").split()
         ranks = [rank for rank, host in enumerate(hosts) if host == self._env.get("CLUSTER_HOST")]
-        if not url or not ranks:
+        if not url or not url.startswith("s3://") or not ranks:
             return
         url = url.rstrip("/") + "/"
         entries = []

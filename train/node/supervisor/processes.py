@@ -243,6 +243,7 @@ class Processes:
             setup=order.setup,
             data_url=self._data_url_of(process),
             container=container,
+            volumes=order.volumes if process.role in ("worker", "setup") else (),
             **copy_settings(order),
         )
 

@@ -1,14 +1,15 @@
-"""Copies record.json, events and ranks/* of a job's folder to RESULTS/ID/ in S3 while the job runs.
+"""Copies record.json, events and ranks/* of a job's folder to RESULTS/ID/, in S3 or on a volume, while the job runs.
 
 It works in a thread of its own; the supervisor waits for it only at the end, for a limited time. Each round writes the
 record last: once it says that the job has ended, the log is complete.
 """
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Optional, Union
 
 from foundation.thread_pool import Check, map_in_threads
 from train.node import instance_credentials, job_folder
@@ -31,6 +32,7 @@ class Copying:
 
     def __init__(self, job: str, url: str, env: Mapping[str, str], secrets: Optional[Mapping[str, str]]) -> None:
         self._url, self._env, self._given_secrets = url, env, secrets
+        self._place = url if url.startswith("/") else "S3"
         self._folder = job_folder.path(job)
         self._said: list[str] = []
         self._kinds_said: set[object] = set()
@@ -55,7 +57,9 @@ class Copying:
         self._ending.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            self._tell("end", "the job's record and log in S3 are incomplete: there was no time to write them")
+            self._tell(
+                "end", f"the job's record and log in {self._place} are incomplete: there was no time to write them"
+            )
         return self._complete and not self._thread.is_alive()
 
     def _secrets(self) -> Mapping[str, str]:
@@ -71,7 +75,15 @@ class Copying:
                 pause_s = max(EVERY_S, (time.time() - began) * REST)
             self._complete = self._round(self._names())
         except Exception as error:  # noqa: BLE001 - reported here or nowhere; the job continues
-            self._tell("thread", f"the job's log is no longer copied to S3: {type(error).__name__}: {error}")
+            self._tell("thread", f"the job's log is no longer copied to {self._place}: {type(error).__name__}: {error}")
+
+    def _open(self) -> Union["s3.Store", "Folder"]:
+        """Where the files go. Raises OSError, ValueError."""
+        if self._url.startswith("/"):
+            return Folder()
+        from train.node import s3  # noqa: PLC0415 - obstore: 0.1 s of every command that asks the head
+
+        return s3.Store({**self._env, **self._secrets()})
 
     def _names(self, but_with: Optional[str] = None) -> list[str]:
         """The names of the files to publish, the record last, without those that contain `but_with`."""
@@ -81,12 +93,10 @@ class Copying:
 
     def _round(self, names: Sequence[str]) -> bool:
         """Publish the files that have changed; True when S3 has all files as they are here."""
-        from train.node import s3  # noqa: PLC0415 - obstore: 0.1 s of every command that asks the head
-
         try:
-            store = s3.Store({**self._env, **self._secrets()})
+            store = self._open()
         except (OSError, ValueError) as error:
-            self._tell("credentials", f"the job's log cannot be copied to S3: {error}")
+            self._tell("credentials", f"the job's log cannot be copied to {self._place}: {error}")
             return False
 
         def publish(name: str, _: Optional[Check] = None) -> bool:
@@ -94,14 +104,14 @@ class Copying:
                 self._publish(store, name)
             except Exception as error:  # noqa: BLE001 - all are reported; StoreError is the usual one
                 kind = getattr(error, "code", None) or getattr(error, "errno", None) or type(error).__name__
-                self._tell(kind, f"the job's log cannot be copied to S3: {error or type(error)}")
+                self._tell(kind, f"the job's log cannot be copied to {self._place}: {error or type(error)}")
                 return False
             return True
 
         others = map_in_threads(publish, [name for name in names if name != RECORD], threads=PARALLEL)
         return publish(RECORD) and all(others)
 
-    def _publish(self, store: "s3.Store", name: str) -> None:
+    def _publish(self, store: Union["s3.Store", "Folder"], name: str) -> None:
         """Publish a file if it has changed. Raises OSError."""
         path = os.path.join(self._folder, name)
         try:
@@ -119,3 +129,14 @@ class Copying:
             if kind not in self._kinds_said:
                 self._kinds_said.add(kind)
                 self._said.append(text)
+
+
+class Folder:
+    """A folder on a volume, for files as s3.Store takes them."""
+
+    def put_file(self, path: str, url: str) -> None:
+        """Replace a file in one step. Raises OSError."""
+        os.makedirs(os.path.dirname(url), exist_ok=True)
+        fresh = url + ".new"
+        shutil.copyfile(path, fresh)
+        os.replace(fresh, url)

@@ -86,8 +86,8 @@ def end_job(record: Record, hosts: Sequence[JobHost]) -> Left:
 
 
 def publish(record: Record) -> None:
-    """Copy the job to S3 if it uses this host's credentials; the user's are no longer known."""
-    if record.output_url is None or not record.nodes_credentials:
+    """Copy the job to a volume, or to S3 if it uses this host's credentials; the user's are no longer known."""
+    if record.output_url is None or not (record.nodes_credentials or record.output_url.startswith("/")):
         return
     env = {name: value for name, value in record.env.items() if value != job_folder.HIDDEN}
     Copying(record.id, record.output_url, env, secrets=None).finish(COPY_S)

@@ -336,6 +336,8 @@ class Supervisor:
             self.stalls.hear_look(process, message.look)
         elif message.unread is not None:
             self.outcome.note_unread(process, message.unread)
+        elif message.dead is not None:
+            self.outcome.fail(f"{process.host}: {message.dead}")
 
     def hear_rank(self, process: JobProcess, rank: int) -> None:
         """A process has got its rank."""

@@ -72,8 +72,12 @@ def model_problems(options: argparse.Namespace, environment: Mapping[str, str]) 
     elif prefix.endswith("/"):
         problems.append(f"--model-prefix {prefix}: is a folder; add the beginning of the names, as in {prefix}model")
     several = environment.get("DMLC_NUM_WORKER", "1") != "1"
-    if options.resume and several and options.kv_store == "dist_async" and not prefix.startswith("s3://"):
-        problems.append("--resume with --kv-store dist_async needs an s3:// --model-prefix, which all workers can read")
+    volumes = [f"{mount}/" for mount in environment.get("CLUSTER_VOLUMES", "").split(":") if mount]
+    is_shared = prefix.startswith(("s3://", *volumes))
+    if options.resume and several and options.kv_store == "dist_async" and not is_shared:
+        problems.append(
+            "--resume with --kv-store dist_async needs a --model-prefix on s3:// or a volume, for all workers"
+        )
     return problems
 
 

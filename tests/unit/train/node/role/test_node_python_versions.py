@@ -13,7 +13,7 @@ from real_mxnet import VERSIONS, find_python
 from train.job.payload import CODE
 
 IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py")) if path.stem != "__init__"]
-BOOTSTRAP = sorted((REPOSITORY / "bootstrap" / "node").glob("*.py"))
+BOOTSTRAP = sorted((REPOSITORY / "bootstrap" / "node").rglob("*.py"))
 OF_JOBS = sorted(
     path
     for name in CODE
@@ -27,10 +27,12 @@ LOAD = """
 import importlib, os, sys
 folder = sys.argv[1]
 sys.path.insert(0, folder)
-names = sorted(name[:-3] for name in os.listdir(folder) if name.endswith(".py"))
-for name in names:
-    with open(os.path.join(folder, name + ".py"), "rb") as stream:
-        compile(stream.read(), name, "exec")
+paths = sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if name.endswith(".py"))
+for path in paths:
+    with open(path, "rb") as stream:
+        compile(stream.read(), path, "exec")
+    sys.path.append(os.path.dirname(path))
+names = [os.path.basename(path)[:-3] for path in paths]
 for name in names:
     if name != "verify_compute":  # imports mxnet
         importlib.import_module(name)

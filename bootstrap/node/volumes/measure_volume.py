@@ -1,0 +1,90 @@
+"""Writes and reads a file on a volume for `cluster verify`, as the user whose jobs use it.
+
+It arrives over stdin, followed by one line of JSON for each step, and ends with its stdin:
+
+    {"write": path, "size_bytes": n, "seed": n}     answered by {"seconds": ...}, once the file is closed
+    {"read": path, "seed": n}                       {"seconds": ..., "bytes": ..., "same": as it was written}
+    {"remove": path}                                {"removed": path}
+
+or by {"error": text}; and {"alive": true} every other second.
+
+Python 3.6 and later, standard library only.
+"""
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+
+ALIVE_EVERY_S = 2.0
+BLOCK_BYTES = 1 << 20
+_telling = threading.Lock()
+
+
+def tell(message):
+    """Send a message to the user's machine."""
+    line = json.dumps(message).encode("utf-8") + b"\n"
+    with _telling:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+
+
+def stay_alive():
+    """Send signs of life until this process ends."""
+    while True:
+        time.sleep(ALIVE_EVERY_S)
+        tell({"alive": True})
+
+
+def make_block(seed):
+    """A block of bytes that nothing on the way can compress, the same for the same seed."""
+    return random.Random(seed).getrandbits(8 * BLOCK_BYTES).to_bytes(BLOCK_BYTES, "little")  # noqa: S311 - no secret
+
+
+def write(path, size_bytes, seed):
+    """Write a file of whole blocks, and close it."""
+    block = make_block(seed)
+    began = time.monotonic()
+    with open(path, "wb") as stream:
+        stream.writelines(block for _ in range(size_bytes // BLOCK_BYTES))
+        stream.flush()
+        os.fsync(stream.fileno())
+    return {"seconds": time.monotonic() - began}
+
+
+def read(path, seed):
+    """Read the file of `write`, and compare it."""
+    block, size, same = make_block(seed), 0, True
+    began = time.monotonic()
+    with open(path, "rb") as stream:
+        while True:
+            data = stream.read(BLOCK_BYTES)
+            if not data:
+                break
+            same = same and data == block
+            size += len(data)
+    return {"seconds": time.monotonic() - began, "bytes": size, "same": same}
+
+
+def carry_out(order):
+    """Do one step; its answer."""
+    if "write" in order:
+        return write(order["write"], order["size_bytes"], order["seed"])
+    if "read" in order:
+        return read(order["read"], order["seed"])
+    if os.path.exists(order["remove"]):
+        os.unlink(order["remove"])
+    return {"removed": order["remove"]}
+
+
+def main():
+    """Carry out steps until stdin ends."""
+    threading.Thread(target=stay_alive, daemon=True).start()
+    for line in sys.stdin.buffer:
+        try:
+            tell(carry_out(json.loads(line.decode("utf-8"))))
+        except OSError as error:
+            tell({"error": "%s: %s" % (error.filename, error.strerror) if error.filename else str(error)})
+    os._exit(0)  # without waiting for the thread, which may hold stdout's lock

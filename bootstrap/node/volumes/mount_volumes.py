@@ -1,0 +1,484 @@
+"""Mounts volumes on one node, and serves them to other nodes: carries out the steps of bootstrap/volumes, as root.
+
+It arrives over stdin, followed by one line of JSON for each step, and ends with its stdin:
+
+    {"step": a function of STEPS, ...its arguments}      answered by {"result": ...} or {"error": text}
+    {"alive": true}                                      from it, every other second
+
+What it has mounted is noted in /run, which a reboot empties together with the mounts. Whatever may wait for a dead
+server runs in a child process with a time limit. Keys and passwords stay in /run, in memory; the key with which a node
+logs in to the node that serves a volume is made there and never leaves it.
+
+Linux. Python 3.6 and later, standard library only.
+"""
+
+import fcntl
+import glob
+import json
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import volume_probe
+
+ALIVE_EVERY_S = 2.0
+RUN = "/run/cluster-volumes"
+NOTES = os.path.join(RUN, "mounted.json")
+LOCK = os.path.join(RUN, "lock")
+EXPORTS = os.path.join(RUN, "exports")  # what sshd shows to other nodes, and nothing else of this node
+SSHD_CONFIG = os.path.join(RUN, "sshd_config")
+SSHD_LOG = os.path.join(RUN, "sshd.log")
+KNOWN_HOSTS = os.path.join(RUN, "known_hosts")
+KEY = os.path.join(RUN, "key")
+DISKS = "/var/lib/cluster/volumes"
+NFS_EXPORTS = "/etc/exports.d/cluster-volumes.exports"
+COMMANDS = ("mount.nfs4", "mount.lustre", "sshfs", "s3fs", "mount-s3", "exportfs", "sshd", "mkfs.ext4", "apt-get")
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
+BLANK_BYTES = 1 << 20
+NOTHING_FOUND = 2  # blkid's exit code
+LONG_S = 600.0
+SHORT_S = 20.0
+MOUNT_S = 30.0
+UNMOUNT_S = 5.0
+LAST_LINES = 5
+_telling = threading.Lock()
+
+
+class Failed(Exception):
+    """A step failed; the text says why."""
+
+
+def tell(message):
+    """Send a message to the user's machine."""
+    line = json.dumps(message).encode("utf-8") + b"\n"
+    with _telling:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+
+
+def stay_alive():
+    """Send signs of life until this process ends."""
+    while True:
+        time.sleep(ALIVE_EVERY_S)
+        tell({"alive": True})
+
+
+def call(words, limit_s=SHORT_S, env=None, data=None):
+    """Run a command; its (exit code, output). Raises Failed if it cannot run, or runs longer than limit_s seconds.
+
+    A daemon that it leaves may keep its output open, so the output goes to a file without a name.
+    """
+    environment = dict(os.environ, PATH=SBIN, LC_ALL="C", DEBIAN_FRONTEND="noninteractive", **(env or {}))
+    with open(RUN, "rb", opener=_open_unnamed) as output:
+        try:
+            child = subprocess.Popen(
+                words, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+            )
+        except OSError as error:
+            raise Failed("%s: %s" % (words[0], error.strerror or error)) from None
+        try:
+            child.communicate(data, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            raise Failed("%s did not end within %g s" % (os.path.basename(words[0]), limit_s)) from None
+        output.seek(0)
+        return child.returncode, output.read().decode("utf-8", "replace")
+
+
+def _open_unnamed(folder, _flags):
+    return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+
+
+def run(words, limit_s=SHORT_S, env=None, data=None):
+    """Run a command; its output. Raises Failed with its last lines if it fails."""
+    code, said = call(words, limit_s, env, data)
+    if code != 0:
+        last = "; ".join(line.strip() for line in said.splitlines()[-LAST_LINES:] if line.strip())
+        raise Failed("%s ended with exit code %d: %s" % (os.path.basename(words[0]), code, last or "without a message"))
+    return said
+
+
+# -- what there is -----------------------------------------------------------------------------------------------------
+
+
+def look(mounts, volume_ids):
+    """The facts about this node. mounts: folders, volume_ids: of EBS, that matter."""
+    noted = read_notes()
+    user = find_user()
+    return {
+        "commands": [name for name in COMMANDS if shutil.which(name, path=SBIN)],
+        "nfs": has_filesystem("nfs4", "nfs"),
+        "nfsd": has_filesystem("nfsd", "nfsd"),
+        "lustre": has_filesystem("lustre", "lustre"),
+        "fuse": is_device("/dev/fuse"),
+        "uid": user.pw_uid,
+        "gid": user.pw_gid,
+        "user": user.pw_name,
+        "host_key": read_host_key(),
+        "noted": noted,
+        "mounted": {path: volume_probe.find_mount(path) for path in set(mounts) | set(noted)},
+        "dead": {path: why for path, why in ((one, volume_probe.probe(one)) for one in noted) if why is not None},
+        "disks": [path for path in glob.glob(os.path.join(DISKS, "*")) if volume_probe.find_mount(path) is not None],
+        "devices": {volume_id: find_device(volume_id, "") for volume_id in volume_ids},
+    }
+
+
+def has_filesystem(name, module):
+    """Whether the kernel has a file system, perhaps as a module that it can load."""
+    if _is_known(name):
+        return True
+    if shutil.which("modprobe", path=SBIN):
+        call(["modprobe", "-q", module])
+    return _is_known(name)
+
+
+def _is_known(name):
+    with open("/proc/filesystems") as stream:
+        return any(line.split()[-1:] == [name] for line in stream)
+
+
+def is_device(path):
+    """Whether a character device is there."""
+    try:
+        return stat.S_ISCHR(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def find_user():
+    """The user who logs in to this node, whose jobs use the volumes."""
+    return pwd.getpwuid(int(os.environ.get("SUDO_UID") or os.getuid()))
+
+
+def read_host_key():
+    """This node's own ssh host key, "type base64"; "" if it has none."""
+    for kind in ("ed25519", "ecdsa", "rsa"):
+        try:
+            with open("/etc/ssh/ssh_host_%s_key.pub" % kind) as stream:
+                return " ".join(stream.read().split()[:2])
+        except OSError:
+            continue
+    return ""
+
+
+def read_notes():
+    """What this program has mounted since the last boot: {mount: entry}."""
+    try:
+        with open(NOTES) as stream:
+            return json.load(stream)
+    except (OSError, ValueError):
+        return {}
+
+
+def note(mount, entry):
+    """Note a mount, or with None forget it."""
+    noted = read_notes()
+    noted.pop(mount, None)
+    if entry is not None:
+        noted[mount] = entry
+    write(NOTES, json.dumps(noted), 0o644)  # a job's own programs read it
+
+
+def write(path, text, mode):
+    """Replace a file of root's."""
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+    fresh = path + ".new"
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as stream:
+        os.fchmod(stream.fileno(), mode)
+        stream.write(text)
+    os.rename(fresh, path)
+
+
+# -- packages ----------------------------------------------------------------------------------------------------------
+
+
+def install(packages):
+    """Install packages of Debian or Ubuntu."""
+    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+    run(apt + ["update"], LONG_S)
+    run(apt + ["install", "-y", "--no-install-recommends"] + packages, LONG_S)
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+
+def find_device(volume_id, device):
+    """The path of an EBS volume's device; None if it is not there. device: the name that it was attached under.
+
+    https://docs.aws.amazon.com/ebs/latest/userguide/identify-nvme-ebs-device.html
+    """
+    by_id = "/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_" + volume_id.replace("-", "")
+    names = [by_id]
+    if device:  # Xen's names, of instance types without NVMe
+        names += [device, device.replace("/dev/sd", "/dev/xvd")]
+    for name in names:
+        if os.path.exists(name):
+            return os.path.realpath(name)
+    serial = volume_id.replace("-", "")
+    for path in glob.glob("/sys/block/nvme*/device/serial"):  # without udev's links
+        with open(path) as stream:
+            if stream.read().strip() == serial:
+                return "/dev/" + path.split("/")[3]
+    return None
+
+
+def disk(volume_id, device, path, read_only, wait_s):
+    """Mount an EBS volume at `path`; a blank one gets a file system first. {"formatted": ..., "changed": ...}."""
+    give_up_at = time.monotonic() + wait_s
+    while find_device(volume_id, device) is None:
+        if time.monotonic() > give_up_at:
+            raise Failed("the disk %s is attached, but no device of it has appeared" % volume_id)
+        time.sleep(0.2)
+    found = find_device(volume_id, device)
+    if volume_probe.find_mount(path) is not None:
+        if volume_probe.probe(path) is None:
+            return {"formatted": False, "changed": False}
+        unmount(path)
+    kind = find_filesystem(found)
+    formatted = kind is None
+    if formatted:
+        if not is_blank(found):
+            raise Failed("%s (%s) has no file system, but is not blank; it is not formatted" % (found, volume_id))
+        run(["mkfs.ext4", "-q", "-m", "0", found], LONG_S)
+        kind = "ext4"
+    os.makedirs(path, mode=0o755, exist_ok=True)
+    options = "nosuid,nodev,noatime" + (",ro" if read_only else "")
+    run(["mount", "-t", kind, "-o", options, found, path], LONG_S)
+    if formatted:
+        user = find_user()
+        os.chown(path, user.pw_uid, user.pw_gid)
+        shutil.rmtree(os.path.join(path, "lost+found"))  # which only root can read; fsck makes it if need be
+    return {"formatted": formatted, "changed": True}
+
+
+def find_filesystem(device):
+    """The type of a device's file system; None if blkid finds nothing at all."""
+    code, said = call(["blkid", "-p", "-o", "export", device])
+    if code == NOTHING_FOUND:
+        return None
+    values = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    if code != 0 or not values.get("TYPE"):
+        raise Failed("%s has no file system, but a partition table or unknown contents; it is not formatted" % device)
+    return values["TYPE"]
+
+
+def is_blank(device):
+    """Whether a device begins with zeros, as a new EBS volume does."""
+    with open(device, "rb") as stream:
+        return not stream.read(BLANK_BYTES).strip(b"\0")
+
+
+# -- serving -----------------------------------------------------------------------------------------------------------
+
+
+def key():
+    """The public key with which this node logs in to the node that serves a volume; made if need be."""
+    if not os.path.exists(KEY + ".pub"):
+        os.makedirs(RUN, mode=0o755, exist_ok=True)
+        for path in (KEY, KEY + ".pub"):
+            if os.path.exists(path):
+                os.unlink(path)
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster-volumes", "-f", KEY])
+    with open(KEY + ".pub") as stream:
+        return stream.read().strip()
+
+
+def serve_sftp(folders, config, authorized):
+    """Serve folders to other nodes by an sshd that shows nothing else. folders: {name: path}. Returns what changed.
+
+    config: sshd's, without UsePAM, which is as the node's own sshd has it: without PAM, sshd refuses locked accounts.
+    """
+    changed = []
+    for name, path in sorted(folders.items()):
+        target = os.path.join(EXPORTS, name)
+        os.makedirs(target, mode=0o755, exist_ok=True)
+        if os.path.exists(path) and not is_same(path, target):
+            if volume_probe.find_mount(target) is not None:
+                unmount(target)
+            run(["mount", "--bind", path, target])
+            changed.append(name)
+        elif not os.path.exists(path):
+            raise Failed("%s: no such folder" % path)
+    for name in set(os.listdir(EXPORTS)) - set(folders):
+        unmount(os.path.join(EXPORTS, name))
+        os.rmdir(os.path.join(EXPORTS, name))
+    write(os.path.join(RUN, "authorized_keys"), authorized, 0o644)
+    text = config + "UsePAM %s\n" % find_use_pam()
+    pid = find_sshd()
+    if pid is not None and _read(SSHD_CONFIG) == text:
+        return changed
+    write(SSHD_CONFIG, text, 0o600)
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: find_sshd() is None, "the sshd for volumes does not end")
+    os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # of privilege separation
+    run([shutil.which("sshd", path=SBIN), "-f", SSHD_CONFIG, "-E", SSHD_LOG])
+    wait_until(lambda: find_sshd() is not None, "the sshd for volumes has not started: " + _read(SSHD_LOG)[-300:])
+    return changed + ["sshd"]
+
+
+def is_same(path, target):
+    """Whether a folder is mounted at another place, too."""
+    one, other = os.stat(path), os.stat(target)
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def find_sshd():
+    """The pid of the sshd for volumes; None if it does not run."""
+    try:
+        pid = int(_read(os.path.join(RUN, "sshd.pid")) or 0)
+        with open("/proc/%d/cmdline" % pid, "rb") as stream:
+            return pid if pid and SSHD_CONFIG.encode() in stream.read() else None
+    except (OSError, ValueError):
+        return None
+
+
+def find_use_pam():
+    """Whether the node's own sshd uses PAM: "yes" or "no"."""
+    code, said = call([shutil.which("sshd", path=SBIN), "-T"])
+    return "yes" if code == 0 and "usepam yes" in said.lower().splitlines() else "no"
+
+
+def stop_serving():
+    """End the sshd for volumes, and show folders to no other node any more."""
+    pid = find_sshd()
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: find_sshd() is None, "the sshd for volumes does not end")
+    for path in glob.glob(os.path.join(EXPORTS, "*")):
+        unmount(path)
+        os.rmdir(path)
+    if os.path.exists(NFS_EXPORTS):
+        os.unlink(NFS_EXPORTS)
+        call(["exportfs", "-ra"])
+
+
+def serve_nfs(exports):
+    """Export folders by the kernel's NFS server. exports: lines of exports(5). Returns whether they changed."""
+    if _read(NFS_EXPORTS) == exports and call(["pgrep", "-x", "nfsd"])[0] == 0:
+        return False
+    write(NFS_EXPORTS, exports, 0o644)
+    run(["systemctl", "enable", "--now", "nfs-server"], 60.0)
+    run(["exportfs", "-ra"])
+    return True
+
+
+def wait_until(condition, complaint):
+    """Wait for a condition. Raises Failed."""
+    give_up_at = time.monotonic() + SHORT_S
+    while not condition():
+        if time.monotonic() > give_up_at:
+            raise Failed(complaint)
+        time.sleep(0.05)
+
+
+def _read(path):
+    try:
+        with open(path) as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+# -- mounting ----------------------------------------------------------------------------------------------------------
+
+
+def mount(mount, words, entry, env, known_hosts):
+    """Mount a volume by a command, and note it. env: variables of the command. known_hosts: of ssh, "" if not used."""
+    check_folder(mount)
+    if known_hosts:
+        add_known_hosts(known_hosts)
+    run(words, MOUNT_S, env)
+    note(mount, entry)
+    why = volume_probe.probe(mount)
+    if why is not None:
+        detach(mount)
+        raise Failed(why)
+
+
+def add_known_hosts(text):
+    """Add servers' keys to those that ssh accepts here, in place of earlier keys of the same servers."""
+    names = {line.split()[0] for line in text.splitlines()}
+    others = [line for line in _read(KNOWN_HOSTS).splitlines() if line.split()[0] not in names]
+    write(KNOWN_HOSTS, "".join(line + "\n" for line in others + text.splitlines()), 0o600)
+
+
+def check_folder(mount):
+    """Make the folder of a mount. Raises Failed if it has other contents, or is a mount already."""
+    try:
+        os.makedirs(mount, mode=0o755, exist_ok=True)
+        if volume_probe.find_mount(mount) is not None:
+            raise Failed("%s: something else is mounted there" % mount)
+        if os.listdir(mount):
+            raise Failed("%s: the folder is not empty; a mount would hide its contents" % mount)
+    except OSError as error:
+        raise Failed("%s: %s" % (mount, error.strerror or error)) from None
+
+
+def unmount(mount):
+    """Unmount, at once if possible, else as soon as nobody uses it any more; returns whether it was busy.
+
+    A dead server must not delay this.
+    """
+    try:
+        code, _ = call(["umount", mount], UNMOUNT_S)
+    except Failed:
+        code = 1
+    if code != 0 and volume_probe.find_mount(mount) is not None:
+        detach(mount)
+        return True
+    note(mount, None)
+    return False
+
+
+def detach(mount):
+    """Unmount lazily, with what is mounted below; programs that have files open there keep them."""
+    call(["umount", "-l", mount], UNMOUNT_S)
+    if volume_probe.find_mount(mount) is not None:
+        raise Failed("%s cannot be unmounted" % mount)
+    note(mount, None)
+
+
+def renew(mount):
+    """Unmount, unless programs use the mount; returns whether it is unmounted."""
+    code, _ = call(["umount", mount], UNMOUNT_S)
+    if code == 0:
+        note(mount, None)
+    return code == 0
+
+
+def unmount_all():
+    """Unmount all that was mounted here, and stop serving. Returns the folders that were in use."""
+    busy = [path for path in read_notes() if unmount(path)]
+    stop_serving()
+    disks = [path for path in glob.glob(os.path.join(DISKS, "*")) if volume_probe.find_mount(path) is not None]
+    return busy + [path for path in disks if unmount(path)]
+
+
+STEPS = {
+    one.__name__: one
+    for one in (
+        look, install, disk, key, serve_sftp, serve_nfs, stop_serving, mount, unmount, renew, unmount_all,
+    )
+}  # fmt: skip
+
+
+def main():
+    """Carry out steps until stdin ends."""
+    threading.Thread(target=stay_alive, daemon=True).start()
+    os.makedirs(RUN, mode=0o755, exist_ok=True)
+    with open(LOCK, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # another command may do the same here
+        for line in sys.stdin.buffer:
+            order = json.loads(line.decode("utf-8"))
+            try:
+                tell({"result": STEPS[order.pop("step")](**order)})
+            except (Failed, OSError) as error:
+                tell({"error": str(error)})
+    os._exit(0)  # without waiting for the thread, which may hold stdout's lock

@@ -1,0 +1,79 @@
+"""Whether a mounted volume answers: a child process asks its server, so that a dead one cannot stop the caller.
+
+Linux. Python 3.6 and later, standard library only.
+"""
+
+import subprocess
+import sys
+import time
+from typing import List, Optional
+
+LIMIT_S = 7.0
+NOT_MOUNTED = "it is not mounted"
+LOOK_EVERY_S = 0.02
+# The name does not exist, so no cache has it: the server is asked. A server that refuses the question has answered.
+ASK = """
+import errno, os, sys
+try:
+    os.lstat(os.path.join(sys.argv[1], ".cluster-volume-" + os.urandom(8).hex()))
+except OSError as error:
+    if error.errno not in (errno.ENOENT, errno.EACCES):
+        sys.stdout.write(os.strerror(error.errno))
+"""
+
+
+def find_mount(path: str) -> Optional[List[str]]:
+    """[type, source] of what is mounted at a path; None if it is no mount. Asks only the kernel, no server."""
+    found = None  # type: Optional[List[str]]
+    with open("/proc/self/mountinfo", "rb") as stream:
+        for line in stream:
+            fields, _, rest = line.decode("utf-8", "surrogateescape").partition(" - ")
+            if unescape(fields.split(" ")[4]) == path:
+                found = [unescape(word) for word in rest.split(" ")[:2]]  # the last one covers the others
+    return found
+
+
+def unescape(word: str) -> str:
+    """A path of /proc/self/mountinfo as it is."""
+    for escaped, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        word = word.replace(escaped, char)
+    return word
+
+
+class Question(object):
+    """The question whether a mount answers, in a process of its own."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._asked_at = time.monotonic()
+        self._child = None  # type: Optional[subprocess.Popen[bytes]]
+        if find_mount(path) is not None:
+            self._child = subprocess.Popen(
+                [sys.executable, "-S", "-E", "-c", ASK, path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def answer(self, limit_s: float = LIMIT_S) -> Optional[str]:
+        """None while there is no answer yet; then "" if the mount works, else why not."""
+        if self._child is None:
+            return NOT_MOUNTED
+        if self._child.poll() is not None:
+            said, _ = self._child.communicate()
+            return said.decode("utf-8", "replace")
+        if time.monotonic() < self._asked_at + limit_s:
+            return None
+        self._child.kill()  # it may end only when the mount gives up: nobody waits for it
+        return "no answer for %g s" % limit_s
+
+
+def probe(path: str, limit_s: float = LIMIT_S) -> Optional[str]:
+    """Why a mount does not work, or None. Takes at most about limit_s seconds."""
+    question = Question(path)
+    while True:
+        answer = question.answer(limit_s)
+        if answer is not None:
+            return answer or None
+        time.sleep(LOOK_EVERY_S)

@@ -1,0 +1,213 @@
+"""Mounts the volumes of cluster.toml on all nodes, unmounts them, and measures them."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.node_program import NodeProgram
+from bootstrap.volumes import commands
+from bootstrap.volumes.commands import S3Access
+from bootstrap.volumes.plan import NodePlan, VolumeFacts, note_of, path_of, plan_volumes
+from foundation.errors import ClusterError
+from foundation.progress import Event, Report
+from provision.volumes.source import MountSource
+
+MODULES = ("volumes/volume_probe", "volumes/mount_volumes")
+PYTHON = "python3"
+LOOK_S = 60.0
+STEP_S = 60.0
+INSTALL_S = 900.0
+FORMAT_S = 900.0
+MOUNT_S = 90.0  # more than mount_volumes.py takes
+DEVICE_S = 30.0  # from the attachment of a disk to its device
+UNMOUNT_S = 60.0
+
+
+class _Session(NodeProgram):
+    """mount_volumes.py on one node, as root. Its methods raise ClusterError's kinds."""
+
+    def __init__(self, connection: NodeConnection, *, python: str = PYTHON) -> None:
+        super().__init__(connection, python=python, modules=MODULES, as_root=True)
+        self.name = connection.host.name
+
+    def do(self, step: str, *, what: str, timeout_s: float = STEP_S, **arguments: Any) -> Any:
+        """Carry out a step; its result. what: it was, in an error."""
+        self.tell({"step": step, **arguments})
+        answer = next(iter(self.messages(time.monotonic() + timeout_s)))
+        if "error" in answer:
+            raise ClusterError(
+                f"{self.name}: {what}: {answer['error']}", hint=f"cluster ssh {self.name}; then run the command again"
+            )
+        return answer.get("result")
+
+    def look(self, sources: Sequence[MountSource]) -> VolumeFacts:
+        """The facts about the node."""
+        mounts = [source.mount for source in sources]
+        volumes = [source.volume_id for source in sources if source.volume_id]
+        found = self.do("look", what="looking at the volumes", timeout_s=LOOK_S, mounts=mounts, volume_ids=volumes)
+        return self.read(found, VolumeFacts)
+
+
+@contextmanager
+def _sessions(connections: Sequence[NodeConnection], pythons: Mapping[str, str]) -> Iterator[dict[str, _Session]]:
+    """Sessions on all nodes, by name."""
+    with ExitStack() as stack:
+        sessions = {}
+        for connection in connections:
+            name = connection.host.name
+            session = _Session(connection, python=pythons.get(name, PYTHON))
+            sessions[name] = stack.enter_context(closing(session))
+        yield sessions
+
+
+def mount_volumes(
+    connections: Sequence[NodeConnection],
+    sources: Sequence[MountSource],
+    *,
+    pythons: Mapping[str, str],
+    s3: S3Access | None,
+    report: Report,
+) -> frozenset[str]:
+    """Mount the volumes on all nodes, and unmount what else was mounted there. Changes only what differs.
+
+    connections: to the nodes, the head first. pythons: of our own programs, by node. s3: for s3:// volumes.
+    Returns the names of the nodes that were changed. Raises ClusterError that names every failed node.
+    """
+    with _sessions(connections, pythons) as sessions:
+        work = _Mounting([connection.host for connection in connections], sessions, sources, s3=s3, report=report)
+        return work.run()
+
+
+class _Mounting:
+    """Mounting on all nodes at the same time, in steps that all nodes have to finish."""
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        sessions: Mapping[str, "_Session"],
+        sources: Sequence[MountSource],
+        *,
+        s3: S3Access | None,
+        report: Report,
+    ) -> None:
+        self._hosts, self._sessions, self._sources, self._s3, self._report = hosts, sessions, sources, s3, report
+        self._facts: dict[str, VolumeFacts] = {}
+        self._keys: dict[str, str] = {}  # of the nodes, by address
+        self._changed: set[str] = set()
+        self._now = time.time()
+
+    def run(self) -> frozenset[str]:
+        """Do it all; the names of the nodes that were changed. Raises ClusterError."""
+        self._on_all(self._look)
+        if not self._sources and not any(found.noted or found.disks for found in self._facts.values()):
+            return frozenset()
+        plan = plan_volumes(self._sources, self._hosts, self._facts, s3=self._s3, now=self._now)
+        self._on_all(lambda one: self._prepare(one, plan.nodes[one.name]))
+        if plan.protocol == "sshfs":
+            self._on_all(self._make_key)
+        self._on_all(lambda one: self._serve(one, plan.nodes[one.name]))
+        self._on_all(lambda one: self._mount(one, plan.nodes[one.name]))
+        return frozenset(self._changed)
+
+    def _on_all(self, work: Callable[["_Session"], None]) -> None:
+        on_all(list(self._sessions.values()), work)
+
+    def _tell(self, session: "_Session", what: str) -> None:
+        self._changed.add(session.name)
+        self._report(Event(kind="done", what=what, where=session.name))
+
+    def _look(self, session: "_Session") -> None:
+        self._facts[session.name] = session.look(self._sources)
+
+    def _make_key(self, session: "_Session") -> None:
+        self._keys[session.connection.host.private_ip] = session.do("key", what="making a key for volumes")
+
+    def _prepare(self, session: "_Session", plan: NodePlan) -> None:
+        """Unmount what is old, install packages, mount the disk."""
+        for path in plan.unmount:
+            session.do("unmount", what=f"unmounting {path}", mount=path)
+            self._tell(session, f"unmounted {path}")
+        if plan.install:
+            listed = ", ".join(plan.install)
+            self._report(Event(kind="start", what=f"installing {listed}", where=session.name))
+            session.do("install", what=f"installing {listed}", timeout_s=INSTALL_S, packages=plan.install)
+        for source in plan.disks:
+            done = session.do(
+                "disk",
+                what=f"the disk of {source.mount}",
+                timeout_s=FORMAT_S,
+                volume_id=source.volume_id,
+                device=source.device,
+                path=path_of(source),
+                read_only=source.read_only,
+                wait_s=DEVICE_S,
+            )
+            if done["formatted"]:
+                self._tell(session, f"the disk of {source.mount} was blank, and has a new ext4 file system")
+
+    def _serve(self, session: "_Session", plan: NodePlan) -> None:
+        """Serve this node's volumes to the others."""
+        here, serving = self._facts[session.name], plan.serving
+        if serving is None:
+            return
+        address = session.connection.host.private_ip
+        others = [host.private_ip for host in self._hosts if host.private_ip != address]
+        if serving.protocol == "nfs":
+            exports = commands.render_nfs_exports(serving.sources, others)
+            session.do("serve_nfs", what="exporting volumes", exports=exports)
+            return
+        session.do(
+            "serve_sftp",
+            what="serving volumes",
+            folders=dict(serving.folders),
+            config=commands.render_sshd_config(address=address, user=here.user, host_key=here.host_key),
+            authorized=commands.render_authorized_keys({ip: self._keys[ip] for ip in others}),
+        )
+
+    def _mount(self, session: "_Session", plan: NodePlan) -> None:
+        """Mount what is missing, and what needs new keys unless it is in use."""
+        for mount in plan.mounts:
+            path = mount.source.mount
+            if path in plan.renew and not session.do("renew", what=f"unmounting {path}", mount=path):
+                self._report(Event(kind="info", what=f"{path} is in use, and keeps its S3 keys", where=session.name))
+                continue
+            session.do(
+                "mount",
+                what=f"mounting {mount.server} at {path}",
+                timeout_s=MOUNT_S,
+                mount=path,
+                words=mount.words,
+                entry=note_of(mount, now=self._now),
+                env=dict(mount.env),
+                known_hosts=mount.known_hosts,
+            )
+            self._tell(session, f"mounted {mount.server} at {path} ({mount.how})")
+
+
+def unmount_volumes(connections: Sequence[NodeConnection], *, report: Report) -> None:
+    """Unmount all volumes on the nodes that these connections lead to: first where others serve them, the head last.
+
+    Warns of what does not work, and of mounts that are in use: they are unmounted when nobody uses them any more. Does
+    not raise, and takes at most UNMOUNT_S per step.
+    """
+    for group in (
+        [one for one in connections if not one.host.is_head],
+        [one for one in connections if one.host.is_head],
+    ):
+        on_all(group, lambda connection: _unmount(connection, report))
+
+
+def _unmount(connection: NodeConnection, report: Report) -> None:
+    name = connection.host.name
+    try:
+        with closing(_Session(connection)) as session:
+            busy = session.do("unmount_all", what="unmounting volumes", timeout_s=UNMOUNT_S)
+    except ClusterError as error:
+        report(Event(kind="warn", what=f"volumes were not unmounted: {error.message}", where=name))
+        return
+    for path in busy:
+        report(Event(kind="warn", what=f"{path} is in use, and is unmounted when nobody uses it", where=name))

@@ -1,0 +1,186 @@
+"""The command lines and configuration files with which nodes mount and serve volumes. Pure.
+
+A dead server must lead to an I/O error within 15 s, and what one node has written and closed, another one must read.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from provision.volumes.source import MountSource
+
+RUN = "/run/cluster-volumes"
+"""As in node/volumes/mount_volumes.py."""
+DISKS = "/var/lib/cluster/volumes"
+SFTP_PORT = 2022
+# Two questions, 3 s apart, without an answer: after 9 s, ssh ends, and with it sshfs and the mount.
+SSH_ALIVE_S, SSH_ALIVE_COUNT = 3, 2
+# Tenths of a second, and how often a request is repeated; each wait is longer by the first: 2 + 4 + 6 s (nfs(5)).
+NFS_TIMEO, NFS_RETRANS = 20, 2
+_KEY_FILES = {"ssh-ed25519": "ed25519", "ecdsa-sha2-nistp256": "ecdsa", "ssh-rsa": "rsa"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class S3Access:
+    """How nodes reach S3. endpoint_url: None is AWS's own. keys: AWS_ variables; None: the nodes' instance profile.
+
+    left_s: how long the keys are valid; None: for ever, or unknown.
+    """
+
+    region: str
+    endpoint_url: str | None = None
+    keys: Mapping[str, str] | None = field(default=None, repr=False)
+    left_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Owner:
+    """The user of a node whose jobs use the volumes."""
+
+    uid: int
+    gid: int
+
+
+def name_of(mount: str) -> str:
+    """A name for a mount that is unique among mounts and has no slash: "/data/a" is "data-a"."""
+    return mount.strip("/").replace("-", "--").replace("/", "-")
+
+
+def join_options(words: Iterable[str]) -> str:
+    """The value of -o."""
+    return ",".join(words)
+
+
+def nfs_words(source: MountSource, *, address: str, export: str) -> tuple[str, ...]:
+    """`mount` of an NFS or EFS export. Its options for EFS: docs.aws.amazon.com/efs, "mounting-fs-nfs-mount-settings".
+
+    retry=0: `mount` itself gives up after its first attempt.
+    """
+    options = [f"soft,timeo={NFS_TIMEO},retrans={NFS_RETRANS},retry=0,proto=tcp,nosuid,nodev"]
+    if source.kind == "efs":
+        options.append("nfsvers=4.1,rsize=1048576,wsize=1048576,noresvport")
+    options += [*source.options, "ro" if source.read_only else "rw"]
+    return ("mount", "-t", "nfs", "-o", join_options(options), f"{address}:{export}", source.mount)
+
+
+def lustre_words(source: MountSource) -> tuple[str, ...]:
+    """`mount` of an FSx for Lustre file system; its export is the mount name."""
+    options = ["noatime,flock,nosuid,nodev", *source.options, "ro" if source.read_only else "rw"]
+    address = source.address or source.server
+    export = source.export.strip("/")
+    return ("mount", "-t", "lustre", "-o", join_options(options), f"{address}@tcp:/{export}", source.mount)
+
+
+def bind_words(path: str, source: MountSource) -> tuple[str, ...]:
+    """`mount` on the node that serves the volume itself."""
+    return ("mount", "-o", "bind,ro" if source.read_only else "bind", path, source.mount)
+
+
+def sshfs_words(source: MountSource, *, address: str, user: str, owner: Owner) -> tuple[str, ...]:
+    """`sshfs` of a folder that another node serves. Everything there belongs to the node's user.
+
+    Without caches, each open asks the server, as NFS does. Without `reconnect`, sshfs ends with its connection.
+    """
+    options = [
+        f"IdentityFile={RUN}/key,IdentitiesOnly=yes,UserKnownHostsFile={RUN}/known_hosts,GlobalKnownHostsFile=/dev/null",
+        "StrictHostKeyChecking=yes,BatchMode=yes,ConnectTimeout=5",
+        f"ServerAliveInterval={SSH_ALIVE_S},ServerAliveCountMax={SSH_ALIVE_COUNT}",
+        "allow_other,default_permissions,nosuid,nodev",
+        "dir_cache=no,attr_timeout=0,entry_timeout=0,negative_timeout=0",
+        f"uid={owner.uid},gid={owner.gid},fsname={address}:{source.mount},subtype=sshfs",
+        "ro" if source.read_only else "rw",
+    ]
+    at = f"{user}@{address}:/{name_of(source.mount)}"
+    return ("sshfs", "-p", str(SFTP_PORT), "-F", "/dev/null", "-o", join_options(options), at, source.mount)
+
+
+def s3fs_words(source: MountSource, access: S3Access, *, owner: Owner) -> tuple[str, ...]:
+    """The distribution's `s3fs` of a bucket or a folder in it; keys come in its environment (`s3fs_environment`)."""
+    where = f"{source.bucket}:/{source.prefix.rstrip('/')}" if source.prefix else source.bucket
+    region = source.region or access.region
+    url = access.endpoint_url or f"https://s3.{region}.amazonaws.com"
+    options = [
+        f"url={url}", f"endpoint={region}",
+        *(["use_path_request_style"] if access.endpoint_url else []),
+        "iam_role=auto" if access.keys is None else "use_session_token",
+        "allow_other,nosuid,nodev",
+        f"uid={owner.uid},gid={owner.gid},umask=0022,mp_umask=0022",
+        # Of another node's changes, neither s3fs nor the kernel knows: so neither remembers anything.
+        "stat_cache_expire=0,attr_timeout=0,entry_timeout=0,negative_timeout=0",
+        "connect_timeout=4,readwrite_timeout=5,retries=1",
+        *source.options,
+        "ro" if source.read_only else "rw",
+    ]  # fmt: skip
+    return ("s3fs", where, source.mount, "-o", join_options(options))
+
+
+def s3fs_environment(access: S3Access) -> dict[str, str]:
+    """The keys, as s3fs names the variables."""
+    keys = access.keys or {}
+    return {name.replace("_", ""): value for name, value in keys.items()}
+
+
+def mountpoint_words(source: MountSource, access: S3Access, *, owner: Owner) -> tuple[str, ...]:
+    """Mountpoint for Amazon S3. It caches no metadata unless it is told to. Keys come in its environment."""
+    region = source.region or access.region
+    return (
+        "mount-s3", source.bucket, source.mount, "--region", region,
+        *(("--prefix", source.prefix) if source.prefix else ()),
+        *(("--endpoint-url", access.endpoint_url, "--force-path-style") if access.endpoint_url else ()),
+        "--allow-other", "--uid", str(owner.uid), "--gid", str(owner.gid),
+        *(("--read-only",) if source.read_only else ("--allow-delete", "--allow-overwrite")),
+    )  # fmt: skip
+
+
+# -- the node that serves a volume -------------------------------------------------------------------------------------
+
+
+def render_sshd_config(*, address: str, user: str, host_key: str) -> str:
+    """Sshd's configuration: SFTP alone, for the other nodes' keys, of the folders in RUN/exports alone."""
+    return "".join(
+        f"{line}\n"
+        for line in (
+            "# Written by cluster, which replaces it. Serves [[volumes]] to the other nodes.",
+            f"Port {SFTP_PORT}",
+            f"ListenAddress {address}",
+            f"HostKey /etc/ssh/ssh_host_{_KEY_FILES[host_key.split(maxsplit=1)[0]]}_key",
+            f"PidFile {RUN}/sshd.pid",
+            f"AuthorizedKeysFile {RUN}/authorized_keys",
+            f"AllowUsers {user}",
+            "AuthenticationMethods publickey",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            f"ChrootDirectory {RUN}/exports",
+            "Subsystem sftp internal-sftp",
+            "ForceCommand internal-sftp",
+            "DisableForwarding yes",
+            "PermitTTY no",
+            "MaxStartups 1000",
+            f"ClientAliveInterval {SSH_ALIVE_S}",
+            f"ClientAliveCountMax {SSH_ALIVE_COUNT}",
+        )
+    )
+
+
+def render_authorized_keys(keys: Mapping[str, str]) -> str:
+    """authorized_keys from each node's address -> its public key."""
+    return "".join(f'restrict,from="{address}" {key}\n' for address, key in sorted(keys.items()))
+
+
+def render_known_hosts(servers: Mapping[str, str]) -> str:
+    """known_hosts from each server's address -> its host key, "type base64"."""
+    return "".join(f"[{address}]:{SFTP_PORT} {key}\n" for address, key in sorted(servers.items()))
+
+
+def render_nfs_exports(folders: Mapping[str, MountSource], addresses: Sequence[str]) -> str:
+    """exports(5): folders for these addresses only."""
+    lines = []
+    for path, source in sorted(folders.items()):
+        options = f"({'ro' if source.read_only else 'rw'},sync,no_subtree_check)"
+        lines.append(" ".join([path, *(f"{address}{options}" for address in sorted(addresses))]))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def render_command(words: Sequence[str]) -> str:
+    """A command as a user may type it."""
+    return shlex.join(words)

@@ -1,0 +1,344 @@
+"""Plans how nodes mount the volumes of cluster.toml, from what each node has. Pure."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from bootstrap.ssh.host import Host
+from bootstrap.volumes import commands
+from bootstrap.volumes.commands import DISKS, Owner, S3Access
+from foundation.errors import ClusterError
+from provision.volumes.source import MountSource
+
+Protocol = Literal["nfs", "sshfs"]
+"""How a node serves a volume to the others."""
+
+NO_NFS = "its kernel has no NFS client"
+NO_FUSE = "it has no /dev/fuse"
+
+
+class Noted(Struct, frozen=True):
+    """A mount that mount_volumes.py has made. signature: of how. server: as errors name it.
+
+    made_at, ends_at: of its keys, in seconds since the epoch; None: they do not end.
+    """
+
+    signature: str
+    server: str = ""
+    made_at: float = 0.0
+    ends_at: float | None = None
+
+
+Id = Annotated[int, Meta(ge=0, le=1 << 32)]
+
+
+class VolumeFacts(Struct, frozen=True):
+    """What a node has. mounted: [type, source] of what is mounted at a folder. dead: why a noted mount does not work.
+
+    nfs, nfsd, lustre: the kernel's clients and server. devices: the path of an EBS volume's device, if it is there.
+    disks: where EBS volumes are mounted below DISKS.
+    """
+
+    commands: tuple[str, ...]
+    nfs: bool
+    nfsd: bool
+    lustre: bool
+    fuse: bool
+    uid: Id
+    gid: Id
+    user: str
+    host_key: str
+    noted: dict[str, Noted]
+    mounted: dict[str, tuple[str, str] | None]
+    dead: dict[str, str]
+    devices: dict[str, str | None]
+    disks: tuple[str, ...] = ()
+
+    @property
+    def owner(self) -> Owner:
+        """The user whose jobs use the volumes."""
+        return Owner(uid=self.uid, gid=self.gid)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mount:
+    """How a node mounts a volume. server: who serves it, as errors name it. env: secrets, for the command alone.
+
+    how: the file system in a word. known_hosts: the host keys that sshfs accepts, "" if it is not used.
+    left_s: how long its keys are valid, as in S3Access.
+    """
+
+    source: MountSource
+    how: str
+    server: str
+    words: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    known_hosts: str = ""
+    left_s: float | None = None
+
+    @property
+    def signature(self) -> str:
+        """Identifies how it is mounted, without secrets."""
+        return hashlib.sha256(json.dumps([self.words, self.known_hosts]).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """What a node serves to the others. folders: name -> path (sshfs), sources: path -> volume (nfs)."""
+
+    protocol: Protocol
+    folders: Mapping[str, str]
+    sources: Mapping[str, MountSource]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodePlan:
+    """What is done on a node, in this order; nothing if everything is as it should be.
+
+    unmount: folders. renew: folders whose keys end, unmounted unless they are in use. install: packages. disks: EBS
+    volumes that it mounts at DISKS. serving: what it serves to others; None: nothing.
+    mounts: those that are missing after that.
+    """
+
+    unmount: tuple[str, ...] = ()
+    renew: tuple[str, ...] = ()
+    install: tuple[str, ...] = ()
+    disks: tuple[MountSource, ...] = ()
+    serving: Serving | None = None
+    mounts: tuple[Mount, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VolumePlan:
+    """nodes: by name. protocol: how nodes serve volumes to each other; None if none does."""
+
+    nodes: Mapping[str, NodePlan]
+    protocol: Protocol | None
+
+
+def plan_volumes(
+    sources: Sequence[MountSource],
+    hosts: Sequence[Host],
+    facts: Mapping[str, VolumeFacts],
+    *,
+    s3: S3Access | None,
+    now: float,
+) -> VolumePlan:
+    """What to do on each node. hosts: of the nodes, the head first. facts: by the node's name. now: since the epoch.
+
+    Raises ClusterError that names the nodes for a volume that they cannot mount.
+    """
+    servers = {source.mount: server for source in sources if (server := find_server(source, hosts)) is not None}
+    protocol = choose_protocol(servers, hosts, facts)
+    check_clients(sources, servers, hosts, facts)
+    planned = {}
+    for host in hosts:
+        here = facts[host.name]
+        wanted = [
+            _plan_served(source, host, servers[source.mount], protocol, facts)
+            if source.mount in servers
+            else _plan_other(source, here, s3)
+            for source in sources
+        ]
+        gone = [path for path in here.noted if path not in {mount.source.mount for mount in wanted}]
+        disks = tuple(source for source in sources if source.kind == "head" and servers[source.mount] == host)
+        gone += [path for path in here.disks if path not in map(path_of, disks)]
+        missing = [mount for mount in wanted if not _is_current(mount, here)]
+        old = [mount for mount in wanted if mount not in missing and _ends_soon(here.noted[mount.source.mount], now)]
+        planned[host.name] = NodePlan(
+            unmount=(*gone, *(mount.source.mount for mount in missing if mount.source.mount in here.noted)),
+            renew=tuple(mount.source.mount for mount in old),
+            install=_find_packages([*missing, *old], here, serves=host in servers.values(), protocol=protocol),
+            disks=disks,
+            serving=_plan_serving(sources, servers, host, protocol) if len(hosts) > 1 else None,
+            mounts=tuple(mount for mount in wanted if mount in missing or mount in old),
+        )
+    return VolumePlan(nodes=planned, protocol=protocol)
+
+
+def find_server(source: MountSource, hosts: Sequence[Host]) -> Host | None:
+    """The node that serves a volume; None if it is served from elsewhere."""
+    if source.kind == "head":
+        return next((host for host in hosts if host.instance_id == source.instance_id), hosts[0])
+    if source.kind == "nfs":
+        names = (source.server, source.address)
+        return next((host for host in hosts if {host.name, host.private_ip} & {name for name in names if name}), None)
+    return None
+
+
+def path_of(source: MountSource) -> str:
+    """The folder, on the node that serves a volume."""
+    return f"{DISKS}/{commands.name_of(source.mount)}" if source.kind == "head" else source.export
+
+
+def choose_protocol(
+    servers: Mapping[str, Host], hosts: Sequence[Host], facts: Mapping[str, VolumeFacts]
+) -> Protocol | None:
+    """NFS where the kernels of all nodes have it, else sshfs. Raises ClusterError if neither is possible."""
+    if not servers or len(hosts) < 2:
+        return None
+    serving = {host.name for host in servers.values()}
+    no_nfs = {
+        host.name: _lacks_nfs(facts[host.name]) or (_lacks_nfs_server(facts[host.name]) if host.name in serving else "")
+        for host in hosts
+    }
+    if not any(no_nfs.values()):
+        return "nfs"
+    no_sshfs = {host.name: _lacks_sshfs(facts[host.name]) for host in hosts}
+    if not any(no_sshfs.values()):
+        return "sshfs"
+    node = next(name for name, why in no_sshfs.items() if why)
+    mount, server = next(iter(servers.items()))
+    raise ClusterError(
+        f'[[volumes]] mount = "{mount}": {node} cannot mount what {server.name} serves: by NFS, '
+        f"{_first(no_nfs)}; by sshfs, {node}: {no_sshfs[node]}",
+        hint="use an Ubuntu image ([provision] ami), or install nfs-kernel-server and nfs-common in [bootstrap] setup",
+    )
+
+
+def _first(reasons: Mapping[str, str]) -> str:
+    return next(f"{name}: {why}" for name, why in reasons.items() if why)
+
+
+def _lacks_nfs(facts: VolumeFacts) -> str:
+    if not facts.nfs:
+        return NO_NFS
+    return _lacks(facts, "mount.nfs4", "nfs-common")
+
+
+def _lacks_nfs_server(facts: VolumeFacts) -> str:
+    if not facts.nfsd:
+        return "its kernel has no NFS server"
+    return _lacks(facts, "exportfs", "nfs-kernel-server")
+
+
+def _lacks_sshfs(facts: VolumeFacts) -> str:
+    if not facts.fuse:
+        return NO_FUSE
+    return _lacks(facts, "sshfs", "sshfs")
+
+
+def _lacks(facts: VolumeFacts, command: str, package: str) -> str:
+    if command in facts.commands or "apt-get" in facts.commands:
+        return ""
+    return f"{command} is missing, and there is no apt-get to install {package}"
+
+
+def check_clients(
+    sources: Sequence[MountSource],
+    servers: Mapping[str, Host],
+    hosts: Sequence[Host],
+    facts: Mapping[str, VolumeFacts],
+) -> None:
+    """Check that nodes can mount what is served from elsewhere. Raises ClusterError."""
+    for source in sources:
+        if source.mount in servers:
+            continue
+        lacks = {host.name: _lacks_client(source, facts[host.name]) for host in hosts}
+        if any(lacks.values()):
+            nodes = ", ".join(name for name, why in lacks.items() if why)
+            why = next(why for why in lacks.values() if why)
+            raise ClusterError(
+                f'[[volumes]] mount = "{source.mount}": {nodes} cannot mount {source.source}: {why}',
+                hint="use another image ([provision] ami), or install what is missing with [bootstrap] setup",
+            )
+
+
+def _lacks_client(source: MountSource, facts: VolumeFacts) -> str:
+    if source.kind in ("nfs", "efs"):
+        return _lacks_nfs(facts)
+    if source.kind == "lustre":
+        has_it = facts.lustre and "mount.lustre" in facts.commands
+        return (
+            "" if has_it else 'the client of Lustre is not installed (docs.aws.amazon.com/fsx, "install-lustre-client")'
+        )
+    return NO_FUSE if not facts.fuse else "" if "mount-s3" in facts.commands else _lacks(facts, "s3fs", "s3fs")
+
+
+def _plan_served(
+    source: MountSource, host: Host, server: Host, protocol: Protocol | None, facts: Mapping[str, VolumeFacts]
+) -> Mount:
+    """How a node mounts what a node serves."""
+    named = f"{server.name} ({server.private_ip})"
+    if server == host:
+        return Mount(source=source, how="bind", server=named, words=commands.bind_words(path_of(source), source))
+    address = server.private_ip
+    if protocol == "nfs":
+        words = commands.nfs_words(source, address=address, export=path_of(source))
+        return Mount(source=source, how="nfs", server=named, words=words)
+    there = facts[server.name]
+    words = commands.sshfs_words(source, address=address, user=there.user, owner=facts[host.name].owner)
+    known = commands.render_known_hosts({address: there.host_key})
+    return Mount(source=source, how="sshfs", server=named, words=words, known_hosts=known)
+
+
+def _plan_other(source: MountSource, here: VolumeFacts, s3: S3Access | None) -> Mount:
+    """How a node mounts what is served from elsewhere."""
+    if source.kind == "s3":
+        return _plan_s3(source, here, s3)
+    if source.kind == "lustre":
+        return Mount(source=source, how="lustre", server=_name(source), words=commands.lustre_words(source))
+    words = commands.nfs_words(source, address=source.address or source.server, export=source.export)
+    return Mount(source=source, how="nfs", server=_name(source), words=words)
+
+
+def _name(source: MountSource) -> str:
+    return f"{source.server} ({source.source})" if source.server not in source.source else source.source
+
+
+def _plan_s3(source: MountSource, here: VolumeFacts, s3: S3Access | None) -> Mount:
+    if s3 is None:
+        raise ClusterError(f'[[volumes]] source = "{source.source}": no credentials for S3', hint="aws configure")
+    if "mount-s3" in here.commands:
+        words = commands.mountpoint_words(source, s3, owner=here.owner)
+        how, env = "mount-s3", dict(s3.keys or {})
+    else:
+        words = commands.s3fs_words(source, s3, owner=here.owner)
+        how, env = "s3fs", commands.s3fs_environment(s3)
+    server = f"{source.source} at {s3.endpoint_url}" if s3.endpoint_url else source.source
+    return Mount(source=source, how=how, server=server, words=words, env=env, left_s=s3.left_s)
+
+
+def _is_current(mount: Mount, here: VolumeFacts) -> bool:
+    path = mount.source.mount
+    noted = here.noted.get(path)
+    is_same = noted is not None and noted.signature == mount.signature
+    return is_same and here.mounted.get(path) is not None and path not in here.dead
+
+
+def _ends_soon(noted: Noted, now: float) -> bool:
+    """Whether the keys of a mount have less than half of their time left."""
+    return noted.ends_at is not None and now > (noted.made_at + noted.ends_at) / 2
+
+
+def _find_packages(
+    mounts: Sequence[Mount], here: VolumeFacts, *, serves: bool, protocol: Protocol | None
+) -> tuple[str, ...]:
+    packages = {"sshfs": ("sshfs", "sshfs"), "nfs": ("mount.nfs4", "nfs-common"), "s3fs": ("s3fs", "s3fs")}
+    needed = [packages[mount.how] for mount in mounts if mount.how in packages]
+    if serves and protocol is not None:
+        needed.append(("exportfs", "nfs-kernel-server") if protocol == "nfs" else ("sshd", "openssh-server"))
+    return tuple(dict.fromkeys(package for command, package in needed if command not in here.commands))
+
+
+def _plan_serving(
+    sources: Sequence[MountSource], servers: Mapping[str, Host], host: Host, protocol: Protocol | None
+) -> Serving | None:
+    mine = [source for source in sources if servers.get(source.mount) == host]
+    if not mine or protocol is None:
+        return None
+    return Serving(
+        protocol=protocol,
+        folders={commands.name_of(source.mount): path_of(source) for source in mine},
+        sources={path_of(source): source for source in mine},
+    )
+
+
+def note_of(mount: Mount, *, now: float) -> dict[str, Any]:
+    """The entry that mount_volumes.py notes for a mount."""
+    ends_at = None if mount.left_s is None else now + mount.left_s
+    return {"signature": mount.signature, "server": mount.server, "made_at": now, "ends_at": ends_at}

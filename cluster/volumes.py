@@ -1,0 +1,84 @@
+"""The volumes of cluster.toml on the nodes: mounted by every command that sets nodes up, unmounted before they end."""
+
+from collections.abc import Sequence
+
+from bootstrap.apply import ReadyNode
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.host import Host
+from bootstrap.volumes.apply import mount_volumes, unmount_volumes
+from bootstrap.volumes.commands import S3Access
+from cluster.app import App
+from cluster.nodes.source import Nodes, NodeSource
+from foundation.errors import ClusterError
+from foundation.progress import Event
+from provision.aws.iam_policy import render_volumes_policy
+from provision.volumes.source import MountSource
+from train.s3.environment import find_s3_access
+
+CONNECT_S = 8.0
+KEYS_S = 12 * 3600
+"""How long the keys of s3:// volumes should be valid; each command that sets nodes up renews them."""
+
+
+def mount_all(app: App, nodes: Sequence[ReadyNode], sources: Sequence[MountSource]) -> frozenset[str]:
+    """Mount the volumes on all nodes, the head first. Returns the names of the nodes that were changed.
+
+    Raises ClusterError that names every failed node.
+    """
+    return mount_volumes(
+        [node.connection for node in nodes],
+        sources,
+        pythons={node.host.name: node.facts.python for node in nodes},
+        s3=find_access(app, sources),
+        report=app.report,
+    )
+
+
+def find_access(app: App, sources: Sequence[MountSource]) -> S3Access | None:
+    """The nodes' access to the buckets of s3:// volumes; None without such volumes. Raises AwsError.
+
+    It is limited to the volumes. An instance profile of the user's own has the permissions that the user gave it.
+    """
+    of_s3 = [source for source in sources if source.kind == "s3"]
+    if not of_s3:
+        return None
+    config = app.config
+    profile = config.provision.instance_profile if app.has_instances else "none"
+    found = find_s3_access(
+        region=config.provision.region,
+        instance_profile="none" if profile == "auto" else profile,
+        cluster=config.name,
+        policy=render_volumes_policy(of_s3, region=config.provision.region),
+        max_duration_s=KEYS_S,
+    )
+    return S3Access(
+        region=config.provision.region,
+        endpoint_url=found.env.get("AWS_ENDPOINT_URL"),
+        keys=None if found.of_nodes else found.secrets,
+        left_s=found.left_s,
+    )
+
+
+def unmount_all(app: App, source: NodeSource, nodes: Nodes) -> None:
+    """Unmount the volumes on the nodes that run, before they end or stop. Does not raise; warns of what does not work.
+
+    Without [[volumes]] in cluster.toml, it does nothing.
+    """
+    if not app.config.volumes:
+        return
+    hosts = [nodes.find_host(name) for name in nodes.names if nodes.runs(name)]
+    found: list[NodeConnection] = []
+
+    def connect(host: Host) -> None:
+        try:
+            found.append(source.connect(nodes, host, wait_s=CONNECT_S))
+        except ClusterError as error:
+            app.report(Event(kind="warn", what=f"volumes were not unmounted: {error.message}", where=host.name))
+
+    try:
+        on_all(hosts, connect)
+        unmount_volumes(found, report=app.report)
+    finally:
+        for connection in found:
+            connection.close()

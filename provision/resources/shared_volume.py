@@ -1,0 +1,493 @@
+"""The volume of [[volumes]] source = "head": made and attached by `up`, deleted by `down` unless keep = true.
+
+It is in the head's zone, and only instances of that zone can use it: as long as it exists, nodes are launched there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from foundation.errors import AwsError, ClusterError, StalePlanError
+from foundation.waiting import poll
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
+from provision.describe import Instances, describe_now
+from provision.model import SHARED_ROLE, TAG_KEEP, TAG_ROLE, ClusterState, Node, count
+from provision.plan import Context, Step, Wanted
+from provision.resources.launch_recovery import SETTLE_S
+from provision.resources.resource import (
+    DryRun,
+    KeptVolume,
+    Look,
+    Resource,
+    ResourceKind,
+    Scope,
+    find_tag,
+    tag_specification,
+    tagged,
+)
+from provision.volumes.config import find_head_volume
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import CreateVolumeRequestTypeDef, VolumeTypeDef
+
+KIND = "shared volume"
+ATTACH_TIMEOUT_S = 300.0
+RELEASE_TIMEOUT_S = 900.0
+"""An instance that shuts down releases its volumes at the end; large ones take minutes."""
+DEVICES = tuple(f"/dev/sd{letter}" for letter in "fghijklmnop")
+"""Names that AWS recommends for further volumes; the system gives others to NVMe devices
+(https://docs.aws.amazon.com/ebs/latest/userguide/device_naming.html)."""
+STAND_IN = "vol-00000000000000000"
+"""For dry runs without a volume."""
+_GONE = "InvalidVolume.NotFound"
+_NOT_YET = frozenset({"IncorrectState", "IncorrectInstanceState", "InvalidInstanceID.NotFound", "VolumeInUse", _GONE})
+"""AttachVolume: the volume or the instance is not ready, or AWS does not know it everywhere yet."""
+_ANSWER_ATTACHED = ("attaching", "attached", "busy", "detaching")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedVolume:
+    """A volume of the cluster for [[volumes]] source = "head".
+
+    keep: `down` keeps it, by its tag or by cluster.toml; tagged_keep: by its tag. instance_id, attachment, device: what
+    it is attached to; attachment is EC2's state: attaching, attached, busy, detaching.
+    """
+
+    volume_id: str
+    zone: str
+    size_gib: int
+    state: str
+    keep: bool = False
+    tagged_keep: bool = False
+    instance_id: str | None = None
+    attachment: str | None = None
+    device: str = ""
+
+
+# --- describe
+
+
+def find_shared_volumes(ec2: EC2Client, *, name: str, keep: bool = False) -> tuple[SharedVolume, ...]:
+    """The cluster's volumes of this kind, by id. keep: cluster.toml asks to keep them. Raises AwsError."""
+    with aws_errors(f"looking for the {KIND} of cluster {name}"):
+        pages = ec2.get_paginator("describe_volumes").paginate(
+            Filters=[tagged(name), {"Name": f"tag:{TAG_ROLE}", "Values": [SHARED_ROLE]}]
+        )
+        volumes = [volume for page in pages for volume in page["Volumes"]]
+    found = [_read(volume, keep=keep) for volume in volumes if volume["State"] not in {"deleting", "deleted"}]
+    return tuple(sorted(found, key=lambda volume: volume.volume_id))
+
+
+def _read(volume: VolumeTypeDef, *, keep: bool) -> SharedVolume:
+    tagged_keep = find_tag(volume.get("Tags", []), TAG_KEEP) == "true"
+    attached = [each for each in volume.get("Attachments", []) if each.get("State") in _ANSWER_ATTACHED]
+    return SharedVolume(
+        volume_id=volume["VolumeId"],
+        zone=volume["AvailabilityZone"],
+        size_gib=volume["Size"],
+        state=volume["State"],
+        keep=keep or tagged_keep,
+        tagged_keep=tagged_keep,
+        instance_id=attached[0].get("InstanceId") if attached else None,
+        attachment=attached[0].get("State") if attached else None,
+        device=attached[0].get("Device", "") if attached else "",
+    )
+
+
+def _find(scope: Scope) -> tuple[SharedVolume, ...]:
+    return find_shared_volumes(scope.clients.ec2, name=scope.name, keep=scope.keep_volume)
+
+
+def _look(scope: Scope) -> Look:
+    """Those to keep are not left over."""
+    found = _find(scope)
+    region = scope.clients.region
+    return Look(
+        looked_for=(f"{KIND}s",),
+        left=tuple(
+            Resource(kind=KIND, resource_id=each.volume_id, deletion=deletion_command(each.volume_id, region=region))
+            for each in found
+            if not each.keep
+        ),
+        kept=tuple(keep_of(each, region=region) for each in found if each.keep),
+    )
+
+
+def keep_of(volume: SharedVolume, *, region: str) -> KeptVolume:
+    """The volume, for the receipt. Pure."""
+    return KeptVolume(
+        volume_id=volume.volume_id,
+        zone=volume.zone,
+        size_gib=volume.size_gib,
+        deletion=deletion_command(volume.volume_id, region=region),
+    )
+
+
+def deletion_command(volume_id: str, *, region: str) -> str:
+    """The AWS CLI's command that deletes a volume. Pure."""
+    return f"aws ec2 delete-volume --volume-id {volume_id} --region {region}"
+
+
+def find_attached(clients: Clients, state: ClusterState) -> tuple[SharedVolume, Node] | None:
+    """The volume that is attached to one of the cluster's nodes, and the node. Raises AwsError."""
+    nodes = {node.instance_id: node for node in state.nodes}
+    for volume in find_shared_volumes(clients.ec2, name=state.name):
+        if volume.instance_id in nodes and volume.attachment == "attached":
+            return volume, nodes[volume.instance_id]
+    return None
+
+
+# --- plan
+
+
+def choose_volume(wanted: Wanted) -> SharedVolume | None:
+    """The existing volume that `up` uses; None if it makes one, or cluster.toml asks for none. Pure.
+
+    Raises ClusterError if there are several, or the nodes are in another zone.
+    """
+    if find_head_volume(wanted.volumes) is None:
+        return None
+    found, nodes = SHARED_VOLUME.found_in(wanted.state) or (), wanted.state.nodes
+    ids = {node.instance_id for node in nodes}
+    attached = [volume for volume in found if volume.instance_id in ids]
+    usable = attached or found
+    if not usable:
+        return None
+    region = wanted.config.region
+    if len(usable) > 1:
+        listed = ", ".join(f"{volume.volume_id} ({volume.zone}, {volume.size_gib} GiB)" for volume in usable)
+        raise ClusterError(
+            f'cluster {wanted.name} has {len(usable)} volumes for [[volumes]] source = "head": {listed}',
+            hint=f"delete those that you do not need: {deletion_command('VOLUME', region=region)}",
+        )
+    [volume] = usable
+    elsewhere = [node for node in nodes if node.zone != volume.zone]
+    if elsewhere:
+        raise ClusterError(
+            f'the volume of [[volumes]] source = "head", {volume.volume_id}, is in {volume.zone}, and '
+            f"{elsewhere[0].name} is in {elsewhere[0].zone}: a volume cannot move to another zone",
+            hint="cluster resize 0, then cluster up, launches the nodes in its zone; or, if you do not need what is on "
+            f"it: {deletion_command(volume.volume_id, region=region)}",
+        )
+    return volume
+
+
+def _plan_up(wanted: Wanted) -> tuple[Step, ...]:
+    """Writes to the volume's tag what cluster.toml says about keeping it."""
+    config, volume = find_head_volume(wanted.volumes), choose_volume(wanted)
+    if config is None or volume is None or volume.tagged_keep == config.keep:
+        return ()
+    return (TagKeep(volume_id=volume.volume_id, keep=config.keep),)
+
+
+def _plan_on_nodes(wanted: Wanted) -> tuple[Step, ...]:
+    config, volume = find_head_volume(wanted.volumes), choose_volume(wanted)
+    if config is None:
+        return ()
+    if volume is None:
+        create = CreateSharedVolume(size_gib=config.size_gib, keep=config.keep, mount=config.mount)
+        return (create, AttachSharedVolume(volume_id=None))
+    return plan_attachment(volume, wanted.state)
+
+
+def plan_attachment(volume: SharedVolume, state: ClusterState) -> tuple[Step, ...]:
+    """Attaches the volume to the head unless one of the nodes has it. Pure."""
+    nodes = {node.instance_id for node in state.nodes}
+    if volume.instance_id in nodes and volume.attachment == "attached":
+        return ()
+    return (AttachSharedVolume(volume_id=volume.volume_id),)
+
+
+def _plan_down(state: ClusterState) -> tuple[Step, ...]:
+    found = SHARED_VOLUME.found_in(state) or ()
+    untagged = [volume for volume in found if volume.keep and not volume.tagged_keep]
+    steps: list[Step] = [TagKeep(volume_id=volume.volume_id, keep=True) for volume in untagged]
+    if deleted := tuple(volume.volume_id for volume in found if not volume.keep):
+        steps.append(DeleteSharedVolumes(volume_ids=deleted))
+    return tuple(steps)
+
+
+# --- apply
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreateSharedVolume(Step):
+    """Make the volume in the head's zone. mount: where nodes mount it, for the printed plan."""
+
+    makes = KIND
+    size_gib: int
+    keep: bool
+    mount: str
+
+    def describe(self) -> str:
+        return f"make a volume of {self.size_gib} GiB for {self.mount}"
+
+    def details(self) -> Iterable[str]:
+        yield f"gp3, encrypted; cluster down {'keeps' if self.keep else 'deletes'} it"
+
+    def apply(self, context: Context) -> bool:
+        """Makes it, unless an earlier run did. False: it existed. Raises ClientError, StalePlanError, AwsError."""
+        files = context.files
+        zone = _wait_for_head(context).zone
+        request = create_request(
+            context.cluster, owner=context.owner, zone=zone, size_gib=self.size_gib, keep=self.keep
+        )
+        digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+        find = partial(find_shared_volumes, context.clients.ec2, name=context.cluster)
+        found = find()
+        call = files.find_volume_call()
+        if not found and call is not None and call.digest != digest:
+            # An interrupted run asked for another one: EC2's lists may not show it yet.
+            left_s = SETTLE_S - (time.time() - call.started_at)
+            found = poll(lambda: find() or None, timeout_s=max(left_s, 0.0)) or ()
+        if found:
+            files.forget_volume_call()
+            raise_if_several_or_elsewhere(found, zone)
+            context.volume_id = found[0].volume_id
+            return False
+        # AWS answers a repeated token with the first call's volume, even if that has been deleted: then a new token.
+        volume_id = _create(context, request, digest) or _create(context, request, digest)
+        if volume_id is None:
+            raise AwsError("AWS does not list the new volume", hint="run the command again")
+        context.volume_id = volume_id
+        return True
+
+
+def _create(context: Context, request: CreateVolumeRequestTypeDef, digest: str) -> str | None:
+    """Makes the volume; None if AWS does not list it within NOT_FOUND_TIMEOUT_S. Raises ClientError, AwsError."""
+    token = context.files.volume_token(digest, now=time.time())
+    with_token: CreateVolumeRequestTypeDef = {**request, "ClientToken": token}
+    volume_id = context.clients.ec2.create_volume(**with_token)["VolumeId"]
+    context.made_volume_id = volume_id
+    listed = poll(lambda: _find_one(context, volume_id), timeout_s=NOT_FOUND_TIMEOUT_S)
+    context.files.forget_volume_call()
+    return None if listed is None else volume_id
+
+
+def raise_if_several_or_elsewhere(found: Sequence[SharedVolume], zone: str) -> None:
+    """Raises StalePlanError: the next plan explains it."""
+    if len(found) > 1 or found[0].zone != zone:
+        raise StalePlanError("a volume of the cluster appeared after the plan was made", hint="run the command again")
+
+
+def create_request(name: str, *, owner: str, zone: str, size_gib: int, keep: bool) -> CreateVolumeRequestTypeDef:
+    """The whole request except its ClientToken. Pure."""
+    more = {TAG_KEEP: "true"} if keep else {}
+    return {
+        "AvailabilityZone": zone,
+        "Size": size_gib,
+        "VolumeType": "gp3",
+        "Encrypted": True,
+        "TagSpecifications": [tag_specification("volume", name=name, owner=owner, role=SHARED_ROLE, more=more)],
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttachSharedVolume(Step):
+    """Attach the volume to the head, unless a node has it. volume_id: None for the one that this plan makes."""
+
+    volume_id: str | None
+
+    def describe(self) -> str:
+        return f"attach {'the volume' if self.volume_id is None else self.volume_id} to the head"
+
+    def apply(self, context: Context) -> bool:
+        """Waits until it is attached. False: it was. Raises ClientError, AwsError."""
+        volume_id = self.volume_id or context.volume_id
+        if volume_id is None:
+            raise ValueError("the plan attaches a volume before it makes it")
+        ec2 = context.clients.ec2
+        devices = list(DEVICES)
+        changed = False
+        seen: SharedVolume | None = None
+
+        def look() -> bool | None:
+            nonlocal changed, seen
+            seen = _find_one(context, volume_id)
+            if seen is None:
+                return None
+            instances = describe_now(context)
+            live = {node.instance_id for node in instances.live}
+            if seen.instance_id in live and seen.attachment in {"attached", "busy"}:
+                return True
+            _refuse_foreign(seen, instances)
+            head = next((node for node in instances.live if node.role == "head"), None)
+            if seen.state == "available" and head is not None:
+                changed = _attach(ec2, volume_id, head, devices) or changed
+            return None
+
+        if poll(look, timeout_s=RELEASE_TIMEOUT_S if self.volume_id else ATTACH_TIMEOUT_S) is None:
+            state = "not listed" if seen is None else seen.attachment or seen.state
+            raise AwsError(
+                f"the volume {volume_id} could not be attached to the head: it is {state}",
+                hint="to continue: cluster up; to delete everything: cluster down",
+            )
+        return changed
+
+
+def _attach(ec2: EC2Client, volume_id: str, head: Node, devices: list[str]) -> bool:
+    """Asks for the attachment; drops device names that are taken. False: not possible now. Raises ClientError."""
+    try:
+        ec2.attach_volume(VolumeId=volume_id, InstanceId=head.instance_id, Device=devices[0])
+    except ClientError as error:
+        if error_code(error) == "InvalidParameterValue" and "in use" in str(error) and len(devices) > 1:
+            devices.pop(0)
+        elif error_code(error) not in _NOT_YET:
+            raise
+        return False
+    return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TagKeep(Step):
+    """Write to the volume's tag whether `down` keeps it."""
+
+    volume_id: str
+    keep: bool
+
+    def describe(self) -> str:
+        return f"mark {self.volume_id} as {'kept' if self.keep else 'deleted'} by cluster down"
+
+    def apply(self, context: Context) -> bool:
+        """Always True. Raises ClientError."""
+        value = "true" if self.keep else "false"
+        context.clients.ec2.create_tags(Resources=[self.volume_id], Tags=[{"Key": TAG_KEEP, "Value": value}])
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteSharedVolumes(Step):
+    """Delete the volume with its data, once no instance has it."""
+
+    unmakes = KIND
+    volume_ids: tuple[str, ...]
+
+    def describe(self) -> str:
+        return f"delete {count(len(self.volume_ids), KIND)} and what is stored there"
+
+    def details(self) -> Iterable[str]:
+        return self.volume_ids
+
+    def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
+        return ((KIND, self.volume_ids),)
+
+    def apply(self, context: Context) -> bool:
+        """Waits until its instance has ended, and deletes it. False: it did not exist. Raises ClientError, AwsError."""
+        deleted = [delete_volume(context, volume_id) for volume_id in self.volume_ids]
+        return any(deleted)
+
+
+def delete_volume(context: Context, volume_id: str) -> bool:
+    """Deletes one of the cluster's volumes, once no instance has it. False: it did not exist.
+
+    Raises ClientError; AwsError when another instance has it, or after RELEASE_TIMEOUT_S.
+    """
+    ec2 = context.clients.ec2
+
+    def attempt() -> tuple[bool] | None:
+        try:
+            ec2.delete_volume(VolumeId=volume_id)
+        except ClientError as error:
+            if error_code(error) == _GONE:
+                return (False,)
+            if error_code(error) not in {"VolumeInUse", "IncorrectState"}:
+                raise
+            found = _find_one(context, volume_id)
+            if found is not None:
+                _refuse_foreign(found, describe_now(context))
+            return None
+        return (True,)
+
+    done = poll(attempt, timeout_s=RELEASE_TIMEOUT_S)
+    if done is None:
+        raise AwsError(
+            f"the volume {volume_id} is still in use after {RELEASE_TIMEOUT_S:.0f} s",
+            hint="to continue: cluster down",
+        )
+    return done[0]
+
+
+def delete_made_volume(context: Context) -> None:
+    """For the roll-back: deletes the volume that this run made, which is empty. Raises ClientError, AwsError."""
+    if context.made_volume_id is not None:
+        delete_volume(context, context.made_volume_id)
+        context.made_volume_id = None
+
+
+def _find_one(context: Context, volume_id: str) -> SharedVolume | None:
+    found = find_shared_volumes(context.clients.ec2, name=context.cluster)
+    return next((each for each in found if each.volume_id == volume_id), None)
+
+
+def _refuse_foreign(volume: SharedVolume, instances: Instances) -> None:
+    """Raises AwsError if an instance has the volume that is not the cluster's."""
+    ours: Collection[str] = {
+        each.instance_id for each in (*instances.live, *instances.untrusted)
+    } | instances.ended.keys()
+    if volume.instance_id is not None and volume.instance_id not in ours:
+        raise AwsError(
+            f"the volume {volume.volume_id} is attached to {volume.instance_id}, which is not a node of this cluster",
+            hint=f"aws ec2 detach-volume --volume-id {volume.volume_id}, then run the command again",
+        )
+
+
+def _wait_for_head(context: Context) -> Node:
+    """The head, once EC2 lists it. Raises AwsError."""
+
+    def look() -> Node | None:
+        return next((node for node in describe_now(context).live if node.role == "head"), None)
+
+    head = poll(look, timeout_s=NOT_FOUND_TIMEOUT_S)
+    if head is None:
+        raise AwsError("the head has ended", hint="cluster up")
+    return head
+
+
+def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
+    config = find_head_volume(wanted.volumes)
+    if config is None or wanted.preflight is None:
+        return
+    volume = choose_volume(wanted)
+    if volume is None:
+        request = create_request(
+            wanted.name,
+            owner=wanted.caller.owner,
+            zone=wanted.preflight.options[0].zone,
+            size_gib=config.size_gib,
+            keep=config.keep,
+        )
+        yield DryRun(action="ec2:CreateVolume", call=ec2.create_volume, request=request)
+    named = {"VolumeId": STAND_IN if volume is None else volume.volume_id}
+    nodes = wanted.state.nodes
+    calls: Mapping[str, tuple[Callable[..., object], Mapping[str, str]]] = {
+        "ec2:AttachVolume": (
+            ec2.attach_volume,
+            {"InstanceId": nodes[0].instance_id if nodes else "i-00000000000000000", "Device": DEVICES[0]},
+        ),
+        "ec2:DeleteVolume": (ec2.delete_volume, {}),
+    }
+    for action, (call, more) in calls.items():
+        stands_in = volume is None or (action == "ec2:AttachVolume" and not nodes)
+        yield DryRun(action=action, call=call, request={**named, **more}, stands_in=stands_in)
+
+
+SHARED_VOLUME: ResourceKind[tuple[SharedVolume, ...]] = ResourceKind(
+    kind=KIND,
+    look=_look,
+    find=_find,
+    is_wanted=lambda wishes: find_head_volume(wishes.volumes) is not None,
+    plan_up=_plan_up,
+    plan_on_nodes=_plan_on_nodes,
+    plan_down=_plan_down,
+    dry_runs=_dry_runs,
+    actions=("DescribeVolumes", "CreateVolume", "AttachVolume", "DeleteVolume"),
+)

@@ -1,0 +1,325 @@
+"""Volumes on real hosts: the head's disk over sshfs, and S3 over s3fs. The machine's kernel has no NFS."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import boto3
+import pytest
+
+from foundation.progress import silent
+from job_steps import Host, all_pids, cause, command_line, hosts_of, namespace_of
+from project import REPOSITORY, Project
+from sandbox import control
+from sandbox_steps import RunningSandbox, enter
+from secret_watch import watching
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+READS = (REPOSITORY / "tests" / "support" / "on_nodes" / "reads_on_a_node.py").read_text()
+BUCKET = "volumes-of-tests"
+DEAD = "no answer for 7 s|Input/output error"  # by what is first: the question to the server, or sshfs
+DEAD_S = 15.0
+"""How long a job may take to end after a server has died."""
+TOML = f"""
+name = "volumes"
+cloud = "sandbox"
+[provision]
+nodes = 2
+[bootstrap]
+framework = "none"
+[train]
+script = "train.py"
+[[volumes]]
+mount = "/shared"
+source = "head"
+size_gib = 1
+[[volumes]]
+mount = "/s3"
+source = "s3://{BUCKET}/a/folder/"
+[sandbox]
+packages = ["sshfs", "s3fs", "fuse2fs"]
+"""
+WRITER = """
+import os, socket, sys, time
+print("writes", flush=True)
+while True:
+    with open(os.path.join(sys.argv[1], socket.gethostname()), "w") as stream:
+        stream.write(str(time.time()))
+    time.sleep(0.1)
+"""
+COPIES = """
+import os, pathlib
+data, output = (pathlib.Path(os.environ[f"CLUSTER_{name}_URL"]) for name in ("DATA", "OUTPUT"))
+(output / f"rank-{os.environ['RANK']}").write_text((data / "file").read_text())
+print("copied")
+"""
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """A cluster with the volumes of TOML."""
+
+    project: Project
+
+    @property
+    def head(self) -> Host:
+        return hosts_of(self.project)["node-0"]
+
+    def run(self, node: str, script: str, *, code: int | None = 0) -> str:
+        return self.project.run("ssh", node, "--", "bash", "-c", script, code=code).stdout
+
+    def train(self, *words: str, code: int = 0) -> str:
+        done = self.project.run("train", "--plain", *words, code=code)
+        return done.stdout + done.stderr
+
+    def servers(self) -> list[int]:
+        """The pids of the head's sshd for volumes and of its connections."""
+        [listener] = [
+            pid
+            for pid in all_pids()
+            if "/run/cluster-volumes/sshd_config" in " ".join(command_line(pid))
+            and namespace_of(pid) == self.head.namespace
+        ]
+        found = [listener]
+        for pid in found:
+            found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return found
+
+    def mounted(self, node: str) -> dict[str, str]:
+        """The types of the mounts of volumes on a node, by their folders."""
+        lines = (hosts_of(self.project)[node].root / "proc/self/mountinfo").parent.parent / "1/mountinfo"
+        fields = [line.split() for line in lines.read_text().splitlines()]
+        return {words[4]: words[words.index("-") + 1] for words in fields if words[4] in ("/shared", "/s3")}
+
+    @contextmanager
+    def writing(self, folder: str) -> Iterator["Writing"]:
+        """A job that writes to a folder on both nodes."""
+        with self.project.running("train", "--plain", "writer.py", folder) as process:
+            assert process.stdout is not None
+            shown = iter(process.stdout)
+            for _ in range(2):
+                next(line for line in shown if line.endswith("writes\n"))
+            yield Writing(self.project, process)
+
+
+@dataclass
+class Writing:
+    project: Project
+    process: subprocess.Popen[str]
+
+    def end(self) -> str:
+        """What the command says when the job has ended, which it must do in time."""
+        self.process.wait(timeout=DEAD_S)
+        assert self.process.returncode == 1
+        return self.project.messages.read_text()
+
+
+def write_files(project: Project) -> None:
+    project.write(TOML)
+    (project.directory / "train.py").write_text("print('trains')\n")
+    (project.directory / "reads.py").write_text(READS)
+    (project.directory / "writer.py").write_text(WRITER)
+
+
+def make_bucket(project: Project) -> None:
+    info = control.find_running(project.directory)
+    assert info is not None
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        environment = control.environment(info)
+        enter(RunningSandbox(project_dir=project.directory, info=info, environment=environment), monkeypatch)
+        boto3.client("s3").create_bucket(Bucket=BUCKET)
+
+
+@pytest.fixture(scope="module")
+def volumes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Volumes]:
+    project = Project(tmp_path_factory.mktemp("volumes"))
+    write_files(project)
+    try:
+        project.run("sandbox", "start")
+        make_bucket(project)
+        project.run("up")
+        yield Volumes(project)
+    finally:
+        control.reset(project.directory, report=silent)
+
+
+@pytest.fixture
+def again(volumes: Volumes) -> Iterator[Volumes]:
+    """The cluster; afterwards its volumes are mounted again."""
+    try:
+        yield volumes
+    finally:
+        control.disarm_faults(volumes.project.directory, "all")
+        volumes.project.run("up")
+
+
+def test_all_nodes_mount_the_disk_of_the_head_and_a_bucket(volumes: Volumes) -> None:
+    assert volumes.mounted("node-0") == {"/shared": "fuse.ext4", "/s3": "fuse.s3fs"}
+    assert volumes.mounted("node-1") == {"/shared": "fuse.sshfs", "/s3": "fuse.s3fs"}
+    for folder in ("/shared", "/s3"):
+        volumes.run("node-1", f"mkdir {folder}/made && echo from-1 >{folder}/made/file")
+        assert volumes.run("node-0", f"cat {folder}/made/file; stat -c %U {folder}/made/file") == "from-1\nubuntu\n"
+        volumes.run("node-0", f"rm -r {folder}/made")
+        assert volumes.run("node-1", f"ls -A {folder}") == ""
+    said = volumes.project.run("up").stderr
+    assert "mounted" not in said
+
+
+def test_what_a_node_has_closed_another_one_reads(volumes: Volumes) -> None:
+    shown = volumes.train("reads.py", "/shared", "1000")
+    assert shown.count("correct 500 of 500") == 2, shown
+    shown = volumes.train("reads.py", "/s3", "60")
+    assert shown.count("correct 30 of 30") == 2, shown
+
+
+def test_nodes_reach_nothing_else_with_the_key_for_volumes(volumes: Volumes) -> None:
+    address = volumes.head.address
+    options = (
+        "-F none -i /run/cluster-volumes/key -o BatchMode=yes -o UserKnownHostsFile=/run/cluster-volumes/known_hosts"
+    )
+    said = volumes.run("node-1", f"sudo ssh {options} -p 2022 ubuntu@{address} id 2>&1", code=None)
+    assert "uid=" not in said
+    assert "sftp connections only" in said
+    said = volumes.run("node-1", f"sudo ssh {options} -o StrictHostKeyChecking=no ubuntu@{address} id 2>&1", code=None)
+    assert "Permission denied" in said
+    listed = volumes.run("node-1", f"echo 'ls -1 /' | sudo sftp {options} -P 2022 -b - ubuntu@{address}")
+    assert listed == "sftp> ls -1 /\n/shared\n"
+
+
+def test_the_keys_of_a_bucket_are_in_memory_only(again: Volumes) -> None:
+    again.run("node-1", "sudo umount /s3")
+    with watching() as watch:
+        again.project.run("up")
+    assert again.mounted("node-1")["/s3"] == "fuse.s3fs"
+    environments = [
+        dict(pair.split(b"=", 1) for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if b"=" in pair)
+        for pid in all_pids()
+        if command_line(pid)[:1] == ["s3fs"] and namespace_of(pid) == hosts_of(again.project)["node-1"].namespace
+    ]
+    [secrets] = [[env[b"AWSSECRETACCESSKEY"].decode(), env[b"AWSSESSIONTOKEN"].decode()] for env in environments]
+    for secret in secrets:
+        assert watch.lines_with(secret) == []
+        found = again.run(
+            "node-1", f"sudo grep -rlF {secret[:30]} /run /etc /home /root /tmp /var /dev/shm 2>/dev/null || true"
+        )
+        assert found == ""
+
+
+def test_a_job_ends_with_a_server_that_does_not_answer(again: Volumes) -> None:
+    with again.writing("/shared") as job:
+        stopped = again.servers()
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            said = job.end()
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGKILL)
+    address = again.head.address
+    assert re.search(rf"failed: node-1: volume /shared of node-0 \({address}\): ({DEAD})", said), said
+    assert "may still run" not in said
+
+
+def test_a_job_ends_with_a_server_that_dies(again: Volumes) -> None:
+    with again.writing("/shared") as job:
+        for pid in reversed(again.servers()):
+            os.kill(pid, signal.SIGKILL)
+        said = job.end()
+    address = again.head.address
+    assert re.search(rf"node-1.*: volume /shared of node-0 \({address}\): the connection is lost", said), said
+    refused = again.run("node-1", "touch /shared/file 2>&1", code=None)
+    assert "Permission denied" in refused  # the folder below the mount is root's
+
+
+def test_data_and_results_on_a_volume(volumes: Volumes) -> None:
+    project = volumes.project
+    data = '[data]\nurl = "/shared/data"\nresults = "/shared/results"\n'
+    project.write(TOML + data)
+    try:
+        said = volumes.train()
+        assert 'data.url = "/shared/data": there is no such folder' in said
+        volumes.run("node-1", "mkdir -p /shared/data && echo content >/shared/data/file")
+        said = volumes.train("--name", "on-volume")
+        assert "no such folder" not in said
+        program = COPIES
+        said = volumes.train("--", "python3", "-c", program)
+        [job] = re.findall(r"^job ([0-9a-f-]+): 2 processes", said, re.MULTILINE)
+        assert f"results: /shared/results/{job}/" in said
+        files = volumes.run("node-1", f"cd /shared/results/{job} && cat rank-0 rank-1 && find . -type f | sort")
+        lines = files.split()
+        assert lines[:2] == ["content", "content"]
+        copied = {"./record.json", "./events", "./ranks/worker-0", "./ranks/worker-1"}
+        assert {"./rank-0", "./rank-1", *copied} <= set(lines[2:])
+        record = json.loads(volumes.run("node-1", f"cat /shared/results/{job}/record.json"))
+        assert (record["state"], record["exit_code"]) == ("done", 0)
+        volumes.run("node-1", "chmod 000 /shared/data/file")
+        said = volumes.train()
+        assert re.search(
+            r'data.url = "/shared/data": node-\d:/shared/data/file cannot be read: Permission denied', said
+        )
+    finally:
+        project.write(TOML)
+
+
+@pytest.mark.slow
+def test_volumes_after_a_reboot_a_stop_and_a_resize(again: Volumes) -> None:
+    project = again.project
+    again.run("node-1", "echo kept >/shared/kept")
+    again.run("node-1", "sudo reboot", code=None)
+    until(lambda: "node-1" in hosts_of(project) and again.mounted("node-1") == {}, "node-1 has booted again")
+    until(lambda: again.project.run("train", "--", "cat", "/shared/kept", code=None).returncode == 0, timeout_s=120)
+    assert again.mounted("node-1") == {"/shared": "fuse.sshfs", "/s3": "fuse.s3fs"}
+    said = project.run("stop", "--nodes", "-y").stderr
+    assert "not unmounted" not in said
+    project.run("start", "-y")
+    assert again.mounted("node-0") == {"/shared": "fuse.ext4", "/s3": "fuse.s3fs"}
+    assert again.run("node-1", "cat /shared/kept") == "kept\n"
+    project.run("resize", "3", "-y")
+    try:
+        assert again.run("node-2", "cat /shared/kept; echo new >/s3/of-2") == "kept\n"
+        assert again.run("node-0", "cat /s3/of-2; rm /s3/of-2 /shared/kept") == "new\n"
+        rows = json.loads(project.run("verify", "--json").stdout)
+        found = {row["subject"]: row for row in rows if row["check"] == "volumes"}
+        assert set(found) == {"/shared", "/s3"}
+        assert all(row["status"] in ("ok", "warning") for row in found.values())
+        assert re.search(r"write \d+ MB/s, read \d+ MB/s; 2 nodes at once \d+ MB/s", found["/shared"]["said"])
+        assert again.run("node-1", "ls -A /s3 /shared") == "/s3:\n\n/shared:\n"
+    finally:
+        project.run("resize", "2", "-y")
+
+
+@pytest.mark.slow
+def test_a_job_ends_with_the_head_that_serves_its_volume(again: Volumes) -> None:
+    head = again.head
+    with again.writing("/shared") as job:
+        cause(again.project, "kill", f"instance={head.instance_id}")
+        began = time.monotonic()
+        until(lambda: again.mounted("node-1").get("/shared") is None, "sshfs has ended", timeout_s=DEAD_S)
+        job.process.wait(timeout=DEAD_S)
+        assert time.monotonic() < began + DEAD_S
+    said = job.project.messages.read_text()
+    assert re.search(rf"node-0 \({head.instance_id}\) is stopped", said), said
+    again.project.run("start", "-y")
+
+
+@pytest.mark.slow
+def test_a_dead_server_delays_neither_stop_nor_down(volumes: Volumes) -> None:
+    project = volumes.project
+    stopped = volumes.servers()
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    said = project.run("down", "-y", timeout_s=120)
+    assert time.monotonic() < began + 60
+    assert "not unmounted" not in said.stderr
+    assert "shared volume" in said.stdout
+    project.run("up")  # for other tests

@@ -1,0 +1,369 @@
+"""The volume of [[volumes]] source = "head": plans, and `up`, `resize`, `stop` and `down` with it."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import provision.resources.shared_volume
+from foundation.errors import AwsError, ClusterError, ConfigError
+from foundation.progress import Event, silent
+from provision.apply import apply
+from provision.model import ClusterState
+from provision.pause import prepare_start, prepare_stop
+from provision.plan import Step, Wanted
+from provision.preflight.places import Facts, Subnet, keep_volume_zone
+from provision.resources.shared_volume import (
+    SHARED_VOLUME,
+    AttachSharedVolume,
+    CreateSharedVolume,
+    DeleteSharedVolumes,
+    SharedVolume,
+    TagKeep,
+    find_shared_volumes,
+)
+from provision_world import NAME, World, complete, make_config, make_node, make_state, make_volume, make_wanted
+
+
+def make_shared(**values: Any) -> SharedVolume:
+    defaults: dict[str, Any] = {
+        "volume_id": "vol-1", "zone": "us-east-1a", "size_gib": 100, "state": "available"
+    }  # fmt: skip
+    return SharedVolume(**{**defaults, **values})
+
+
+def attached(instance_id: str, **values: Any) -> SharedVolume:
+    return make_shared(state="in-use", instance_id=instance_id, attachment="attached", device="/dev/sdf", **values)
+
+
+def wanted(*found: SharedVolume, nodes: Any = (), keep: bool = False) -> Wanted:
+    state = make_state(*nodes, found={SHARED_VOLUME.kind: found})
+    return make_wanted(state=state, volumes=(make_volume(keep=keep),))
+
+
+def plan_up(asked: Wanted) -> tuple[Step, ...]:
+    assert SHARED_VOLUME.plan_up is not None
+    assert SHARED_VOLUME.plan_on_nodes is not None
+    return (*SHARED_VOLUME.plan_up(asked), *SHARED_VOLUME.plan_on_nodes(asked))
+
+
+def plan_down(*found: SharedVolume) -> tuple[Step, ...]:
+    assert SHARED_VOLUME.plan_down is not None
+    return SHARED_VOLUME.plan_down(ClusterState(name=NAME, found={SHARED_VOLUME.kind: found}))
+
+
+NODES = (make_node(0), make_node(1))
+CREATE = CreateSharedVolume(size_gib=100, keep=False, mount="/shared")
+ATTACH_NEW = AttachSharedVolume(volume_id=None)
+ATTACH = AttachSharedVolume(volume_id="vol-1")
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps"),
+    [
+        (wanted(), (CREATE, ATTACH_NEW)),
+        (wanted(nodes=NODES), (CREATE, ATTACH_NEW)),
+        (wanted(make_shared()), (ATTACH,)),
+        (wanted(make_shared(state="creating"), nodes=NODES), (ATTACH,)),
+        (wanted(attached("i-0"), nodes=NODES), ()),
+        (wanted(attached("i-1"), nodes=NODES), ()),
+        (wanted(attached("i-0", volume_id="vol-2"), make_shared(), nodes=NODES), ()),
+        (wanted(attached("i-9"), nodes=NODES), (ATTACH,)),
+        (
+            wanted(make_shared(state="in-use", instance_id="i-0", attachment="attaching"), nodes=NODES),
+            (ATTACH,),
+        ),
+        (wanted(make_shared(), keep=True), (TagKeep(volume_id="vol-1", keep=True), ATTACH)),
+        (wanted(attached("i-0", keep=True, tagged_keep=True), nodes=NODES, keep=True), ()),
+        (
+            wanted(attached("i-0", keep=True, tagged_keep=True), nodes=NODES),
+            (TagKeep(volume_id="vol-1", keep=False),),
+        ),
+        (make_wanted(state=make_state(*NODES, found={SHARED_VOLUME.kind: (make_shared(),)})), ()),
+    ],
+)
+def test_plan_of_up(asked: Wanted, steps: tuple[Step, ...]) -> None:
+    assert plan_up(asked) == steps
+
+
+def test_up_refuses_two_volumes_and_names_them() -> None:
+    with pytest.raises(ClusterError, match=r"has 2 volumes .*vol-1 \(us-east-1a, 100 GiB\), vol-2 \(us-east-1b"):
+        plan_up(wanted(make_shared(), make_shared(volume_id="vol-2", zone="us-east-1b")))
+
+
+def test_up_refuses_a_volume_in_another_zone_than_the_nodes() -> None:
+    with pytest.raises(ClusterError, match=r"vol-1, is in us-east-1b, and node-0 is in us-east-1a") as raised:
+        plan_up(wanted(make_shared(zone="us-east-1b"), nodes=NODES))
+    assert "delete-volume --volume-id vol-1 --region us-east-1" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("found", "steps"),
+    [
+        ((), ()),
+        ((make_shared(),), (DeleteSharedVolumes(volume_ids=("vol-1",)),)),
+        ((attached("i-0"),), (DeleteSharedVolumes(volume_ids=("vol-1",)),)),
+        ((attached("i-0", keep=True, tagged_keep=True),), ()),
+        ((make_shared(keep=True),), (TagKeep(volume_id="vol-1", keep=True),)),
+        (
+            (make_shared(keep=True, tagged_keep=True), make_shared(volume_id="vol-2")),
+            (DeleteSharedVolumes(volume_ids=("vol-2",)),),
+        ),
+    ],
+)
+def test_plan_of_down(found: tuple[SharedVolume, ...], steps: tuple[Step, ...]) -> None:
+    assert plan_down(*found) == steps
+
+
+SUBNETS = tuple(
+    Subnet(subnet_id=f"subnet-{zone}", vpc_id="vpc-1", zone=f"us-east-1{zone}", free_addresses=9) for zone in "abc"
+)
+FACTS = Facts(types={}, zones={}, images={}, subnets=SUBNETS)
+
+
+def test_nodes_are_launched_in_the_zone_of_an_existing_volume() -> None:
+    facts, skipped = keep_volume_zone(wanted(make_shared(zone="us-east-1b")), FACTS)
+    assert [subnet.zone for subnet in facts.subnets] == ["us-east-1b"]
+    assert skipped == ("us-east-1a, us-east-1c: the cluster's volume vol-1 is in us-east-1b",)
+    assert keep_volume_zone(wanted(), FACTS) == (FACTS, ())
+
+
+def test_a_volume_in_a_zone_without_a_subnet_is_explained() -> None:
+    asked = wanted(make_shared(zone="us-east-1f"))
+    with pytest.raises(AwsError, match="vol-1 is in us-east-1f, where this account has no default subnet"):
+        keep_volume_zone(asked, FACTS)
+    config = make_config(subnet_id="subnet-0123456789abcdef0")
+    there = make_wanted(config=config, state=asked.state, volumes=asked.volumes)
+    with pytest.raises(ConfigError, match=r"subnet_id = .*it is in us-east-1a, us-east-1b, us-east-1c, and the clust"):
+        keep_volume_zone(there, FACTS)
+
+
+# --- with an EC2
+
+
+def with_volume(nodes: int, volumes: int = 1) -> Counter[str]:
+    return complete(nodes) + Counter({"shared volumes": volumes})
+
+
+def describe_volumes(world: World) -> tuple[SharedVolume, ...]:
+    return find_shared_volumes(world.clients.ec2, name=NAME)
+
+
+def test_up_makes_and_attaches_the_volume(world: World) -> None:
+    world.volumes = (make_volume(size_gib=20),)
+    state = world.up(make_config())
+
+    assert world.resources() == with_volume(2)
+    [volume] = describe_volumes(world)
+    assert state.head is not None
+    assert volume == SharedVolume(
+        volume_id=volume.volume_id,
+        zone=state.head.zone,
+        size_gib=20,
+        state="in-use",
+        instance_id=state.head.instance_id,
+        attachment="attached",
+        device="/dev/sdf",
+    )
+    [shown] = world.clients.ec2.describe_volumes(VolumeIds=[volume.volume_id])["Volumes"]
+    assert (shown["Encrypted"], shown["VolumeType"]) == (True, "gp3")
+    assert {tag["Key"]: tag["Value"] for tag in shown["Tags"]} == {
+        "cluster:name": NAME,
+        "cluster:role": "shared-volume",
+        "cluster:owner": "arn:aws:sts::123456789012:user/moto",
+        "Name": "cluster-demo",
+    }
+    assert world.files.find_volume_call() is None
+    world.calls.made.clear()
+    assert not world.prepare(make_config())
+    assert not world.calls.mutating()
+
+
+def test_a_volume_can_be_added_to_a_running_cluster(world: World) -> None:
+    world.up(make_config())
+    world.volumes = (make_volume(),)
+    plan = world.prepare(make_config())
+    assert [step.describe() for step in plan.steps] == [
+        "make a volume of 100 GiB for /shared",
+        "attach the volume to the head",
+    ]
+    world.up(make_config())
+    assert world.resources() == with_volume(2)
+
+
+def test_down_deletes_it_and_says_so(world: World) -> None:
+    world.volumes = (make_volume(),)
+    world.up(make_config())
+    [volume] = describe_volumes(world)
+    receipt = world.down()
+    assert ("shared volume", volume.volume_id) in {(each.kind, each.resource_id) for each in receipt.deleted}
+    assert (receipt.leftovers, receipt.kept) == ((), ())
+    assert not world.resources()
+
+
+def test_a_kept_volume_stays_and_is_used_again_in_its_zone(world: World) -> None:
+    world.volumes = (make_volume(keep=True),)
+    world.sandbox.book.arm("capacity zone=us-east-1a free=0")
+    world.up(make_config())
+    [volume] = describe_volumes(world)
+    assert (volume.zone, volume.tagged_keep) == ("us-east-1b", True)
+    world.sandbox.book.disarm("all")
+
+    receipt = world.down()
+    assert [(each.volume_id, each.size_gib, each.zone) for each in receipt.kept] == [
+        (volume.volume_id, 100, "us-east-1b")
+    ]
+    assert receipt.leftovers == ()
+    assert world.resources() == Counter({"shared volumes": 1})
+
+    state = world.up(make_config())
+    assert {node.zone for node in state.nodes} == {"us-east-1b"}
+    [again] = describe_volumes(world)
+    assert state.head is not None
+    assert (again.volume_id, again.instance_id) == (volume.volume_id, state.head.instance_id)
+    assert world.resources() == with_volume(2)
+
+
+def test_keep_follows_cluster_toml(world: World) -> None:
+    """`up` writes it to the tag; `down` keeps a volume if cluster.toml or the tag says so."""
+    world.volumes = (make_volume(),)
+    world.up(make_config())
+    world.volumes = (make_volume(keep=True),)
+    assert len(world.down().kept) == 1
+    world.volumes = ()
+    assert len(world.down().kept) == 1  # from the tag, as on another machine
+    world.volumes = (make_volume(),)
+    world.up(make_config())
+    assert world.down().kept == ()
+    assert not world.resources()
+
+
+def test_a_volume_that_others_have_attached_is_named(world: World) -> None:
+    world.volumes = (make_volume(keep=True),)
+    world.up(make_config())
+    world.down()
+    [volume] = describe_volumes(world)
+    ec2 = world.clients.ec2
+    image = ec2.describe_images()["Images"][0]["ImageId"]
+    [other] = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, Placement={"AvailabilityZone": volume.zone})[
+        "Instances"
+    ]
+    other_id = other["InstanceId"]
+    ec2.attach_volume(VolumeId=volume.volume_id, InstanceId=other_id, Device="/dev/sdg")
+    with pytest.raises(AwsError, match=f"{volume.volume_id} is attached to {other_id}, which is not a node"):
+        world.up(make_config())
+
+
+def test_resize_0_leaves_it_and_up_uses_it_again(world: World) -> None:
+    world.volumes = (make_volume(),)
+    world.up(make_config())
+    [volume] = describe_volumes(world)
+    world.resize(make_config(nodes=0))
+    assert world.resources()["shared volumes"] == 1
+    world.up(make_config(nodes=3))
+    assert [each.volume_id for each in describe_volumes(world)] == [volume.volume_id]
+    assert world.resources() == with_volume(3)
+    world.resize(make_config(nodes=1))
+    assert [each.attachment for each in describe_volumes(world)] == ["attached"]
+
+
+def test_it_stays_where_it_is_attached_while_its_node_lives(world: World) -> None:
+    """To move it, nodes would have to unmount it first."""
+    world.volumes = (make_volume(),)
+    world.up(make_config())
+    first, second = world.describe().nodes
+    world.clients.ec2.terminate_instances(InstanceIds=[first.instance_id])
+    world.up(make_config(min_nodes=1))
+    [volume] = describe_volumes(world)
+    assert volume.instance_id in {node.instance_id for node in world.describe().nodes}
+    assert volume.instance_id != second.instance_id
+
+
+def test_stop_and_start_keep_it_attached(world: World) -> None:
+    world.volumes = (make_volume(),)
+    world.up(make_config())
+    before = describe_volumes(world)
+    for plan in (
+        prepare_stop(world.clients, name=NAME, files=world.files, report=silent),
+        prepare_start(world.clients, name=NAME, config=make_config(), files=world.files),
+    ):
+        apply(plan, clients=world.clients, files=world.files, report=silent)
+        assert describe_volumes(world) == before
+
+
+def test_a_failed_attachment_rolls_back_the_new_volume_too(world: World) -> None:
+    def refuse(event: Event) -> None:
+        if event.kind == "done" and event.what.startswith("make a volume"):
+            world.sandbox.book.arm("unauthorized action=AttachVolume count=9")
+
+    world.volumes = (make_volume(),)
+    with pytest.raises(AwsError, match="not authorized to perform"):
+        world.up(make_config(), report=refuse)
+    assert world.resources()["instances"] == 0
+    assert "shared volumes" not in world.resources()
+
+
+def test_a_device_name_that_is_taken_is_skipped(world: World) -> None:
+    world.up(make_config())
+    head = world.describe().head
+    assert head is not None
+    ec2 = world.clients.ec2
+    own = ec2.create_volume(AvailabilityZone=head.zone, Size=1)["VolumeId"]
+    ec2.attach_volume(VolumeId=own, InstanceId=head.instance_id, Device="/dev/sdf")
+    world.volumes = (make_volume(),)
+    world.up(make_config())
+    assert [volume.device for volume in describe_volumes(world)] == ["/dev/sdg"]
+
+
+def test_a_volume_that_ec2_does_not_list_yet_is_not_made_twice(late_world: World) -> None:
+    late_world.volumes = (make_volume(),)
+    kill_after_creation(late_world)
+    late_world.up(make_config())
+    late_world.time.sleep(60)
+    assert late_world.resources() == with_volume(2)
+
+
+def test_with_another_size_it_waits_for_the_interrupted_creation(late_world: World) -> None:
+    late_world.volumes = (make_volume(),)
+    kill_after_creation(late_world)
+    late_world.volumes = (make_volume(size_gib=5),)
+    late_world.up(make_config())
+    late_world.time.sleep(60)
+    assert [volume.size_gib for volume in describe_volumes(late_world)] == [100]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_down_waits_for_a_volume_that_ec2_does_not_list_yet(late_world: World, *, keep: bool) -> None:
+    late_world.volumes = (make_volume(keep=keep),)
+    kill_after_creation(late_world)
+    receipt = late_world.down()
+    late_world.time.sleep(60)
+    assert late_world.resources() == Counter({"shared volumes": 1} if keep else {})
+    assert len(receipt.kept) == int(keep)
+
+
+class KilledError(Exception):
+    """Ends `up` after the call that made the volume."""
+
+
+def kill_after_creation(world: World) -> None:
+    """As if the process had been killed before it saw the volume in EC2's lists."""
+
+    def kill(*_: object) -> None:
+        raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(provision.resources.shared_volume, "_find_one", kill)
+        with pytest.raises(KilledError):
+            world.up(make_config())
+    assert world.files.find_volume_call() is not None
+
+
+def test_a_token_does_not_return_a_deleted_volume(world: World) -> None:
+    world.volumes = (make_volume(),)
+    kill_after_creation(world)
+    [volume] = describe_volumes(world)
+    world.clients.ec2.delete_volume(VolumeId=volume.volume_id)
+    world.up(make_config())
+    [again] = describe_volumes(world)
+    assert again.volume_id != volume.volume_id

@@ -1,0 +1,184 @@
+"""[[volumes]] of cluster.toml: accepted and rejected values, and what nodes mount."""
+
+from typing import Any
+
+import pytest
+
+from foundation.errors import ClusterError, ConfigError
+from foundation.settings import check
+from provision.volumes.config import VolumeConfig, find_conflicts, find_head_volume
+from provision.volumes.source import AttachedVolume, FileSystem, MountSource, plan_mounts
+
+
+def make(**table: Any) -> VolumeConfig:
+    return check(VolumeConfig, {"mount": "/shared", "source": "head", **table}, source="cluster.toml")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "normal"),
+    [
+        ("mount", "/shared", "/shared"),
+        ("mount", "/shared/", "/shared"),
+        ("mount", "/home/ubuntu/shared", "/home/ubuntu/shared"),
+        ("mount", "/mnt/data-1/a_b.c+d", "/mnt/data-1/a_b.c+d"),
+        ("source", "fs-0123abcd", "fs-0123abcd"),
+        ("source", "fs-0123456789abcdef0", "fs-0123456789abcdef0"),
+        ("source", "s3://bucket", "s3://bucket/"),
+        ("source", "s3://my.bucket-1/a/b=c/", "s3://my.bucket-1/a/b=c/"),
+        ("source", "10.0.0.7:/export", "10.0.0.7:/export"),
+        ("source", "nas.example.com:/vol/a_1/", "nas.example.com:/vol/a_1"),
+        ("source", "nas:/", "nas:/"),
+    ],
+)
+def test_accepts(key: str, value: str, normal: str) -> None:
+    assert getattr(make(**{key: value}), key) == normal
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"mount": "shared"}, 'mount = "shared": must be an absolute path'),
+        ({"mount": "/"}, "must be an absolute path"),
+        ({"mount": "/a/../etc"}, "must be an absolute path"),
+        ({"mount": "/a b"}, "must be an absolute path"),
+        ({"mount": "/a//b"}, "must be an absolute path"),
+        ({"mount": "/$(reboot)"}, "must be an absolute path"),
+        ({"mount": "/shared\n"}, r'mount = "/shared\n": must be an absolute path'),
+        ({"mount": "/home/ubuntu/.ssh"}, "must be an absolute path"),
+        ({"mount": "/usr/local/data"}, "/usr belongs to the system"),
+        ({"mount": "/tmp/x"}, "/tmp belongs to the system"),
+        ({"mount": "/var"}, "/var belongs to the system"),
+        ({"mount": "/mnt/"}, "would hide what is in /mnt"),
+        ({"mount": "/home"}, "would hide what is in /home"),
+        (
+            {"mount": "/home/ubuntu"},
+            'would hide a home folder; choose a folder below it, such as "/home/ubuntu/shared"',
+        ),
+        ({"source": "heads"}, 'source = "heads": must be "head" (a new disk on the head), "fs-..."'),
+        ({"source": "fs-xyz"}, "must be"),
+        ({"source": "s3:/bucket"}, "must be"),
+        ({"source": "s3://Bucket"}, "must be"),
+        ({"source": "s3://bucket/a b"}, "must be"),
+        ({"source": "s3://bucket//a"}, "must be"),
+        ({"source": "/export"}, "must be"),
+        ({"source": "nas:export"}, "must be"),
+        ({"source": "-oProxyCommand=x:/a"}, "must be"),
+        ({"source": "nas:/a,rw"}, "must be"),
+        ({"size_gib": 0}, "must be a whole number from 1 to 16384"),
+        (
+            {"source": "fs-0123abcd", "keep": True},
+            'keep is for source = "head"; "fs-0123abcd" exists already, and is neither changed nor deleted',
+        ),
+        ({"source": "nas:/a", "size_gib": 100}, 'size_gib is for source = "head"'),
+        ({"read_only": True}, 'read_only = true with source = "head" needs keep = true: a new disk is empty'),
+    ],
+)
+def test_rejects(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        make(**table)
+    assert said in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("pairs", "in_ec2", "said"),
+    [
+        ([("/a", "head"), ("/b", "fs-0123abcd"), ("/c", "s3://bucket"), ("/d", "nas:/d")], True, []),
+        ([("/a", "nas:/a"), ("/b", "s3://bucket")], False, []),
+        ([("/a", "nas:/a"), ("/ab", "nas:/b")], True, []),
+        (
+            [("/a", "head"), ("/b", "head")],
+            True,
+            ['[[volumes]] source = "head" appears 2 times (/a, /b); a cluster has one such volume'],
+        ),
+        ([("/a", "nas:/a"), ("/a/", "nas:/b")], True, ['[[volumes]] mount = "/a" appears twice']),
+        (
+            [("/a", "nas:/a"), ("/a/b/c", "nas:/b")],
+            True,
+            ['[[volumes]] mount = "/a/b/c" and mount = "/a": one would be in the other'],
+        ),
+        (
+            [("/a/b", "nas:/a"), ("/a", "nas:/b")],
+            True,
+            ['[[volumes]] mount = "/a" and mount = "/a/b": one would be in the other'],
+        ),
+        (
+            [("/a", "nas:/a"), ("/b", "fs-0123abcd")],
+            False,
+            [
+                (
+                    'volumes[1].source = "fs-0123abcd": needs instances of EC2; with cloud = "hosts", use '
+                    '"HOST:/export" or "s3://..."'
+                )
+            ],
+        ),
+    ],
+)
+def test_conflicts_between_volumes(pairs: list[tuple[str, str]], *, in_ec2: bool, said: list[str]) -> None:
+    volumes = [make(mount=mount, source=source) for mount, source in pairs]
+    assert list(find_conflicts(volumes, in_ec2=in_ec2)) == said
+
+
+def test_what_nodes_mount() -> None:
+    volumes = (
+        make(keep=True, read_only=True),
+        make(mount="/efs", source="fs-0123abcd"),
+        make(mount="/lustre", source="fs-0123456789abcdef0", read_only=True),
+        make(mount="/bucket", source="s3://bucket/a/b"),
+        make(mount="/whole", source="s3://whole"),
+        make(mount="/nas", source="nas:/export/a"),
+    )
+    assert find_head_volume(volumes) is volumes[0]
+    efs = FileSystem(kind="efs", file_system_id="fs-0123abcd", dns_name="efs.x", address="10.0.0.8", export="/")
+    lustre = FileSystem(
+        kind="lustre", file_system_id="fs-0123456789abcdef0", dns_name="fsx.x", address="", export="/abcdefgh"
+    )
+    disk = AttachedVolume(volume_id="vol-1", instance_id="i-1", device="/dev/sdf", server="10.0.0.4")
+    found = plan_mounts(
+        volumes,
+        region="us-east-1",
+        attached=disk,
+        file_systems={each.file_system_id: each for each in (efs, lustre)},
+    )
+    assert found == (
+        MountSource(
+            kind="head",
+            mount="/shared",
+            source="head",
+            read_only=True,
+            server="10.0.0.4",
+            address="10.0.0.4",
+            volume_id="vol-1",
+            instance_id="i-1",
+            device="/dev/sdf",
+            region="us-east-1",
+        ),
+        MountSource(
+            kind="efs",
+            mount="/efs",
+            source="fs-0123abcd",
+            server="efs.x",
+            address="10.0.0.8",
+            export="/",
+            region="us-east-1",
+        ),
+        MountSource(
+            kind="lustre",
+            mount="/lustre",
+            source="fs-0123456789abcdef0",
+            read_only=True,
+            server="fsx.x",
+            export="/abcdefgh",
+            region="us-east-1",
+        ),
+        MountSource(
+            kind="s3", mount="/bucket", source="s3://bucket/a/b/", bucket="bucket", prefix="a/b/", region="us-east-1"
+        ),
+        MountSource(kind="s3", mount="/whole", source="s3://whole/", bucket="whole", region="us-east-1"),
+        MountSource(kind="nfs", mount="/nas", source="nas:/export/a", server="nas", export="/export/a"),
+    )
+
+
+def test_a_disk_that_is_not_attached_is_an_error() -> None:
+    with pytest.raises(ClusterError, match="is not attached to a node") as raised:
+        plan_mounts((make(),))
+    assert raised.value.hint == "cluster up"
