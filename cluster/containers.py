@@ -102,6 +102,7 @@ def in_containers(
                     node,
                     command,
                     framework=config.bootstrap.framework,
+                    volumes=[volume.mount for volume in config.volumes],
                     stdin=stdin,
                 ),
             )

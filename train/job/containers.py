@@ -21,9 +21,14 @@ LOGIN_SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash -l || exec s
 
 
 def plan_containers(
-    config: ContainerConfig, image: PreparedImage | None, nodes: Sequence[ReadyNode], framework: Framework
+    config: ContainerConfig,
+    image: PreparedImage | None,
+    nodes: Sequence[ReadyNode],
+    framework: Framework,
+    *,
+    volumes: Sequence[str] = (),
 ) -> dict[str, Container]:
-    """The containers on each node that has the image; {} without one."""
+    """The containers on each node that has the image; {} without one. volumes: where [[volumes]] are mounted."""
     if image is None:
         return {}
     return {
@@ -33,7 +38,7 @@ def plan_containers(
             path=image.nodes[node.host.name].path or PATH,
             python_path=image.nodes[node.host.name].python_path,
             shm_size=parse_size(config.shm_size),
-            mounts=read_mounts(config),
+            mounts=(*((path, path, False) for path in volumes), *read_mounts(config)),
             gpus=bool(node.facts.gpus),
             has_environment=framework != "none",
         )
@@ -49,13 +54,14 @@ def shell_words(
     command: Sequence[str],
     *,
     framework: Framework,
+    volumes: Sequence[str] = (),
     stdin: Literal["pipe", "terminal"] | None = None,
 ) -> tuple[str, ...]:
     """The command line on a node that runs a command, () for a shell, in a new container with a job's mounts.
 
-    stdin: what the command reads; None for nothing.
+    volumes: as for plan_containers. stdin: what the command reads; None for nothing.
     """
-    here = plan_containers(config, image, [node], framework)[node.host.name]
+    here = plan_containers(config, image, [node], framework, volumes=volumes)[node.host.name]
     home = node.facts.home
     env = {"HOME": home, "USER": node.host.user, "LOGNAME": node.host.user}
     mounts: list[tuple[str, str, bool]] = [(f"{home}/{engine.HOME_FOLDER}", home, False)]

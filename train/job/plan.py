@@ -191,7 +191,7 @@ def plan_job(
         results_url=data.results,
         image=image.reference if image is not None else None,
         image_launcher=image.launcher if image is not None else None,
-        containers=plan_containers(container or ContainerConfig(), image, nodes, framework),
+        containers=plan_containers(container or ContainerConfig(), image, nodes, framework, volumes=volumes),
         volumes=tuple(volumes),
         data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
         **copy_settings(config),
