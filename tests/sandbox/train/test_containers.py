@@ -126,7 +126,7 @@ def accuracy(said: str) -> float:
 
 
 def test_exec_and_ssh_in_a_container(nodes: ContainerNodes, plain: str) -> None:
-    words = "command -v cluster-no-such; head -c 2 /etc/debian_version; ls -d /opt/pypi* 2>/dev/null; id -u"
+    words = "command -v cluster-no-such; head -c 2 /etc/debian_version; echo; ls -d /opt/pypi* 2>/dev/null; id -u"
     with nodes.configured(plain):
         done = nodes.project.run("exec", "--container", "--", "sh", "-c", words)
         assert sorted(done.stdout.splitlines()) == ["[node-0] 12", "[node-0] 1000", "[node-1] 12", "[node-1] 1000"]
