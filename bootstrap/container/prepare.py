@@ -380,7 +380,7 @@ def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Ima
         folder = node.python.removesuffix("/bin/python")
         mounts = [[path, path, True] for path in (folder, f"{node.facts.home}/{PYTHONS_FOLDER}")]
         order = {
-            **_brief_order(images[talk.name]),
+            **brief_order(images[talk.name].id),
             "mounts": mounts,
             "command": [node.python, "-c", f"import {_MODULES.get(node.framework, 'sys')}"],
         }
@@ -397,15 +397,15 @@ def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Ima
     on_all(talks, check)
 
 
-def _brief_order(image: _Image) -> dict[str, Any]:
-    """A container for a short command, as engine.run_words takes it."""
+def brief_order(image: str) -> dict[str, Any]:
+    """A container for a short command, as engine.run_words takes it. image: its id."""
     name = f"cluster-check-{secrets.token_hex(6)}"
-    return {"name": name, "job": "check", "image": image.id, "shm_size": None, "gpus": False, "mounts": [], "cwd": "/"}
+    return {"name": name, "job": "check", "image": image, "shm_size": None, "gpus": False, "mounts": [], "cwd": "/"}
 
 
 def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig) -> str:
     """The folder on a node with launch.py out of the image: mxnet/tools/ and dmlc_tracker/. Raises ClusterError."""
-    order = {**_brief_order(image), "command": ["python3", "-c", _PACK_LAUNCHER]}
+    order = {**brief_order(image.id), "command": ["python3", "-c", _PACK_LAUNCHER]}
     folder = f".cluster/launcher/{image.id.partition(':')[2]}"
     done: _Done = talk.ask({"take": folder, "from": order}, _Done)
     if done.failed is not None:

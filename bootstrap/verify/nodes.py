@@ -37,7 +37,7 @@ MODULES = ("setup_env", "verify")
 ANSWER_TIMEOUT_S = 30.0
 PORTS_TIMEOUT_S = 60.0
 CLOCK_SAMPLES = 5
-ORDER_OF_CHECKS = ("connection", "compute", "all_reduce", "s3", "ports", "clock", "disk")
+ORDER_OF_CHECKS = ("connection", "compute", "all_reduce", "container", "s3", "ports", "clock", "disk")
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
 

@@ -6,10 +6,12 @@ from dataclasses import asdict
 
 import click
 
+from bootstrap.container.check import check_containers
 from bootstrap.verify.checks import Check, Probe
 from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.nodes import verify as try_nodes
 from cluster.app import App, pass_app
+from cluster.containers import find_login
 from cluster.session import describe_and_warn, ready_nodes, source_of
 from cluster.views.layout import render_table
 from foundation.errors import ClusterError
@@ -26,7 +28,7 @@ def verify(app: App, *, as_json: bool) -> None:
 
     MXNet or PyTorch computes ones((2,3))*2+1 on each GPU, or on the CPU of nodes without one. Each node reads [data]
     url, and connects to every other node on the ports of MXNet's scheduler and parameter servers. With PyTorch, all
-    nodes take part in an all_reduce.
+    nodes take part in an all_reduce. With [container] image, each node's engine runs it with the node's GPUs.
     """
     app.enter_cloud()
     described = describe_and_warn(app)
@@ -43,8 +45,17 @@ def verify(app: App, *, as_json: bool) -> None:
             probes=[s3] if isinstance(s3, Probe) else [],
             report=app.report,
         )
-        if isinstance(s3, Check):
-            checks = sort_checks((*checks, s3), names=[node.host.name for node in nodes])
+        more = [s3] if isinstance(s3, Check) else []
+        if app.config.container.image:
+            more += check_containers(
+                nodes,
+                app.config.container,
+                find_login=find_login(app, None),
+                uses_environment=app.config.bootstrap.framework != "none",
+                report=app.report,
+            )
+        if more:
+            checks = sort_checks((*checks, *more), names=[node.host.name for node in nodes])
     app.show(render_checks(checks, columns=app.find_columns()), [asdict(check) for check in checks], as_json=as_json)
     warnings = render_troubles(checks, "warning")
     if warnings:

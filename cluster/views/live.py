@@ -62,7 +62,7 @@ class JobDisplay:
         self._head = head
         self._progress = Progress()
         endings = ENDINGS if image is None else ENDINGS_IN_CONTAINERS
-        self._advisor = Advisor(partial(advise_on_module, app, program), endings=endings)
+        self._advisor = Advisor(partial(advise_on_module, app, program, image), endings=endings)
         self._closed = False
         self._stdout_terminal = sys.stdout.isatty()
         with_view = not plain and can_have_view(sys.stdout, sys.stderr)
@@ -134,10 +134,12 @@ class JobDisplay:
         sys.stdout.flush()
 
 
-def advise_on_module(app: App, program: Sequence[str], module: str) -> str:
-    """What to do about a module that the nodes do not have."""
+def advise_on_module(app: App, program: Sequence[str], image: str | None, module: str) -> str:
+    """What to do about a module that the nodes, or the image that the program runs in, do not have."""
     config = app.config
     words = (*program, config.train.script)
+    if image is not None and config.bootstrap.framework == "none":
+        return f"{module} is not in the image {image}: install it there, in its Dockerfile"
     return advise(module, find_nearby(words, project_dir=app.project_dir, packages=config.bootstrap.packages))
 
 

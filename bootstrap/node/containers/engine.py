@@ -21,6 +21,8 @@ HOME_FOLDER = os.path.join(".cluster", "home")
 """The home folder of processes in containers, below the node user's: these must not see the user's keys."""
 PYTHONS_FOLDER = os.path.join(".cluster", "python")
 """Where the Pythons of environments are that are not the system's."""
+MOUNT_FOLDERS = ("data", "env", "jobs", "tree")
+"""The folders of ~/.cluster whose folders and files are mounted."""
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 ANSWER_TIMEOUT_S = 30
 # Variables that change how the engine itself works: it gets the node's values, and the container its own as words.

@@ -104,7 +104,9 @@ class Node(object):
 
     def do_find(self, request):
         """Find the engine."""
-        for name in (engine.HOME_FOLDER, engine.PYTHONS_FOLDER):
+        # In the home folder of containers, engines would make the folders of mounts as another user.
+        inside = [os.path.join(engine.HOME_FOLDER, ".cluster", name) for name in engine.MOUNT_FOLDERS]
+        for name in [engine.PYTHONS_FOLDER] + inside:
             path = os.path.join(os.path.expanduser("~"), name)
             if not os.path.isdir(path):
                 os.makedirs(path, 0o700)

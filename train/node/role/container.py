@@ -6,6 +6,7 @@ The engine's client runs in place of the process. role.py, the supervisor and th
 import json
 import os
 import pwd
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ SIGNALLED = 128  # plus the number of the signal: the exit code of a client whos
 # Files whose paths programs get by these variables.
 CERTIFICATES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 RANKS_VARIABLE = "CLUSTER_RANKS"  # where rank_proxy.py connects
+SESSION = re.compile(r"/tmp/(ompi|prte|pmix)[^/]*(/|\Z)")  # noqa: S108 - Open MPI's choice
 OF_ROLES = ("CLUSTER_HOST", "CLUSTER_SOCKET", process_tree.JOB_VARIABLE)  # what `role launched` needs
 KEPT = ("HOME", "USER", "LOGNAME", "TZ")
 
@@ -36,6 +38,15 @@ KEPT = ("HOME", "USER", "LOGNAME", "TZ")
 def base() -> dict[str, str]:
     """The part of this process's environment that a process in a container gets; the image has the rest."""
     return {name: os.environ[name] for name in KEPT if name in os.environ}
+
+
+def find_cache(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
+    """The variable for where staged data is: this host's disks are not visible inside. Raises OSError."""
+    if order.role != "worker":
+        return {}
+    from train.node.staging import cache  # noqa: PLC0415 - obstore: 0.1 s
+
+    return {"CLUSTER_DATA_CACHE_DIR": cache.find_folder(own)}
 
 
 def patch_mxnet(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
@@ -57,19 +68,41 @@ def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[
     home = os.path.expanduser("~")
     own_home = os.path.join(home, engine.HOME_FOLDER)
     os.makedirs(own_home, mode=0o700, exist_ok=True)
-    mounts = [(own_home, env.get("HOME", home), False), (CODE_DIR, CODE_DIR, True)]
+    inside = env.get("HOME", home)
+    mounts = [(own_home, inside, False), (CODE_DIR, CODE_DIR, True)]
     if container.has_environment:
         mounts += [(folder, folder, True) for folder in find_environment(home)]
     mounts += [(path, path, False) for path in (cwd, env.get("CLUSTER_OUTPUT_DIR", "")) if path]
-    if env.get("CLUSTER_DATA_MODE") == "stage":
-        from train.node.staging import cache  # noqa: PLC0415 - obstore: 0.1 s of each process of a job
-
-        folder = cache.find_folder(env)
-        mounts.append((folder, folder, False))
+    if "CLUSTER_DATA_CACHE_DIR" in env:
+        mounts.append((env["CLUSTER_DATA_CACHE_DIR"], env["CLUSTER_DATA_CACHE_DIR"], False))
+    mounts += [(folder, folder, False) for folder in find_sessions(env)]
     mounts += [(env[name], env[name], True) for name in CERTIFICATES if os.path.exists(env.get(name, ""))]
     for source, target, read_only in container.mounts:
-        mounts.append((expand(source, home), expand(target, env.get("HOME", home)), read_only))
+        mounts.append((expand(source, home), expand(target, inside), read_only))
+    for _, target, _ in mounts:
+        if target.startswith(inside + "/"):  # engines would make these folders as another user, who keeps them
+            os.makedirs(os.path.join(own_home, os.path.dirname(target[len(inside) + 1 :])), mode=0o700, exist_ok=True)
     return mounts
+
+
+def find_sessions(env: Mapping[str, str]) -> list[str]:
+    """The folders of this host by which Open MPI's processes meet, such as /tmp/ompi.node-0.1000."""
+    values = [value for name, value in env.items() if name.startswith(("OMPI_", "PMIX_", "PRTE_"))]
+    found = {os.path.join("/", *value.split("/")[1:3]) for value in values if SESSION.match(value)}
+    return sorted(folder for folder in found if os.path.isdir(folder))
+
+
+def adapt_mpi(container: Container, own: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a process that mpirun has started, for a container. Pure.
+
+    Without the host's folders of Open MPI, if the image has its own; and without copies from one process's memory into
+    another's, which processes in different user namespaces may not make.
+    """
+    if not any(name.startswith("OMPI_") for name in own):
+        return dict(own)
+    of_host = () if container.has_environment else ("OPAL_PREFIX", "PMIX_INSTALL_PREFIX", "PRTE_PREFIX")
+    kept = {name: value for name, value in own.items() if name not in of_host}
+    return {"OMPI_MCA_btl_vader_single_copy_mechanism": "none", **kept}
 
 
 def find_environment(home: str) -> list[str]:
@@ -192,7 +225,7 @@ class Contained:
             return SIGNALLED + number, number, f"{name}, which runs its container, was killed"
         code = status >> 8
         ended_by = code - SIGNALLED
-        if self._was_seen and ended_by in {one.value for one in signal.Signals}:
+        if ended_by in {one.value for one in signal.Signals}:
             return code, ended_by, None
         return code, None, None if self._was_seen or code != 125 else f"{name} could not start its container"
 

@@ -42,7 +42,13 @@ def make(order: RoleOrder) -> dict[str, str]:
         own["CLUSTER_PYTHON"] = sys.executable  # has the packages that stage.py needs
     own[process_tree.JOB_VARIABLE] = order.job
     if order.container is not None:  # set-up commands have changed the host, not the image
-        return {**container.base(), **container.patch_mxnet(order, own), **own}
+        found = container.find_cache(order, own)  # replaces the user's ~/
+        return {
+            **container.base(),
+            **container.patch_mxnet(order, own),
+            **container.adapt_mpi(order.container, own),
+            **found,
+        }
     if order.setup is None:
         return {**base(), **own}
     changes = setup_env.read(os.path.join(os.path.expanduser("~"), ".cluster"), order.setup)

@@ -1,0 +1,78 @@
+"""The check of `cluster verify`: whether each node's engine runs [container] image, and its GPUs are visible inside."""
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from bootstrap.apply import ReadyNode
+from bootstrap.container.config import ContainerConfig, parse_size
+from bootstrap.container.prepare import ContainerNode, FindLogin, PreparedImage, brief_order, prepare
+from bootstrap.ssh.connections import on_all
+from bootstrap.verify.checks import EVERYWHERE, Check
+from foundation.errors import ClusterError
+from foundation.progress import Report
+from provision.model import count
+
+COUNT_GPUS = 'n=$(ls -d /dev/nvidia[0-9]* 2>/dev/null | wc -l); [ "$n" -eq "$1" ] || { echo "$n of $1 GPUs"; exit 1; }'
+SUBJECT = "image"
+
+
+def check_containers(
+    nodes: Sequence[ReadyNode],
+    config: ContainerConfig,
+    *,
+    find_login: FindLogin,
+    uses_environment: bool,
+    report: Report,
+) -> tuple[Check, ...]:
+    """A check for each node, or one for all nodes if they cannot be prepared for jobs in the image."""
+    try:
+        image = prepare(nodes, config, find_login=find_login, uses_environment=uses_environment, report=report)
+    except ClusterError as error:
+        said, _, more = error.message.partition("\n")
+        cause = " ".join(more.split()) or None
+        return (
+            Check(
+                node=EVERYWHERE,
+                check="container",
+                subject=SUBJECT,
+                status="failed",
+                said=said,
+                cause=cause,
+                hint=error.hint,
+            ),
+        )
+    checks: dict[str, Check] = {}
+
+    def check(node: ReadyNode) -> None:
+        checks[node.host.name] = _try(node, config, image)
+
+    on_all(nodes, check)
+    return tuple(checks[node.host.name] for node in nodes)
+
+
+def _try(node: ReadyNode, config: ContainerConfig, image: PreparedImage) -> Check:
+    name, here = node.host.name, image.nodes[node.host.name]
+    gpus = len(node.facts.gpus)
+    order = {
+        **brief_order(here.image),
+        "shm_size": parse_size(config.shm_size),
+        "gpus": bool(gpus),
+        "command": ["sh", "-c", COUNT_GPUS, "sh", str(gpus)],
+    }
+    with closing(ContainerNode(node)) as talk:
+        talk.find_engine(config.engine)
+        said = talk.run(order, {})
+    if said is None:
+        runs = f"{here.engine[-1]} runs it" + (f", with {count(gpus, 'GPU')}" if gpus else "")
+        return Check(node=name, check="container", subject=SUBJECT, status="ok", said=runs)
+    return Check(
+        node=name,
+        check="container",
+        subject=SUBJECT,
+        status="failed",
+        said=said.splitlines()[-1],
+        cause="the NVIDIA Container Toolkit is not set up for this engine" if gpus else None,
+        hint="nvidia-ctk runtime configure (Docker) or nvidia-ctk cdi generate (Podman) on the node"
+        if gpus
+        else f"cluster exec --node {name} -- {' '.join(here.engine)} info",
+    )

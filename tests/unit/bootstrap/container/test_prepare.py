@@ -1,0 +1,206 @@
+"""What is checked before a job in containers, and how a password reaches the engine."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import convert
+
+from bootstrap.container import prepare
+from bootstrap.container.config import ContainerConfig
+from bootstrap.container.prepare import Login
+from bootstrap.container.reference import parse_reference
+from bootstrap.ssh.node_program import LOADER, read_modules
+from foundation.errors import ClusterError
+from waits import until
+
+REFERENCE = parse_reference("r.example.com/train:1")
+LOGIN = Login(server="r.example.com", username="me", password="hunter2")
+DIGEST = "sha256:" + "ab" * 32
+
+
+def found(**more: Any) -> Any:
+    facts = {"engine": ["podman"], "said": [], "ids": [1000, 1000], "machine": "x86_64"}
+    return convert({**facts, "memory_bytes": 8 << 30, "shm_bytes": 4 << 30, **more}, prepare._Found)
+
+
+def image(**more: Any) -> Any:
+    facts = {"id": "sha256:1", "digests": [], "machine": "amd64", "os": "linux", "path": "", "python_path": ""}
+    return convert({**facts, **more}, prepare._Image)
+
+
+def test_nodes_without_an_engine_are_named() -> None:
+    lacking = found(engine=None, said=["docker: not installed", "podman: not installed"])
+    with pytest.raises(ClusterError) as caught:
+        prepare.check_nodes({"node-0": found(), "node-1": lacking}, ContainerConfig(image="a"))
+    assert "neither Docker nor Podman works on node-1" in str(caught.value)
+    assert "node-1: docker: not installed; podman: not installed" in str(caught.value)
+    assert "apt-get install -y podman" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("config", "facts", "said"),
+    [
+        ({}, {"shm_bytes": 32 << 20}, "its /dev/shm has 32 MiB"),
+        ({"shm_size": "9g"}, {}, "node-0 has 8192 MiB of memory"),
+    ],
+)
+def test_a_shared_memory_that_does_not_fit(config: dict[str, Any], facts: dict[str, Any], said: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        prepare.check_nodes({"node-0": found(**facts)}, ContainerConfig(image="a", **config))
+    assert said in str(caught.value)
+    prepare.check_nodes({"node-0": found(**facts)}, ContainerConfig(image="a", shm_size="64m"))
+
+
+def test_an_image_for_another_machine() -> None:
+    config = ContainerConfig(image="r.example.com/train:1")
+    images = {"node-0": image(machine="arm64"), "node-1": image(machine="arm64")}
+    machines = {"node-0": "aarch64", "node-1": "x86_64"}
+    with pytest.raises(ClusterError) as caught:
+        prepare.check_images(images, machines, config)
+    assert 'image = "r.example.com/train:1" is for linux/arm64, and node-1 is amd64 (x86_64)' in str(caught.value)
+    prepare.check_images({"node-0": image()}, {"node-0": "x86_64"}, config)
+
+
+@pytest.mark.parametrize(
+    ("said", "login", "why", "hint"),
+    [
+        ("unauthorized: authentication required", LOGIN, 'to node-0 as "me"', "registry.password_env"),
+        ("unauthorized: authentication required", None, "to node-0 without a user", "set [container] registry"),
+        ("Error: denied: requested access to the resource is denied", None, "refuses", "do not exist, too"),
+        ("manifest unknown: manifest unknown", LOGIN, "has no image train with this tag", "correct [container] image"),
+        ("no matching manifest for linux/arm64/v8 in the manifest list", None, "no variant", "another [provision]"),
+        ("x509: certificate signed by unknown authority", None, "does not trust", "certs.d/r.example.com/ca.crt"),
+        ("write /var: no space left on device", None, "has no room", "volume_size_gib"),
+        (
+            "dial tcp: lookup r.example.com: no such host",
+            None,
+            "node-0 cannot pull",
+            "curl -sSI https://r.example.com/v2/",
+        ),
+    ],
+)
+def test_a_pull_that_fails(said: str, login: Login | None, why: str, hint: str) -> None:
+    error = prepare.explain_pull(f"Trying to pull\n{said}", REFERENCE, node="node-0", login=login)
+    assert why in str(error)
+    assert said in str(error)
+    assert hint in (error.hint or "")
+    assert "hunter2" not in f"{error}{login}"
+
+
+@pytest.mark.parametrize(
+    ("name", "digests"),
+    [
+        ("r.example.com/train:1", [f"r.example.com/other@sha256:{'0' * 64}", f"r.example.com/train@{DIGEST}"]),
+        ("ubuntu", [f"ubuntu@{DIGEST}"]),
+        ("ubuntu", [f"docker.io/library/ubuntu@{DIGEST}"]),
+    ],
+)
+def test_the_digest_of_an_image(name: str, digests: list[str]) -> None:
+    assert prepare.find_digest(image(digests=digests), parse_reference(name)) == DIGEST
+
+
+def test_an_image_without_a_digest() -> None:
+    with pytest.raises(ClusterError, match="no digest"):
+        prepare.find_digest(image(digests=["r.example.com/other@sha256:0"]), REFERENCE)
+
+
+# -- the program on the node -------------------------------------------------------------------------------------------
+
+READS_TWICE = r"""#!/bin/sh
+case "$1" in
+info | --version) exit 0 ;;
+pull)
+    [ "$3" = --authfile ] || exit 3
+    stat -c %F "$4" >"$HOME/kind"; echo "$4" >"$HOME/path"
+    cat "$4" >"$HOME/first"; cat "$4" >"$HOME/second"
+    [ "$5" != slow ] || sleep 1000 ;;
+esac
+"""
+
+
+class NodeSide:
+    """prepare.py as ssh runs it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        (home / "podman").write_text(READS_TWICE)
+        (home / "podman").chmod(0o755)
+        program = read_modules(prepare.MODULES).replace(b"/usr/local/bin:/usr/bin", f"{home}:/usr/bin".encode())
+        env = {**os.environ, "HOME": str(home)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+        )
+        self._write(program)
+
+    def _write(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.tell(request)
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            answer: dict[str, Any] = json.loads(line)
+            if "alive" not in answer:
+                return answer
+        raise AssertionError("it has ended")
+
+    def tell(self, request: dict[str, Any]) -> None:
+        self._write(json.dumps(request).encode() + b"\n")
+
+    def read(self, name: str) -> str:
+        path = self.home / name
+        return path.read_text().strip() if path.exists() else ""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Any:
+    running = NodeSide(tmp_path)
+    yield running
+    running.process.kill()
+    running.process.wait()
+    for stream in (running.process.stdin, running.process.stdout):
+        with suppress(BrokenPipeError):  # a request that it has not read
+            stream.close()
+
+
+LOGIN_MESSAGE = {"server": "r.example.com", "username": "me", "password": "hunter2"}
+
+
+def test_the_engine_reads_the_password_from_a_pipe(node: NodeSide) -> None:
+    assert node.ask({"find": "podman"})["engine"] == ["podman"]
+    assert node.ask({"pull": "r.example.com/train:1", "login": LOGIN_MESSAGE}) == {"pulled": True}
+    auth = base64.b64encode(b"me:hunter2").decode()
+    expected = {"auths": {"r.example.com": {"auth": auth}}}
+    assert json.loads(node.read("first")) == json.loads(node.read("second")) == expected
+    assert node.read("kind") == "fifo"
+    assert not Path(node.read("path")).parent.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, None])
+def test_no_password_is_left_by_a_killed_pull(node: NodeSide, number: signal.Signals | None) -> None:
+    """None: the other side goes away. Only SIGKILL leaves the pipe, which has no content."""
+    node.ask({"find": "podman"})
+    node.tell({"pull": "slow", "login": LOGIN_MESSAGE})
+    until(lambda: node.read("second"), "the engine reads")
+    path = Path(node.read("path"))
+    if number is None:
+        assert node.process.stdin is not None
+        node.process.stdin.close()
+    else:
+        node.process.send_signal(number)
+    node.process.wait(timeout=20)
+    if number == signal.SIGKILL:
+        assert path.is_fifo()
+        path.unlink()
+        path.parent.rmdir()
+    assert not path.parent.exists()
