@@ -61,7 +61,7 @@ def _try(node: ReadyNode, config: ContainerConfig, image: PreparedImage) -> Chec
     }
     with closing(ContainerNode(node)) as talk:
         talk.find_engine(config.engine)
-        said = talk.run(order, {})
+        said = talk.run(order)
     if said is None:
         runs = f"{here.engine[-1]} runs it" + (f", with {count(gpus, 'GPU')}" if gpus else "")
         return Check(node=name, check="container", subject=SUBJECT, status="ok", said=runs)

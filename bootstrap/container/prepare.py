@@ -131,12 +131,12 @@ class ContainerNode(NodeProgram):
         done: _Done = self.ask({"pull": reference, "login": given}, _Done)
         return done.failed
 
-    def run_once(self, order: Mapping[str, Any], *, name: str) -> str | None:
+    def run(self, order: Mapping[str, Any], *, once: str | None = None) -> str | None:
         """Run a command in a container to its end; what it said if it failed, or None.
 
-        name: what it tries; the node does not run it again if it has succeeded there before.
+        once: what it tries; the node does not run it again if it has succeeded there before.
         """
-        done: _Done = self.ask({"try": order, "once": name}, _Done)
+        done: _Done = self.ask({"try": order, "once": once}, _Done)
         return done.failed
 
 
@@ -384,7 +384,7 @@ def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Ima
             "mounts": mounts,
             "command": [node.python, "-c", f"import {_MODULES.get(node.framework, 'sys')}"],
         }
-        said = talk.run_once(order, name=f"{folder.rpartition('/')[2]}-{images[talk.name].id.rpartition(':')[2]}")
+        said = talk.run(order, once=f"{folder.rpartition('/')[2]}-{images[talk.name].id.rpartition(':')[2]}")
         if said is not None:
             lines = [line.strip() for line in said.splitlines() if line.strip()]
             raise ClusterError(

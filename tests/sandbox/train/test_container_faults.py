@@ -1,7 +1,7 @@
 """The table of faults for jobs in containers: they end as jobs without containers, and leave no container.
 
 The rows are those of test_job_faults.py and test_node_faults.py, and the engine's own programs. The nodes' environment
-is mounted into an image that has only Python.
+is mounted into an image that has only Python. test_containers.py has two of the rows for `make test`.
 """
 
 import os
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from container_nodes import ContainerNodes, container_nodes
+from container_nodes import ContainerNodes, container_nodes, engine_program, in_container
 from job_steps import (
     JOINS,
     SILENCE_S,
@@ -33,7 +33,7 @@ from oci_images import plain_image
 from project import Project, processes_of
 from waits import until
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 ENGINES = ("podman", "conmon", "crun", "fuse-overlayfs", "slirp4netns")
 
@@ -64,29 +64,6 @@ def engine_programs(nodes: ContainerNodes) -> list[str]:
     return [line for line in words if line != "podman"]  # it keeps the user's namespace, and does not end
 
 
-def in_container(job: Running, role: str, host: str = "node-1") -> int:
-    """The process of a role in its container: the one that the engine has started."""
-    found = [
-        pid
-        for pid, env in processes_of("CLUSTER_CONTAINER").items()
-        if env.get("CLUSTER_JOB_ID") == job.id and env.get("DMLC_ROLE") == role
-        and namespace_of(pid) == job.hosts[host].namespace
-    ]  # fmt: skip
-    return min(found)
-
-
-def engine_program(job: Running, name: str, host: str = "node-1") -> int:
-    """One of the engine's programs for a container on a host."""
-    namespace = job.hosts[host].namespace
-    found = [
-        pid
-        for pid in all_pids()
-        if os.path.basename((command_line(pid) or [""])[0]) == name and namespace_of(pid) == namespace
-        and job.id in " ".join(command_line(pid))
-    ]  # fmt: skip
-    return min(found)
-
-
 @dataclass(frozen=True)
 class Killed:
     """What is killed, how it is found, and what is said of it."""
@@ -107,8 +84,6 @@ KILLED = (
     Killed("conmon", lambda job: engine_program(job, "conmon"), rf"{PROCESS}.* conmon, which runs its .* killed", 137),
     Killed("role.py", lambda job: job.wrapper("node-1")[1], WRAPPER_KILLED),
     Killed("the supervisor", lambda job: job.program("supervise"), "the supervisor on node-0 was killed"),
-)
-ALSO_KILLED = (
     Killed(
         "worker that has joined", lambda job: in_container(job, "worker"), rf"{PROCESS} was killed by signal 9", 137,
         JOINS,
@@ -130,8 +105,7 @@ ALSO_KILLED = (
 
 @pytest.mark.parametrize(
     "row",
-    [pytest.param(row, id=row.what) for row in KILLED]
-    + [pytest.param(row, id=row.what, marks=pytest.mark.slow) for row in ALSO_KILLED],
+    [pytest.param(row, id=row.what) for row in KILLED],
 )
 def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Killed) -> None:
     with running(nodes, command=row.command) as job:
@@ -145,7 +119,6 @@ def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Ki
         pytest.param("worker-node-1", r"worker", id="one"),
         pytest.param(
             "scheduler-* server-* worker-*", r"([2345] (workers|processes) failed; first: )?", id="all",
-            marks=pytest.mark.slow,
         ),
     ],
 )  # fmt: skip
@@ -214,7 +187,6 @@ def test_a_client_that_is_killed(nodes: Project) -> None:
         nothing_left(job.id, job.hosts)
 
 
-@pytest.mark.slow
 def test_stopped_programs_whose_worker_was_killed(nodes: Project, record_property: Tell) -> None:
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
         worker = in_container(job, "worker")
@@ -225,7 +197,6 @@ def test_stopped_programs_whose_worker_was_killed(nodes: Project, record_propert
         check("in containers: role.py stopped", job, (1, words), record_property, silence_s=SILENCE_S)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["freeze", "partition"])
 def test_a_node_that_falls_silent(nodes: Project, record_property: Tell, fault: str) -> None:
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
@@ -243,7 +214,6 @@ def test_a_node_that_falls_silent(nodes: Project, record_property: Tell, fault: 
     assert re.search("may still run: node-1 could not be searched", said)
 
 
-@pytest.mark.slow
 def test_a_stopped_job_leaves_nothing(nodes: Project) -> None:
     with running(nodes, command=JOINS) as job:
         nodes.run("stop", job.id)

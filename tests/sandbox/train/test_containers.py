@@ -9,13 +9,13 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes
-from job_steps import all_pids, borrowed, command_line, namespace_of
+from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes, engine_program, in_container
+from job_steps import STRANGER, Running, Tell, all_pids, borrowed, check, command_line, namespace_of, running
 from oci_images import mxnet_image, plain_image, torch_image
 from real_registry import USER
 from secret_watch import has_any, watching
@@ -84,6 +84,7 @@ def test_what_a_process_sees(nodes: ContainerNodes, plain: str) -> None:
     assert record["image"] == f"{plain.removesuffix(':latest')}@{plain_image().digest}"
 
 
+@pytest.mark.slow
 def test_an_image_that_all_nodes_have_is_not_pulled_again(nodes: ContainerNodes, plain: str) -> None:
     exact = f"{plain.removesuffix(':latest')}@{plain_image().digest}"
     words = ("train", "--launcher", "env", "--", "true")
@@ -103,6 +104,7 @@ def test_digits_with_the_images_mxnet(nodes: ContainerNodes) -> None:
     assert (record["launcher"], record["workers"], record["exit_code"]) == ("ssh", 2, 0)
 
 
+@pytest.mark.slow
 def test_digits_with_a_mounted_environment(nodes: ContainerNodes, plain: str) -> None:
     """`framework = "mxnet"`: the nodes' environment is mounted into an image that has only Python."""
     with nodes.configured(plain, framework="mxnet"):
@@ -126,12 +128,34 @@ def accuracy(said: str) -> float:
 
 
 def test_exec_and_ssh_in_a_container(nodes: ContainerNodes, plain: str) -> None:
-    words = "command -v cluster-no-such; head -c 2 /etc/debian_version; echo; ls -d /opt/pypi* 2>/dev/null; id -u"
+    words = "cut -c 1-2 /etc/debian_version; ls -d /opt/pypi* 2>/dev/null; id -u"
     with nodes.configured(plain):
         done = nodes.project.run("exec", "--container", "--", "sh", "-c", words)
         assert sorted(done.stdout.splitlines()) == ["[node-0] 1000", "[node-0] 12", "[node-1] 1000", "[node-1] 12"]
         assert nodes.project.run("ssh", "--container", "node-1", "--", "id", "-u").stdout.strip() == "1000"
         nodes.project.run("exec", "--container", "--", "sh", "-c", "exit 7", code=7)
+
+
+# -- faults: test_container_faults.py has the others ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("find", "said"),
+    [
+        pytest.param(in_container, r"worker 1 on node-1 \(process \d+\) was killed by signal 9", id="worker"),
+        pytest.param(
+            lambda job: engine_program(job, "podman"), "signal 9: podman, which runs its container, was killed",
+            id="podman",
+        ),
+    ],
+)  # fmt: skip
+def test_a_program_that_is_killed(
+    nodes: ContainerNodes, plain: str, record_property: Tell, find: Callable[[Running], int], said: str
+) -> None:
+    command = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
+    with nodes.configured(plain), running(nodes.project, "--launcher", "env", command=command, waiting=2) as job:
+        job.kill(find(job))
+        check("in containers: killed", job, (137, said), record_property)
 
 
 # -- what is refused before the job ------------------------------------------------------------------------------------
@@ -158,6 +182,7 @@ def test_a_wrong_password(nodes: ContainerNodes, plain: str, monkeypatch: pytest
     assert "canaryWr0ng" not in said
 
 
+@pytest.mark.slow
 def test_no_password(nodes: ContainerNodes, plain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(nodes.project.env, VARIABLE)
     with nodes.configured(plain):
@@ -169,7 +194,9 @@ def test_no_password(nodes: ContainerNodes, plain: str, monkeypatch: pytest.Monk
     assert "set [container] registry" in said
 
 
-@pytest.mark.parametrize("name", ["tests/plain:no-such-tag", "no/such/image:latest"])
+@pytest.mark.parametrize(
+    "name", ["tests/plain:no-such-tag", pytest.param("no/such/image:latest", marks=pytest.mark.slow)]
+)
 def test_an_unknown_image(nodes: ContainerNodes, plain: str, name: str) -> None:
     with nodes.configured(f"{nodes.registry.server}/{name}"):
         said = refused(nodes)
@@ -184,6 +211,7 @@ def test_an_image_for_another_machine(nodes: ContainerNodes) -> None:
     assert "build the image for the nodes' machine" in said
 
 
+@pytest.mark.slow
 def test_a_registry_that_nodes_do_not_trust(nodes: ContainerNodes, plain: str) -> None:
     folder = f"/etc/containers/certs.d/{nodes.registry.server}"
     other = nodes.push(plain_image(), "tests/untrusted:latest")

@@ -1,15 +1,16 @@
 """A sandbox cluster of nodes with podman, and a registry with a password that has images for them."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from job_steps import Host, hosts_of
+from job_steps import Host, Running, all_pids, command_line, hosts_of, namespace_of
 from oci_images import Image
-from project import REPOSITORY, Project, configure
+from project import REPOSITORY, Project, configure, processes_of
 from real_registry import USER, Registry, registry, trust
 from sandbox import control
 
@@ -80,3 +81,26 @@ def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterat
             yield ContainerNodes(project, given)
     finally:
         project.run("sandbox", "reset")
+
+
+def in_container(job: Running, role: str | None = None, host: str = "node-1") -> int:
+    """The process of a role, or any, in its container: the one that the engine has started."""
+    found = [
+        pid
+        for pid, env in processes_of("CLUSTER_CONTAINER").items()
+        if env.get("CLUSTER_JOB_ID") == job.id and env.get("DMLC_ROLE") == role
+        and namespace_of(pid) == job.hosts[host].namespace
+    ]  # fmt: skip
+    return min(found)
+
+
+def engine_program(job: Running, name: str, host: str = "node-1") -> int:
+    """One of the engine's programs for a container on a host."""
+    namespace = job.hosts[host].namespace
+    found = [
+        pid
+        for pid in all_pids()
+        if os.path.basename((command_line(pid) or [""])[0]) == name and namespace_of(pid) == namespace
+        and job.id in " ".join(command_line(pid))
+    ]  # fmt: skip
+    return min(found)
