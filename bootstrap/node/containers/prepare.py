@@ -9,8 +9,8 @@ It is sent over ssh and not stored on the node. Requests and answers are JSON, o
     {"pull": IMAGE, "login": LOGIN}  {"pulled": true} or {"failed": text}
     {"take": FOLDER, "from": ORDER}  {"taken": path} or {"failed": text}: what the command in a container prints as an
                                      archive, at FOLDER below the home folder, where it may be already
-    {"try": ORDER, "once": NAME}     {"tried": true} or {"failed": text}: a command in a container (engine.run_words),
-                                     unless NAME is null, not again after a success
+    {"try": ORDER, "once": NAME or null}
+                                     {"tried": true} or {"failed": text}: a command in a container, see engine.run_words
     {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store, or {"failed": text}
     {"load": SHA256, "image": ID}    {"loaded": true} or {"failed": text}: the image of a file in the store
     {"forget": SHA256}               {"forgotten": true}: the file has been removed
@@ -153,9 +153,9 @@ class Node(object):
         return code, said
 
     def do_try(self, request):
-        """Run a command in a container, unless it has succeeded on this node before: "once" names what it tries."""
+        """Run a command in a container, unless "once", which names what it tries, has succeeded here before."""
         order = request["try"]
-        done = os.path.join(archive.folder("tried"), request["once"]) if request["once"] else None
+        done = os.path.join(archive.folder("tried"), request["once"]) if request.get("once") else None
         if done is not None and os.path.exists(done):
             return {"tried": True}
         words, passed = engine.run_words(self._engine, order, {}, os.getuid(), os.getgid())

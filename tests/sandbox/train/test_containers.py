@@ -131,7 +131,7 @@ def test_exec_and_ssh_in_a_container(nodes: ContainerNodes, plain: str) -> None:
     words = "cut -c 1-2 /etc/debian_version; ls -d /opt/pypi* 2>/dev/null; id -u"
     with nodes.configured(plain):
         done = nodes.project.run("exec", "--container", "--", "sh", "-c", words)
-        assert sorted(done.stdout.splitlines()) == ["[node-0] 12", "[node-0] 1000", "[node-1] 12", "[node-1] 1000"]
+        assert sorted(done.stdout.splitlines()) == ["[node-0] 1000", "[node-0] 12", "[node-1] 1000", "[node-1] 12"]
         assert nodes.project.run("ssh", "--container", "node-1", "--", "id", "-u").stdout.strip() == "1000"
         nodes.project.run("exec", "--container", "--", "sh", "-c", "exit 7", code=7)
 

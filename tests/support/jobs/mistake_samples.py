@@ -254,6 +254,13 @@ SAMPLES = [
         "mshadow/stream_gpu-inl.h:184: Check failed: e == cudaSuccess: CUDA: out of memory",
         "CUDA: memory 16 GB",
     ),
+    # PyTorch's torch/utils/data/_utils/signal_handling.py
+    (
+        "out of shared memory",
+        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
+        "workers are out of shared memory. Please try to raise your shared memory limit.",
+        "shared memory: 8 GiB",
+    ),
     # C++'s own words
     ("std::bad_alloc", "terminate called after throwing an instance of 'std::bad_alloc'", "std::bad_cast"),
     # 1.7, under ulimit -v

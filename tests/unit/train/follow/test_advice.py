@@ -6,7 +6,7 @@ import pytest
 
 from mistake_samples import HTTP_ERROR, SAMPLES
 from train.follow.events import Event, Process
-from train.follow.known_mistakes import ENDINGS, MISTAKES, Advisor, Mistake, render_advice
+from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, MISTAKES, Advisor, Mistake, render_advice
 
 WORKER = Process(number=0, role="worker", host="node-1", rank=0, pid=7)
 
@@ -121,8 +121,23 @@ def test_the_first_failure_gets_advice(exit_code: int, signal: int | None, words
     assert words in advice
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "signal", "words"),
+    [
+        (135, 7, "set a larger `[container] shm_size`"),
+        (127, None, "the image does not have the command"),
+        (126, None, "not executable in the image"),
+        (139, 11, "NaiveEngine"),
+    ],
+)
+def test_the_first_failure_in_a_container_gets_its_advice(exit_code: int, signal: int | None, words: str) -> None:
+    advice = Advisor(endings=ENDINGS_IN_CONTAINERS).take(ended(exit_code, signal))
+    assert advice is not None
+    assert words in advice
+
+
 def test_every_ending_is_tested_here() -> None:
-    assert set(ENDINGS) == {137, 132, 139, 135, 127, 126}
+    assert set(ENDINGS_IN_CONTAINERS) == set(ENDINGS) == {137, 132, 139, 135, 127, 126}
 
 
 def test_processes_that_the_supervisor_ends_get_none() -> None:

@@ -20,23 +20,35 @@ OF_JOBS = sorted(
     if "scripts" not in name
     for path in ([REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*.py"))
 )
-ENVIRONMENT = {"msgspec", "obstore", "mxnet", "torch", "dmlc_tracker", "networks", "train", "bootstrap", "foundation"}
+ENVIRONMENT = {
+    "msgspec",
+    "obstore",
+    "mxnet",
+    "numpy",
+    "torch",
+    "dmlc_tracker",
+    "networks",
+    "train",
+    "bootstrap",
+    "foundation",
+    "sitecustomize",
+}
 OTHERS = [version for version in VERSIONS if version != ".".join(map(str, sys.version_info[:2]))]
 # All that an interpreter can say of a file without running it, and then what importing it says.
 LOAD = """
 import importlib, os, sys
-folder = sys.argv[1]
-sys.path.insert(0, folder)
-paths = sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if name.endswith(".py"))
-for path in paths:
-    with open(path, "rb") as stream:
-        compile(stream.read(), path, "exec")
-    sys.path.append(os.path.dirname(path))
-names = [os.path.basename(path)[:-3] for path in paths]
-for name in names:
-    if name != "verify_compute":  # imports mxnet
-        importlib.import_module(name)
-print(len(names))
+count = 0
+sys.path[:0] = sys.argv[1:]
+for folder in sys.argv[1:]:
+    names = sorted(name[:-3] for name in os.listdir(folder) if name.endswith(".py"))
+    for name in names:
+        with open(os.path.join(folder, name + ".py"), "rb") as stream:
+            compile(stream.read(), name, "exec")
+    for name in names:
+        if name not in ("verify_compute", "sitecustomize"):  # import mxnet; itself
+            importlib.import_module(name)
+    count += len(names)
+print(count)
 """
 
 
@@ -91,7 +103,7 @@ def test_all_programs_of_bootstrap_load(version: str) -> None:
     if interpreter is None:
         pytest.skip(f"there is no Python {version} here")
     done = subprocess.run(
-        [interpreter, "-ESB", "-W", "error", "-c", LOAD, str(BOOTSTRAP[0].parent)],
+        [interpreter, "-ESB", "-W", "error", "-c", LOAD, *sorted({str(path.parent) for path in BOOTSTRAP})],
         env={"PATH": os.environ["PATH"]},
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -1,0 +1,143 @@
+"""A job's plan for [container]: which Python runs, what each node gets, and who pulls the image."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import boto3
+import moto
+import pytest
+
+from bootstrap.container.config import ContainerConfig
+from bootstrap.container.prepare import NodeImage, PreparedImage
+from cluster.app import App
+from cluster.config import parse_config
+from cluster.containers import find_login
+from foundation.errors import ConfigError
+from job_world import CODE_DIR, SCRIPT, cpus, gpus, plan
+from provision.aws.clients import Clients
+from train.engines.engine import Head, HeadLaunch
+from train.engines.launch_py import SshLaunchPy
+from train.job.checks import check_framework
+from train.job.config import TrainConfig
+from train.job.containers import shell_words
+from train.job.defaults import render_settings
+from train.job.plan import find_used
+from train.job.protocol import Container
+
+REFERENCE = "r.example.com/train@sha256:" + "ab" * 32
+ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1"
+
+
+def prepared(nodes: int, **more: Any) -> PreparedImage:
+    one = NodeImage(engine=("podman",), image="sha256:1", path="/opt/bin:/usr/bin", ids=(1000, 1000))
+    return PreparedImage(reference=REFERENCE, nodes={f"node-{index}": one for index in range(nodes)}, **more)
+
+
+def test_an_image_with_its_own_framework() -> None:
+    config = ContainerConfig(image="r.example.com/train:1", shm_size="2g", mounts=("~/data:/data:ro",))
+    job = plan(TrainConfig(launcher="ssh"), 2, framework="none", container=config, image=prepared(2, launcher="/l"))
+    assert job.order.command[:2] == ("python3", SCRIPT)
+    assert "PATH" not in job.order.env
+    assert job.order.image == REFERENCE
+    assert job.order.containers["node-1"] == Container(
+        engine=("podman",),
+        image="sha256:1",
+        path="/opt/bin:/usr/bin",
+        shm_size=2 << 30,
+        mounts=(("~/data", "/data", True),),
+    )
+    assert f"  image: {REFERENCE} (podman)" in render_settings(job)
+    [launch] = SshLaunchPy().plan_launches(job.order, Head(hostfile="h", mpi_ssh="m", role_words=("r",)))
+    assert isinstance(launch, HeadLaunch)
+    assert launch.env == {"CLUSTER_LAUNCHER_FOLDER": "/l"}
+
+
+def test_a_mounted_environment() -> None:
+    job = plan(TrainConfig(), gpus(1, 1), container=ContainerConfig(image="a"), image=prepared(2))
+    assert job.order.command[0] == "/home/ubuntu/.cluster/env/ab/bin/python"
+    assert job.order.env["PATH"] == "/home/ubuntu/.cluster/env/ab/bin:/opt/bin:/usr/bin"
+    assert all(one.has_environment and one.gpus for one in job.order.containers.values())
+
+
+def test_no_image() -> None:
+    job = plan(TrainConfig(), 2)
+    assert (job.order.image, job.order.containers, job.order.image_launcher) == (None, {}, None)
+
+
+def test_every_launcher_runs_what_only_an_image_has() -> None:
+    for launcher in ("ssh", "local", "mpi", "torchrun", "env"):
+        check_framework(launcher, "none", has_image=True)
+    with pytest.raises(ConfigError):
+        check_framework("torchrun", "mxnet", has_image=True)
+    with pytest.raises(ConfigError):
+        check_framework("torchrun", "none")
+
+
+def test_only_nodes_that_a_job_may_use_get_the_image() -> None:
+    nodes = cpus(3)
+
+    def used(**config: Any) -> list[str]:
+        return [node.host.name for node in find_used(TrainConfig(**config), nodes, "mxnet")]
+
+    assert used() == ["node-0", "node-1", "node-2"]
+    assert used(hosts=("node-2",)) == ["node-0", "node-2"]
+    assert used(launcher="local") == ["node-0"]
+    assert used(launcher="slurm", hosts=("node-2",)) == ["node-0", "node-1", "node-2"]
+
+
+def test_a_shell_has_a_jobs_mounts() -> None:
+    config = ContainerConfig(image="a", mounts=("~/data:~/data",))
+    [node] = cpus(1)
+    words = shell_words(config, prepared(1), node, ["id"], framework="mxnet")
+    volumes = [words[at + 1] for at, word in enumerate(words) if word == "--volume"]
+    assert f"{CODE_DIR}:{CODE_DIR}:ro" in volumes
+    assert "/home/ubuntu/.cluster/home:/home/ubuntu" in volumes
+    assert "/home/ubuntu/data:/home/ubuntu/data" in volumes
+    assert "/home/ubuntu/.cluster/env/ab:/home/ubuntu/.cluster/env/ab:ro" in volumes
+    assert words[-2:] == ("sha256:1", "id")
+    assert "PATH=/home/ubuntu/.cluster/env/ab/bin:/opt/bin:/usr/bin" in words
+
+
+# -- who pulls ---------------------------------------------------------------------------------------------------------
+
+
+def app_with(tmp_path: Path, **container: Any) -> App:
+    app = App(config_path=tmp_path / "cluster.toml")
+    app.__dict__["config"] = parse_config({"name": "a", "container": container}, source="x")
+    return app
+
+
+def test_a_token_of_ecr_is_new_for_each_pull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    with moto.mock_aws():
+        asked: list[str] = []
+        clients = Clients(boto3.session.Session(region_name="us-east-1"), region="us-east-1")
+        clients.session.events.register("before-call.ecr.GetAuthorizationToken", lambda **_: asked.append("token"))
+        ask = find_login(app_with(tmp_path, image=ECR), clients)
+        assert asked == []
+        first, second = ask(), ask()
+        assert asked == ["token", "token"]
+        assert first is not None
+        assert second is not None
+        assert (first.server, first.username) == (ECR.partition("/")[0], "AWS")
+        assert first.password
+        assert first.password not in repr(first)
+        data = boto3.client("ecr", region_name="eu-west-1").get_authorization_token(registryIds=["123456789012"])
+        token = base64.b64decode(data["authorizationData"][0]["authorizationToken"]).decode()
+        assert token == f"AWS:{first.password}"
+
+
+def test_a_password_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = {"server": "r.example.com", "username": "me", "password_env": "PASSWORD_OF_TEST"}
+    app = app_with(tmp_path, image="r.example.com/a", registry=registry)
+    monkeypatch.delenv("PASSWORD_OF_TEST", raising=False)
+    with pytest.raises(ConfigError, match="PASSWORD_OF_TEST is not set on this machine"):
+        find_login(app, None)
+    monkeypatch.setenv("PASSWORD_OF_TEST", "hunter2")
+    login = find_login(app, None)()
+    assert login is not None
+    assert (login.username, login.password) == ("me", "hunter2")
+    assert find_login(app_with(tmp_path, image="public/a"), None)() is None
+    assert find_login(app_with(tmp_path), None)() is None
