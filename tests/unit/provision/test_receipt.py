@@ -136,6 +136,7 @@ def test_the_receipt_as_json() -> None:
         ],
         "looked_for": ["instances"],
         "unseen": [{"kind": ROLE, "why": "no"}],
+        "kept": [],
         "uploads_in_progress": [{"url": "s3://b/digits/it's", "upload_id": "u-1", "idle_s": 30}],
         "node_hours": 0.3333,
         "cost_usd": None,
