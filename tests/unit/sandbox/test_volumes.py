@@ -126,7 +126,7 @@ def test_errors_are_ec2s(world: World, action: str, code: str) -> None:
 
 
 def test_faults_strike_these_calls_too(world: World) -> None:
-    world.sandbox.book.arm("unauthorized action=CreateVolume")
+    world.sandbox.book.arm("unauthorized action=CreateVolume count=1")
     with pytest.raises(ClientError, match="UnauthorizedOperation"):
         make(world)
     world.sandbox.book.arm("lost-reply action=CreateVolume")
