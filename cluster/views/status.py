@@ -124,8 +124,8 @@ def render_volume(
         where = f"{volume.attachment or 'attached'} to {(names or {}).get(volume.instance_id, volume.instance_id)}"
     note = f" ({price_note})" if price_note else ""
     ending = "keeps" if volume.keep else "deletes"
-    size = f"{volume.size_gib} GiB"
-    return f"{volume.volume_id}, {size}, {where}: {render_usd(cost)} per month{note}; cluster down {ending} it"
+    words = f"{volume.volume_id}, {volume.size_gib} GiB, {where}: {render_usd(cost)} per month{note}"
+    return f"{words}; cluster down {ending} it"
 
 
 def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
@@ -434,17 +434,13 @@ def find_results(job: JobRecord | Order) -> str | None:
     prefix = find_option(job.command, "--model-prefix")
     if prefix is not None and prefix.startswith("s3://"):
         return f"cluster data ls {shlex.quote(prefix.rpartition('/')[0] + '/')}"
-    if job.output_url is not None and job.output_url.startswith("s3://"):
+    if job.output_url is not None:
         return f"cluster data ls {shlex.quote(job.output_url)}"
-    if (
-        job.project is None and job.output_url is None
-    ):  # a shipped script, which saves nothing unless an option says where
+    if job.project is None:  # a shipped script, which saves nothing unless an option says where
         return None
     place = job.sync_dst_dir or job.cwd if isinstance(job, Order) else job.cwd
     hosts = job.hosts if isinstance(job, Order) else job.nodes
     head = hosts[0].name if hosts else "node-0"
-    if job.output_url is not None:
-        return f"cluster cp {shlex.quote(f'{head}:{job.output_url}')} ."
     short = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1*", f"{head}:{place}/FILE")
     return f"cluster cp {shlex.quote(short)} ."
 
