@@ -23,7 +23,10 @@ folder, most, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 found = {"exists": os.path.isdir(folder), "complete": True, "files": [], "read": None, "begin": "", "error": None}
 def fail(error):
     found["error"] = [error.filename or folder, error.strerror or str(error)]
-for at, folders, names in os.walk(folder, onerror=fail):
+for at, folders, names in os.walk(folder, onerror=fail) if found["exists"] else ():
+    if len(found["files"]) >= most:
+        found["complete"] = False
+        break
     folders.sort()
     for name in sorted(names):
         path = os.path.join(at, name)
@@ -31,9 +34,6 @@ for at, folders, names in os.walk(folder, onerror=fail):
             found["files"].append([os.path.relpath(path, folder), os.path.getsize(path)])
         except OSError as error:
             fail(error)
-    if len(found["files"]) >= most:
-        found["complete"] = not folders
-        break
 records = [name for name, length in found["files"] if length and name.endswith(".rec")]
 first = sorted(records, key=lambda name: not name.startswith("train/")) or [n for n, l in found["files"] if l]
 if first and found["error"] is None:

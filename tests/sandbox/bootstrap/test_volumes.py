@@ -257,7 +257,7 @@ def test_data_and_results_on_a_volume(volumes: Volumes) -> None:
         files = volumes.run("node-1", f"cd /shared/results/{job} && cat rank-0 rank-1 && find . -type f | sort")
         lines = files.split()
         assert lines[:2] == ["content", "content"]
-        copied = {"./record.json", "./events", "./ranks/worker-0", "./ranks/worker-1"}
+        copied = {"./record.json", "./events", "./ranks/worker-0.log", "./ranks/worker-1.log"}
         assert {"./rank-0", "./rank-1", *copied} <= set(lines[2:])
         record = json.loads(volumes.run("node-1", f"cat /shared/results/{job}/record.json"))
         assert (record["state"], record["exit_code"]) == ("done", 0)
@@ -295,6 +295,19 @@ def test_volumes_after_a_reboot_a_stop_and_a_resize(again: Volumes) -> None:
         assert again.run("node-1", "ls -A /s3 /shared") == "/s3:\n\n/shared:\n"
     finally:
         project.run("resize", "2", "-y")
+
+
+@pytest.mark.slow
+def test_a_job_ends_with_s3_that_does_not_answer(again: Volumes) -> None:
+    info = control.find_running(again.project.directory)
+    assert info is not None
+    with again.writing("/s3") as job:
+        os.kill(info.pid, signal.SIGSTOP)
+        try:
+            said = job.end()
+        finally:
+            os.kill(info.pid, signal.SIGCONT)
+    assert re.search(rf"failed: node-\d: volume /s3 of s3://{BUCKET}/a/folder/ at https://[^ ]+: ({DEAD})", said), said
 
 
 @pytest.mark.slow
