@@ -245,14 +245,13 @@ def disk(volume_id, device, path, read_only, wait_s):
     if formatted:
         if not is_blank(found):
             raise Failed("%s (%s) has no file system, but is not blank; it is not formatted" % (found, volume_id))
-        run(["mkfs.ext4", "-q", "-m", "0", found], LONG_S)
+        user = find_user()  # made its owner at once: after a kill, the next run finds a file system, and leaves it
+        run(["mkfs.ext4", "-q", "-m", "0", "-E", "root_owner=%d:%d" % (user.pw_uid, user.pw_gid), found], LONG_S)
         kind = "ext4"
     os.makedirs(path, mode=0o755, exist_ok=True)
     options = "nosuid,nodev,noatime" + (",ro" if read_only else "")
     run(["mount", "-t", kind, "-o", options, found, path], LONG_S)
     if formatted:
-        user = find_user()
-        os.chown(path, user.pw_uid, user.pw_gid)
         shutil.rmtree(os.path.join(path, "lost+found"))  # which only root can read; fsck makes it if need be
     return {"formatted": formatted, "changed": True}
 
