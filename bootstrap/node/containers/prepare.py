@@ -35,6 +35,7 @@ import tarfile
 import tempfile
 import threading
 import time
+import traceback
 
 import archive
 import engine
@@ -50,6 +51,20 @@ _LOCK = threading.Lock()
 
 
 def main():
+    code = 0
+    try:
+        serve()
+    except SystemExit:  # a signal
+        code = 1
+    except Exception:  # noqa: BLE001 - at its own end, Python would wait for the thread that reads stdin, and abort
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def serve():
+    """Answer requests until stdin ends."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(1))
     start_thread(say_alive)

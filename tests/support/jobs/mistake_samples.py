@@ -257,8 +257,10 @@ SAMPLES = [
     # PyTorch's torch/utils/data/_utils/signal_handling.py
     (
         "out of shared memory",
-        "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
-        "workers are out of shared memory. Please try to raise your shared memory limit.",
+        (
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
+            "workers are out of shared memory. Please try to raise your shared memory limit."
+        ),
         "shared memory: 8 GiB",
     ),
     # C++'s own words

@@ -136,7 +136,11 @@ class NodeSide:
         program = read_modules(prepare.MODULES).replace(b"/usr/local/bin:/usr/bin", f"{home}:/usr/bin".encode())
         env = {**os.environ, "HOME": str(home)}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+            [sys.executable, "-c", LOADER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
         )
         self._write(program)
 
@@ -168,7 +172,7 @@ def node(tmp_path: Path) -> Any:
     yield running
     running.process.kill()
     running.process.wait()
-    for stream in (running.process.stdin, running.process.stdout):
+    for stream in (running.process.stdin, running.process.stdout, running.process.stderr):
         with suppress(BrokenPipeError):  # a request that it has not read
             stream.close()
 
@@ -204,3 +208,12 @@ def test_no_password_is_left_by_a_killed_pull(node: NodeSide, number: signal.Sig
         path.unlink()
         path.parent.rmdir()
     assert not path.parent.exists()
+
+
+def test_a_failure_is_told_with_its_reason(node: NodeSide) -> None:
+    """As a traceback, of which the last line is shown; with the thread that reads stdin, Python would abort."""
+    node.ask({"find": "podman"})
+    node.tell({"inspect": None})
+    assert node.process.stderr is not None
+    assert "TypeError" in node.process.stderr.read().decode().strip().splitlines()[-1]
+    assert node.process.wait(timeout=20) == 1
