@@ -112,7 +112,8 @@ def plan_up(wanted: Wanted) -> Plan:
 def plan_resize(wanted: Wanted) -> Plan:
     """Changes the number of nodes to `config.nodes`, which may be 0; terminates the highest indices. Pure.
 
-    With 0 nodes a key pair, security group and placement group remain, which cost nothing. Raises as plan_up does.
+    With 0 nodes a key pair, security group and placement group remain, which cost nothing, and the head's volume.
+    Raises as plan_up does.
     """
     config, state = wanted.config, wanted.state
     leaving = tuple(node for node in state.nodes if node.index >= config.nodes)

@@ -152,8 +152,8 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
     """Change the number of nodes.
 
     To grow, it launches nodes in the same subnet and of the same type. To shrink, it terminates the nodes with the
-    highest numbers and deletes their disks. 0 terminates all nodes and keeps the resources that cost nothing, for the
-    next `cluster up` or `cluster resize`.
+    highest numbers and deletes their disks. 0 terminates all nodes. It keeps the resources that cost nothing, and the
+    volume of [[volumes]] source = "head", for the next `cluster up` or `cluster resize`.
     """
     app.check_has_instances("resize", instead="edit [hosts] names in cluster.toml, then run cluster up")
     asked = override_nodes(app, nodes)

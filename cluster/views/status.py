@@ -124,7 +124,8 @@ def render_volume(
         where = f"{volume.attachment or 'attached'} to {(names or {}).get(volume.instance_id, volume.instance_id)}"
     note = f" ({price_note})" if price_note else ""
     ending = "keeps" if volume.keep else "deletes"
-    return f"{volume.volume_id}, {volume.size_gib} GiB, {where}: {render_usd(cost)} per month{note}; cluster down {ending} it"
+    words = f"{volume.volume_id}, {volume.size_gib} GiB, {where}: {render_usd(cost)} per month{note}"
+    return f"{words}; cluster down {ending} it"
 
 
 def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:

@@ -79,6 +79,8 @@ _HINTS = {
     "VcpuLimitExceeded": _QUOTA,
     "MaxSpotInstanceCountExceeded": _QUOTA,
     "SpotInstanceLimitExceeded": _QUOTA,
+    "VolumeLimitExceeded": "reduce [[volumes]] size_gib in cluster.toml, delete volumes that you do not need, or "
+    "request a higher limit: aws service-quotas list-service-quotas --service-code ebs",
     "InvalidAMIID.NotFound": 'set [provision] ami = "auto", or to an image of [provision] region',
     "InvalidAMIID.Malformed": 'set [provision] ami = "auto", or to an image of [provision] region',
     "InvalidAMIID.Unavailable": 'set [provision] ami = "auto", or to an image of [provision] region',

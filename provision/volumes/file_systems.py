@@ -106,7 +106,9 @@ def _find_efs(clients: Clients, file_system_id: str) -> FoundFileSystem | None:
             zone=target.get("AvailabilityZoneName", ""),
             address=target.get("IpAddress", ""),
             group_ids=tuple(
-                efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"])["SecurityGroups"]
+                efs.describe_mount_target_security_groups(MountTargetId=target["MountTargetId"]).get(
+                    "SecurityGroups", ()
+                )
             ),
         )
         for page in pages

@@ -85,7 +85,8 @@ def find_resources(name: str) -> Counter[str]:
 
 def complete(nodes: int) -> Counter[str]:
     shared = {"groups": 1, "keys": 1, "placements": 1, "roles": 1, "profiles": 1}
-    return Counter({"instances": nodes, "volumes": nodes, "interfaces": nodes, **shared}) if nodes else Counter()
+    disks = nodes + 1  # with the head's volume
+    return Counter({"instances": nodes, "volumes": disks, "interfaces": nodes, **shared}) if nodes else Counter()
 
 
 def act(scene: Scene, name: str, folder: Path) -> Act:

@@ -25,6 +25,7 @@ from provision.down import down, prepare_down
 from provision.files import ClusterFiles
 from provision.plan import Plan, Wishes
 from provision.up import prepare_resize, prepare_up, up
+from provision.volumes.config import VolumeConfig
 from sandbox_steps import LOADER, REGION
 
 SETTLE_S = 0.3
@@ -67,7 +68,8 @@ class Act:
 
     def wishes(self) -> Wishes:
         config = ProvisionConfig(nodes=self.nodes, ssh_from="203.0.113.7/32", instance_profile="auto")
-        return Wishes(name=self.name, config=config, data_url="s3://bucket/digits/")
+        volumes = (VolumeConfig(mount="/shared", source="head"),)
+        return Wishes(name=self.name, config=config, data_url="s3://bucket/digits/", volumes=volumes)
 
 
 def read_descriptions() -> None:

@@ -26,6 +26,7 @@ from cluster.views.status import (
 from provision.describe import ClusterSummary, describe_clusters
 from provision.files import ClusterFiles
 from provision.model import ClusterState, Node, SecurityGroup
+from provision.resources.shared_volume import SharedVolume
 from provision.status import add_up, compute_cost, find_allocation, find_errors
 from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node
 
@@ -317,3 +318,36 @@ def test_a_list_as_json() -> None:
 )
 def test_the_short_name_of_an_owner(arn: str | None, shown: str) -> None:
     assert render_owner(arn) == shown
+
+
+def test_status_shows_the_heads_volume_and_its_cost() -> None:
+    attached = SharedVolume(
+        volume_id="vol-0123456789abcdef0",
+        zone="us-east-1a",
+        size_gib=100,
+        state="in-use",
+        instance_id="i-0",
+        attachment="attached",
+        device="/dev/sdf",
+    )
+    kept = replace(attached, state="available", instance_id=None, attachment=None, keep=True)
+    for state, volume, said in (
+        (
+            make_state(make_node(0)),
+            attached,
+            "volume vol-0123456789abcdef0, 100 GiB, attached to node-0: $8.00 per month; cluster down deletes it",
+        ),
+        (
+            make_state(security_groups=()),
+            kept,
+            "volume vol-0123456789abcdef0, 100 GiB, us-east-1a: $8.00 per month; cluster down keeps it",
+        ),
+    ):
+        shown = Status(state=state, asked=1, now=NOW, prices=PRICES, volumes=(volume,), volume_usd_per_gib_month=0.08)
+        assert said in render_status(shown).splitlines()
+        [document] = status_document(shown)["volumes"]
+        assert (document["volume_id"], document["usd_per_month"], document["keep"]) == (
+            volume.volume_id,
+            8.0,
+            volume.keep,
+        )

@@ -17,13 +17,14 @@ from foundation.errors import ClusterError
 from foundation.progress import silent
 from provision.apply import apply
 from provision.pause import prepare_start, prepare_stop
-from provision_world import NAME, Killed, World, complete, make_config
+from provision_world import NAME, Killed, World, complete, make_config, make_volume
 
 MOST_NODES = 4
 ACTIONS = (
     "RunInstances", "TerminateInstances", "CreateSecurityGroup", "ImportKeyPair", "CreatePlacementGroup",
     "AuthorizeSecurityGroupIngress", "DeleteSecurityGroup", "DeleteKeyPair", "DeletePlacementGroup",
     "StopInstances", "StartInstances", "CreateTags", "DescribeInstances",
+    "CreateVolume", "AttachVolume", "DeleteVolume", "DescribeVolumes",
 )  # fmt: skip
 # The errors that a command may report. Any other is a bug.
 EXPECTED = (
@@ -45,10 +46,11 @@ class Provisioning(RuleBasedStateMachine):
         super().__init__()
         self.most = 0
 
-    @initialize(delay_s=st.sampled_from([0, 0, 2, 8]), boot_s=st.sampled_from([0, 0, 5]))
-    def begin(self, delay_s: int, boot_s: int) -> None:
+    @initialize(delay_s=st.sampled_from([0, 0, 2, 8]), boot_s=st.sampled_from([0, 0, 5]), volume=st.booleans())
+    def begin(self, delay_s: int, boot_s: int, *, volume: bool) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.world.reset(self.folder, consistency_delay_s=delay_s, boot_delay_s=boot_s, end_delay_s=boot_s)
+        self.world.volumes = (make_volume(),) if volume else ()
 
     def succeeds(self, command: Any, *arguments: Any, **settings: Any) -> bool:
         """Whether a command succeeded; raises unexpected errors."""
@@ -70,6 +72,7 @@ class Provisioning(RuleBasedStateMachine):
             assert (nodes if least == "all" else least) <= len(indices) <= nodes
             if least == "all":
                 assert indices == list(range(nodes))
+            assert self.world.resources()["shared volumes"] == len(self.world.volumes)
 
     @rule(nodes=st.integers(0, MOST_NODES))
     def resize(self, nodes: int) -> None:
@@ -152,6 +155,7 @@ class Provisioning(RuleBasedStateMachine):
             i.state not in {"terminated", "shutting-down"} for i in self.world.sandbox.backend.sandbox_instances()
         )
         assert live <= self.most
+        assert self.world.resources()["shared volumes"] <= len(self.world.volumes)
 
     def teardown(self) -> None:
         self.world.sandbox.book.disarm("all")

@@ -11,9 +11,8 @@ import pytest
 
 from foundation.progress import Event
 from provision.up import up
-from provision_world import Killed, World, complete, make_config, run_side_by_side
+from provision_world import Killed, World, complete, make_config, plan_kills, run_side_by_side
 
-READ_POINTS = ("Describe", "Get", "List", "DryRun")
 ALL = pytest.param(True, marks=pytest.mark.slow)
 
 
@@ -25,21 +24,6 @@ def find_points(world: World, act: str) -> list[str]:
     else:
         world.down()
     return list(world.calls.made)
-
-
-def plan_kills(points: list[str], *, everything: bool, which: int) -> list[tuple[int, bool]]:
-    """Where to kill: (point, before). Every point before and after, or a third of the states that a kill can leave.
-
-    Between two reads nothing changes, so after the first and before the second count once. which: 0 or 1, so that the
-    two checks divide the states; both have the first and the last.
-    """
-    if everything:
-        return [(number, before) for number in range(len(points)) for before in (True, False)]
-    kills = []
-    for number, point in enumerate(points):
-        changes = not point.startswith(READ_POINTS) or point == "ListFsync"
-        kills += [(number, True), (number, False)] if changes else [(number, False)]
-    return [kills[index] for index in sorted({0, *range(which, len(kills), 3), len(kills) - 1})]
 
 
 def check_up(world: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 from provision.down import Bill, Receipt, deleted_by, make_bill, plan_down, receipt_document, render_receipt
 from provision.model import Upload
 from provision.resources.instance_profile import KIND as ROLE
-from provision.resources.resource import Resource, Unseen
+from provision.resources.resource import KeptVolume, Resource, Unseen
 from provision.resources.unfinished_uploads import IDLE_S, upload_resource
 from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node, make_state
 
@@ -136,9 +136,32 @@ def test_the_receipt_as_json() -> None:
         ],
         "looked_for": ["instances"],
         "unseen": [{"kind": ROLE, "why": "no"}],
+        "kept": [],
         "uploads_in_progress": [{"url": "s3://b/digits/it's", "upload_id": "u-1", "idle_s": 30}],
         "node_hours": 0.3333,
         "cost_usd": None,
         "cost_is_at_present_spot_price": False,
         "uncounted_instances": [],
     }
+
+
+KEPT = KeptVolume(
+    volume_id="vol-0123456789abcdef0",
+    zone="us-east-1b",
+    size_gib=100,
+    deletion="aws ec2 delete-volume --volume-id vol-0123456789abcdef0 --region us-east-1",
+)
+
+
+def test_a_kept_volume_is_shown_with_its_cost_and_how_to_delete_it() -> None:
+    receipt = Receipt(cluster=NAME, looked_for=("instances",), kept=(KEPT,), volume_usd_per_gib_month=0.08)
+    text = render_receipt(receipt, price_note="simulated")
+    assert all(len(line) <= 80 or "delete-volume" in line for line in text.splitlines())
+    assert " ".join(text.split()) == (
+        "cluster demo: nothing to delete kept shared volume vol-0123456789abcdef0, 100 GiB in us-east-1b: $8.00 per "
+        "month (simulated) until you delete it; the next `cluster up` uses it again. To delete it and what is on it: "
+        "aws ec2 delete-volume --volume-id vol-0123456789abcdef0 --region us-east-1"
+    )
+    [kept] = receipt_document(receipt)["kept"]
+    assert (kept["id"], kept["usd_per_month"], kept["deletion"]) == (KEPT.volume_id, 8.0, KEPT.deletion)
+    assert "an unknown price per month" in " ".join(render_receipt(Receipt(cluster=NAME, kept=(KEPT,))).split())

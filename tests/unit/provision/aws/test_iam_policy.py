@@ -24,6 +24,7 @@ from provision.aws.iam_policy import (
 from provision.aws.operator_policy import MAX_POLICY_LENGTH, render_operator_policy
 from provision.config import ProvisionConfig
 from provision.model import federated_name
+from provision.volumes.config import VolumeConfig
 from sandbox.iam.policies import Ask, decide, parse_policy
 from train.s3.client import ACTIONS
 
@@ -395,3 +396,43 @@ def test_the_command_prints_only_json_to_stdout(tmp_path: Path) -> None:
     assert "any permission" in done.stderr
     done = project.run("iam-policy", "--all-clusters")
     assert json.loads(done.stdout) == json.loads(operator(name=None, results=None, instance_profile="auto"))
+
+
+def with_volumes(*sources: str) -> str:
+    volumes = tuple(VolumeConfig(mount=f"/v{at}", source=source) for at, source in enumerate(sources))
+    return render_operator_policy(ProvisionConfig(), name="demo", data_url=DATA, results_url=RESULTS, volumes=volumes)
+
+
+OURS = {"aws__ResourceTag___cluster__name": "demo"}
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "context", "allowed"),
+    [
+        ("ec2:CreateVolume", "volume/*", {"aws__RequestTag___cluster__name": "demo"}, True),
+        ("ec2:CreateVolume", "volume/*", {}, False),
+        ("ec2:CreateVolume", "volume/*", {"aws__RequestTag___cluster__name": "other"}, False),
+        ("ec2:AttachVolume", "volume/vol-1", OURS, True),
+        ("ec2:AttachVolume", "instance/i-1", OURS, True),
+        ("ec2:AttachVolume", "volume/vol-1", {}, False),
+        ("ec2:DeleteVolume", "volume/vol-1", OURS, True),
+        ("ec2:DeleteVolume", "volume/vol-1", {}, False),
+        ("ec2:CreateTags", "volume/vol-1", {**OURS, "aws__TagKeys": "cluster:keep"}, True),
+        ("ec2:CreateTags", "volume/vol-1", {**OURS, "aws__TagKeys": "cluster:name"}, False),
+        ("ec2:CreateTags", "volume/vol-1", {"aws__TagKeys": "cluster:keep"}, False),
+        ("ec2:CreateTags", "instance/i-1", {**OURS, "aws__TagKeys": "cluster:keep"}, False),
+    ],
+)
+def test_operators_may_use_the_clusters_volumes_only(
+    action: str, resource: str, context: dict[str, str], *, allowed: bool
+) -> None:
+    assert may(with_volumes("head"), action, ec2(resource), **context) == allowed
+
+
+def test_operators_may_only_describe_file_systems_that_cluster_toml_has() -> None:
+    for action in ("elasticfilesystem:DescribeMountTargets", "fsx:DescribeFileSystems"):
+        assert may(with_volumes("fs-0123abcd"), action)
+        assert not may(with_volumes("head"), action)
+    for action in ("elasticfilesystem:DeleteFileSystem", "elasticfilesystem:ModifyMountTargetSecurityGroups"):
+        assert not may(with_volumes("fs-0123abcd"), action)
+    assert len("".join(with_volumes("head", "fs-0123abcd").split())) <= MAX_POLICY_LENGTH

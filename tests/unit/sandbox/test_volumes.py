@@ -1,0 +1,134 @@
+"""The sandbox's volumes: states, attachments, and EC2's errors, by real calls in this process."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from provision.aws.clients import error_code
+from provision_world import World
+
+ZONE = "us-east-1a"
+
+
+def launch(world: World, zone: str = ZONE) -> str:
+    ec2 = world.clients.ec2
+    image = ec2.describe_images()["Images"][0]["ImageId"]
+    [instance] = ec2.run_instances(
+        ImageId=image, MinCount=1, MaxCount=1, InstanceType="c5.xlarge", Placement={"AvailabilityZone": zone}
+    )["Instances"]
+    return instance["InstanceId"]
+
+
+def make(world: World, **values: Any) -> str:
+    request: dict[str, Any] = {"AvailabilityZone": ZONE, "Size": 1, "VolumeType": "gp3", **values}
+    return str(world.clients.ec2.create_volume(**request)["VolumeId"])
+
+
+def show(world: World, volume_id: str) -> Mapping[str, Any]:
+    [volume] = world.clients.ec2.describe_volumes(VolumeIds=[volume_id])["Volumes"]
+    return volume
+
+
+def test_states_of_a_volume(world: World) -> None:
+    ec2, instance_id = world.clients.ec2, launch(world)
+    made = ec2.create_volume(AvailabilityZone=ZONE, Size=7, Encrypted=True, VolumeType="gp3")
+    volume_id = made["VolumeId"]
+    assert made["State"] == "creating"
+    assert (show(world, volume_id)["State"], show(world, volume_id)["Size"]) == ("available", 7)
+
+    answer = ec2.attach_volume(VolumeId=volume_id, InstanceId=instance_id, Device="/dev/sdf")
+    assert (answer["State"], answer["Device"]) == ("attaching", "/dev/sdf")
+    volume = show(world, volume_id)
+    [attachment] = volume["Attachments"]
+    assert (volume["State"], attachment["State"], attachment["InstanceId"]) == ("in-use", "attached", instance_id)
+    assert attachment["DeleteOnTermination"] is False
+
+    assert ec2.detach_volume(VolumeId=volume_id)["State"] == "detaching"
+    assert (show(world, volume_id)["State"], show(world, volume_id)["Attachments"]) == ("available", [])
+    ec2.delete_volume(VolumeId=volume_id)
+    with pytest.raises(ClientError, match=r"InvalidVolume\.NotFound"):
+        show(world, volume_id)
+
+
+def test_a_volume_outlives_its_instance_and_the_root_volume_does_not(world: World) -> None:
+    ec2, instance_id, volume_id = world.clients.ec2, launch(world), make(world)
+    ec2.attach_volume(VolumeId=volume_id, InstanceId=instance_id, Device="/dev/sdf")
+    ec2.stop_instances(InstanceIds=[instance_id])
+    assert show(world, volume_id)["State"] == "in-use"
+    ec2.terminate_instances(InstanceIds=[instance_id])
+    assert [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]] == [volume_id]
+    assert show(world, volume_id)["State"] == "available"
+
+
+def test_the_same_token_makes_one_volume(world: World) -> None:
+    first, again = make(world, ClientToken="a"), make(world, ClientToken="a")
+    assert first == again
+    with pytest.raises(ClientError, match="IdempotentParameterMismatch"):
+        make(world, ClientToken="a", Size=2)
+    assert len(world.clients.ec2.describe_volumes()["Volumes"]) == 1
+
+
+def test_a_new_volume_is_not_listed_at_once(late_world: World) -> None:
+    volume_id = make(late_world)
+    ec2 = late_world.clients.ec2
+    assert ec2.describe_volumes()["Volumes"] == []
+    with pytest.raises(ClientError, match=r"InvalidVolume\.NotFound"):
+        ec2.attach_volume(VolumeId=volume_id, InstanceId="i-0123456789abcdef0", Device="/dev/sdf")
+    late_world.time.sleep(10)
+    assert [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]] == [volume_id]
+
+
+@pytest.mark.parametrize(
+    ("action", "code"),
+    [
+        ("attach-again", "VolumeInUse"),
+        ("attach-other-zone", "InvalidVolume.ZoneMismatch"),
+        ("attach-device-in-use", "InvalidParameterValue"),
+        ("attach-bad-device", "InvalidParameterValue"),
+        ("attach-terminated", "IncorrectState"),
+        ("detach-free", "IncorrectState"),
+        ("detach-from-other", "InvalidAttachment.NotFound"),
+        ("detach-root", "OperationNotPermitted"),
+        ("delete-attached", "VolumeInUse"),
+        ("create-in-no-zone", "InvalidZone.NotFound"),
+    ],
+)
+def test_errors_are_ec2s(world: World, action: str, code: str) -> None:
+    ec2, instance_id = world.clients.ec2, launch(world)
+    attached, free = make(world), make(world)
+    ec2.attach_volume(VolumeId=attached, InstanceId=instance_id, Device="/dev/sdf")
+    root = ec2.describe_instances()["Reservations"][0]["Instances"][0]["BlockDeviceMappings"][0]["Ebs"]["VolumeId"]
+
+    def attach(volume_id: str, device: str = "/dev/sdg") -> Any:
+        return ec2.attach_volume(VolumeId=volume_id, InstanceId=instance_id, Device=device)
+
+    def attach_to_terminated() -> Any:
+        ec2.terminate_instances(InstanceIds=[instance_id])
+        return attach(free)
+
+    calls = {
+        "attach-again": lambda: attach(attached),
+        "attach-other-zone": lambda: attach(make(world, AvailabilityZone="us-east-1b")),
+        "attach-device-in-use": lambda: attach(free, "/dev/sdf"),
+        "attach-bad-device": lambda: attach(free, "/dev/tty"),
+        "attach-terminated": attach_to_terminated,
+        "detach-free": lambda: ec2.detach_volume(VolumeId=free),
+        "detach-from-other": lambda: ec2.detach_volume(VolumeId=attached, InstanceId="i-0123456789abcdef0"),
+        "detach-root": lambda: ec2.detach_volume(VolumeId=root),
+        "delete-attached": lambda: ec2.delete_volume(VolumeId=attached),
+        "create-in-no-zone": lambda: make(world, AvailabilityZone="us-east-1z"),
+    }
+    with pytest.raises(ClientError) as raised:
+        calls[action]()
+    assert error_code(raised.value) == code
+
+
+def test_faults_strike_these_calls_too(world: World) -> None:
+    world.sandbox.book.arm("unauthorized action=CreateVolume count=1")
+    with pytest.raises(ClientError, match="UnauthorizedOperation"):
+        make(world)
+    world.sandbox.book.arm("lost-reply action=CreateVolume")
+    make(world, ClientToken="b")  # botocore repeats it
+    assert len(world.clients.ec2.describe_volumes()["Volumes"]) == 1
