@@ -314,8 +314,7 @@ def serve_sftp(folders, config, authorized):
         return changed
     write(SSHD_CONFIG, text, 0o600)
     if pid is not None:
-        os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: find_sshd() is None, "the sshd for volumes does not end")
+        end_sshd(pid)
     os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # of privilege separation
     run([shutil.which("sshd", path=SBIN), "-f", SSHD_CONFIG, "-E", SSHD_LOG])
     wait_until(lambda: find_sshd() is not None, "the sshd for volumes has not started: " + _read(SSHD_LOG)[-300:])
@@ -338,6 +337,12 @@ def find_sshd():
         return None
 
 
+def end_sshd(pid):
+    """End the sshd for volumes; the kernel closes its connections."""
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: find_sshd() is None, "the sshd for volumes does not end")
+
+
 def find_use_pam():
     """Whether the node's own sshd uses PAM: "yes" or "no"."""
     code, said = call([shutil.which("sshd", path=SBIN), "-T"])
@@ -348,8 +353,7 @@ def stop_serving():
     """End the sshd for volumes, and show folders to no other node any more."""
     pid = find_sshd()
     if pid is not None:
-        os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: find_sshd() is None, "the sshd for volumes does not end")
+        end_sshd(pid)
     for path in glob.glob(os.path.join(EXPORTS, "*")):
         unmount(path)
         os.rmdir(path)

@@ -36,6 +36,7 @@ cloud = "sandbox"
 nodes = 2
 [bootstrap]
 framework = "none"
+sync = ["train.py", "reads.py", "writer.py"]
 [train]
 script = "train.py"
 [[volumes]]

@@ -98,10 +98,12 @@ class Runner:
             return self.finish(1, None, f"cannot make the job's environment: {error}")
         self.hides_verbose = self.env.get("PS_VERBOSE") == "1" and "PS_VERBOSE" not in self.order.env
         blocked = environment.find_blocked(self.order)
-        why = blocked or find_dead(self.order.volumes, min(LIMIT_S, self.order.silence_timeout_s / 2))
-        if why:
-            return self.finish(1, None, why)
-        watch(self.order.volumes, lambda dead: self.outbox.put(Message(dead=dead)))  # goes out with the next step
+        if blocked:
+            return self.finish(1, None, blocked)
+        dead = find_dead(self.order.volumes, min(LIMIT_S, self.order.silence_timeout_s / 2))
+        if dead is not None:
+            return self.finish(1, None, dead.text)
+        watch(self.order.volumes, lambda text: self.outbox.put(Message(dead=text)))  # goes out with the next step
         code = 0
         number: Optional[int] = None
         for at, command in enumerate(self.order.commands):
@@ -113,7 +115,8 @@ class Runner:
             if code != 0:
                 break
         if code != 0 and self.ending is None and self.why is None:
-            self.why = find_dead(self.order.volumes, AFTER_FAILURE_S)
+            dead = find_dead(self.order.volumes, AFTER_FAILURE_S)
+            self.why = dead.text if dead is not None else None
         return self.finish(code, number, self.why)
 
     def run_one(self, command: Sequence[str]) -> tuple[int, Optional[int]]:

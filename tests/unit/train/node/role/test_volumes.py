@@ -18,6 +18,13 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def text_of(mounts: list[str], limit_s: float = 20.0) -> str:
+    dead = volumes.find_dead(mounts, limit_s)
+    assert dead is not None
+    assert dead.mount == "/shared"
+    return dead.text
+
+
 def test_a_mount_that_works() -> None:
     assert volume_probe.find_mount("/proc") == ["proc", "proc"]
     assert volumes.find_dead(["/proc"]) is None
@@ -25,34 +32,36 @@ def test_a_mount_that_works() -> None:
 
 
 def test_a_mount_that_has_ended(notes: Path) -> None:
-    assert volumes.find_dead(["/proc", "/shared"]) == "volume /shared of node-0 (10.0.0.4): the connection is lost"
+    assert text_of(["/proc", "/shared"]) == "volume /shared of node-0 (10.0.0.4): the connection is lost"
     notes.unlink()
-    assert volumes.find_dead(["/shared"]) == "volume /shared: it is not mounted"
+    assert text_of(["/shared"]) == "volume /shared: it is not mounted"
 
 
 def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volume_probe, "find_mount", lambda path: ["nfs4", path])
     monkeypatch.setattr(volume_probe, "ASK", "import time; time.sleep(60)")
     began = time.monotonic()
-    assert volumes.find_dead(["/shared"], 0.2) == "volume /shared of node-0 (10.0.0.4): no answer for 0.2 s"
+    assert text_of(["/shared"], 0.2) == "volume /shared of node-0 (10.0.0.4): no answer for 0.2 s"
     assert time.monotonic() < began + 30
 
 
 def test_an_error_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volume_probe, "find_mount", lambda path: ["nfs4", path])
     monkeypatch.setattr(volume_probe, "ASK", "print('Input/output error', end='')")
-    assert volumes.find_dead(["/shared"]) == "volume /shared of node-0 (10.0.0.4): Input/output error"
+    assert text_of(["/shared"]) == "volume /shared of node-0 (10.0.0.4): Input/output error"
 
 
 def test_a_watch_reports_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volumes, "EVERY_S", 0.01)
     said: list[str] = []
+    released: list[str] = []
+    monkeypatch.setattr(volumes, "release", released.append)
     volumes.watch([], said.append)
     volumes.watch(["/shared"], said.append)
     deadline = time.monotonic() + 30
-    while not said and time.monotonic() < deadline:
+    while not released and time.monotonic() < deadline:
         time.sleep(0.01)
-    time.sleep(0.05)
+    assert released == ["/shared"]
     assert said == ["volume /shared of node-0 (10.0.0.4): the connection is lost"]
 
 
