@@ -35,13 +35,15 @@ def verify(app: App, *, as_json: bool) -> None:
     app.enter_cloud()
     described = describe_and_warn(app)
     with ready_nodes(app, described) as (nodes, _):
-        s3 = plan_s3_check(
-            app.config.data.s3_url,
-            region=app.config.provision.region,
-            instance_profile=source_of(app).instance_profile,
-            cluster=app.config.name,
-            framework=app.config.bootstrap.framework,
-        )
+        s3 = None
+        if app.config.data.url is None or app.config.data.s3_url is not None:  # else it is on a volume
+            s3 = plan_s3_check(
+                app.config.data.s3_url,
+                region=app.config.provision.region,
+                instance_profile=source_of(app).instance_profile,
+                cluster=app.config.name,
+                framework=app.config.bootstrap.framework,
+            )
         checks = try_nodes(
             nodes,
             probes=[s3] if isinstance(s3, Probe) else [],

@@ -434,13 +434,16 @@ def find_results(job: JobRecord | Order) -> str | None:
     prefix = find_option(job.command, "--model-prefix")
     if prefix is not None and prefix.startswith("s3://"):
         return f"cluster data ls {shlex.quote(prefix.rpartition('/')[0] + '/')}"
-    if job.output_url is not None:
+    if job.output_url is not None and job.output_url.startswith("s3://"):
         return f"cluster data ls {shlex.quote(job.output_url)}"
+    hosts = job.hosts if isinstance(job, Order) else job.nodes
+    head = hosts[0].name if hosts else "node-0"
+    if job.output_url is not None:  # on a volume
+        folder = job.output_url.rstrip("/")
+        return f"cluster cp {shlex.quote(f'{head}:{folder}')} ."
     if job.project is None:  # a shipped script, which saves nothing unless an option says where
         return None
     place = job.sync_dst_dir or job.cwd if isinstance(job, Order) else job.cwd
-    hosts = job.hosts if isinstance(job, Order) else job.nodes
-    head = hosts[0].name if hosts else "node-0"
     short = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1*", f"{head}:{place}/FILE")
     return f"cluster cp {shlex.quote(short)} ."
 
