@@ -25,6 +25,11 @@ FORMAT_S = 900.0
 MOUNT_S = 90.0  # more than mount_volumes.py takes
 DEVICE_S = 30.0  # from the attachment of a disk to its device
 UNMOUNT_S = 60.0
+# Whether this program's volumes are mounted; an ordinary user may ask.
+IS_MOUNTED = (
+    f'[ "$(cat {commands.RUN}/mounted.json 2>/dev/null || echo {{}})" != "{{}}" ] '
+    f"|| grep -q ' {commands.DISKS}/' /proc/self/mounts"
+)
 
 
 class _Session(NodeProgram):
@@ -77,9 +82,25 @@ def mount_volumes(
     connections: to the nodes, the head first. pythons: of our own programs, by node. s3: for s3:// volumes.
     Returns the names of the nodes that were changed. Raises ClusterError that names every failed node.
     """
+    if not sources:  # as for most clusters: root is needed, and asked for, only where volumes are left
+        connections = find_mounted(connections)
+        if not connections:
+            return frozenset()
     with _sessions(connections, pythons) as sessions:
         work = _Mounting([connection.host for connection in connections], sessions, sources, s3=s3, report=report)
         return work.run()
+
+
+def find_mounted(connections: Sequence[NodeConnection]) -> list[NodeConnection]:
+    """Those to nodes where volumes are mounted. Raises ClusterError."""
+    found = set()
+
+    def look(connection: NodeConnection) -> None:
+        if connection.run(IS_MOUNTED, check=False, timeout_s=LOOK_S, what="looking for volumes").exit_code == 0:
+            found.add(connection.host.name)
+
+    on_all(list(connections), look)
+    return [connection for connection in connections if connection.host.name in found]
 
 
 class _Mounting:
@@ -103,8 +124,6 @@ class _Mounting:
     def run(self) -> frozenset[str]:
         """Do it all; the names of the nodes that were changed. Raises ClusterError."""
         self._on_all(self._look)
-        if not self._sources and not any(found.noted or found.disks for found in self._facts.values()):
-            return frozenset()
         plan = plan_volumes(self._sources, self._hosts, self._facts, s3=self._s3, now=self._now)
         self._on_all(lambda one: self._prepare(one, plan.nodes[one.name]))
         if plan.protocol == "sshfs":
