@@ -78,7 +78,14 @@ def render_operator_policy(
             *_volume_statements(scope, volumes),
             *_iam_statements(scope, config),
             *_job_statements(scope, config),
-            *_bucket_statements(scope, {"[data] url": data_url, "[data] results": results_url}),
+            *_bucket_statements(
+                scope,
+                {
+                    "[data] url": data_url,
+                    "[data] results": results_url,
+                    **{f"{volume.mount} of [[volumes]]": volume.source for volume in volumes if volume.kind == "s3"},
+                },
+            ),
         ]
     )
 

@@ -436,3 +436,8 @@ def test_operators_may_only_describe_file_systems_that_cluster_toml_has() -> Non
     for action in ("elasticfilesystem:DeleteFileSystem", "elasticfilesystem:ModifyMountTargetSecurityGroups"):
         assert not may(with_volumes("fs-0123abcd"), action)
     assert len("".join(with_volumes("head", "fs-0123abcd").split())) <= MAX_POLICY_LENGTH
+
+
+def test_operators_may_use_the_buckets_of_volumes() -> None:
+    assert may(with_volumes("s3://volumes/a/"), "s3:GetObject", "arn:aws:s3:::volumes/a/file")
+    assert not may(with_volumes("head"), "s3:GetObject", "arn:aws:s3:::volumes/a/file")
