@@ -88,6 +88,7 @@ def test_a_locked_project_is_installed_as_locked(cluster: Project) -> None:
     assert "contradicts [bootstrap] project, which locks version 1.15.0" in cluster.run("up", code=2).stderr
 
 
+@pytest.mark.slow
 def test_auto_uses_the_pytorch_of_the_image(cluster: Project) -> None:
     """A package that looks like PyTorch: the slow test below has the distribution's own."""
     made = f"sudo mkdir -p {DIST_PACKAGES} && cd {DIST_PACKAGES}"
@@ -102,6 +103,7 @@ def test_auto_uses_the_pytorch_of_the_image(cluster: Project) -> None:
     cluster.run("exec", "--", "sudo", "rm", "-r", DIST_PACKAGES)
 
 
+@pytest.mark.slow
 def test_an_installed_mxnet_is_used(cluster: Project) -> None:
     python = f"{VENV}/bin/python3"
     made = f"python3 -m venv --without-pip {VENV} && cd {VENV}/lib/python3*/site-packages"

@@ -50,6 +50,7 @@ def roots(job: str) -> list[Path]:
     return list(found.values())
 
 
+@pytest.mark.slow
 def test_no_canary_is_found_on_a_node(tmp_path: Path) -> None:
     home = tmp_path / "home"
     canaries = plant(home)

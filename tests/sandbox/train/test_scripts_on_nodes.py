@@ -82,6 +82,7 @@ def test_a_part_without_a_batch_ends_the_job_with_words(nodes: Project) -> None:
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_data_that_is_not_there_ends_the_job_with_words(nodes: Project) -> None:
     output = train_with(nodes, ["--data-dir", "s3://cluster-demo/nope/"], code=1)
     assert 'fail to open "s3://cluster-demo/nope/train-images-idx3-ubyte"' in output
@@ -211,6 +212,7 @@ def test_workers_that_do_not_find_the_same_checkpoint_do_not_train(nodes: Projec
     assert "as s3://bucket/model" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prefix", "rounds"),
     [
