@@ -21,6 +21,7 @@ from job_steps import STRANGER, Running, Tell, all_pids, borrowed, check, comman
 from oci_images import mxnet_image, plain_image, torch_image
 from real_registry import USER
 from secret_watch import has_any, watching
+from train.node.supervisor.processes import JOB_ROLES
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -217,11 +218,11 @@ def test_slurm_with_an_image(nodes: ContainerNodes, plain: str) -> None:
 
 
 def started(nodes: ContainerNodes, launcher: str) -> list[tuple[str, str]]:
-    """The newest job's processes, as (role, node), sorted, without the launcher. It had an image, and succeeded."""
+    """Which processes of the newest job ran in containers, as (role, node), sorted. It succeeded."""
     record = json.loads(nodes.project.run("jobs", "--json").stdout)[0]
     assert (record["launcher"], record["exit_code"]) == (launcher, 0)
     assert "@sha256:" in record["image"]
-    return sorted((one["role"], one["host"]) for one in record["roles"] if one["role"] != "launcher")
+    return sorted((one["role"], one["host"]) for one in record["roles"] if one["role"] in JOB_ROLES)
 
 
 # -- faults: test_container_faults.py has the others ------------------------------------------------------------------
