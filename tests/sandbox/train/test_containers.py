@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import real_sge
 import real_slurm
 from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes, engine_program, in_container
 from job_steps import STRANGER, Running, Tell, all_pids, borrowed, check, command_line, namespace_of, running
@@ -200,21 +201,40 @@ def test_mpi4py_between_containers(nodes: ContainerNodes, plain: str) -> None:
 
 
 @pytest.mark.slow
-def test_slurm_with_an_image(nodes: ContainerNodes, plain: str) -> None:
-    """Slurm assigns the nodes; the image's own launch.py starts the containers there, or nothing if it has no MXNet."""
-    nodes.project.run("sandbox", "install", *real_slurm.PACKAGES, timeout_s=600)
+def test_slurm_and_pbs_with_an_image(nodes: ContainerNodes, plain: str) -> None:
+    """They assign the nodes; the image's own launch.py starts the containers there, or nothing if it has no MXNet."""
+    packages = (*real_slurm.PACKAGES, *real_slurm.PBS_PACKAGES)
+    nodes.project.run("sandbox", "install", *packages, timeout_s=600)
     with nodes.project.configured(scheduler="slurm"):
         nodes.project.run("up", timeout_s=600)
-        with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
-            words = ("--launcher", "slurm", "--kv-store", "dist_sync")
-            done = nodes.project.run("train", *words, "--", *EPOCHS, timeout_s=600)
-            assert accuracy(done.stdout + done.stderr) > 0.8
-            assert [role for role, _ in started(nodes, "ssh")] == ["scheduler", *["server"] * 2, *["worker"] * 2]
-        with nodes.configured(plain):
-            nodes.project.run("train", "--launcher", "slurm", "--", "python3", "-c", "pass")
-            assert started(nodes, "env") == [("worker", "node-0"), ("worker", "node-1")]
+        in_schedulers(nodes, plain, "slurm")
+        in_schedulers(nodes, plain, "pbs")
+
+
+@pytest.mark.slow
+def test_grid_engine_with_an_image(nodes: ContainerNodes, plain: str) -> None:
+    real_sge.set_up(nodes.project)
+    kept = (nodes.project.directory / "cluster.toml").read_text()
+    nodes.project.write(kept.replace('# name = "" ', 'name = "all.q" '))
+    try:
+        in_schedulers(nodes, plain, "sge")
+    finally:
+        nodes.project.write(kept)
+
+
+def in_schedulers(nodes: ContainerNodes, plain: str, launcher: str) -> None:
+    """Run a job in an image with MXNet, and one in an image without it, on the nodes that a scheduler assigns."""
+    with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
+        words = ("--launcher", launcher, "--kv-store", "dist_sync", "--", *EPOCHS)
+        done = nodes.project.run("train", *words, timeout_s=600)
+        assert accuracy(done.stdout + done.stderr) > 0.8
+        assert [role for role, _ in started(nodes, "ssh")] == ["scheduler", *["server"] * 2, *["worker"] * 2]
+    with nodes.configured(plain):
+        nodes.project.run("train", "--launcher", launcher, "--", "python3", "-c", "pass")
+        assert started(nodes, "env") == [("worker", "node-0"), ("worker", "node-1")]
     record = json.loads(nodes.project.run("jobs", "--json").stdout)[0]
-    assert (record["scheduler"], record["job_number"].isdigit()) == ("slurm", True)
+    assert record["scheduler"] == launcher
+    assert record["job_number"].partition(".")[0].isdigit()
 
 
 def started(nodes: ContainerNodes, launcher: str) -> list[tuple[str, str]]:
