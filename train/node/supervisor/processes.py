@@ -18,6 +18,7 @@ from train.node.wire import Found, Message, RoleOrder
 SYNC = 'mkdir -p "$2" && cp -a "$1"/. "$2"/'
 SSH_PORT = 22
 IMAGES_PYTHON = "python3"
+HOST_PATH = "/usr/local/bin:/usr/bin:/bin"
 MOST_PAIRS = 4  # of hosts that cannot reach each other in a message
 IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")  # whose AWS credentials
 SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's PATH lacks the job's Python
@@ -225,6 +226,8 @@ class Processes:
             env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(gpu) for gpu in gpus))
         is_setup = process.role == "setup"
         commands = self.preparation(place) if is_setup else (place.command,)
+        if is_setup and order.containers:  # it runs outside, where the image's PATH says nothing
+            env["PATH"] = f"{os.path.dirname(place.python)}:{HOST_PATH}"
         container = self._container_of(process)
         if process.role == "launcher":
             commands = (self._launcher_words(place, launched, in_image=container is not None),)

@@ -69,6 +69,44 @@ def test_an_image_for_another_machine() -> None:
     prepare.check_images({"node-0": image()}, {"node-0": "x86_64"}, config)
 
 
+class Talk:
+    """A node where a command in a container fails with these words, or succeeds with None."""
+
+    name = "node-0"
+
+    def __init__(self, said: str | None) -> None:
+        self._said = said
+
+    def run(self, order: Any, *, once: str) -> str | None:
+        assert order["command"][:2] == ["python3", "-c"]
+        assert once == "mxnet-1"
+        return self._said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "there is no module mxnet",
+        "Error: crun: executable file `python3` not found in $PATH: No such file or directory",
+        'exec: "python3": executable file not found in $PATH: unknown',
+    ],
+)
+def test_whether_an_image_has_mxnet(said: str) -> None:
+    config = ContainerConfig(image="a")
+    assert prepare.has_mxnet(Talk(None), image(), config)  # type: ignore[arg-type]
+    assert not prepare.has_mxnet(Talk(said), image(), config)  # type: ignore[arg-type]
+
+
+def test_an_image_of_which_nothing_is_known() -> None:
+    with pytest.raises(ClusterError, match="whether a has MXNet is not known:\n  it did not end within 120 s"):
+        prepare.has_mxnet(Talk("it did not end within 120 s"), image(), ContainerConfig(image="a"))  # type: ignore[arg-type]
+
+
+def test_what_looks_for_mxnet() -> None:
+    done = subprocess.run([sys.executable, "-c", prepare._FIND_MXNET], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (1, prepare._NO_MXNET)
+
+
 @pytest.mark.parametrize(
     ("said", "login", "why", "hint"),
     [

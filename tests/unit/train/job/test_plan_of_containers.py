@@ -16,13 +16,13 @@ from cluster.containers import find_login
 from foundation.errors import ConfigError
 from job_world import CODE_DIR, SCRIPT, cpus, gpus, plan
 from provision.aws.clients import Clients
-from train.engines.engine import Head, HeadLaunch
+from train.engines.engine import Framework, Head, HeadLaunch
 from train.engines.launch_py import SshLaunchPy
 from train.job.checks import check_framework
 from train.job.config import TrainConfig
 from train.job.containers import shell_words
 from train.job.defaults import render_settings
-from train.job.plan import find_used
+from train.job.plan import choose_launcher_use, find_used
 from train.job.protocol import Container
 
 REFERENCE = "r.example.com/train@sha256:" + "ab" * 32
@@ -72,6 +72,27 @@ def test_every_launcher_runs_what_only_an_image_has() -> None:
         check_framework("torchrun", "mxnet", has_image=True)
     with pytest.raises(ConfigError):
         check_framework("torchrun", "none")
+
+
+@pytest.mark.parametrize(("launcher", "with_mxnet", "without"), [("mpi", "mpi", "mpi"), ("slurm", "ssh", "env")])
+def test_mxnet_in_the_image_uses_its_kv_store(launcher: str, with_mxnet: str, without: str) -> None:
+    config, container = TrainConfig(launcher=launcher), ContainerConfig(image="a")
+    for folder, engine, store, servers in (("/l", with_mxnet, "dist_sync", 2), (None, without, "none", 0)):
+        image = prepared(2, launcher=folder)
+        order = plan(config, 2, framework="none", container=container, image=image).order
+        assert (order.launcher, order.kv_store, order.servers) == (engine, store, servers)
+        assert (order.image_launcher, order.command[0]) == (folder, "python3")
+
+
+def test_which_launchers_look_for_mxnet_in_the_image() -> None:
+    def uses(framework: Framework = "none", **config: Any) -> str:
+        return choose_launcher_use(TrainConfig(**config), framework)
+
+    assert [uses(launcher=name) for name in ("ssh", "local")] == ["required"] * 2
+    assert [uses(launcher=name) for name in ("mpi", "slurm", "sge", "pbs")] == ["optional"] * 4
+    assert [uses(launcher=name, kv_store="none") for name in ("mpi", "slurm")] == ["none"] * 2
+    assert [uses(launcher=name) for name in ("auto", "env", "torchrun")] == ["none"] * 3
+    assert [uses("mxnet", launcher=name) for name in ("ssh", "mpi", "slurm")] == ["none"] * 3
 
 
 def test_only_nodes_that_a_job_may_use_get_the_image() -> None:

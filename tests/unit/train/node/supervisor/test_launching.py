@@ -11,7 +11,7 @@ import pytest
 from job_channels import make_order
 from train.engines import ENGINES
 from train.engines.engine import Head, HeadLaunch
-from train.job.protocol import JobHost
+from train.job.protocol import Container, JobHost
 from train.node import ports
 from train.node.supervisor import event_loop, launching, ssh_proxy
 from train.node.supervisor.processes import Processes
@@ -37,6 +37,18 @@ def make_processes(**more: Any) -> Processes:
 )
 def test_missing_processes_are_where_launch_py_starts_them(more: dict[str, Any], missing: list[str]) -> None:
     assert make_processes(**more).missing() == missing
+
+
+@pytest.mark.parametrize("has_environment", [False, True])
+def test_the_check_for_open_mpi_runs_with_the_hosts_path(*, has_environment: bool) -> None:
+    """And the workers with the image's, or the mounted environment's."""
+    there = {"node-0": Container(engine=("podman",), image="sha256:1", path="/img", has_environment=has_environment)}
+    env = {"PATH": "/e/bin:/img"} if has_environment else {}
+    known = make_processes(launcher="mpi", python="/e/bin/python", containers=there, env=env)
+    check = known.order_of(known.add("setup", "10.0.0.4"), {})
+    assert (check.commands, check.container) == ((ENGINES["mpi"].requirement,), None)
+    assert check.env["PATH"] == "/e/bin:/usr/local/bin:/usr/bin:/bin"
+    assert known.order_of(known.add("worker", "10.0.0.4"), {}).env.get("PATH") == env.get("PATH")
 
 
 def test_blocked_ports_are_named_by_the_process_that_listens() -> None:
