@@ -121,8 +121,8 @@ def compute_probes(framework: Framework) -> tuple[Probe, ...]:
     """ones((2,3))*2+1 with the framework on every GPU, or on the CPU; none without a framework."""
     if framework == "none":
         return ()
-    name = "verify_compute" if framework == "mxnet" else "verify_torch"
-    modules = ((name, read_program(f"{name}.py")),)
+    name = "compute_mxnet" if framework == "mxnet" else "compute_torch"
+    modules = ((name, read_program(f"probes/{name}.py")),)
     return (Probe(check="compute", modules=modules, order={}, timeout_s=COMPUTE_TIMEOUT_S, to_checks=check_compute),)
 
 
@@ -140,7 +140,7 @@ def all_reduce_probes(nodes: Sequence[ReadyNode], *, port: int) -> dict[str, Pro
         "backend": backend,
         "timeout_s": JOIN_TIMEOUT_S,
     }
-    modules = tuple((name, read_program(f"{name}.py")) for name in ("interfaces", "verify_all_reduce"))
+    modules = (("interfaces", read_program("interfaces.py")), ("all_reduce", read_program("probes/all_reduce.py")))
     return {
         node.host.name: Probe(
             check="all_reduce",
