@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-import real_sge
 import real_slurm
 from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes, engine_program, in_container
 from job_steps import STRANGER, Running, Tell, all_pids, borrowed, check, command_line, namespace_of, running
@@ -209,17 +208,6 @@ def test_slurm_and_pbs_with_an_image(nodes: ContainerNodes, plain: str) -> None:
         nodes.project.run("up", timeout_s=600)
         in_schedulers(nodes, plain, "slurm")
         in_schedulers(nodes, plain, "pbs")
-
-
-@pytest.mark.slow
-def test_grid_engine_with_an_image(nodes: ContainerNodes, plain: str) -> None:
-    real_sge.set_up(nodes.project)
-    kept = (nodes.project.directory / "cluster.toml").read_text()
-    nodes.project.write(kept.replace('# name = "" ', 'name = "all.q" '))
-    try:
-        in_schedulers(nodes, plain, "sge")
-    finally:
-        nodes.project.write(kept)
 
 
 def in_schedulers(nodes: ContainerNodes, plain: str, launcher: str) -> None:
