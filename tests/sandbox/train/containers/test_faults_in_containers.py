@@ -1,7 +1,7 @@
 """The table of faults for jobs in containers: they end as jobs without containers, and leave no container.
 
 The rows are those of test_job_faults.py and test_node_faults.py, and the engine's own programs. The nodes' environment
-is mounted into an image that has only Python. test_containers.py has two of the rows for `make test`.
+is mounted into an image that has only Python. test_jobs_in_containers.py has two of the rows for `make test`.
 """
 
 import os

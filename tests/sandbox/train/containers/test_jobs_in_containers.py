@@ -1,7 +1,7 @@
 """Jobs in containers on real hosts, with rootless podman and images from a registry with TLS and a password.
 
-The faults of such jobs are in test_container_faults.py, an image's way from node to node in
-test_container_images.py.
+The faults of such jobs are in test_faults_in_containers.py, an image's way from node to node in
+test_images.py.
 """
 
 import base64
@@ -233,7 +233,7 @@ def started(nodes: ContainerNodes, launcher: str) -> list[tuple[str, str]]:
     return sorted((one["role"], one["host"]) for one in record["roles"] if one["role"] in JOB_ROLES)
 
 
-# -- faults: test_container_faults.py has the others ------------------------------------------------------------------
+# -- faults: test_faults_in_containers.py has the others ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
