@@ -233,7 +233,7 @@ def started(nodes: ContainerNodes, launcher: str) -> list[tuple[str, str]]:
     return sorted((one["role"], one["host"]) for one in record["roles"] if one["role"] in JOB_ROLES)
 
 
-# -- faults: test_faults_in_containers.py has the others ------------------------------------------------------------------
+# -- faults: test_faults_in_containers.py has the others --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
