@@ -219,7 +219,7 @@ def test_resume_with_dist_async_needs_s3(options: ModuleType, capsys: pytest.Cap
     assert parse(options, *words, "s3://b/m", **LAUNCHED).resume
     with pytest.raises(SystemExit):
         parse(options, *words, "m", **LAUNCHED)
-    assert "needs an s3:// --model-prefix" in capsys.readouterr().err
+    assert "needs a --model-prefix on s3:// or a volume" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("uri", ["a.rec", "a.rec;b.rec", "s3://b/train/", "/data/train/"])
