@@ -22,7 +22,10 @@ settings.load_profile("tests")
 
 
 # A file's tests run in one process: the longest files begin first.
-LONGEST = ("jobs", "scripts_on_nodes", "end_to_end", "installation", "kill_points", "under_sudo", "crashes")
+LONGEST = (
+    "jobs_in_containers", "end_to_end", "scheduled_jobs", "torch_jobs", "volumes", "jobs", "job_faults", "crashes",
+    "installation", "faults_in_containers", "scripts_on_nodes", "kill_points", "under_sudo",
+)  # fmt: skip
 
 # On two cores, beside four others that are slow as well.
 SLOW_TIMEOUT_S = 3 * 3600
