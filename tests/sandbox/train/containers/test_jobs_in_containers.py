@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import real_sge
 import real_slurm
 from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes, engine_program, in_container
 from job_steps import STRANGER, Running, Tell, all_pids, borrowed, check, command_line, namespace_of, running
@@ -45,9 +46,13 @@ EPOCHS = ("--network", "mlp", "--num-epochs", "3")
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerNodes]:
     with container_nodes(tmp_path_factory.mktemp("containers"), framework="none") as nodes:
-        nodes.project.run("data", "demo", "digits")
-        nodes.project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+        put_digits(nodes)
         yield nodes
+
+
+def put_digits(nodes: ContainerNodes) -> None:
+    nodes.project.run("data", "demo", "digits")
+    nodes.project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
 
 
 @pytest.fixture
@@ -208,6 +213,17 @@ def test_slurm_and_pbs_with_an_image(nodes: ContainerNodes, plain: str) -> None:
         nodes.project.run("up", timeout_s=600)
         in_schedulers(nodes, plain, "slurm")
         in_schedulers(nodes, plain, "pbs")
+
+
+@pytest.mark.slow
+def test_grid_engine_with_an_image(tmp_path: Path) -> None:
+    """On a cluster of its own: Debian's clients of Grid Engine and of PBS exclude each other."""
+    with container_nodes(tmp_path, framework="none") as nodes:
+        put_digits(nodes)
+        real_sge.set_up(nodes.project)
+        path = tmp_path / "cluster.toml"
+        path.write_text(path.read_text().replace('# name = "" ', 'name = "all.q" '))
+        in_schedulers(nodes, nodes.push(plain_image(), "tests/plain:latest"), "sge")
 
 
 def in_schedulers(nodes: ContainerNodes, plain: str, launcher: str) -> None:
