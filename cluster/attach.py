@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from cluster.app import App
 from cluster.jobs import end_from_here, end_job
 from cluster.views.live import JobDisplay
-from cluster.views.status import find_results
+from cluster.views.results import find_results
 from foundation.errors import ClusterError, JobError
 from train.follow.head import Head, HeadGoneError, Talk
 from train.follow.run import STOPPED, Follower, Started, check_order, check_result, render_left, submit

@@ -24,7 +24,7 @@ from bootstrap.ssh.node_program import NodeProgram
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
-MODULES = ("containers/engine", "containers/archive", "containers/prepare")
+MODULES = ("messages", "containers/engine", "containers/archive", "containers/prepare")
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "ppc64le": "ppc64le", "s390x": "s390x"}
 """Images' names of machines, by those of `uname -m`."""
 INSTALL = (

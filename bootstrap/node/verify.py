@@ -38,25 +38,16 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import setup_env
+from messages import stay_alive, tell
 
-ALIVE_EVERY_S = 2.0
 KEPT_BYTES = 1 << 16  # of a probe's output
 TIMEOUT_S = 5.0  # of a peer
 TRIES = 20
 NONCE_BYTES = 16
 MAX_PARALLEL = 256
-_telling = threading.Lock()
 FREE_RANGE = (20000, 29999)  # below the ports that Linux gives to clients
 _running = set()  # the probes' processes
 _running_lock = threading.Lock()
-
-
-def tell(message):
-    """Send a message to the user's machine."""
-    line = json.dumps(message).encode("utf-8") + b"\n"
-    with _telling:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
 
 
 def look_at_disk():
@@ -113,13 +104,6 @@ def in_background(name, work, *args):
             tell({"ended": name, "error": traceback.format_exc() if sys.exc_info()[0] else None})
 
     threading.Thread(target=follow, daemon=True).start()
-
-
-def stay_alive():
-    """Send signs of life until this process ends."""
-    while True:
-        time.sleep(ALIVE_EVERY_S)
-        tell({"alive": True})
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------
@@ -289,7 +273,7 @@ def _receive(connection, size):
 
 def main():
     """Answer until stdin ends."""
-    threading.Thread(target=stay_alive, daemon=True).start()
+    stay_alive()
     secret, order = "", {}
     for line in sys.stdin.buffer:
         message = json.loads(line.decode("utf-8"))

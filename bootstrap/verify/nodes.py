@@ -33,7 +33,7 @@ from bootstrap.verify.checks import (
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
-MODULES = ("setup_env", "verify")
+MODULES = ("messages", "setup_env", "verify")
 ANSWER_TIMEOUT_S = 30.0
 PORTS_TIMEOUT_S = 60.0
 CLOCK_SAMPLES = 5

@@ -17,7 +17,7 @@ from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from provision.volumes.source import MountSource
 
-MODULES = ("volumes/measure_volume",)
+MODULES = ("messages", "volumes/measure_volume")
 SIZE_BYTES = 64 << 20
 STEP_S = 300.0
 LEAST_SHARE = 0.7

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+from bootstrap.node.volumes import volume_probe
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.host import Host
@@ -16,7 +17,7 @@ from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from provision.volumes.source import MountSource
 
-MODULES = ("volumes/volume_probe", "volumes/mount_volumes")
+MODULES = ("messages", "volumes/volume_probe", "volumes/mount_volumes")
 PYTHON = "python3"
 LOOK_S = 60.0
 STEP_S = 60.0
@@ -27,8 +28,8 @@ DEVICE_S = 30.0  # from the attachment of a disk to its device
 UNMOUNT_S = 60.0
 # Whether this program's volumes are mounted; an ordinary user may ask.
 IS_MOUNTED = (
-    f'[ "$(cat {commands.RUN}/mounted.json 2>/dev/null || echo {{}})" != "{{}}" ] '
-    f"|| grep -q ' {commands.DISKS}/' /proc/self/mounts"
+    f'[ "$(cat {volume_probe.NOTES} 2>/dev/null || echo {{}})" != "{{}}" ] '
+    f"|| grep -q ' {volume_probe.DISKS}/' /proc/self/mounts"
 )
 
 

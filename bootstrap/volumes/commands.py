@@ -3,15 +3,12 @@
 A dead server must lead to an I/O error within 15 s, and what one node has written and closed, another one must read.
 """
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bootstrap.node.volumes.volume_probe import RUN
 from provision.volumes.source import MountSource
 
-RUN = "/run/cluster-volumes"
-"""As in node/volumes/mount_volumes.py."""
-DISKS = "/var/lib/cluster/volumes"
 SFTP_PORT = 2022
 # Two questions, 3 s apart, without an answer: after 9 s, ssh ends, and with it sshfs and the mount.
 SSH_ALIVE_S, SSH_ALIVE_COUNT = 3, 2
@@ -59,13 +56,13 @@ def nfs_words(source: MountSource, *, address: str, export: str) -> tuple[str, .
     options = [f"soft,timeo={NFS_TIMEO},retrans={NFS_RETRANS},retry=0,proto=tcp,nosuid,nodev"]
     if source.kind == "efs":
         options.append("nfsvers=4.1,rsize=1048576,wsize=1048576,noresvport")
-    options += [*source.options, "ro" if source.read_only else "rw"]
+    options += ["ro" if source.read_only else "rw"]
     return ("mount", "-t", "nfs", "-o", join_options(options), f"{address}:{export}", source.mount)
 
 
 def lustre_words(source: MountSource) -> tuple[str, ...]:
     """`mount` of an FSx for Lustre file system; its export is the mount name."""
-    options = ["noatime,flock,nosuid,nodev", *source.options, "ro" if source.read_only else "rw"]
+    options = ["noatime,flock,nosuid,nodev", "ro" if source.read_only else "rw"]
     address = source.address or source.server
     export = source.export.strip("/")
     return ("mount", "-t", "lustre", "-o", join_options(options), f"{address}@tcp:/{export}", source.mount)
@@ -108,7 +105,6 @@ def s3fs_words(source: MountSource, access: S3Access, *, owner: Owner) -> tuple[
         # Of another node's changes, neither s3fs nor the kernel knows: so neither remembers anything.
         "stat_cache_expire=0,attr_timeout=0,entry_timeout=0,negative_timeout=0",
         "connect_timeout=4,readwrite_timeout=5,retries=1",
-        *source.options,
         "ro" if source.read_only else "rw",
     ]  # fmt: skip
     return ("s3fs", where, source.mount, "-o", join_options(options))
@@ -179,8 +175,3 @@ def render_nfs_exports(folders: Mapping[str, MountSource], addresses: Sequence[s
         options = f"({'ro' if source.read_only else 'rw'},sync,no_subtree_check)"
         lines.append(" ".join([path, *(f"{address}{options}" for address in sorted(addresses))]))
     return "".join(f"{line}\n" for line in lines)
-
-
-def render_command(words: Sequence[str]) -> str:
-    """A command as a user may type it."""
-    return shlex.join(words)

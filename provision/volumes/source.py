@@ -20,8 +20,7 @@ class MountSource:
     mounted: "/export" (nfs), "/" (efs), "/fsx" (lustre, its mount name); "" for head and s3.
     volume_id, instance_id: for head, the EBS volume ("vol-...", the serial number of its NVMe device) and the instance
     that it is attached to. device: the name under which it is attached, such as "/dev/sdf". bucket, prefix: for s3;
-    the prefix is "" or ends with a slash. region: of the bucket or the file system; "" if unknown. options: further
-    mount options that this source needs.
+    the prefix is "" or ends with a slash. region: of the bucket or the file system; "" if unknown.
     """
 
     kind: MountKind
@@ -37,7 +36,6 @@ class MountSource:
     bucket: str = ""
     prefix: str = ""
     region: str = ""
-    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

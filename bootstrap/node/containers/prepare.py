@@ -1,7 +1,7 @@
 """Prepares a node for jobs in containers: finds its engine, pulls the image, looks at it, and tries it.
 
 It is sent over ssh and not stored on the node. Requests and answers are JSON, one a line; answers come in order, and
-{"alive": true} every second. The end of stdin ends everything.
+{"alive": true} every other second. The end of stdin ends everything.
 
     {"find": "auto"}                 {"engine": words or null, "said": [why not], "ids": [uid, gid],
                                      "machine", "memory_bytes", "shm_bytes"}
@@ -39,15 +39,14 @@ import traceback
 
 import archive
 import engine
+from messages import stay_alive, tell
 
-ALIVE_EVERY_S = 1.0
 PIPE_EVERY_S = 0.02
 TRY_TIMEOUT_S = 120
 LONGEST_SAID = 4000
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own there
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_LOCK = threading.Lock()
 
 
 def main():
@@ -67,7 +66,7 @@ def serve():
     """Answer requests until stdin ends."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(1))
-    start_thread(say_alive)
+    stay_alive()
     requests = Requests()
     node = Node()
     try:
@@ -77,7 +76,7 @@ def serve():
                 return
             for verb in ("find", "inspect", "pull", "take", "try", "save", "load", "forget"):
                 if verb in request:
-                    answer(getattr(node, "do_" + verb)(request))
+                    tell(getattr(node, "do_" + verb)(request))
     finally:
         node.end()
 
@@ -341,25 +340,6 @@ def shorten(said, code):
     """What a failed command printed last."""
     text = said.decode("utf-8", "replace").strip()
     return text[-LONGEST_SAID:] or "exit code %d" % code
-
-
-def answer(message):
-    """Print a message as a line."""
-    data = json.dumps(message).encode("ascii") + b"\n"
-    with _LOCK:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-
-
-def say_alive():
-    """Print a sign of life every second."""
-    while True:
-        time.sleep(ALIVE_EVERY_S)
-        try:
-            answer({"alive": True})
-        except (OSError, IOError):
-            os.kill(os.getpid(), signal.SIGHUP)
-            return
 
 
 def start_thread(target):

@@ -15,27 +15,11 @@ import json
 import os
 import random
 import sys
-import threading
 import time
 
-ALIVE_EVERY_S = 2.0
+from messages import stay_alive, tell
+
 BLOCK_BYTES = 1 << 20
-_telling = threading.Lock()
-
-
-def tell(message):
-    """Send a message to the user's machine."""
-    line = json.dumps(message).encode("utf-8") + b"\n"
-    with _telling:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
-
-
-def stay_alive():
-    """Send signs of life until this process ends."""
-    while True:
-        time.sleep(ALIVE_EVERY_S)
-        tell({"alive": True})
 
 
 def make_block(seed):
@@ -81,7 +65,7 @@ def carry_out(order):
 
 def main():
     """Carry out steps until stdin ends."""
-    threading.Thread(target=stay_alive, daemon=True).start()
+    stay_alive()
     for line in sys.stdin.buffer:
         try:
             tell(carry_out(json.loads(line.decode("utf-8"))))

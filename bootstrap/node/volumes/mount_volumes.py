@@ -22,21 +22,18 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 
 import volume_probe
+from messages import stay_alive, tell
+from volume_probe import DISKS, NOTES, RUN
 
-ALIVE_EVERY_S = 2.0
-RUN = "/run/cluster-volumes"
-NOTES = os.path.join(RUN, "mounted.json")
 LOCK = os.path.join(RUN, "lock")
 EXPORTS = os.path.join(RUN, "exports")  # what sshd shows to other nodes, and nothing else of this node
 SSHD_CONFIG = os.path.join(RUN, "sshd_config")
 SSHD_LOG = os.path.join(RUN, "sshd.log")
 KNOWN_HOSTS = os.path.join(RUN, "known_hosts")
 KEY = os.path.join(RUN, "key")
-DISKS = "/var/lib/cluster/volumes"
 NFS_EXPORTS = "/etc/exports.d/cluster-volumes.exports"
 COMMANDS = ("mount.nfs4", "mount.lustre", "sshfs", "s3fs", "mount-s3", "exportfs", "sshd", "mkfs.ext4", "apt-get")
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
@@ -47,26 +44,10 @@ SHORT_S = 20.0
 MOUNT_S = 30.0
 UNMOUNT_S = 5.0
 LAST_LINES = 5
-_telling = threading.Lock()
 
 
 class Failed(Exception):
     """A step failed; the text says why."""
-
-
-def tell(message):
-    """Send a message to the user's machine."""
-    line = json.dumps(message).encode("utf-8") + b"\n"
-    with _telling:
-        sys.stdout.buffer.write(line)
-        sys.stdout.buffer.flush()
-
-
-def stay_alive():
-    """Send signs of life until this process ends."""
-    while True:
-        time.sleep(ALIVE_EVERY_S)
-        tell({"alive": True})
 
 
 def call(words, limit_s=SHORT_S, env=None, data=None):
@@ -467,14 +448,14 @@ def unmount_all():
 STEPS = {
     one.__name__: one
     for one in (
-        look, install, disk, key, serve_sftp, serve_nfs, stop_serving, mount, unmount, renew, unmount_all,
+        look, install, disk, key, serve_sftp, serve_nfs, mount, unmount, renew, unmount_all,
     )
 }  # fmt: skip
 
 
 def main():
     """Carry out steps until stdin ends."""
-    threading.Thread(target=stay_alive, daemon=True).start()
+    stay_alive()
     os.makedirs(RUN, mode=0o755, exist_ok=True)
     with open(LOCK, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # another command may do the same here

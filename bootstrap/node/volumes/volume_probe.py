@@ -8,6 +8,11 @@ import sys
 import time
 from typing import List, Optional
 
+RUN = "/run/cluster-volumes"
+"""Where mount_volumes.py keeps what a reboot makes needless, keys included: it is in memory."""
+NOTES = RUN + "/mounted.json"
+DISKS = "/var/lib/cluster/volumes"
+"""Where the disks of EBS volumes are mounted."""
 LIMIT_S = 7.0
 NOT_MOUNTED = "it is not mounted"
 LOOK_EVERY_S = 0.02

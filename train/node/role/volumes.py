@@ -10,7 +10,6 @@ from typing import NamedTuple, Optional
 
 from bootstrap.node.volumes import volume_probe
 
-NOTES = "/run/cluster-volumes/mounted.json"  # of bootstrap/node/volumes/mount_volumes.py
 EVERY_S = 3.0
 # With EVERY_S, and the time until the supervisor has ended the job, less than 15 s.
 LIMIT_S = volume_probe.LIMIT_S
@@ -46,7 +45,7 @@ def find_dead(mounts: Sequence[str], limit_s: float = LIMIT_S) -> Optional[Dead]
 def describe(mount: str, answer: str) -> str:
     """A volume that does not work. A file system of FUSE ends with its connection, and then nothing is mounted."""
     try:
-        with open(NOTES) as stream:
+        with open(volume_probe.NOTES) as stream:
             server = str(json.load(stream)[mount]["server"])
     except (OSError, ValueError, KeyError, TypeError):
         return f"volume {mount}: {answer}"

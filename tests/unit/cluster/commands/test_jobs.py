@@ -8,10 +8,10 @@ import pytest
 from cluster import jobs
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes
+from cluster.views.results import find_results
 from cluster.views.status import (
     HeadJob,
     Status,
-    find_results,
     job_documents,
     render_jobs,
     render_status,
