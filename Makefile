@@ -31,18 +31,18 @@ $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || \
 endef
 
 .venv/.installed: .venv/.python requirements/uv.txt requirements/run.txt pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
-	$(call INSTALL,.venv,--require-hashes -r requirements/run.txt)
-	$(call INSTALL,.venv,--no-deps --no-build-isolation --editable .)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@$(call INSTALL,.venv,--require-hashes -r requirements/run.txt)
+	@$(call INSTALL,.venv,--no-deps --no-build-isolation --editable .)
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed requirements/dev.txt
-	$(call INSTALL,.venv,--require-hashes -r requirements/dev.txt)
+	@$(call INSTALL,.venv,--require-hashes -r requirements/dev.txt)
 	@touch $@
 
 .venv/.installed-docs: .venv/.installed requirements/docs.txt
 	$(BIN)/python -m venv .venv/docs
-	$(call INSTALL,.venv/docs,--require-hashes -r requirements/docs.txt)
+	@$(call INSTALL,.venv/docs,--require-hashes -r requirements/docs.txt)
 	@touch $@
 
 demo: install ## the main job, end to end, on the sandbox
