@@ -14,7 +14,7 @@ from train.node.role import volumes
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "mounted.json"
     path.write_text(json.dumps({"/shared": {"server": "node-0 (10.0.0.4)"}}))
-    monkeypatch.setattr(volumes, "NOTES", str(path))
+    monkeypatch.setattr(volume_probe, "NOTES", str(path))
     return path
 
 
