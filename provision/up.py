@@ -1,7 +1,9 @@
-"""`up` and `resize`: describe the cluster, plan what is missing, apply the plan."""
+"""`up`, `resize` and the replacement of nodes: describe the cluster, plan what is missing, apply the plan."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+
+from msgspec import structs
 
 from foundation.errors import AwsError, CapacityError, ClusterError, ConfigError, NotFoundError, StalePlanError
 from foundation.progress import Event, Report, silent
@@ -11,12 +13,12 @@ from provision.aws.iam_policy import render_role_policy
 from provision.config import ProvisionConfig, all_types
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
-from provision.model import ClusterState, Preflight, format_indices
+from provision.model import ClusterState, Node, Preflight, format_indices
 from provision.plan import Plan, Step, Wanted, Wishes
 from provision.preflight.caller import describe_caller
 from provision.preflight.places import describe_preflight
 from provision.resources.instance_profile import find_profile_name
-from provision.resources.instances import TerminateInstances, WaitForTerminated
+from provision.resources.instances import TerminateInstances, WaitForEnding, WaitForTerminated
 from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.resources.resource import Scope
 from provision.resources.table import KINDS
@@ -60,6 +62,31 @@ def prepare_resize(
     if config.nodes > 0:
         refuse_impossible(name=name, config=config, state=_without_leaving(config, state))
     return plan_resize(_describe_wanted(clients, wishes, state, files=files, avoid=avoid))
+
+
+def prepare_replacement(
+    clients: Clients,
+    *,
+    wishes: Wishes,
+    files: ClusterFiles,
+    lost: Mapping[int, str],
+    avoid: frozenset[str] = frozenset(),
+) -> Plan:
+    """What replaces lost nodes; only reads. Empty when new ones run in their place already.
+
+    lost: index -> id of the instance that was the node, which may have ended. The new nodes are launched in the places
+    that `up` would try, in its order. No other node is touched. Raises as prepare_up does.
+    """
+    state = describe_cluster(clients.ec2, name=wishes.name, known=files.known_instances())
+    ids = set(lost.values())
+    leaving = tuple(node for node in state.nodes if node.instance_id in ids)
+    staying = replace(state, nodes=tuple(node for node in state.nodes if node.instance_id not in ids))
+    # Not cluster.toml's number: the cluster keeps the size that it had.
+    nodes = max([*lost, *(node.index for node in state.nodes)]) + 1
+    config = structs.replace(wishes.config, nodes=nodes)
+    refuse_impossible(name=wishes.name, config=config, state=staying)
+    wanted = _describe_wanted(clients, replace(wishes, config=config), staying, files=files, avoid=avoid)
+    return plan_replacement(wanted, leaving)
 
 
 def up(
@@ -124,6 +151,19 @@ def plan_resize(wanted: Wanted) -> Plan:
     if config.nodes == 0:
         return Plan(cluster=wanted.name, steps=ending, owner=wanted.caller.owner, left_alone=state.untrusted)
     plan = plan_up(replace(wanted, state=_without_leaving(config, state)))
+    return replace(plan, steps=(*ending, *plan.steps))
+
+
+def plan_replacement(wanted: Wanted, leaving: tuple[Node, ...]) -> Plan:
+    """Ends `leaving`, then completes the cluster as plan_up does. Pure; raises as that does.
+
+    wanted: its state does not contain `leaving`.
+    """
+    plan = plan_up(wanted)
+    if not leaving:
+        return plan
+    ids = tuple(node.instance_id for node in leaving)
+    ending: tuple[Step, ...] = (TerminateInstances(nodes=leaving), WaitForEnding(instance_ids=ids))
     return replace(plan, steps=(*ending, *plan.steps))
 
 

@@ -179,6 +179,29 @@ class WaitForTerminated(Step):
         return True
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitForEnding(Step):
+    """Wait until instances shut down: then others can have their indices. Large ones take minutes until their end."""
+
+    instance_ids: tuple[str, ...]
+
+    def describe(self) -> str:
+        return f"wait until {count(len(self.instance_ids), 'instance shuts down', 'instances shut down')}"
+
+    def apply(self, context: Context) -> bool:
+        """Waits until none of them is live. One read per poll. Raises AwsError after RUNNING_TIMEOUT_S."""
+
+        def find(now: Instances) -> list[str]:
+            return [instance.instance_id for instance in (*now.live, *now.untrusted)]
+
+        if left := wait_until_none(self.instance_ids, find, context, timeout_s=RUNNING_TIMEOUT_S):
+            raise AwsError(
+                f"EC2 does not end them after {RUNNING_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
+                hint="cluster status",
+            )
+        return True
+
+
 def wait_until_none(
     instance_ids: Sequence[str], find: Callable[[Instances], Collection[str]], context: Context, *, timeout_s: float
 ) -> set[str]:

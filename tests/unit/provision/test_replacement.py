@@ -1,0 +1,148 @@
+"""Lost nodes are replaced one for one: nothing else changes, and a killed run is completed by the next one."""
+
+from pathlib import Path
+
+import pytest
+
+from foundation.progress import Report, silent
+from provision.model import ClusterState, Node
+from provision.plan import Plan
+from provision.up import prepare_replacement, up
+from provision_world import Killed, World, complete, make_config, plan_kills, run_side_by_side
+
+ALL = pytest.param(True, marks=pytest.mark.slow)
+SPOT = ["spot", "on-demand"]
+
+
+def prepare(world: World, *lost: Node, avoid: frozenset[str] = frozenset(), nodes: int = 3) -> Plan:
+    wishes = world.wishes(make_config(nodes=nodes, market=SPOT))
+    by_index = {node.index: node.instance_id for node in lost}
+    return prepare_replacement(world.clients, wishes=wishes, files=world.files, lost=by_index, avoid=avoid)
+
+
+def replace_nodes(world: World, *lost: Node, nodes: int = 3, report: Report = silent) -> ClusterState:
+    return up(
+        prepare(world, *lost, nodes=nodes),
+        clients=world.clients,
+        files=world.files,
+        report=report,
+        replan=lambda avoid: prepare(world, *lost, avoid=avoid, nodes=nodes),
+    )
+
+
+def end(world: World, node: Node) -> None:
+    world.clients.ec2.terminate_instances(InstanceIds=[node.instance_id])
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_only_the_lost_node_is_replaced(world: World, index: int, *, has_ended: bool) -> None:
+    before = world.up(make_config(nodes=3, market=SPOT))
+    lost = before.nodes[index]
+    if has_ended:
+        end(world, lost)
+    world.calls.made.clear()
+
+    after = replace_nodes(world, lost)
+
+    assert [node.index for node in after.nodes] == [0, 1, 2]
+    assert after.nodes[index].instance_id != lost.instance_id
+    assert after.nodes[index].role == lost.role
+    assert [after.nodes[other] for other in range(3) if other != index] == [
+        before.nodes[other] for other in range(3) if other != index
+    ]
+    ended = {} if has_ended else {"TerminateInstances": 1}
+    assert world.calls.mutating() == {"RunInstances": 1, **ended}
+    assert not prepare(world, lost)
+    world.down()
+    assert not world.resources()
+
+
+def test_all_nodes_are_replaced(world: World) -> None:
+    before = world.up(make_config(nodes=3, market=SPOT))
+    for node in before.nodes:
+        end(world, node)
+
+    after = replace_nodes(world, *before.nodes)
+
+    assert [(node.index, node.role) for node in after.nodes] == [(0, "head"), (1, "worker"), (2, "worker")]
+    assert not {node.instance_id for node in after.nodes} & {node.instance_id for node in before.nodes}
+
+
+@pytest.mark.parametrize("asked", [1, 2, 5])
+def test_the_cluster_keeps_its_size(world: World, asked: int) -> None:
+    before = world.up(make_config(nodes=3, market=SPOT))
+    end(world, before.nodes[2])
+
+    after = replace_nodes(world, before.nodes[2], nodes=asked)
+
+    assert [node.index for node in after.nodes] == [0, 1, 2]
+
+
+def test_markets_are_tried_in_the_order_of_up(world: World) -> None:
+    before = world.up(make_config(nodes=3, market=SPOT))
+    assert {node.market for node in before.nodes} == {"spot"}
+    world.sandbox.book.arm("capacity market=spot")
+    said: list[str] = []
+
+    after = replace_nodes(world, before.nodes[1], report=lambda event: said.append(event.what))
+
+    assert [node.market for node in after.nodes] == ["spot", "on-demand", "spot"]
+    assert any("no capacity for 1 x c5.xlarge on spot" in line for line in said)
+
+
+def test_a_stopped_node_is_replaced(world: World) -> None:
+    """As after a failure of its hardware."""
+    before = world.up(make_config(nodes=3))
+    lost = before.nodes[1]
+    world.clients.ec2.stop_instances(InstanceIds=[lost.instance_id])
+
+    after = replace_nodes(world, lost)
+
+    assert [node.state for node in after.nodes] == ["running"] * 3
+    assert world.resources() == complete(3)
+
+
+@pytest.mark.parametrize("everything", [False, ALL], ids=["a third", "everything"])
+@pytest.mark.parametrize("index", [0, 1])
+def test_killed_at_every_point(world: World, tmp_path: Path, index: int, *, everything: bool) -> None:
+    def begin() -> tuple[Node, ...]:
+        return world.up(make_config(market=SPOT)).nodes
+
+    nodes = begin()
+    world.calls.made.clear()
+    replace_nodes(world, nodes[index], nodes=2)
+    points = list(world.calls.made)
+    assert len(points) > 6
+    world.reset(tmp_path / "before")
+    nodes = begin()
+    lost, other = nodes[index], nodes[1 - index]
+
+    def kill(case: tuple[int, bool]) -> None:
+        point, before = case
+        world.move_files(tmp_path / f"{point}-{before}")
+        with world.killed_at(point, before=before), pytest.raises(Killed):
+            replace_nodes(world, lost, nodes=2)
+        after = replace_nodes(world, lost, nodes=2)
+        assert [node.index for node in after.nodes] == [0, 1]
+        assert after.nodes[1 - index] == other
+        assert after.nodes[index].instance_id != lost.instance_id
+        assert world.resources() == complete(2)
+        assert not prepare(world, lost, nodes=2)
+        assert world.down().leftovers == ()
+        assert not world.resources()
+
+    run_side_by_side(kill, plan_kills(points, everything=everything, which=index))
+
+
+def test_the_plan_says_what_it_does(world: World) -> None:
+    nodes = world.up(make_config(nodes=3, market=SPOT)).nodes
+
+    described = [step.describe() for step in prepare(world, nodes[1]).steps]
+
+    assert described == [
+        "terminate 1 node (1)",
+        "wait until 1 instance shuts down",
+        "launch 1 node (1)",
+        "wait until 3 nodes run",
+    ]
