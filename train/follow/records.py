@@ -29,6 +29,7 @@ from train.s3.client import S3Client, explain, open_s3
 from train.s3.url import S3Url, parse_url
 
 Source = Literal["head", "s3"]
+RUNNING: frozenset[str] = frozenset({"pending", "starting", "running", "waiting", "ending"})
 UNKNOWN_ID = "?"
 """The id of a damaged record without one."""
 MAX_S3_RECORDS = 50
@@ -165,9 +166,7 @@ def _choose(records: Sequence[JobRecord], words: str | None) -> JobRecord:
 
 def find_running(records: Iterable[JobRecord]) -> JobRecord | None:
     """The job that runs now; there is at most one."""
-    return next(
-        (r for r in records if r.source == "head" and r.state in {"pending", "starting", "running", "ending"}), None
-    )
+    return next((r for r in records if r.source == "head" and r.state in RUNNING), None)
 
 
 # -- jobs in S3 --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from msgspec import Meta, field
 from bootstrap.config import check_command
 from foundation.settings import HIDDEN, Settings, Shape, finite
 from train.engines import check_launcher
-from train.job.protocol import ENV_NAME_PATTERN, KvStore, render_duration
+from train.job.protocol import ENV_NAME_PATTERN, KvStore, OnNodeLoss, render_duration
 from train.job.selection import check_nodes
 from train.s3.url import check_place, is_s3
 
@@ -56,6 +56,12 @@ def parse_duration(value: int | str) -> int | None:
 def _check_duration(value: int | str) -> int | str:
     parse_duration(value)
     return value
+
+
+def _check_grace(value: int | str) -> int | str:
+    if value == "none":
+        raise ValueError('not a length of time such as "90s", "2m" or seconds')
+    return _check_duration(value)
 
 
 def _check_stall_timeout(value: int | str) -> int | str:
@@ -197,6 +203,24 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = "auto"
     queue: Annotated[bool, Meta(description="true: wait until the running job ends")] = False
+    on_node_loss: Annotated[
+        OnNodeLoss,
+        Meta(
+            description='when a node is interrupted or lost: "requeue": replace it, and start the job again from its '
+            'last checkpoint; "fail": the job fails'
+        ),
+    ] = "requeue"
+    restarts: Annotated[
+        int, Meta(ge=0, le=1000, description="how often a job may start again after it has lost nodes, 0 to 1000")
+    ] = 3
+    restarts_on_error: Annotated[
+        int, Meta(ge=0, le=1000, description="how often a job may start again after it has failed by itself, 0 to 1000")
+    ] = 0
+    checkpoint_grace: Annotated[
+        int | str,
+        _check_grace,
+        Meta(description='how long a job may take to save a checkpoint after a spot notice: "90s", "2m" or seconds'),
+    ] = "90s"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
         """Contradictions between settings."""
@@ -216,6 +240,11 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         if self.stall_timeout == "auto":
             return "auto"
         return parse_duration(self.stall_timeout) or "none"
+
+    @property
+    def checkpoint_grace_s(self) -> int:
+        """checkpoint_grace in seconds."""
+        return parse_duration(self.checkpoint_grace) or 0
 
 
 class JobFile(TrainConfig, frozen=True, kw_only=True):

@@ -170,6 +170,10 @@ def plan_job(
         start_timeout_s=config.start_timeout_s,
         stall_timeout=config.stall_timeout_s,
         max_duration_s=config.max_duration_s,
+        on_node_loss=config.on_node_loss if scheduler is None else "fail",  # an allocation ends with a node
+        restarts=config.restarts,
+        restarts_on_error=config.restarts_on_error if scheduler is None else 0,
+        checkpoint_grace_s=config.checkpoint_grace_s,
         hosts=describe_hosts(placement, words=words, target=target),
         hostfile=placement.hostfile,
         command=words(head),

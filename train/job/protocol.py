@@ -29,8 +29,12 @@ OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 
 KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device", "none"]
 Role = Literal["scheduler", "server", "worker", "launcher", "setup"]
-JobState = Literal["queued", "pending", "starting", "running", "ending", "done", "failed", "stopped"]
+JobState = Literal["queued", "pending", "starting", "running", "waiting", "ending", "done", "failed", "stopped"]
+"""waiting: for nodes that replace lost ones."""
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
+OnNodeLoss = Literal["requeue", "fail"]
+EndReason = Literal["done", "stopped", "error", "overtime", "notice", "lost"]
+"""Why an attempt ended. notice: a node of it was about to be interrupted; lost: a node was lost without notice."""
 
 ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 """The whole name of an environment variable."""
@@ -153,6 +157,8 @@ class Order(RunSettings, kw_only=True):
     may choose from, and workers, servers and hostfile name the first ones in place of those that it assigns.
     volumes: the folders where [[volumes]] are mounted.
     before: the ids of the jobs that it waits for; jobs.py sets it.
+    on_node_loss, restarts, restarts_on_error, checkpoint_grace_s: [train]'s. replace_command: a command on the head
+    that replaces lost nodes: the job's id and the nodes' names are added, and it calls `jobs.py replace`; () for none.
     image: the image that its processes run in, by digest. containers: how, by the host's name; {} for no containers.
     image_launcher: the folder on the head with launch.py out of the image; None for that of the environment.
     """
@@ -195,6 +201,11 @@ class Order(RunSettings, kw_only=True):
     data_check: Optional[DataCheck] = None
     volumes: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
+    on_node_loss: OnNodeLoss = "fail"
+    restarts: int = 3
+    restarts_on_error: int = 0
+    checkpoint_grace_s: float = 90
+    replace_command: tuple[str, ...] = ()
     image: Optional[str] = None
     containers: dict[str, Container] = {}
     image_launcher: Optional[str] = None
@@ -263,6 +274,27 @@ class Stall(Struct, frozen=True, kw_only=True):
     since: Moment = 0.0
 
 
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One start of a job's processes: the first, or after a loss or an error another one.
+
+    nodes: the names of its hosts; instances: the ids of those that have one, by name. started_at: when it was started,
+    ended_at: when its processes had ended, or None. lost: the names of the nodes that it lost. lost_batches: finished
+    before its end, and done again by the next attempt; None: not known.
+    """
+
+    number: Count
+    nodes: tuple[Name, ...]
+    started_at: Moment
+    instances: dict[Name, Name] = {}
+    ended_at: Optional[Moment] = None
+    exit_code: Optional[ExitCode] = None
+    error: Optional[str] = None
+    reason: Optional[EndReason] = None
+    lost: tuple[Name, ...] = ()
+    lost_batches: Optional[Count] = None
+    cost_usd: Optional[float] = None
+
+
 class Supervisor(Struct, frozen=True, kw_only=True):
     """The process on the head that runs the job. start_time: in clock ticks since the head booted."""
 
@@ -274,6 +306,8 @@ class Record(Struct, kw_only=True):
     """A job's record.json. Fields with the names of the order's are the order's.
 
     job_number: the batch scheduler's. pending: why the scheduler has not assigned the nodes yet.
+    attempts: the first one first. roles: the processes of the last one. waiting_for: the names of the lost nodes that
+    it waits for, in state waiting.
     """
 
     id: JobId
@@ -314,6 +348,9 @@ class Record(Struct, kw_only=True):
     owner: Optional[str] = None
     max_duration_s: Optional[float] = None
     nodes_credentials: bool = False
+    attempts: tuple[Attempt, ...] = ()
+    waiting_for: tuple[Name, ...] = ()
+    on_node_loss: OnNodeLoss = "fail"
 
     @property
     def has_ended(self) -> bool:
@@ -364,6 +401,19 @@ class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     result: JobResult
     already: bool = False
+
+
+class Replaced(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to `replace`. waiting_for: the names of nodes that the job still waits for."""
+
+    job: JobId
+    waiting_for: tuple[Name, ...] = ()
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """The answer to `say`."""
+
+    job: JobId
 
 
 class _Jobs(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,9 @@
     jobs follow ID OFFSET [--no-wait]
     jobs list
     jobs stop ID [INSTANCE ...]      these instances no longer run
+    jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those of
+                                     the same names, which the job waits for
+    jobs say ID TEXT                 adds a line to the log of a job that runs
 Answers are lines of JSON on stdout, and then the exit code is 0:
     submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
              why} when its command cannot run; with --follow it continues as `follow ID 0`
@@ -33,7 +36,18 @@ from bootstrap.node import process_tree
 from foundation.decode import decode
 from foundation.file_lock import FileLock
 from train.engines.schedulers import SCHEDULERS
-from train.job.protocol import Checked, JobResult, Order, Record, Refused, StopAnswer, Submitted
+from train.job.protocol import (
+    Checked,
+    JobHost,
+    JobResult,
+    Order,
+    Record,
+    Refused,
+    Replaced,
+    Said,
+    StopAnswer,
+    Submitted,
+)
 from train.node import job_folder, wire
 from train.node.programs import program_words
 from train.node.supervisor import allocation, follow, recovery
@@ -344,4 +358,58 @@ def end_left(record: Record, gone: Sequence[str]) -> Record:
     return record
 
 
-VERBS = {"submit": submit_job, "check": check_job, "follow": follow_job, "list": list_jobs, "stop": stop_job}
+# -- replace, say ------------------------------------------------------------------------------------------------------
+
+
+def replace_nodes(words: Sequence[str]) -> None:
+    """Hand new hosts to a job that waits for them."""
+    try:
+        hosts = decode(sys.stdin.buffer.readline(), tuple[JobHost, ...])
+    except ValueError as error:
+        answer({"error": f"invalid list of hosts: {error}"})
+        return
+    said = ask_supervisor(words[0], Message(replace=hosts))
+    if said is not None:
+        answer(Replaced(job=words[0], waiting_for=said.waiting_for))
+
+
+def say_line(words: Sequence[str]) -> None:
+    """Add a line to the log of a running job."""
+    if ask_supervisor(words[0], Message(say=words[1])) is not None:
+        answer(Said(job=words[0]))
+
+
+def ask_supervisor(job: str, message: Message) -> Optional[wire.Answer]:
+    """A supervisor's answer; answers with an error and returns None if there is none, or it refuses."""
+    if find_job(job) is None:
+        return None
+    record = recovery.recover(job)
+    if record is None or record.has_ended:
+        answer({"error": f"job {job} has ended"})
+        return None
+    plug = follow.connect(job)
+    error = f"the supervisor of job {job} does not answer"
+    if plug is not None:
+        with plug:
+            plug.settimeout(STOP_TIMEOUT_S)
+            try:
+                plug.sendall(wire.encode(message))
+                said = decode(plug.makefile("rb").readline(), wire.Answer)
+                if said.error is None:
+                    return said
+                error = said.error
+            except (OSError, ValueError):
+                pass  # it has just ended, or is stopped
+    answer({"error": error})
+    return None
+
+
+VERBS = {
+    "submit": submit_job,
+    "check": check_job,
+    "follow": follow_job,
+    "list": list_jobs,
+    "stop": stop_job,
+    "replace": replace_nodes,
+    "say": say_line,
+}

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from msgspec import Struct, to_builtins
 
-from train.job.protocol import Container, JobResult, RunSettings
+from train.job.protocol import Container, JobHost, JobResult, RunSettings
 
 WAITING = b"CLUSTER-ROLE "  # on a launcher's stdout, before the Message of a role that waits for a connection
 FAILED = b"CLUSTER-FAILED "  # on launch.py's stdout, after a command that it ran has failed
@@ -71,7 +71,8 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     lost: from ssh_proxy.py: ssh ended before the process. unread: why the host cannot read the job's data.
     dead: the volume that does not work on the host.
     blocked: ports out of reach, such as "10.0.0.5:34567". bound: ps-lite's address and port.
-    watch, stop: from jobs.py.
+    watch, stop: from jobs.py, and so are replace, hosts for those that the job waits for, and say, a line for its log;
+    the last two are answered by an Answer.
     """
 
     exit: Optional[int] = None
@@ -97,6 +98,15 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     why: Optional[str] = None
     watch: bool = False
     stop: bool = False
+    replace: Optional[tuple[JobHost, ...]] = None
+    say: Optional[str] = None
+
+
+class Answer(Struct, kw_only=True, omit_defaults=True):
+    """The supervisor's answer to `replace` and `say`. error: why it refuses. waiting_for: the nodes still missing."""
+
+    error: Optional[str] = None
+    waiting_for: tuple[str, ...] = ()
 
 
 class Ended(Struct, kw_only=True):
