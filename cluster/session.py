@@ -26,6 +26,7 @@ from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients
 from provision.model import count
+from provision.plan import Wishes
 from train.job.payload import collect_trees
 
 ASK_ABOVE_BYTES = 100_000_000
@@ -55,6 +56,18 @@ def warn(app: App, warnings: Iterator[str]) -> None:
     """Show warnings."""
     for warning in warnings:
         app.report(Event(kind="warn", what=warning))
+
+
+def find_wishes(app: App) -> Wishes:
+    """What cluster.toml, with this command line, asks for."""
+    config = app.config
+    return Wishes(
+        name=config.name,
+        config=config.provision,
+        data_url=config.data.s3_url,
+        results_url=config.data.s3_results,
+        volumes=config.volumes,
+    )
 
 
 @contextmanager

@@ -14,9 +14,8 @@ from bench.provisioning.peak import peak_mb
 from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
 from bootstrap.ssh.keys import HostKeyPins
 from cluster.app import App
-from cluster.commands.up import find_wishes
 from cluster.nodes.ec2 import Ec2Nodes, open_console
-from cluster.session import BOOT_TIMEOUT_S
+from cluster.session import BOOT_TIMEOUT_S, find_wishes
 from provision.aws.clients import make_clients
 from provision.model import ClusterState
 from provision.render import render_plan

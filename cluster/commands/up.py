@@ -16,7 +16,7 @@ from cluster.app import App, if_interrupted, pass_app
 from cluster.config import ClusterConfig, load_config
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
+from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, ready_nodes
 from cluster.views.status import render_nodes, render_volume
 from foundation.errors import UsageError
 from foundation.progress import Event
@@ -27,7 +27,7 @@ from provision.model import MAX_NODES
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
 from provision.pause import StartInstances, prepare_start
-from provision.plan import Plan, Wishes
+from provision.plan import Plan
 from provision.preflight.prices import find_volume_price
 from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
@@ -224,18 +224,6 @@ def override_nodes(app: App, nodes: int) -> int:
     if of_file.min_nodes != "all" and of_file.min_nodes > nodes:
         app.override("provision.min_nodes", "all")
     return of_file.nodes
-
-
-def find_wishes(app: App) -> Wishes:
-    """What cluster.toml, with this command line, asks for."""
-    config = app.config
-    return Wishes(
-        name=config.name,
-        config=config.provision,
-        data_url=config.data.s3_url,
-        results_url=config.data.s3_results,
-        volumes=config.volumes,
-    )
 
 
 def bring_up(

@@ -15,11 +15,13 @@ from train.follow.events import Event, EventReader
 from train.follow.head import LOOK_EVERY_S, SILENCE_S, WITHOUT_ANSWER_S, AnswerError, Head, Look, Talk, never
 from train.job.protocol import (
     Checked,
+    JobHost,
     JobResult,
     JobState,
     Left,
     LeftOnHost,
     Order,
+    Replaced,
     StopAnswer,
     Submitted,
     find_first_key,
@@ -306,6 +308,22 @@ def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult,
     except ValueError as error:
         raise head.not_understood(error) from None
     return said.result, said.already
+
+
+def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, ...]:
+    """Hand new hosts to a job that waits for them; the names of those that it still waits for.
+
+    Raises ConnectError, AnswerError, ClusterError for the head's errors, such as that the job does not wait.
+    """
+    with closing(head.open("replace", job)) as talk:
+        talk.send(json.dumps(to_builtins(hosts)).encode() + b"\n")
+        line = talk.answer(never, timeout_s=STOP_TIMEOUT_S)
+    if find_first_key(line) == "error":
+        raise head.failed(line, hint="cluster jobs")
+    try:
+        return decode(line, Replaced).waiting_for
+    except ValueError as error:
+        raise head.not_understood(error) from None
 
 
 def check_result(job: str, result: JobResult) -> None:

@@ -16,6 +16,7 @@ PROGRAMS = {
     "ssh_proxy": "train.node.supervisor.ssh_proxy",
     "role": "train.node.role.role",
     "stage": "train.node.staging.stage",
+    "send_files": "train.node.send_files",
     "bench_network": "train.node.bench_network",
 }
 

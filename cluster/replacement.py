@@ -1,0 +1,125 @@
+"""Replaces the nodes that a job has lost, and hands it the new ones.
+
+The job waits on its head. A command on the user's machine launches what is missing, in the places that `up` would try,
+sets up the new nodes, sends them the job's own files, and tells the head. The other nodes are not touched. Each step
+can be interrupted: the next command finds what is there and continues.
+"""
+
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from bootstrap.apply import ReadyNode
+from cluster.app import App, if_interrupted
+from cluster.containers import find_login, prepare_image
+from cluster.jobs import head_of
+from cluster.nodes.ec2 import Ec2Nodes
+from cluster.session import BOOT_TIMEOUT_S, find_wishes, open_connections, ready_nodes
+from foundation.errors import ClusterError
+from foundation.progress import Event
+from provision.aws.clients import make_clients
+from provision.model import ClusterState
+from provision.plan import Plan
+from provision.render import render_plan
+from provision.up import prepare_replacement
+from provision.up import up as carry_out
+from train.follow.head import program_command
+from train.follow.records import JobRecord
+from train.follow.run import replace_nodes
+from train.job.protocol import Record, parse_record
+from train.job.replacement import check_setup, find_lost, find_paths, plan_hosts
+
+SEND_TIMEOUT_S = 900.0
+Note = Callable[[str], None]
+"""Called with the name of each step that is done: "launched", "sshd", "set up", "handed over"."""
+
+
+def continue_waiting(app: App, record: JobRecord | None) -> bool:
+    """Replace the nodes that a job waits for, for commands that do something else: an error is only a warning.
+
+    Returns whether the job has its nodes again. record: from the head; of other jobs than waiting ones nothing happens.
+    """
+    if record is None or record.state != "waiting" or record.source != "head" or not app.has_instances:
+        return False
+    try:
+        replace_lost(app, record)
+    except ClusterError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        app.report(Event(kind="warn", what=f"{error.message}{hint}"))
+        return False
+    return True
+
+
+def replace_lost(app: App, record: JobRecord, *, note: Note = lambda _: None) -> None:
+    """Replace the nodes that a job waits for, and hand it the new ones; it then goes on.
+
+    Call enter_cloud first. Raises ClusterError's kinds; the job then still waits.
+    """
+    job = parse_record(record.data)
+    names = job.waiting_for
+    lost = find_lost(job, names)
+    app.say(f"job {job.id} ({job.name}) waits for {', '.join(names)}: replacing {'it' if len(names) == 1 else 'them'}")
+    with if_interrupted("the job waits; the next command, such as cluster status, continues"):
+        state = launch(app, lost)
+        note("launched")
+        nodes = Ec2Nodes(state, app.config.provision)
+        new = [node.name for node in state.nodes if node.index in lost]
+        with open_connections(app, nodes, wait_s=BOOT_TIMEOUT_S) as connections:
+            for name in new:
+                connections.get(nodes.find_host(name))
+        note("sshd")
+        with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S) as (ready, _):
+            hosts = plan_hosts(job, ready, names)
+            prepare_for(app, job, ready, [node for node in ready if node.host.name in names])
+            note("set up")
+            with closing(head_of(app, ready)) as head:
+                left = replace_nodes(head, job.id, hosts)
+        note("handed over")
+    if left:
+        raise ClusterError(f"job {job.id} still waits for {', '.join(left)}", hint="cluster status")
+    app.say(f"job {job.id} goes on: cluster logs -f {job.id} follows it", style="green")
+
+
+def launch(app: App, lost: dict[int, str]) -> ClusterState:
+    """Launch nodes in place of lost ones. lost: see prepare_replacement. Raises ClusterError's kinds."""
+    clients = make_clients(app.config.provision.region)
+    wishes = find_wishes(app)
+
+    def prepare(avoid: frozenset[str]) -> Plan:
+        return prepare_replacement(clients, wishes=wishes, files=app.files, lost=lost, avoid=avoid)
+
+    plan = prepare(frozenset())
+    if plan:
+        app.say(render_plan(plan, price_note=app.price_note).rstrip())
+    return carry_out(plan, clients=clients, files=app.files, report=app.report, replan=prepare)
+
+
+def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence[ReadyNode]) -> None:
+    """Give new nodes what a job needs and cluster.toml may no longer name: its files, its environment, its image.
+
+    nodes: all of them, the head first, which has what the job needs. Raises ClusterError's kinds.
+    """
+    head = nodes[0]
+    paths = find_paths(job)
+    for node in new:
+        check_setup(job, node)
+        missing = [path for path in paths if path in find_missing(node, paths)]
+        if missing:
+            words = [node.host.private_ip, *missing]
+            command = program_command("send_files", words, python=head.python, code_dir=head.code_dir)
+            head.connection.run(command, timeout_s=SEND_TIMEOUT_S, what="send_files")
+            app.report(Event(kind="done", what="the job's own files are there", where=node.host.name))
+    if job.image is not None:
+        image = prepare_image(app, [head, *new], find_login(app, None))
+        if image is None or image.reference != job.image:
+            raise ClusterError(
+                f"job {job.id} runs in {job.image}, and [container] image is another one now",
+                hint=f"restore [container] image in cluster.toml and run the command again, or: cluster stop {job.id}",
+            )
+
+
+def find_missing(node: ReadyNode, paths: Sequence[str]) -> frozenset[str]:
+    """Those of the paths below ~/.cluster that a node lacks. Raises NodeCommandError, ConnectError."""
+    listed = shlex.join(paths)
+    script = f'cd "$HOME/.cluster" && for path in {listed}; do [ -e "$path/.complete" ] || echo "$path"; done'
+    return frozenset(node.connection.run(script, timeout_s=60, what="the search for files").stdout.split())

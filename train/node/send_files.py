@@ -1,0 +1,60 @@
+"""Sends files below ~/.cluster of this host, the head, to another node: what a job needs there.
+
+    send_files IP PATH...     such as tree/DIGEST, env/DIGEST; with an environment, its Python
+
+A tree or an environment counts once its mark .complete is there, which is sent last.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from train.job.protocol import JobHost
+from train.node.supervisor.ssh_proxy import ssh_command
+
+MARK = ".complete"
+
+
+def main() -> int:
+    """Do what the command line says."""
+    address, *paths = sys.argv[1:]
+    home = os.path.join(os.path.expanduser("~"), ".cluster")
+    paths = with_pythons(home, paths)
+    for words in (["--exclude=" + MARK, *paths], [mark for path in paths for mark in find_mark(home, path)]):
+        if words:
+            send(home, address, words)
+    return 0
+
+
+def with_pythons(home: str, paths: Sequence[str]) -> list[str]:
+    """The paths, before them the Pythons below `home` that environments among them use."""
+    pythons = []
+    for path in paths:
+        python = os.path.realpath(os.path.join(home, path, "bin", "python"))
+        place = os.path.relpath(python, os.path.realpath(home)).split(os.sep)
+        if path.startswith("env/") and place[0] == "python":
+            pythons.append(os.path.join(*place[:2]))
+    return [*dict.fromkeys(pythons), *paths]
+
+
+def find_mark(home: str, path: str) -> list[str]:
+    """The mark of a folder, if it has one."""
+    mark = os.path.join(path, MARK)
+    return [mark] if os.path.exists(os.path.join(home, mark)) else []
+
+
+def send(home: str, address: str, words: Sequence[str]) -> None:
+    """Pack files here and unpack them there. Exits with the error."""
+    remote = "mkdir -p .cluster && tar -C .cluster -xf -"
+    tar = subprocess.Popen(["tar", "-C", home, "-cf", "-", *words], stdout=subprocess.PIPE)
+    assert tar.stdout is not None
+    with tar.stdout:
+        done = subprocess.run(
+            [*ssh_command(JobHost(name=address, ip=address)), remote],
+            stdin=tar.stdout,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    if done.returncode or tar.wait():
+        sys.exit(f"sending {' '.join(words)} failed: {done.stderr.decode('utf-8', 'replace').strip()}")
