@@ -15,11 +15,12 @@ import click
 from cluster.app import App, pass_app, wide_option
 from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
+from cluster.replacement import continue_waiting
 from cluster.views.live import JobDisplay
 from cluster.views.status import iso_time, job_documents, render_jobs
 from foundation.errors import JobError
 from train.follow.events import Event, EventReader, Selection, parse_since
-from train.follow.records import JobRecord, fetch_s3_log
+from train.follow.records import JobRecord, fetch_s3_log, find_running
 from train.follow.run import Follower, LogStream, check_result
 from train.job.protocol import MAX_LINE_BYTES, JobResult, Role
 
@@ -31,12 +32,15 @@ from train.job.protocol import MAX_LINE_BYTES, JobResult, Role
 def jobs(app: App, *, as_json: bool, wide: bool) -> None:
     """List the cluster's jobs, newest first.
 
-    The list comes from the head. Jobs that the head no longer has come from [data] results.
+    The list comes from the head. Jobs that the head no longer has come from [data] results. If a job waits for nodes
+    that it has lost, they are replaced then; not with --json.
     """
     with open_jobs(app) as sources:
         records = sources.find_records()
     table = render_jobs(records, now=datetime.now(UTC), columns=app.find_columns(wide=wide))
     app.show(table, job_documents(records), as_json=as_json, wrapped=not wide)
+    if not as_json:
+        continue_waiting(app, find_running(records))
 
 
 class Sink(Protocol):
@@ -83,6 +87,8 @@ def logs(
     )
     with open_jobs(app) as sources:
         record = sources.find_job(job)
+        if not as_json:
+            continue_waiting(app, record)
         live = follow and not plain and not record.has_ended
         with _open_sink(app, record, selection, live=live, as_json=as_json) as sink:
             result = _show(app, sources, record, sink, follow=follow)

@@ -16,6 +16,7 @@ from cluster.app import App, if_interrupted, pass_app
 from cluster.config import ClusterConfig, load_config
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.nodes.ec2 import Ec2Nodes
+from cluster.replacement import continue_waiting
 from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, ready_nodes
 from cluster.views.status import render_nodes, render_volume
 from foundation.errors import UsageError
@@ -87,6 +88,9 @@ def up(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool, keep
         app.enter_cloud(start_sandbox=True)
         clients = make_clients(config.provision.region)
         wishes = find_wishes(app)
+        if not dry_run and app.files.addresses():  # nodes have been set up
+            job = ask_for_job(app, describe(app, clients))()
+            continue_waiting(app, job.record if job is not None else None)
         bring_up(
             app,
             clients,
