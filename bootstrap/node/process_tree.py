@@ -207,6 +207,22 @@ def tell(pids: Iterable[int], number: int) -> None:
             pass  # processes that do not end are reported
 
 
+def has_handler(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, which would end it otherwise."""
+    for line in _read(pid, "status").splitlines():
+        if line.startswith(b"SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process of this user, if it still runs."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass
+
+
 def find_parent(pid: int) -> Optional[Process]:
     """The parent of a process, as `find` has it; None if one of them is gone."""
     fields = _stat(pid)
@@ -217,6 +233,26 @@ def start_time(pid: int) -> Optional[int]:
     """When a process started, in clock ticks since boot; None if there is none, or a dead one."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def boot() -> str:
+    """What tells this boot of the host from others: the kernel's id, and when the first process started.
+
+    In a virtual machine that shares its kernel with others, only the second one differs.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            kernel = stream.read().strip()
+    except (OSError, IOError):
+        kernel = ""
+    began = start_time(1)
+    return "%s:%s" % (kernel, "" if began is None else began)
+
+
+def is_other_boot(one: str, other: str) -> bool:
+    """Whether two answers of `boot` are of different boots. Parts that one of them does not know do not count."""
+    pairs = zip(one.split(":"), other.split(":"))  # noqa: B905 - Python 3.6 has no strict=
+    return any(a and b and a != b for a, b in pairs)
 
 
 def _describe(pids: Iterable[int]) -> List[Process]:

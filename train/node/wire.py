@@ -23,6 +23,7 @@ class RoleOrder(RunSettings, kw_only=True):
     launcher: the name of the engine. address: the host's, or None. launched: the variables by which the engine tells
     the process what it is. commands: run one after another. data_url: a URL to try to read. container: where the
     commands run, None for the host itself. volumes: folders where volumes are mounted, which must work.
+    attempt: the job's, from 1. watches_notice: it asks EC2 whether the host will be interrupted.
     """
 
     job: str
@@ -38,19 +39,30 @@ class RoleOrder(RunSettings, kw_only=True):
     data_url: Optional[str] = None
     container: Optional[Container] = None
     volumes: tuple[str, ...] = ()
+    attempt: int = 1
+    watches_notice: bool = False
+
+
+class Notice(Struct, kw_only=True, frozen=True):
+    """EC2 will interrupt this instance. action: terminate, stop or hibernate. at: seconds since the epoch, if known."""
+
+    action: str
+    at: Optional[float] = None
 
 
 class Command(Struct, kw_only=True, omit_defaults=True):
     """What the supervisor sends to role.py after the order.
 
     alive: sent every few seconds; silence, or the end of the stream, means that the supervisor has ended. reach: TCP
-    ports to try. look: report what the processes use. end: end the process.
+    ports to try. look: report what the processes use. end: end the process. notice: a node will be interrupted: have
+    the process save a checkpoint.
     """
 
     alive: bool = False
     reach: Optional[tuple[tuple[str, int], ...]] = None
     look: bool = False
     end: bool = False
+    notice: bool = False
 
 
 class Use(Struct, kw_only=True):
@@ -69,7 +81,8 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     exit: the process ended, by signal `signal`, in command number `at`; ended: role.py ended it; left: processes that
     do not end; why: role.py's own error.
     lost: from ssh_proxy.py: ssh ended before the process. unread: why the host cannot read the job's data.
-    dead: the volume that does not work on the host.
+    dead: the volume that does not work on the host. boot: process_tree.boot of the host. notice: the host will be
+    interrupted. progress, saved: the numbers in files of the job's program (notice.py).
     blocked: ports out of reach, such as "10.0.0.5:34567". bound: ps-lite's address and port.
     watch, stop: from jobs.py, and so are replace, hosts for those that the job waits for, and say, a line for its log;
     the last two are answered by an Answer.
@@ -90,6 +103,10 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     look: Optional[Use] = None
     unread: Optional[str] = None
     dead: Optional[str] = None
+    boot: Optional[str] = None
+    notice: Optional[Notice] = None
+    progress: Optional[dict[str, int]] = None
+    saved: Optional[dict[str, int]] = None
     lost: Optional[str] = None
     signal: Optional[int] = None
     ended: bool = False

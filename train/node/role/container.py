@@ -20,6 +20,7 @@ from train.engines import ENGINES
 from train.job.protocol import Container
 from train.node import job_folder
 from train.node.programs import CODE_DIR, ranks_words
+from train.node.role.notice import VARIABLE
 from train.node.wire import RoleOrder
 
 ENGINE_ENDS_S = 3.0  # from the end of a container's processes to the end of the engine's; less than Ending waits
@@ -73,6 +74,8 @@ def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[
     if container.has_environment:
         mounts += [(folder, folder, True) for folder in find_environment(home)]
     mounts += [(path, path, False) for path in (cwd, env.get("CLUSTER_OUTPUT_DIR", "")) if path]
+    if VARIABLE in env:
+        mounts.append((os.path.dirname(env[VARIABLE]), os.path.dirname(env[VARIABLE]), False))
     if "CLUSTER_DATA_CACHE_DIR" in env:
         mounts.append((env["CLUSTER_DATA_CACHE_DIR"], env["CLUSTER_DATA_CACHE_DIR"], False))
     mounts += [(folder, folder, False) for folder in find_sessions(env)]

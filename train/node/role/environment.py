@@ -16,7 +16,7 @@ from train.engines import ENGINES
 from train.engines.engine import IDENTITY, NewProcess
 from train.node import job_folder
 from train.node.programs import CODE_DIR
-from train.node.role import container
+from train.node.role import container, notice
 from train.node.wire import RoleOrder
 
 REACH_TIMEOUT_S = 2.0
@@ -43,6 +43,9 @@ def make(order: RoleOrder) -> dict[str, str]:
     if order.role == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
         own["CLUSTER_MXNET_HOOK"] = os.path.join(CODE_DIR, "train", "node", "staging", "hook.py")
         own["CLUSTER_PYTHON"] = sys.executable  # has the packages that stage.py needs
+    if order.role in ("worker", "server"):
+        own[notice.VARIABLE] = notice.place_of(order.job, order.attempt)
+        os.makedirs(os.path.dirname(own[notice.VARIABLE]), mode=0o700, exist_ok=True)
     own[process_tree.JOB_VARIABLE] = order.job
     if order.container is not None:  # set-up commands have changed the host, not the image
         found = container.find_cache(order, own)  # replaces the user's ~/

@@ -6,6 +6,7 @@
     role ranks VARIABLES PATH   starts such roles for torchrun in a container (ranks.py)
     role join PATH   connects its stdin and stdout to a `role launched` that waits on this host
     role end JOB     ends the job's processes and containers on this host; prints a JSON list of those that do not end
+                     with --boot, after a line that tells this boot of the host from others
 
 The first two run as two processes, the parent as reaper (reaper.py). For a launcher on the head, the socket is the
 supervisor's, at $CLUSTER_SOCKET. A role that mpirun or torchrun starts on another node cannot connect to the head,
@@ -128,8 +129,10 @@ def join(path: str) -> int:
                     wire.write_all(target, data)
 
 
-def end(job: str) -> int:
+def end(job: str, *options: str) -> int:
     """End a job's processes on this host."""
     _, left = process_tree.end(job)
+    if "--boot" in options:
+        print(process_tree.boot())
     print(json.dumps([*([pid, words] for pid, _, words in left), *remove_all(job)]))
     return 0

@@ -23,6 +23,8 @@ from train.engines import ENGINES
 from train.node import job_folder, wire
 from train.node.role import environment
 from train.node.role.container import Contained
+from train.node.role.notice import PROGRESS, SAVED, NoticeFile, place_of
+from train.node.role.notice import watch as watch_notices
 from train.node.role.reaper import Reaper
 from train.node.role.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead, watch
 from train.node.wire import Command, Message, RoleOrder, Use
@@ -34,6 +36,7 @@ FEW_BYTES = 1 << 12  # larger pieces need no collecting
 SPARED_S = 1.5  # less than the time before SIGKILL
 ENGINES_CODE = 125  # from here on, an exit code may be that of a container's engine, or of a signal
 LOOK_FOR_PROGRAM_S = 0.05  # in a container that starts
+LOOK_FOR_CHECKPOINT_S = 0.1
 LOOK_AT_DATA_S = 3.0  # after the start, when MXNet has loaded; it reports most errors itself soon after
 
 
@@ -81,6 +84,8 @@ class Runner:
         self.ending: Optional[process_tree.Ending] = None  # once told to end, or the other side is lost
         self.lost_at = 0.0  # when the other side, or the reaper, was lost
         self.told_left: list[process_tree.Process] = []
+        self.notice_file = NoticeFile(place_of(order.job, order.attempt))
+        self.is_noticed = False
         for line in self.down.feed(read):
             self.hear(line)
 
@@ -104,6 +109,9 @@ class Runner:
         if dead is not None:
             return self.finish(1, None, dead.text)
         watch(self.order.volumes, lambda text: self.outbox.put(Message(dead=text)))  # goes out with the next step
+        self.outbox.put(Message(boot=process_tree.boot()))
+        if self.order.watches_notice:
+            watch_notices(lambda notice: self.outbox.put(Message(notice=notice)))  # goes out with the next step
         code = 0
         number: Optional[int] = None
         for at, command in enumerate(self.order.commands):
@@ -184,6 +192,7 @@ class Runner:
         """Report the end, and wait until the report is sent. why: this program's own error."""
         if why is not None:
             self.say(why)
+        self.read_files()
         left = tuple((pid, words) for pid, _, words in self.told_left)
         ended = self.ending is not None
         self.outbox.put(Message(exit=code, signal=number, ended=ended, at=self.at, left=left, why=why))
@@ -218,6 +227,8 @@ class Runner:
         now = time.monotonic()
         if self.lifeline is not None and self.is_pinged and now > self.heard_at + self.silence_s:
             self.lose()
+        if self.is_noticed or now > self.said_at + ALIVE_EVERY_S:
+            self.read_files()
         if now > self.said_at + ALIVE_EVERY_S and not self.outbox.pending:
             self.outbox.put(Message(alive=True))
         if self.outbox.pending:
@@ -243,6 +254,8 @@ class Runner:
             return process_tree.LOOK_EVERY_S
         if self.contained is not None and not self.has_started:
             return rest_s or LOOK_FOR_PROGRAM_S
+        if self.is_noticed:
+            return rest_s or LOOK_FOR_CHECKPOINT_S
         return rest_s or ALIVE_EVERY_S / 2
 
     def is_ending(self) -> bool:
@@ -274,12 +287,32 @@ class Runner:
         message = decode(line, Command)
         if message.end and self.ending is None:
             self.ending = process_tree.Ending(self.find_own, self.spare_engine)
+        if message.notice and not self.is_noticed:
+            self.pass_on_notice()
         if message.reach:
             threading.Thread(target=self.reach, args=(message.reach,), daemon=True).start()
         if message.look:
             inside = self.contained.find_inside() if self.contained is not None else []
             use = process_tree.describe_use([pid for pid, _, _ in inside])
             self.outbox.put(Message(look=convert(use, Use)))
+
+    def pass_on_notice(self) -> None:
+        """Tell the program to save a checkpoint."""
+        self.is_noticed = True
+        try:
+            self.notice_file.announce(self.find_own())
+        except OSError as error:
+            self.say(f"the program cannot be told to save a checkpoint: {error}")
+
+    def read_files(self) -> None:
+        """Report what the program has written beside its notice file."""
+        if self.order.role != "worker":
+            return
+        progress, saved = self.notice_file.read_new(PROGRESS), self.notice_file.read_new(SAVED)
+        if progress:
+            self.outbox.put(Message(progress=progress))
+        if saved is not None:
+            self.outbox.put(Message(saved=saved))
 
     def reach(self, places: Sequence[tuple[str, int]]) -> None:
         """Report the ports out of reach."""

@@ -11,6 +11,7 @@ from typing import Any
 from train.node import wire
 
 LONGEST_WAIT_S = 1.0
+SETTLE_S = 2.0
 BLOCKED_WAIT_S = 0.02  # while a reader does not accept pending output
 
 
@@ -101,6 +102,12 @@ class EventLoop:
     def has(self, name: str) -> bool:
         """Whether a timer of this name exists."""
         return name in self._timers
+
+    def settle(self) -> None:
+        """Call back for all that has arrived by now, until there is nothing more for a moment."""
+        give_up_at = time.monotonic() + SETTLE_S
+        while time.monotonic() < give_up_at and self._selector.select(timeout=0.0):
+            self.step()
 
     def step(self) -> None:
         """Wait for an event, and call back for all that have happened."""

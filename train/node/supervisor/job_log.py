@@ -66,10 +66,25 @@ class Log:
         descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._files[number] = (descriptor, [])
 
-    def rename_file(self, old: str, new: str) -> None:
-        """Give a process's file its final name."""
+    def rename_file(self, number: int, old: str, new: str) -> None:
+        """Give a process's file its final name. If it exists, of an earlier attempt, the output is appended to it."""
         folder = job_folder.path(self._job, "ranks")
-        os.replace(os.path.join(folder, old + ".log"), os.path.join(folder, new + ".log"))
+        source, target = os.path.join(folder, old + ".log"), os.path.join(folder, new + ".log")
+        if not os.path.exists(target):
+            os.replace(source, target)
+            return
+        descriptor, pending = self._files[number]
+        with open(source, "rb") as stream:
+            pending.insert(0, stream.read())  # short: the rank is known soon after the start
+        os.close(descriptor)
+        os.unlink(source)
+        self._files[number] = (os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), pending)
+
+    def close_files(self) -> None:
+        """Close the files of all processes, which have ended."""
+        for descriptor, _ in self._files.values():
+            os.close(descriptor)
+        self._files = {}
 
     def write(self) -> None:
         """Write all new lines. Raises OSError once; then drops everything until `make_room`."""
@@ -103,8 +118,7 @@ class Log:
 
     def close(self) -> None:
         """Close the files."""
-        for descriptor, _ in self._files.values():
-            os.close(descriptor)
+        self.close_files()
         os.close(self._descriptor)
 
 

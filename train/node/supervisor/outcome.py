@@ -1,12 +1,13 @@
-"""Decides when and how a job ends: the first cause counts, and is in `decided`."""
+"""Decides when and how an attempt of a job ends: the first cause counts, and is in `decided`."""
 
 import subprocess
 import time
 from collections.abc import Callable
 from typing import Optional
 
-from train.job.protocol import JobState, Order, render_duration
+from train.job.protocol import EndReason, JobState, Order, render_duration
 from train.node.supervisor import kv_store
+from train.node.supervisor.attempts.restarts import Ending
 from train.node.supervisor.event_loop import EventLoop
 from train.node.supervisor.processes import JobProcess, Processes
 from train.node.wire import Command
@@ -38,22 +39,35 @@ class Outcome:
         self._order, self._processes, self._loop, self._say, self._warn = order, processes, loop, say, warn
         self._failed: list[JobProcess] = []
         self._has_trained = False  # a worker has reported progress
-        # State, exit code, error.
-        self.decided: Optional[tuple[JobState, int, Optional[str]]] = None
+        self.decided: Optional[Ending] = None
+        # Hosts with which the connection was lost, and of these the ones that have fallen silent.
+        self.suspects: set[str] = set()
         self.silent_hosts: set[str] = set()
 
-    def decide(self, state: JobState, exit_code: int, error: Optional[str]) -> None:
-        """End the job with this outcome, unless another has been decided before."""
+    def decide(
+        self, state: JobState, exit_code: int, error: Optional[str], reason: EndReason = "error", *, final: bool = False
+    ) -> None:
+        """End the attempt with this outcome, unless another has been decided before."""
         if self.decided is None:
-            self.decided = (state, exit_code, error)
+            self.decided = Ending(state, exit_code, error, reason, final=final)
 
     def fail(self, error: str) -> None:
-        """Fail the job for a reason other than the exit code of one of its processes."""
+        """Fail the attempt for a reason other than the exit code of one of its processes."""
         self.decide("failed", 1, error)
+
+    def fail_for_good(self, error: str) -> None:
+        """Fail the job for a reason of the supervisor's own."""
+        if self.decided is None or not self.decided.final:
+            self.decided = Ending("failed", 1, error, "error", final=True)
 
     def stop(self) -> None:
         """End the job at the user's request."""
-        self.decide("stopped", STOPPED, "stopped")
+        self.decide("stopped", STOPPED, "stopped", "stopped")
+
+    def interrupt(self, hosts: tuple[str, ...], error: str) -> None:
+        """End the attempt because these nodes will end."""
+        if self.decided is None:
+            self.decided = Ending("failed", 1, error, "notice", lost=hosts)
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -72,6 +86,7 @@ class Outcome:
             else:
                 limit_s, since = silence_s, process.heard_at
             if time.monotonic() > since + limit_s:
+                self.suspects.add(process.host)
                 self.silent_hosts.add(process.host)
                 self.fail(f"{process.name}: no sign of life from its node for {limit_s:g} s")
 
@@ -96,14 +111,14 @@ class Outcome:
         """All processes have started."""
         self._loop.cancel("start")
 
-    def watch_duration(self) -> None:
-        """Start the limit of the job's duration, which includes its set-up."""
-        if self._order.max_duration_s:
-            self._loop.after("overtime", self._order.max_duration_s, self._ran_too_long)
+    def watch_duration(self, duration_s: Optional[float]) -> None:
+        """Start the limit of the job's duration, which includes its set-up. duration_s: what is left of it."""
+        if duration_s is not None:
+            self._loop.after("overtime", duration_s, self._ran_too_long)
 
     def _ran_too_long(self) -> None:
         error = f"ran longer than max_duration ({render_duration(self._order.max_duration_s or 0.0)})"
-        self.decide("failed", OVERTIME, error)
+        self.decide("failed", OVERTIME, error, "overtime")
 
     def end_stalled(self, error: str) -> None:
         """No worker has made progress for stall_timeout."""
@@ -177,7 +192,7 @@ class Outcome:
         """All workers are done, but none has told the servers to stop."""
         if self.awaits_kv_store():
             self._warn_of_unused()
-        self.decide("done", 0, None)
+        self.decide("done", 0, None, "done")
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -201,7 +216,7 @@ class Outcome:
             else:  # at the end of a successful job it can be a moment ahead of the others
                 self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(process.short_name))
         if is_done and all(one.exit_code is not None for one in self._processes.of_job()):
-            self.decide("done", 0, None)
+            self.decide("done", 0, None, "done")
         elif is_done:
             delay_s = 0.0 if self._is_unused() else REAP_GRACE_S
             self._loop.after("early", delay_s, self._end_without_servers)
@@ -238,6 +253,7 @@ class Outcome:
 
     def note_lost(self, process: JobProcess) -> None:
         """The connection to a process has ended before the process. If launch.py has ended, too, that says more."""
+        self.suspects.add(process.host)
         if self._loop.has("lost"):
             return  # the reason is awaited already
         is_of_engine = process.by is None and self._processes.engine.ends_its_processes
@@ -250,6 +266,7 @@ class Outcome:
 
     def note_unreachable(self, process: JobProcess, why: str) -> None:
         """The ssh to a process has ended before the process. If its launcher has ended it, the reason follows."""
+        self.suspects.add(process.host)
         engine = self._processes.engine
         error = f"{process.name} was lost: ssh to it failed: {why}"
         if not engine.ends_its_processes or process.role == "launcher":

@@ -8,6 +8,7 @@ from typing import Optional
 
 from msgspec.structs import replace
 
+from bootstrap.node import process_tree
 from train.engines import ENGINES
 from train.job.protocol import Container, JobHost, Order, Place, RecordRole, copy_settings
 from train.node import job_folder
@@ -43,7 +44,7 @@ class JobProcess:
     title: its name in messages, without rank and host. by: the process on the head that runs its ssh. heard_at: of the
     monotonic clock; None before its host's first message. at: the index of its running command. was_ended: by role.py.
     why: role.py's own error. left: after its end, the processes on its host that do not end. bound: ps-lite's address
-    and port. blocked: ports that it cannot reach.
+    and port. blocked: ports that it cannot reach. boot: its host's, as process_tree.boot tells it.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class JobProcess:
         self.left: Optional[tuple[Found, ...]] = None
         self.bound: Optional[tuple[str, int]] = None
         self.blocked: tuple[str, ...] = ()
+        self.boot: Optional[str] = None
 
     @property
     def name(self) -> str:
@@ -95,10 +97,10 @@ class JobProcess:
 
 
 class Processes:
-    """All processes of one job, in the order in which they connected."""
+    """All processes of one attempt, in the order in which they connected. first: the number of the first one."""
 
-    def __init__(self, order: Order) -> None:
-        self.order = order
+    def __init__(self, order: Order, first: int = 0) -> None:
+        self.order, self.first = order, first
         self.engine = ENGINES[order.launcher]
         self.all: list[JobProcess] = []
         self.use(order.hosts)
@@ -125,7 +127,7 @@ class Processes:
     def add(self, role: str, host: str, connection: Optional[Connection] = None) -> JobProcess:
         """Add a process; host: its address or name."""
         title = self.engine.program if role == "launcher" else ""
-        made = JobProcess(len(self.all), role, self._names.get(host, host), connection, title=title)
+        made = JobProcess(self.first + len(self.all), role, self._names.get(host, host), connection, title=title)
         self.all.append(made)
         return made
 
@@ -191,6 +193,11 @@ class Processes:
         """Whether the set-up commands have succeeded on all hosts."""
         return sum(1 for one in self.of("setup") if one.exit_code == 0) >= len(self.hosts)
 
+    def has_rebooted(self, host: str, boot: str) -> bool:
+        """Whether a host has booted since its processes started. boot: what it says now."""
+        known = [process.boot for process in self.all if process.host == host and process.boot is not None]
+        return any(process_tree.is_other_boot(one, boot) for one in known)
+
     def find_unclean(self) -> list[JobHost]:
         """The hosts where processes may remain: one has not reported its end, or its program still runs."""
         names = {
@@ -210,7 +217,7 @@ class Processes:
 
     # -- their orders --------------------------------------------------------------------------------------------
 
-    def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
+    def order_of(self, process: JobProcess, launched: dict[str, str], *, attempt: int = 1) -> RoleOrder:
         """The order of a process; scheduler and launchers get no secrets."""
         order, host = self.order, self._by_name.get(process.host)
         place = (host.place if host is not None else None) or self._node
@@ -247,8 +254,16 @@ class Processes:
             data_url=self._data_url_of(process),
             container=container,
             volumes=order.volumes if process.role in ("worker", "setup") else (),
+            attempt=attempt,
+            watches_notice=self._watches_notice(process),
             **copy_settings(order),
         )
+
+    def _watches_notice(self, process: JobProcess) -> bool:
+        """Whether a process's program asks EC2 for spot notices: the first ones of each instance do."""
+        host = self._by_name.get(process.host)
+        is_instance = host is not None and bool(host.instance_id)
+        return is_instance and process.role in JOB_ROLES and self.order_on_host(process) == 0
 
     def _container_of(self, process: JobProcess) -> Optional[Container]:
         """Where a process runs; a launcher does if only the image has it."""

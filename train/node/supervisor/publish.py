@@ -39,6 +39,7 @@ class Copying:
         self._telling = threading.Lock()
         self._published: dict[str, tuple[int, int]] = {}
         self._ending = threading.Event()
+        self._waking = threading.Event()  # set with _ending, too
         self._complete = False
         self._thread = threading.Thread(target=self._run, name="publish", daemon=True)
         self._thread.start()
@@ -49,12 +50,17 @@ class Copying:
             said, self._said = self._said, []
         return said
 
+    def hurry(self) -> None:
+        """Copy now what has changed."""
+        self._waking.set()
+
     def finish(self, timeout_s: float) -> bool:
         """Copy the rest in at most `timeout_s` seconds; nothing writes to the folder any more.
 
         Returns whether everything is copied; if not, it may be called again.
         """
         self._ending.set()
+        self._waking.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._tell(
@@ -69,13 +75,19 @@ class Copying:
         try:
             self._round([RECORD])
             pause_s = EVERY_S
-            while not self._ending.wait(pause_s):
+            while not self._is_ending_after(pause_s):
                 began = time.time()
                 self._round(self._names(RANK_UNKNOWN))
                 pause_s = max(EVERY_S, (time.time() - began) * REST)
             self._complete = self._round(self._names())
         except Exception as error:  # noqa: BLE001 - reported here or nowhere; the job continues
             self._tell("thread", f"the job's log is no longer copied to {self._place}: {type(error).__name__}: {error}")
+
+    def _is_ending_after(self, pause_s: float) -> bool:
+        """Pause; whether the job has ended."""
+        self._waking.wait(pause_s)
+        self._waking.clear()
+        return self._ending.is_set()
 
     def _open(self) -> Union["s3.Store", "Folder"]:
         """Where the files go. Raises OSError, ValueError."""

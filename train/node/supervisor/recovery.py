@@ -7,11 +7,13 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Optional
 
+from msgspec.structs import replace
+
 from bootstrap.node import process_tree
 from foundation.decode import decode
 from foundation.file_lock import FileLock, is_held
 from train.engines.schedulers import SCHEDULERS
-from train.job.protocol import JobHost, JobResult, Left, LeftOnHost, Record
+from train.job.protocol import Attempt, EndReason, JobHost, JobResult, Left, LeftOnHost, Record
 from train.node import job_folder
 from train.node.programs import CODE_DIR, program_words
 from train.node.supervisor import allocation, job_log, launching, ssh_proxy
@@ -54,8 +56,10 @@ def _complete(job: str, record: Record) -> Record:
     result = job_log.repair(job)
     give_back_nodes(record)
     if result is None:
-        left = end_job(record, record.nodes if record.state not in ("queued", "pending") else ())
+        left = end_job(record, find_hosts(record))
         error = f"the supervisor on {record.nodes[0].name} was killed"
+        if record.waiting_for:
+            error += f", while the job waited for {' and '.join(record.waiting_for)}"
         result = JobResult(state="failed", exit_code=1, error=error, left=left)
         writer = job_log.Log(job)
         writer.make_room()
@@ -66,12 +70,32 @@ def _complete(job: str, record: Record) -> Record:
     record.state, record.exit_code, record.error = result.state, result.exit_code, result.error
     record.left = result.left or {}
     record.ended_at = time.time()
+    record.waiting_for, record.attempts = (), end_attempt(record)
     launching.clean_up(job)
     for name in ("reserve", "record.json.new", "socket"):
         job_folder.remove(job_folder.path(job, name))
     job_folder.write_record(record, lasting=True)
     publish(record)
     return record
+
+
+def end_attempt(record: Record) -> tuple[Attempt, ...]:
+    """The attempts of a job that has ended: its result is that of the last one, if that ran."""
+    if not record.attempts or record.attempts[-1].ended_at is not None:
+        return record.attempts
+    *others, last = record.attempts
+    reason: EndReason = "error" if record.state == "failed" else "done" if record.state == "done" else "stopped"
+    ended = replace(
+        last, ended_at=record.ended_at, exit_code=record.exit_code, error=record.error, reason=last.reason or reason
+    )
+    return (*others, ended)
+
+
+def find_hosts(record: Record) -> Sequence[JobHost]:
+    """The hosts where processes of a job may run whose supervisor was killed."""
+    if record.state in ("queued", "pending"):
+        return ()
+    return [host for host in record.nodes if host.name not in record.waiting_for]
 
 
 def give_back_nodes(record: Record) -> None:
@@ -108,10 +132,19 @@ def jobs_lock() -> FileLock:
 # -- remaining processes -----------------------------------------------------------------------------------------------
 
 
-def end_on(job: str, unclean: Sequence[JobHost], silent: Collection[str] = (), *, head: JobHost, python: str) -> Left:
+def end_on(
+    job: str,
+    unclean: Sequence[JobHost],
+    silent: Collection[str] = (),
+    *,
+    head: JobHost,
+    python: str,
+    boots: Optional[dict[str, str]] = None,
+) -> Left:
     """End a job's processes on this host, its head, and on the hosts of `unclean`, in parallel.
 
-    silent: the names of hosts that will probably not answer. python: the nodes'.
+    silent: the names of hosts that will probably not answer. python: the nodes'. boots: gets the boots of the hosts
+    that have answered, by name.
     Returns the processes that remain, {host name: [(pid, command line), ...]}; pid 0: the host could not be searched.
     """
     searches = []
@@ -128,7 +161,31 @@ def end_on(job: str, unclean: Sequence[JobHost], silent: Collection[str] = (), *
         found = search.read(deadline)
         if found:
             left[name] = found
+        if boots is not None and search.boot:
+            boots[name] = search.boot
     return left
+
+
+class Searches:
+    """Searches of hosts that may not answer, in the background."""
+
+    def __init__(self, job: str, hosts: Sequence[JobHost], *, python: str, connect_timeout_s: int) -> None:
+        self._searches = {
+            host.name: Search(
+                job, ssh_proxy.ssh_command(host, connect_timeout_s=connect_timeout_s), host, python=python
+            )
+            for host in hosts
+        }
+
+    def find_clean(self) -> list[str]:
+        """The hosts that have answered by now, and where no process of the job is left."""
+        now = time.monotonic()
+        return [name for name, search in self._searches.items() if not search.read(now)]
+
+    def kill(self) -> None:
+        """End the searches."""
+        for search in self._searches.values():
+            search.kill()
 
 
 class Search:
@@ -142,13 +199,14 @@ class Search:
         place = host.place
         code_dir = CODE_DIR if place is None else place.code_dir
         first, *more = program_words(
-            "role", "end", job, python=python if place is None else place.python, code_dir=code_dir
+            "role", "end", job, "--boot", python=python if place is None else place.python, code_dir=code_dir
         )
         words = shlex.join([first, "-B", *more])
         program = f"exec {words}"
         if place is None:  # on a host of the user's own, its administrators would be told of each attempt
             program = f"if sudo -n true 2>/dev/null; then exec sudo -n {words}; else {program}; fi"
         self._words = [*prefix, program]
+        self.boot = ""  # what the host says of its boot
         self._began_at = time.monotonic()
         self._child = self._begin()
 
@@ -163,6 +221,11 @@ class Search:
             found, said = self._wait(deadline)
         return [(0, "could not be searched: " + (said or "no answer"))] if found is None else found
 
+    def kill(self) -> None:
+        """End the search, whose answer nobody reads."""
+        self._child.kill()
+        self._child.communicate()
+
     def _wait(self, deadline: float) -> tuple[Optional[list[Found]], str]:
         """(processes or None, error output)."""
         try:
@@ -170,7 +233,8 @@ class Search:
         except subprocess.TimeoutExpired:
             self._child.kill()
             out, said = self._child.communicate()
-        last = out.strip().rpartition(b"\n")[2]
+        before, _, last = out.strip().rpartition(b"\n")
+        self.boot = before.rpartition(b"\n")[2].decode("ascii", "replace")
         try:
             found = decode(last, LeftOnHost) if self._child.returncode == 0 else None
         except ValueError:

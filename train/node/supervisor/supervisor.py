@@ -12,7 +12,10 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Optional
+
+from msgspec.structs import replace
 
 from bootstrap.node import process_tree
 from foundation.decode import decode
@@ -21,15 +24,15 @@ from train.engines.engine import assign_hosts
 from train.engines.schedulers import SCHEDULERS
 from train.job import protocol
 from train.job.protocol import JobHost, JobResult, JobState, Left, Order, Record, Stall
-from train.node import instance_credentials, job_folder, wire
+from train.node import instance_credentials, job_folder
 from train.node.role import environment
-from train.node.supervisor import job_log, kv_store, launching, publish, recovery
+from train.node.supervisor import job_log, launching, publish, recovery
 from train.node.supervisor.allocation import Allocation
+from train.node.supervisor.attempts import restarts
+from train.node.supervisor.attempts.attempt import Attempt, JobSide
+from train.node.supervisor.attempts.replacement import Replacement
 from train.node.supervisor.event_loop import Connection, EventLoop
-from train.node.supervisor.outcome import Outcome
-from train.node.supervisor.processes import JobProcess, Processes
-from train.node.supervisor.stalls import Stalls
-from train.node.wire import Command, Ended, Message
+from train.node.wire import Answer, Ended, Message
 
 LOCK_TIMEOUT_S = 5.0
 TURN_EVERY_S = 0.2
@@ -88,41 +91,82 @@ def take_credentials(order: Order) -> list[str]:
 
 
 class Supervisor:
-    """One job. record: as it is to be on disk."""
+    """One job. record: as it is to be on disk. attempt: the current one, or the next one, which waits to start."""
 
     def __init__(self, order: Order, record: Record) -> None:
         self.order, self.record = order, record
         self.job = order.job
         self.log = job_log.Log(self.job)
-        self.processes = Processes(order)
         self.turn = FileLock(os.path.join(job_folder.root(), "lock"))
         self.copying: Optional[publish.Copying] = None  # to S3
         self.allocation: Optional[Allocation] = None  # of a batch scheduler
+        self.replacement: Optional[Replacement] = None  # while the job waits for nodes
         self.loop = EventLoop(job_folder.path(self.job, "socket"), self.hear, self.hear_end)
-        self.outcome = Outcome(order, self.processes, self.loop, self.say, self.warn)
-        self.stalls = Stalls(order, self.processes, self.loop, self.tell_stall, self.outcome.end_stalled)
-        self.children = launching.Children(order, self.loop, self.hear_child, self.outcome.look_for_unstarted)
         self.warnings: dict[str, Optional[str]] = {}  # by their subject
         self.watchers: list[Connection] = []
         self.state: Optional[JobState] = None
-        self.is_over = False  # no process of the job starts any more
-        stop = self.outcome.stop
+        self.is_over = False  # the job has ended, apart from its record
+        self.ran_s = 0.0  # how long the attempts before the current one have run
+        self.ended: list[protocol.Attempt] = []  # the attempts before the current one
+        self.done: Optional[dict[str, int]] = None  # the last batch that they have finished
+        self.attempt = self.make_attempt(1)
+        stop = self.stop
         self.loop.watch_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGCHLD: self.look_at_children})
 
+    def make_attempt(self, number: int, first_process: int = 0) -> Attempt:
+        """An attempt on the hosts of the job's order, which does not start yet."""
+        side = JobSide(
+            loop=self.loop,
+            log=self.log,
+            say=self.say,
+            warn=self.warn,
+            tell_stall=self.tell_stall,
+            note_change=self.save_soon,
+            note_running=self.note_running,
+            step=self.step_quietly,
+        )
+        return Attempt(number, restarts.next_order(self.order, number), side, first_process)
+
     def run(self) -> None:
-        """Run the job to its end."""
+        """Run the job to its end: one attempt after another."""
+        self.guard(self.begin)
+        while True:
+            self.guard(self.attend)
+            left = self.end()
+            if not self.goes_on(left):
+                break
+            self.guard(self.start_again)
+        self.conclude(left)
+
+    def guard(self, act: Callable[[], None]) -> None:
+        """Act; an error ends the job."""
         try:
-            self.wait_for_turn()
-            self.allocate()
-            while self.outcome.decided is None:
-                self.step()
+            act()
         except OSError as error:  # such as a full disk
-            self.outcome.fail(f"{self.processes.head}: {job_folder.describe(error)}")
+            self.attempt.outcome.fail_for_good(f"{self.head}: {job_folder.describe(error)}")
         except Exception as error:  # noqa: BLE001 - a bug here must not leave the job's processes behind
-            self.outcome.fail(f"{self.processes.head}: the supervisor failed: {error!r}")
+            self.attempt.outcome.fail_for_good(f"{self.head}: the supervisor failed: {error!r}")
             for line in traceback.format_exc().splitlines():
                 self.say(line)
-        self.conclude(self.end())
+
+    def begin(self) -> None:
+        """Wait for the job's turn, and start it. Raises OSError."""
+        self.wait_for_turn()
+        self.allocate()
+
+    def attend(self) -> None:
+        """Handle events until the current attempt is to end. Raises OSError."""
+        while self.attempt.outcome.decided is None:
+            self.step()
+
+    @property
+    def head(self) -> str:
+        """The name of this host."""
+        return self.order.hosts[0].name
+
+    def stop(self) -> None:
+        """End the job at the user's request."""
+        self.attempt.outcome.stop()
 
     def step(self) -> None:
         """Handle the next events. Raises OSError."""
@@ -161,7 +205,7 @@ class Supervisor:
         """Jobs run one at a time, in the order of submission."""
         before = list(self.order.before)
         self.set_state("queued" if before else "starting")
-        while self.outcome.decided is None:
+        while self.attempt.outcome.decided is None:
             while before and not recovery.is_alive(before[0]):
                 recovery.recover(before.pop(0))
             if not before and self.turn.take_now():
@@ -175,7 +219,7 @@ class Supervisor:
         order = self.order
         if order.scheduler is None or order.request is None:
             self.start()
-        elif self.outcome.decided is None:
+        elif self.attempt.outcome.decided is None:
             self.set_state("pending")
             self.allocation = Allocation(
                 SCHEDULERS[order.scheduler],
@@ -184,7 +228,7 @@ class Supervisor:
                 self.loop,
                 note=self.note_pending,
                 grant=self.take_granted,
-                fail=self.outcome.fail,
+                fail=self.attempt.outcome.fail,
                 say=self.say,
                 setup=order.setup,
             )
@@ -203,183 +247,128 @@ class Supervisor:
     def take_granted(self, hosts: tuple[JobHost, ...]) -> None:
         """The batch scheduler has assigned these hosts. Raises OSError."""
         assign_hosts(self.order, hosts)
-        self.processes.use(self.order.hosts)
+        self.attempt.use(self.order)
         self.record.nodes = self.order.hosts
         self.say(f"{', '.join(host.name for host in hosts)} assigned")
         self.set_state("starting")
         self.start()
 
     def start(self) -> None:
-        """Start the job's set-up, or if there is none the job. Raises OSError."""
-        if self.outcome.decided is not None:
+        """Start the current attempt. Raises OSError."""
+        attempt, order = self.attempt, self.order
+        if attempt.outcome.decided is not None:
             return
-        order = self.order
         for line in take_credentials(order):
             self.say(line)
-        if order.output_url:
+        attempt.order.secrets = order.secrets
+        if order.output_url and self.copying is None:
             secrets = None if order.nodes_credentials else order.secrets
             self.copying = publish.Copying(self.job, order.output_url, order.env, secrets)
-        self.outcome.watch_silence()
-        self.outcome.watch_duration()
-        if self.processes.preparation():
-            self.children.start_setups()
+        duration_s = None if not order.max_duration_s else max(1.0, order.max_duration_s - self.ran_s)
+        attempt.start(duration_s)
+        self.save_soon()
+
+    # -- the next attempt ----------------------------------------------------------------------------------------
+
+    def goes_on(self, left: Left) -> bool:
+        """Whether another attempt follows the one that has ended; makes it, and says why."""
+        self.step_quietly()  # writes all of its output
+        attempt, order = self.attempt, self.order
+        ending = attempt.ending
+        follows = restarts.plan_next(order, ending, attempt.lost, left, self.ended)
+        if follows == "end":
+            return False
+        self.note_ended(attempt)
+        self.attempt = self.make_attempt(attempt.number + 1, attempt.processes.first + len(attempt.processes.all))
+        self.say(f"attempt {attempt.number} has ended: {ending.error}")
+        if follows == "wait":
+            self.record.waiting_for = attempt.lost
+        return True
+
+    def note_ended(self, attempt: Attempt) -> None:
+        """Add an attempt that has ended to the record, before another one follows."""
+        self.ended.append(attempt.record())
+        self.done = attempt.done or self.done
+        self.ran_s += (attempt.ended_at or 0.0) - (attempt.started_at or 0.0)
+        self.record.stall = None
+        self.log.close_files()
+
+    def start_again(self) -> None:
+        """Wait for nodes in place of lost ones, if there are any, and start the next attempt. Raises OSError."""
+        if self.record.waiting_for:
+            self.wait_for_nodes()
+        if self.attempt.outcome.decided is None:
+            self.record.waiting_for = ()
+            self.set_state("starting")
+            self.say(f"starting attempt {self.attempt.number}")
+            self.start()
+
+    def wait_for_nodes(self) -> None:
+        """Wait until all lost nodes are replaced, or there again. Raises OSError."""
+        self.set_state("waiting")
+        self.save(lasting=True)
+        if self.copying is not None:
+            self.copying.hurry()  # if this node is lost next, the record is all that is left
+        self.replacement = Replacement(self.order, self.record.waiting_for, self.ended[-1].reason, self.loop, self.say)
+        self.replacement.start()
+        while self.attempt.outcome.decided is None and self.replacement.waiting_for:
+            self.step()
+            if self.record.waiting_for != self.replacement.waiting_for:
+                self.record.waiting_for = self.replacement.waiting_for
+                self.save_soon()
+        self.replacement.end()
+        returned, self.replacement = self.replacement.returned, None
+        if returned and self.attempt.outcome.decided is None:
+            left = recovery.end_on(self.job, returned, head=self.order.hosts[0], python=self.order.python)
+            if left:
+                raise OSError(f"processes of the attempt before remain on {restarts.join(list(left))}")
+        self.record.nodes = self.order.hosts
+        self.attempt.use(self.order)
+
+    def hear_replace(self, connection: Connection, hosts: tuple[JobHost, ...]) -> None:
+        """New hosts, from jobs.py."""
+        if self.replacement is None:
+            connection.put(Answer(error=restarts.find_refused(hosts, ())))
         else:
-            self.launch()
-
-    def launch(self) -> None:
-        """Start the engine's launcher, or the processes themselves. Raises OSError."""
-
-        def take_in(child: launching.Child) -> JobProcess:
-            process = self.processes.add("launcher", self.processes.head)
-            process.pid, process.started_at = child.pid, time.time()
-            self.take_in(process)
-            return process
-
-        self.children.start_launches(take_in)
-        self.outcome.watch_start()
+            connection.put(self.replacement.take(hosts))
 
     # -- messages ------------------------------------------------------------------------------------------------
 
     def hear(self, connection: Connection, line: bytes) -> None:
         """One line over the socket."""
-        process = connection.owner
         try:
             message = decode(line, Message)
         except ValueError:  # from a login shell, or a damaged node
             return
-        if isinstance(process, JobProcess):
-            process.heard_at = time.monotonic()
-            if message.line is not None:
-                self.hear_line(process, message.line)
-            elif not message.alive:
-                self.hear_report(process, message)
-        elif message.role is not None and message.host is not None:
-            self.introduce(connection, message.role, message.host, message)
+        self.attempt.hear(connection, message)
+        if connection.owner is not None:
+            return
         if message.watch:
             self.watchers.append(connection)
         if message.stop:
-            self.outcome.stop()
-
-    def hear_line(self, process: JobProcess, text: str) -> None:
-        """A line of a process's output."""
-        if process.role == "launcher" and wire.is_waiting(text):
-            self.children.reach(text.encode())
-        elif process.role == "launcher" and self.is_over:
-            pass  # such as torchrun's traceback for the signal that ends it: the reason is on the screen
-        else:
-            self.log.put_line(process.number, text)
-            if process.role == "worker":
-                self.hear_worker(process, text)
-
-    def hear_worker(self, process: JobProcess, text: str) -> None:
-        """A line of a worker's output."""
-        self.stalls.hear_line(process, text)
-        if kv_store.is_progress(text) and self.outcome.awaits_kv_store():
-            self.outcome.note_progress()
-
-    def introduce(self, connection: Connection, role: str, host: str, message: Message) -> None:
-        """Add a new process of the job, and send it its order."""
-        if self.is_over:
-            self.loop.drop(connection)
-            return
-        process = self.processes.add(role, host, connection)
-        connection.owner, process.by = process, message.by
-        launched = message.launched
-        if role == "scheduler":  # servers and workers print where they listen
-            process.bound = (launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))
-        if role == "worker":
-            process.rank = self.processes.engine.find_rank(launched)
-        self.take_in(process)
-        connection.put(self.processes.order_of(process, launched))
-
-    def take_in(self, process: JobProcess) -> None:
-        """Add a new process to log and record."""
-        self.log.put(p=process.number, role=process.role, host=process.host)
-        if process.rank is not None:
-            self.log.put(p=process.number, rank=process.rank)
-        if process.pid is not None:
-            self.log.put(p=process.number, pid=process.pid)
-        self.log.open_file(process.number, self.processes.file_name(process))
-        self.save_soon()
-
-    def hear_report(self, process: JobProcess, message: Message) -> None:
-        """A report from a process's program."""
-        if message.started is not None:
-            process.pid, process.started_at = message.started, time.time()
-            self.log.put(p=process.number, pid=process.pid)
-            if self.record.started_at is None and self.processes.all_started() and not self.is_over:
-                self.record.started_at = time.time()
-                self.set_state("running")
-                self.outcome.all_started()
-                self.stalls.start()
-        elif message.rank is not None:
-            self.hear_rank(process, message.rank)
-        elif message.bound is not None:
-            process.bound = message.bound
-            self.outcome.check_joined()
-        elif message.exit is not None:
-            process.note_end(message)
-            self.note_exit(process, message.exit, message.signal)
-            self.outcome.note_exit(process)
-            if process.role == "setup" and self.processes.is_set_up() and not self.is_over:
-                self.launch()
-        elif message.lost is not None:
-            self.outcome.note_unreachable(process, message.lost)
-        else:
-            self.hear_answer(process, message)
-
-    def hear_answer(self, process: JobProcess, message: Message) -> None:
-        """An answer from a process's program."""
-        if message.blocked is not None:
-            process.blocked = message.blocked
-        elif message.look is not None:
-            self.stalls.hear_look(process, message.look)
-        elif message.unread is not None:
-            self.outcome.note_unread(process, message.unread)
-        elif message.dead is not None:
-            self.outcome.fail(f"{process.host}: {message.dead}")
-
-    def hear_rank(self, process: JobProcess, rank: int) -> None:
-        """A process has got its rank."""
-        if process.rank is not None:
-            return
-        old = self.processes.file_name(process)
-        process.rank = rank
-        self.log.put(p=process.number, rank=rank)
-        self.log.rename_file(old, self.processes.file_name(process))
-        self.outcome.check_joined()
-
-    def note_exit(self, process: JobProcess, exit_code: int, number: Optional[int]) -> None:
-        """Note the end of a process in log and record."""
-        process.exit_code, process.signal, process.ended_at = exit_code, number, time.time()
-        self.log.put(p=process.number, exit=exit_code, signal=number)
-        self.save_soon()
-
-    def hear_child(self, process: Optional[JobProcess], text: str) -> None:
-        """A line of launch.py, or of ssh_proxy.py, which prints only errors."""
-        if process is None:
-            self.say("connecting to a node: " + text)
-        else:
-            self.log.put_line(process.number, text)
+            self.stop()
+        if message.replace is not None:
+            self.hear_replace(connection, message.replace)
+        if message.say is not None:
+            self.say(message.say)
+            connection.put(Answer())
 
     def hear_end(self, connection: Connection) -> None:
         """The end of a connection."""
-        process = connection.owner
         if connection in self.watchers:
             self.watchers.remove(connection)
-        if isinstance(process, JobProcess) and process.exit_code is None:
-            self.look_at_children()  # launch.py may have ended, and with it the programs that it started
-            self.outcome.note_lost(process)
+        self.attempt.hear_end(connection)
 
     def look_at_children(self) -> None:
-        """launch.py, or a program that connects to a host, may have ended."""
-        for child, process, is_launcher in self.children.take_ended():
-            code = child.returncode
-            if process is not None and not self.is_over:  # else the supervisor has ended it
-                self.note_exit(process, code if code >= 0 else 128 - code, -code if code < 0 else None)
-            if not self.is_over:
-                name = process.short_name if process is not None else ""
-                self.outcome.note_child_end(name, child, is_launcher=is_launcher)
+        """A program that this one has started may have ended."""
+        self.attempt.look_at_children()
+        if self.replacement is not None:
+            self.replacement.look_at_child()
+
+    def note_running(self) -> None:
+        """All processes of the current attempt have started."""
+        self.record.started_at = self.record.started_at or time.time()
+        self.set_state("running")
 
     # -- record --------------------------------------------------------------------------------------------------
 
@@ -397,38 +386,32 @@ class Supervisor:
 
     def save(self, *, lasting: bool = False) -> None:
         """Write the record now. Raises OSError."""
-        self.record.roles = tuple(process.record() for process in self.processes.all)
+        attempt = self.attempt
+        if attempt.started_at is not None or not self.ended:
+            self.record.roles = tuple(process.record() for process in attempt.processes.all)
+        if attempt.started_at is not None:
+            self.note_lost_batches(attempt)
+            self.record.attempts = (*self.ended, attempt.record())
+        else:
+            self.record.attempts = tuple(self.ended)
         job_folder.write_record(self.record, lasting=lasting)
+
+    def note_lost_batches(self, attempt: Attempt) -> None:
+        """Complete the record of the attempt before this one, once it is known from where this one goes on."""
+        if self.ended and self.ended[-1].lost_batches is None and attempt.resumed is not None:
+            lost = restarts.count_lost_batches(self.done, attempt.resumed)
+            self.ended[-1] = replace(self.ended[-1], lost_batches=lost)
 
     # -- end -----------------------------------------------------------------------------------------------------
 
     def end(self) -> Left:
-        """End all processes on all hosts; returns those that do not end."""
+        """End all processes of the current attempt on all hosts; returns those that do not end."""
         self.set_state("ending")
-        self.is_over = True
-        self.children.takes_more = False
-        self.loop.cancel_all()
-        silent = self.outcome.silent_hosts
-        running = [one for one in self.processes.all if one.connection is not None and one.connection.is_open]
-        connections = [one.connection for one in running if one.connection is not None]
-        for connection in connections:
-            connection.put(Command(end=True))
-        awaited = [one.connection for one in running if one.heard_at is not None and one.host not in silent]
-        give_up_at = time.monotonic() + ROLES_END_S
-        while time.monotonic() < give_up_at and any(one is not None and one.is_open for one in awaited):
-            self.step_quietly()
-        self.children.kill_launcher()
-        unclean = self.processes.find_unclean()
-        left = recovery.end_on(self.job, unclean, silent, head=self.order.hosts[0], python=self.order.python)
-        for process in self.processes.all:
-            if process.left:
-                left.setdefault(process.host, []).extend(process.left)
+        left = self.attempt.end()
         error = self.allocation.cancel() if self.allocation is not None else None
         if error is not None:
             self.say(error)
-        self.step_quietly()  # for the last messages
-        for connection in connections:
-            self.loop.drop(connection)
+            self.step_quietly()
         return left
 
     def step_quietly(self) -> None:
@@ -436,17 +419,21 @@ class Supervisor:
         try:
             self.step()
         except OSError as error:
-            self.outcome.fail(f"{self.processes.head}: {job_folder.describe(error)}")
+            self.attempt.outcome.fail_for_good(f"{self.head}: {job_folder.describe(error)}")
 
     def conclude(self, left: Left) -> None:
         """Write the result to disk and S3, and send it to everybody who waits for it."""
-        state, exit_code, error = self.outcome.decided or ("failed", 1, None)
+        self.is_over = True
+        ending = self.attempt.ending
+        state, exit_code, error = ending.state, ending.exit_code, ending.error
+        if self.attempt.lost and self.order.on_node_loss == "requeue":
+            error = f"{error}; {restarts.explain_end(self.order, self.attempt.lost)}"
         if left and state == "done":
             state, exit_code, error = "failed", 1, "the job succeeded, but left processes behind"
         result = JobResult(state=state, exit_code=exit_code, error=error, left=left)
         record = self.record
         record.state, record.exit_code, record.error, record.left = state, exit_code, error, left
-        record.ended_at, record.stall = time.time(), None
+        record.ended_at, record.stall, record.waiting_for = time.time(), None, ()
         self.pass_on_said()
         launching.clean_up(self.job)
         self.log.make_room()

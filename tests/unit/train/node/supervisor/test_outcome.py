@@ -43,7 +43,7 @@ class Job:
 
     @property
     def error(self) -> str | None:
-        return self.outcome.decided and self.outcome.decided[2]
+        return self.outcome.decided and self.outcome.decided.error
 
 
 @pytest.fixture

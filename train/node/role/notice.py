@@ -1,0 +1,152 @@
+"""Spot notices on a node: asks the instance metadata service for them, and tells the job's program.
+
+The program finds the path of its notice file in $CLUSTER_NOTICE_FILE, and can wait for one of two signs: the file
+exists, or SIGUSR1, which only processes with a handler for it get. Beside it the program writes
+
+    $CLUSTER_NOTICE_FILE.saved      once its checkpoint is complete: {"url": ..., "epoch": ..., "batch": ...}
+    $CLUSTER_NOTICE_FILE.progress   the last finished batch, now and then: {"epoch": ..., "batch": ...}
+
+in one step each (write another file, then rename it).
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+"""
+
+import http.client
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from typing import Optional
+
+from bootstrap.node import process_tree
+from train.node import job_folder
+from train.node.instance_credentials import ADDRESS
+from train.node.wire import Notice
+
+PATH = "/latest/meta-data/spot/instance-action"
+EVERY_S = 5.0
+TIMEOUT_S = 2.0
+TOKEN_S = 300
+LONGEST_FILE = 4096
+LARGEST = 1 << 31
+VARIABLE = "CLUSTER_NOTICE_FILE"
+SAVED, PROGRESS = ".saved", ".progress"
+
+
+def place_of(job: str, attempt: int) -> str:
+    """The path of an attempt's notice file on this host; its folder is for nothing else."""
+    return job_folder.path(job, "notice", f"attempt-{attempt}")
+
+
+def parse_notice(text: str) -> Optional[Notice]:
+    """The metadata service's answer; None if it is none. Pure."""
+    try:
+        found = json.loads(text)
+        action = str(found["action"])[:40]
+    except (ValueError, KeyError, TypeError):
+        return None
+    try:
+        at: Optional[float] = (
+            datetime.strptime(found["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+        )
+    except (ValueError, KeyError, TypeError):
+        at = None
+    return Notice(action=action, at=at)
+
+
+def parse_numbers(data: bytes) -> dict[str, int]:
+    """The whole numbers in a JSON object; {} for anything else. Pure."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if type(value) is int and 0 <= value < LARGEST}
+
+
+class Metadata:
+    """The instance metadata service, IMDSv2."""
+
+    def __init__(self, address: str = ADDRESS) -> None:
+        self._address = address
+        self._token = ""
+
+    def find_notice(self) -> Optional[Notice]:
+        """The spot notice of this instance, if there is one. Raises OSError, HTTPException if nobody answers."""
+        status, text = self._get()
+        if status == 401:  # the token has expired
+            self._token = ""
+            status, text = self._get()
+        return parse_notice(text) if status == 200 else None
+
+    def _get(self) -> tuple[int, str]:
+        if not self._token:
+            status, self._token = self._ask(
+                "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
+            )
+            if status != 200:
+                self._token = ""
+                return status, ""
+        return self._ask("GET", PATH, {"X-aws-ec2-metadata-token": self._token})
+
+    def _ask(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(self._address, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(LONGEST_FILE).decode("utf-8", "replace")
+        finally:
+            connection.close()
+
+
+def watch(tell: Callable[[Notice], None], address: str = ADDRESS) -> None:
+    """Ask every few seconds, in a thread, and tell once. A host without the service is asked in vain, silently."""
+    metadata = Metadata(address)
+
+    def run() -> None:
+        while True:
+            try:
+                notice = metadata.find_notice()
+            except (OSError, ValueError, http.client.HTTPException):
+                notice = None
+            if notice is not None:
+                tell(notice)
+                return
+            wait.wait(EVERY_S)
+
+    wait = threading.Event()
+    threading.Thread(target=run, name="spot notice", daemon=True).start()
+
+
+class NoticeFile:
+    """The notice file of a process's program. path: see place_of."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def announce(self, processes: Iterable[process_tree.Process]) -> None:
+        """Tell the program of a notice. Raises OSError."""
+        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+        with open(self._path, "a"):
+            pass
+        for pid, began, _ in processes:
+            if process_tree.start_time(pid) == began and process_tree.has_handler(pid, signal.SIGUSR1):
+                process_tree.send(pid, signal.SIGUSR1)
+
+    def read_new(self, suffix: str) -> Optional[dict[str, int]]:
+        """The numbers that the program has written to one of its files since the last call; None: nothing new."""
+        path = self._path + suffix
+        try:
+            found = os.stat(path)
+            version = (found.st_mtime_ns, found.st_ino)
+            if self._seen.get(suffix) == version:
+                return None
+            with open(path, "rb") as stream:
+                data = stream.read(LONGEST_FILE)
+        except OSError:
+            return None
+        self._seen[suffix] = version
+        return parse_numbers(data)

@@ -1,0 +1,313 @@
+"""One attempt of a job: starts its processes on its hosts, listens to them, and ends them.
+
+It ends when `outcome` has decided how. The supervisor then decides whether another attempt follows.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Optional
+
+from train.job import protocol
+from train.job.protocol import Left, Order
+from train.node import wire
+from train.node.supervisor import kv_store, launching, recovery
+from train.node.supervisor.attempts import restarts
+from train.node.supervisor.attempts.interruption import Interruption
+from train.node.supervisor.attempts.restarts import Ending
+from train.node.supervisor.event_loop import Connection, EventLoop
+from train.node.supervisor.job_log import Log
+from train.node.supervisor.outcome import Outcome
+from train.node.supervisor.processes import JobProcess, Processes
+from train.node.supervisor.stalls import Stalls
+from train.node.wire import Command, Message
+
+ROLES_END_S = 5.0
+
+
+@dataclass(frozen=True)
+class JobSide:
+    """What an attempt uses of its job.
+
+    say(text): shows the user a message. warn(about, text): sets the warning about a subject. tell_stall(text, seconds):
+    as in Stalls. note_change(): the record has changed. note_running(): all processes have started. step(): handles
+    the next events.
+    """
+
+    loop: EventLoop
+    log: Log
+    say: Callable[[str], None]
+    warn: Callable[[str, Optional[str]], None]
+    tell_stall: Callable[[str, Optional[float]], None]
+    note_change: Callable[[], None]
+    note_running: Callable[[], None]
+    step: Callable[[], None]
+
+
+class Attempt:
+    """An attempt. number: 1 for the first. order: its own, with its hosts. started_at: None before `start`.
+
+    is_over: no process of it starts any more.
+    """
+
+    def __init__(self, number: int, order: Order, job: JobSide, first_process: int = 0) -> None:
+        self.number, self.order, self._job = number, order, job
+        loop = job.loop
+        self.processes = Processes(order, first_process)
+        self.outcome = Outcome(order, self.processes, loop, job.say, job.warn)
+        self.stalls = Stalls(order, self.processes, loop, job.tell_stall, self.outcome.end_stalled)
+        self.children = launching.Children(order, loop, self.hear_child, self.outcome.look_for_unstarted)
+        self.interruption = Interruption(order, self.processes, loop, job.say, self.outcome.interrupt)
+        self.started_at: Optional[float] = None
+        self.ended_at: Optional[float] = None
+        self.lost: tuple[str, ...] = ()
+        self.lost_batches: Optional[int] = None
+        self.resumed: Optional[dict[str, int]] = None  # from where it goes on
+        self.is_running = self.is_over = False
+
+    def use(self, order: Order) -> None:
+        """Run on the hosts of the job's order, which has new ones."""
+        ours = restarts.next_order(order, self.number)
+        self.order.hosts, self.order.hostfile = ours.hosts, ours.hostfile
+        self.processes.use(ours.hosts)
+
+    @property
+    def done(self) -> Optional[dict[str, int]]:
+        """The last batch that it has finished, as far as it is known."""
+        return self.interruption.progress or self.interruption.saved
+
+    def start(self, duration_s: Optional[float]) -> None:
+        """Start the set-up, or if there is none the job. duration_s: how long it may run. Raises OSError."""
+        self.started_at = time.time()
+        self.outcome.watch_silence()
+        self.outcome.watch_duration(duration_s)
+        if self.processes.preparation():
+            self.children.start_setups()
+        else:
+            self.launch()
+
+    def launch(self) -> None:
+        """Start the engine's launcher, or the processes themselves. Raises OSError."""
+
+        def take_in(child: launching.Child) -> JobProcess:
+            process = self.processes.add("launcher", self.processes.head)
+            process.pid, process.started_at = child.pid, time.time()
+            self.take_in(process)
+            return process
+
+        self.children.start_launches(take_in)
+        self.outcome.watch_start()
+
+    # -- messages ------------------------------------------------------------------------------------------------
+
+    def hear(self, connection: Connection, message: Message) -> None:
+        """A message from a program that runs a process, or that connects one."""
+        process = connection.owner
+        if isinstance(process, JobProcess):
+            process.heard_at = time.monotonic()
+            if message.line is not None:
+                self.hear_line(process, message.line)
+            elif not message.alive:
+                self.hear_report(process, message)
+        elif message.role is not None and message.host is not None:
+            self.introduce(connection, message.role, message.host, message)
+
+    def hear_line(self, process: JobProcess, text: str) -> None:
+        """A line of a process's output."""
+        if process.role == "launcher" and wire.is_waiting(text):
+            self.children.reach(text.encode())
+        elif process.role == "launcher" and self.is_over:
+            pass  # such as torchrun's traceback for the signal that ends it: the reason is on the screen
+        else:
+            self._job.log.put_line(process.number, text)
+            if process.role == "worker":
+                self.hear_worker(process, text)
+
+    def hear_worker(self, process: JobProcess, text: str) -> None:
+        """A line of a worker's output."""
+        self.stalls.hear_line(process, text)
+        if self.resumed is None and self.number > 1:
+            self.resumed = restarts.parse_resumed(text)
+        if kv_store.is_progress(text) and self.outcome.awaits_kv_store():
+            self.outcome.note_progress()
+
+    def introduce(self, connection: Connection, role: str, host: str, message: Message) -> None:
+        """Add a new process of the job, and send it its order."""
+        if self.is_over:
+            self._job.loop.drop(connection)
+            return
+        process = self.processes.add(role, host, connection)
+        connection.owner, process.by = process, message.by
+        launched = message.launched
+        if role == "scheduler":  # servers and workers print where they listen
+            process.bound = (launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))
+        if role == "worker":
+            process.rank = self.processes.engine.find_rank(launched)
+        self.take_in(process)
+        connection.put(self.processes.order_of(process, launched, attempt=self.number))
+        self.interruption.tell(process)
+
+    def take_in(self, process: JobProcess) -> None:
+        """Add a new process to log and record."""
+        log = self._job.log
+        log.put(p=process.number, role=process.role, host=process.host)
+        if process.rank is not None:
+            log.put(p=process.number, rank=process.rank)
+        if process.pid is not None:
+            log.put(p=process.number, pid=process.pid)
+        log.open_file(process.number, self.processes.file_name(process))
+        self._job.note_change()
+
+    def hear_report(self, process: JobProcess, message: Message) -> None:
+        """A report from a process's program."""
+        if message.started is not None:
+            process.pid, process.started_at = message.started, time.time()
+            self._job.log.put(p=process.number, pid=process.pid)
+            if not self.is_running and self.processes.all_started() and not self.is_over:
+                self.is_running = True
+                self._job.note_running()
+                self.outcome.all_started()
+                self.stalls.start()
+        elif message.rank is not None:
+            self.hear_rank(process, message.rank)
+        elif message.bound is not None:
+            process.bound = message.bound
+            self.outcome.check_joined()
+        elif message.exit is not None:
+            process.note_end(message)
+            self.note_exit(process, message.exit, message.signal)
+            self.outcome.note_exit(process)
+            if process.role == "setup" and self.processes.is_set_up() and not self.is_over:
+                self.launch()
+        elif message.lost is not None:
+            self.outcome.note_unreachable(process, message.lost)
+        else:
+            self.hear_answer(process, message)
+
+    def hear_answer(self, process: JobProcess, message: Message) -> None:
+        """An answer from a process's program."""
+        if message.blocked is not None:
+            process.blocked = message.blocked
+        elif message.look is not None:
+            self.stalls.hear_look(process, message.look)
+        elif message.unread is not None:
+            self.outcome.note_unread(process, message.unread)
+        elif message.dead is not None:
+            self.outcome.fail(f"{process.host}: {message.dead}")
+        elif message.boot is not None:
+            process.boot = message.boot
+        elif message.progress is not None:
+            self.interruption.note_progress(message.progress)
+        elif message.saved is not None:
+            self.interruption.note_saved(process, message.saved)
+        elif message.notice is not None:
+            self.interruption.note_notice(process, message.notice)
+
+    def hear_rank(self, process: JobProcess, rank: int) -> None:
+        """A process has got its rank."""
+        if process.rank is not None:
+            return
+        old = self.processes.file_name(process)
+        process.rank = rank
+        self._job.log.put(p=process.number, rank=rank)
+        self._job.log.rename_file(process.number, old, self.processes.file_name(process))
+        self.outcome.check_joined()
+
+    def note_exit(self, process: JobProcess, exit_code: int, number: Optional[int]) -> None:
+        """Note the end of a process in log and record."""
+        process.exit_code, process.signal, process.ended_at = exit_code, number, time.time()
+        self._job.log.put(p=process.number, exit=exit_code, signal=number)
+        self._job.note_change()
+
+    def hear_child(self, process: Optional[JobProcess], text: str) -> None:
+        """A line of launch.py, or of ssh_proxy.py, which prints only errors."""
+        if self.ended_at is not None:
+            pass  # of a program that does not end
+        elif process is None:
+            self._job.say("connecting to a node: " + text)
+        else:
+            self._job.log.put_line(process.number, text)
+
+    def hear_end(self, connection: Connection) -> None:
+        """The end of a connection."""
+        process = connection.owner
+        if isinstance(process, JobProcess) and process.exit_code is None:
+            self.look_at_children()  # launch.py may have ended, and with it the programs that it started
+            self.outcome.note_lost(process)
+
+    def look_at_children(self) -> None:
+        """launch.py, or a program that connects to a host, may have ended."""
+        for child, process, is_launcher in self.children.take_ended():
+            code = child.returncode
+            if process is not None and not self.is_over:  # else the supervisor has ended it
+                self.note_exit(process, code if code >= 0 else 128 - code, -code if code < 0 else None)
+            if not self.is_over:
+                name = process.short_name if process is not None else ""
+                self.outcome.note_child_end(name, child, is_launcher=is_launcher)
+
+    # -- end -----------------------------------------------------------------------------------------------------
+
+    @property
+    def ending(self) -> Ending:
+        """How it has ended. The end of a node that was announced explains all failures since."""
+        found = self.outcome.decided or Ending("failed", 1, None, "error")
+        if found.reason == "error" and not found.final and self.interruption.hosts:
+            return replace(found, reason="notice", lost=self.interruption.hosts)
+        return found
+
+    def end(self) -> Left:
+        """End all processes on all hosts, and find the lost ones; returns what does not end, also on lost hosts."""
+        job = self._job
+        self.is_over = True
+        self.children.takes_more = False
+        job.loop.cancel_all()
+        silent = self.outcome.silent_hosts
+        running = [one for one in self.processes.all if one.connection is not None and one.connection.is_open]
+        connections = [one.connection for one in running if one.connection is not None]
+        for connection in connections:
+            connection.put(Command(end=True))
+        awaited = [one.connection for one in running if one.heard_at is not None and one.host not in silent]
+        give_up_at = time.monotonic() + ROLES_END_S
+        while time.monotonic() < give_up_at and any(one is not None and one.is_open for one in awaited):
+            job.step()
+        self.children.kill_launcher()
+        for one in running:
+            if one.connection in awaited and one.connection is not None and one.connection.is_open:
+                self.outcome.suspects.add(one.host)
+        suspects = self.outcome.suspects | {one.host for one in self.processes.all if one.failed}
+        unclean = self.processes.find_unclean() if self.started_at is not None else []
+        if self.order.on_node_loss == "requeue":  # a node that goes down may report that its processes have failed
+            unclean += [host for host in self.order.hosts if host.name in suspects and host not in unclean]
+        boots: dict[str, str] = {}
+        left = recovery.end_on(
+            self.order.job, unclean, silent, head=self.order.hosts[0], python=self.order.python, boots=boots
+        )
+        for process in self.processes.all:
+            if process.left:
+                left.setdefault(process.host, []).extend(process.left)
+        job.step()  # for the last messages
+        for connection in connections:
+            job.loop.drop(connection)
+        job.loop.settle()
+        job.loop.cancel_all()
+        rebooted = [name for name, boot in boots.items() if self.processes.has_rebooted(name, boot)]
+        self.lost = restarts.find_lost(self.ending, suspects, left, rebooted)
+        self.ended_at = time.time()
+        return left
+
+    def record(self) -> protocol.Attempt:
+        """The attempt as in the job's record."""
+        ending = self.ending if self.ended_at is not None else None
+        reason = ending.reason if ending is not None else None
+        return protocol.Attempt(
+            number=self.number,
+            nodes=tuple(host.name for host in self.order.hosts),
+            instances={host.name: host.instance_id for host in self.order.hosts if host.instance_id},
+            started_at=self.started_at or time.time(),
+            ended_at=self.ended_at,
+            exit_code=ending.exit_code if ending is not None else None,
+            error=ending.error if ending is not None else None,
+            reason="lost" if reason == "error" and self.lost else reason,
+            lost=self.lost,
+            lost_batches=self.lost_batches,
+        )

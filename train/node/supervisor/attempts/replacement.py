@@ -1,0 +1,145 @@
+"""Waits for nodes in the place of those that a job has lost.
+
+They come from `jobs.py replace`, which [train] replace_command or the user's next `cluster` command calls. A node that
+was lost without notice may also be there again, after a reboot or a failure of the network.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Optional
+
+from bootstrap.node import process_tree
+from train.job.protocol import EndReason, JobHost, Order
+from train.node import job_folder, wire
+from train.node.supervisor import launching, recovery
+from train.node.supervisor.attempts import restarts
+from train.node.supervisor.event_loop import EventLoop
+from train.node.wire import Answer
+
+LOOK_EVERY_S = 10.0
+CONNECT_S = 2
+LOOK_S = 8.0
+CLAIM_S = 900.0  # after a client has begun to replace nodes
+
+
+class Replacement:
+    """The nodes that a job waits for. order: the job's, whose hosts it replaces. reason: why they were lost."""
+
+    def __init__(
+        self,
+        order: Order,
+        waiting_for: tuple[str, ...],
+        reason: Optional[EndReason],
+        loop: EventLoop,
+        say: Callable[[str], None],
+    ) -> None:
+        self._order, self._loop, self._say = order, loop, say
+        self.waiting_for = waiting_for
+        self.returned: list[JobHost] = []  # the same instances as before, where processes may have been left
+        self._may_return = reason != "notice"  # after a notice, EC2 still has to end the node
+        self._child: Optional[launching.Child] = None
+        self._search: Optional[recovery.Searches] = None
+        self._claimed_until = 0.0
+
+    def start(self) -> None:
+        """Have the nodes replaced, or say who has to do it. Raises OSError."""
+        names = restarts.join(self.waiting_for)
+        if self._order.replace_command:
+            self._say(f"waiting for {names}: replacing")
+            self._run_command()
+        else:
+            self._say_who()
+        if self._may_return:
+            self._loop.after("return", LOOK_EVERY_S, self._look)
+
+    def _say_who(self) -> None:
+        names = restarts.join(self.waiting_for)
+        self._say(f"waiting for {names}: the next `cluster` command replaces {'it' if self._is_one else 'them'}")
+
+    @property
+    def _is_one(self) -> bool:
+        return len(self.waiting_for) == 1
+
+    def end(self) -> None:
+        """Stop waiting. The command continues if it has replaced the nodes."""
+        self._loop.cancel("return")
+        if self._search is not None:
+            self._search.kill()
+            self._search = None
+        if self.waiting_for and self._child is not None and self._child.poll() is None:
+            self._child.terminate()
+
+    def take(self, hosts: tuple[JobHost, ...]) -> Answer:
+        """New hosts for nodes that the job waits for. None of them: a client begins to replace the nodes."""
+        refusal = restarts.find_refused(hosts, self.waiting_for)
+        if refusal is not None:
+            return Answer(error=refusal, waiting_for=self.waiting_for)
+        if not hosts:
+            self._claimed_until = time.monotonic() + CLAIM_S
+            return Answer(waiting_for=self.waiting_for)
+        known = {host.name: host for host in self._order.hosts}
+        self.returned += [host for host in hosts if host.instance_id == known[host.name].instance_id]
+        restarts.replace_hosts(self._order, hosts)
+        for host in hosts:
+            self._say(f"{host.name} is there again: {host.instance_id or host.ip}")
+        names = {host.name for host in hosts}
+        self.waiting_for = tuple(name for name in self.waiting_for if name not in names)
+        return Answer(waiting_for=self.waiting_for)
+
+    # -- replace_command -----------------------------------------------------------------------------------------
+
+    def _run_command(self) -> None:
+        order = self._order
+        env = launching.environment(order, os.path.dirname(order.python))
+        del env[process_tree.JOB_VARIABLE]  # it may still do something once the job goes on
+        words = [*order.replace_command, order.job, *self.waiting_for]
+        try:
+            self._child = process_tree.start(words, env, job_folder.path(order.job))
+        except OSError as error:
+            self._say(f"{words[0]} cannot be started: {job_folder.describe(error)}")
+            self._say_who()
+            return
+        stream, lines = self._child.stdout, wire.LineBuffer()
+        assert stream is not None
+        source = stream.fileno()
+
+        def read() -> None:
+            data = os.read(source, 1 << 16)
+            for line in lines.feed(data) if data else lines.flush():
+                self._say(wire.text(line))
+            if not data:
+                self._loop.remove(source)
+                stream.close()
+
+        self._loop.add(source, read)
+
+    def look_at_child(self) -> None:
+        """The command may have ended."""
+        if self._child is None or self._child.poll() is None:
+            return
+        code, self._child = self._child.returncode, None
+        if self.waiting_for:
+            how = "ended without replacing" if code == 0 else f"failed (exit code {code}): not replaced:"
+            self._say(f"{os.path.basename(self._order.replace_command[0])} {how} {restarts.join(self.waiting_for)}")
+            self._say_who()
+
+    # -- nodes that return ---------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Look whether lost nodes answer, unless somebody replaces them."""
+        self._loop.after("return", LOOK_EVERY_S, self._look)
+        if self._child is not None or time.monotonic() < self._claimed_until or self._search is not None:
+            return
+        hosts = [host for host in self._order.hosts if host.name in self.waiting_for]
+        self._search = recovery.Searches(self._order.job, hosts, python=self._order.python, connect_timeout_s=CONNECT_S)
+        self._loop.after("answers", LOOK_S, self._look_at_answers)
+
+    def _look_at_answers(self) -> None:
+        search, self._search = self._search, None
+        if search is None:
+            return
+        clean = search.find_clean()
+        back = [host for host in self._order.hosts if host.name in clean and host.name in self.waiting_for]
+        if len(back) == len(self.waiting_for) and time.monotonic() >= self._claimed_until and self._child is None:
+            self.take(tuple(back))

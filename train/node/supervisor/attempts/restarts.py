@@ -1,0 +1,155 @@
+"""Decides what follows an attempt of a job, and makes the order of the next one. Pure.
+
+A lost node is not a failure of the job: with on_node_loss = "requeue" the next attempt starts once there is a node in
+its place, at most `restarts` times. A job that fails by itself starts again at most `restarts_on_error` times.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Optional
+
+from msgspec.structs import replace
+
+from train.job.protocol import Attempt, EndReason, JobHost, JobState, Left, Order
+
+ATTEMPT, RESUME = "CLUSTER_ATTEMPT", "CLUSTER_RESUME"
+RESUME_OPTION, PREFIX_OPTION = "--resume", "--model-prefix"
+# What this project's scripts print with --resume.
+RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why an attempt ends: the first cause.
+
+    lost: the nodes of which this is known. final: the job cannot go on for a reason of the supervisor's own, such as a
+    full disk.
+    """
+
+    state: JobState
+    exit_code: int
+    error: Optional[str]
+    reason: EndReason
+    lost: tuple[str, ...] = ()
+    final: bool = False
+
+
+Next = Literal["end", "wait", "again"]
+
+
+def find_lost(ending: Ending, suspects: Collection[str], left: Left, rebooted: Collection[str] = ()) -> tuple[str, ...]:
+    """The hosts that an attempt has lost, sorted.
+
+    left: what could not be ended. A host that could not be searched, and with which the connection had been lost
+    before, is lost. rebooted: hosts that have started again since.
+    """
+    unreachable = {name for name in suspects if any(pid == 0 for pid, _ in left.get(name, ()))}
+    return tuple(sorted({*ending.lost, *unreachable, *(name for name in suspects if name in rebooted)}))
+
+
+def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, before: Iterable[Attempt]) -> Next:
+    """What follows an attempt: "end" of the job, "wait" for nodes in place of those lost, or "again" on the same hosts.
+
+    left: what remains on its hosts; a job with processes left on a host that it keeps ends. before: the attempts
+    before it.
+    """
+    if ending.final or ending.state in ("done", "stopped") or ending.reason == "overtime":
+        return "end"
+    if any(name not in lost for name in left):
+        return "end"
+    reasons = [attempt.reason for attempt in before]
+    if lost:
+        replaceable = {host.name for host in order.hosts if host.place is None}
+        has_left = sum(reason in ("notice", "lost") for reason in reasons) < order.restarts
+        return "wait" if order.on_node_loss == "requeue" and has_left and replaceable.issuperset(lost) else "end"
+    return "again" if reasons.count("error") < order.restarts_on_error else "end"
+
+
+def explain_end(order: Order, lost: Sequence[str]) -> str:
+    """What is added to the error of a job that ends because it has lost nodes."""
+    if order.on_node_loss == "requeue" and order.restarts:
+        return f"{join(lost)} lost, after {count(order.restarts, 'restart')}"
+    return f"{join(lost)} lost"
+
+
+def next_order(order: Order, number: int) -> Order:
+    """The order of an attempt: the job's, which it does not change, for the processes of that attempt."""
+    env = {**order.env, ATTEMPT: str(number)}
+    if number == 1:
+        return replace(order, env=env)
+    hosts = tuple(
+        replace(host, place=replace(host.place, command=resume_words(order, host.place.command)))
+        if host.place is not None
+        else host
+        for host in order.hosts
+    )
+    return replace(order, env={**env, RESUME: "1"}, hosts=hosts, command=resume_words(order, order.command))
+
+
+def resume_words(order: Order, command: tuple[str, ...]) -> tuple[str, ...]:
+    """A command that goes on from the last checkpoint: this project's scripts do with --resume, if they save any."""
+    saves = any(word == PREFIX_OPTION or word.startswith(PREFIX_OPTION + "=") for word in command)
+    if order.script_source != "shipped" or not saves or RESUME_OPTION in command:
+        return command
+    return (*command, RESUME_OPTION)
+
+
+def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str]) -> Optional[str]:
+    """Why these hosts cannot replace the ones that a job waits for, or None."""
+    if not waiting_for:
+        return "the job does not wait for nodes"
+    others = [host.name for host in hosts if host.name not in waiting_for]
+    if others:
+        return f"the job does not wait for {join(others)}, but for {join(sorted(waiting_for))}"
+    nowhere = [host.name for host in hosts if not host.ip]
+    return f"{join(nowhere)} without a private address" if nowhere else None
+
+
+def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:
+    """Put new hosts in the place of those with the same names: they run the same processes."""
+    by_name = {host.name: host for host in new}
+    known = {host.ip: host for host in order.hosts}
+    moved = {host.ip: by_name[host.name].ip for host in order.hosts if host.name in by_name}
+    order.hosts = tuple(
+        replace(by_name[host.name], workers=host.workers, servers=host.servers, place=host.place)
+        if host.name in by_name
+        else host
+        for host in order.hosts
+    )
+    lines = []
+    for line in order.hostfile:
+        ip, colon, port = line.partition(":")
+        lines.append(moved.get(ip, ip) + colon + port if ip in known else line)
+    order.hostfile = tuple(lines)
+
+
+def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapping[str, int]]) -> Optional[int]:
+    """The batches that an attempt had finished and the next one does again; None if it cannot be known.
+
+    done, resumed: {"epoch", "batch", perhaps "batches" of an epoch}: how far the first one was, and from where the
+    second one goes on. Both count the batches of the epoch that are finished.
+    """
+    if done is None or resumed is None:
+        return None
+    epochs = done["epoch"] - resumed["epoch"]
+    batches = done.get("batches", resumed.get("batches"))
+    if epochs and not batches:
+        return None
+    return max(0, epochs * (batches or 0) + done["batch"] - resumed["batch"])
+
+
+def parse_resumed(text: str) -> Optional[dict[str, int]]:
+    """From where a worker goes on, if this line of its output says so."""
+    found = RESUMED.search(text)
+    return {"epoch": int(found[1]), "batch": int(found[2])} if found is not None else None
+
+
+def join(names: Sequence[str]) -> str:
+    """Names in a sentence: "node-1 and node-2"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things: "1 restart", "3 restarts"."""
+    return f"{number} {noun}" + "s" * (number != 1)
