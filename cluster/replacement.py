@@ -12,9 +12,9 @@ from contextlib import closing
 from bootstrap.apply import ReadyNode
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
-from cluster.jobs import head_of
+from cluster.jobs import head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.session import BOOT_TIMEOUT_S, find_wishes, open_connections, ready_nodes
+from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, open_connections, ready_nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from provision.aws.clients import make_clients
@@ -56,7 +56,8 @@ def replace_lost(app: App, record: JobRecord, *, note: Note = lambda _: None) ->
     Call enter_cloud first. Raises ClusterError's kinds; the job then still waits.
     """
     job = parse_record(record.data)
-    names = job.waiting_for
+    with open_head(app, describe(app)) as head:
+        names = replace_nodes(head, job.id, ())  # says that this command replaces them
     lost = find_lost(job, names)
     app.say(f"job {job.id} ({job.name}) waits for {', '.join(names)}: replacing {'it' if len(names) == 1 else 'them'}")
     with if_interrupted("the job waits; the next command, such as cluster status, continues"):

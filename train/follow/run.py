@@ -313,6 +313,8 @@ def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult,
 def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, ...]:
     """Hand new hosts to a job that waits for them; the names of those that it still waits for.
 
+    hosts: none, to say that nodes are about to be launched: the job then does not look for the lost ones meanwhile.
+
     Raises ConnectError, AnswerError, ClusterError for the head's errors, such as that the job does not wait.
     """
     with closing(head.open("replace", job)) as talk:

@@ -81,8 +81,10 @@ def _names(directory: Path) -> dict[str, tuple[str, str]]:
     return {node["instance_id"]: (node["name"], node["private_ip"]) for node in nodes}
 
 
-def hosts_of(project: Project) -> dict[str, Host]:
-    """The running nodes of a project's cluster by name."""
+def hosts_of(project: Project, *, again: bool = False) -> dict[str, Host]:
+    """The running nodes of a project's cluster by name. again: nodes have been replaced."""
+    if again:
+        _names.cache_clear()
     names = _names(project.directory)
     found = [
         Host(*names[host.instance_id], host.instance_id, host.pid)
