@@ -101,3 +101,32 @@ def test_a_node_with_a_notice_is_replaced_and_the_job_goes_on(nodes: Project, mo
     assert log.count("attempt 2 resumes 1") == 2
     gone(job)
     assert "nothing to do" in nodes.run("up").stderr
+
+
+@pytest.mark.parametrize("how", [(), pytest.param(("--no-notice",), marks=pytest.mark.slow)])
+def test_a_drill_shows_how_the_job_goes_on(nodes: Project, how: tuple[str, ...]) -> None:
+    before = hosts_of(nodes, again=True)
+    job = nodes.run("train", "--detach", *WORKERS, *python(PROGRAM)).stdout.strip()
+    wait_for_state(nodes, job, "running")
+    assert "node-0 is the head" in nodes.run("drill", "spot", "node-0", code=2).stderr
+
+    shown = nodes.run("drill", "spot", *how).stdout
+
+    assert f"job {job} (python): attempt 1 was interrupted, attempt 2 " in shown
+    assert ("ended node-1" if how else "notice to node-1") in shown
+    steps = ["attempt 1 has ended", "launched", "sshd", "set up", "handed over"]
+    assert [line.split("  ")[-1].partition(":")[0] for line in shown.splitlines() if " s  " in line][1:6] == steps
+    assert wait_for_state(nodes, job, "done", "failed")["exit_code"] == 0
+    after = hosts_of(nodes, again=True)
+    assert (after["node-0"], after["node-1"].instance_id != before["node-1"].instance_id) == (before["node-0"], True)
+    gone(job)
+
+
+def test_a_drill_needs_a_job_that_goes_on(nodes: Project) -> None:
+    assert "no job is running" in nodes.run("drill", "spot", code=1).stderr
+    job = nodes.directory / "fails.toml"
+    job.write_text('on_node_loss = "fail"\n')
+    started = nodes.run("train", "--job", "fails.toml", "--detach", *WORKERS, "--", "sleep", "600").stdout.strip()
+    wait_for_state(nodes, started, "running")
+    assert 'its [train] on_node_loss is "fail"' in nodes.run("drill", "spot", code=2).stderr
+    nodes.run("stop", started)

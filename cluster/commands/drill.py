@@ -1,0 +1,199 @@
+"""`cluster drill`: rehearses the loss of a node with a running job."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import click
+
+from cluster.app import App, if_interrupted, pass_app
+from cluster.commands import OrderedGroup
+from cluster.completion import NODE
+from cluster.jobs import ask_head, open_head
+from cluster.nodes.ec2 import Ec2Nodes, describe_state
+from cluster.replacement import replace_lost
+from foundation.errors import ClusterError, JobError, NotFoundError, UsageError
+from provision.aws.clients import Clients, aws_errors, make_clients
+from provision.interruption import ROLE_HINT, send_notice
+from provision.model import Node
+from provision.preflight.caller import describe_caller
+from train.follow.head import Head
+from train.follow.records import JobRecord, find_running
+from train.follow.run import CLIENT_PATIENCE_S
+from train.job.protocol import Record, parse_record
+
+LOOK_EVERY_S = 0.5
+LOST_BATCHES_S = 30.0
+"""How long to wait for a job to say from where it goes on, once it runs again."""
+
+
+@click.group("drill", cls=OrderedGroup)
+def drill() -> None:
+    """Rehearse what happens when AWS takes a node."""
+
+
+@drill.command("spot")
+@click.argument("node", type=NODE, required=False)
+@click.option("--no-notice", is_flag=True, help="End the node at once, without the notice of two minutes.")
+@click.option(
+    "--role", metavar="ARN", help="On AWS, for the notice: the IAM role that AWS Fault Injection Service assumes."
+)
+@click.option("-y", "--yes", is_flag=True, help="Interrupt the node without asking.")
+@pass_app
+def spot(app: App, *, node: str | None, no_notice: bool, role: str | None, yes: bool) -> None:
+    """Interrupt a node of the running job, and show how the job goes on.
+
+    NODE is a node's name; default: the last node of the job. The node is lost for good, and another one is launched in
+    its place. On AWS, AWS Fault Injection Service sends the notice, to spot instances only.
+    """
+    app.check_has_instances("drill spot", instead="shut a host down yourself")
+    app.enter_cloud()
+    clients = make_clients(app.config.provision.region)
+    nodes = Ec2Nodes(describe_state(app, clients), app.config.provision)
+    with open_head(app, nodes) as head:
+        job = find_drilled(ask_head(app, head))
+        chosen = nodes.state.node(choose_node(job, node))
+        check_node(app, chosen, no_notice=no_notice, role=role)
+        if app.config.cloud == "aws" and not app.confirm(
+            f"Interrupt {chosen.name} ({chosen.instance_id}), and launch another instance in its place?", yes=yes
+        ):
+            app.say("cancelled: nothing was changed")
+            return
+        times = Times(app.say)
+        with if_interrupted(
+            f"the node is lost; cluster status replaces it, and cluster logs -f {job.id} shows the job"
+        ):
+            interrupt(app, clients, chosen, no_notice=no_notice, role=role)
+            times.note(f"{'ended' if no_notice else 'notice to'} {chosen.name} ({chosen.instance_id})")
+            again = watch(app, head, job, times)
+    app.print(render_drill(again, times, number=len(job.attempts)))
+
+
+def find_drilled(records: tuple[JobRecord, ...]) -> Record:
+    """The running job. Raises NotFoundError, UsageError for one that would not go on."""
+    record = find_running(records)
+    if record is None or record.state != "running":
+        raise NotFoundError(
+            "no job is running" if record is None else f"job {record.id} is {record.state}",
+            hint="cluster train --detach, then cluster drill spot",
+        )
+    job = parse_record(record.data)
+    if job.on_node_loss != "requeue":
+        raise UsageError(
+            f'job {job.id} would fail, not go on: its [train] on_node_loss is "{job.on_node_loss}"',
+            hint='set on_node_loss = "requeue" in cluster.toml, and run it again',
+        )
+    return job
+
+
+def choose_node(job: Record, node: str | None) -> str:
+    """The node to interrupt: the one that the user names, or the job's last. Pure. Raises UsageError."""
+    names = [host.name for host in job.nodes if host.place is None]
+    head = job.nodes[0].name
+    if node is not None and node not in names:
+        raise UsageError(f"job {job.id} does not use {node}", hint=f"one of: {', '.join(names)}")
+    chosen = node or names[-1]
+    if chosen == head:
+        raise UsageError(
+            f"{head} is the head, which runs the job: a drill follows the job there",
+            hint="name another node; a lost head is replaced by the next command if [data] results is set",
+        )
+    return chosen
+
+
+def check_node(app: App, node: Node, *, no_notice: bool, role: str | None) -> None:
+    """Raises UsageError if the node cannot be interrupted like this."""
+    if no_notice:
+        return
+    if node.market != "spot":
+        raise UsageError(
+            f"{node.name} is on demand, and only spot instances get a notice",
+            hint='cluster drill spot --no-notice; or set [provision] market = "spot"',
+        )
+    if app.config.cloud == "aws" and role is None:
+        raise UsageError(
+            "AWS Fault Injection Service needs a role: cluster drill spot --role ARN",
+            hint=f"{ROLE_HINT}; or without a notice: cluster drill spot --no-notice",
+        )
+
+
+def interrupt(app: App, clients: Clients, node: Node, *, no_notice: bool, role: str | None) -> None:
+    """Interrupt a node: in the sandbox by a fault, on AWS by Fault Injection Service. Raises ClusterError's kinds."""
+    if no_notice:
+        with aws_errors(f"ending {node.name}"):
+            clients.ec2.terminate_instances(InstanceIds=[node.instance_id])
+    elif app.config.cloud == "sandbox":
+        from sandbox import control  # noqa: PLC0415 - as in App.enter_cloud
+
+        control.cause_fault(app.project_dir, f"spot-notice instance={node.instance_id}")
+    else:
+        caller = describe_caller(clients, app.config.provision)
+        send_notice(clients, node.instance_id, account_id=caller.account_id, role_arn=role or "", name=app.config.name)
+
+
+@dataclass
+class Times:
+    """When each step was done, in seconds since the first one. say: prints it."""
+
+    say: Callable[[str], None]
+    steps: list[tuple[str, float]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def note(self, step: str) -> None:
+        """Note that a step is done."""
+        now = time.monotonic()
+        if not self.steps:
+            self.began = now
+        self.steps.append((step, now - self.began))
+        self.say(f"{now - self.began:7.1f} s  {step}")
+
+    def find(self, step: str) -> float | None:
+        """When a step was done; None if it was not."""
+        return next((at for name, at in self.steps if name == step), None)
+
+
+def watch(app: App, head: Head, before: Record, times: Times) -> Record:
+    """Follow the job until it runs again or has ended, and replace the node if the job waits; the job's record.
+
+    Raises JobError if it failed, ClusterError's kinds.
+    """
+    number, ended_at, running_at = len(before.attempts), None, None
+    give_up_at = time.monotonic() + CLIENT_PATIENCE_S
+    while time.monotonic() < give_up_at:
+        record = next((one for one in ask_head(app, head) if one.id == before.id), None)
+        job = parse_record(record.data) if record is not None else before
+        attempt = job.attempts[number - 1] if len(job.attempts) >= number else None
+        if ended_at is None and attempt is not None and attempt.ended_at is not None:
+            ended_at = attempt.ended_at
+            times.note(f"attempt {number} has ended: {attempt.error or attempt.reason}")
+        if job.state == "failed":
+            raise JobError(f"job {job.id} failed: {job.error}", exit_code=job.exit_code or 1)
+        if job.has_ended:
+            return job
+        if job.state == "waiting" and record is not None:
+            replace_lost(app, record, note=times.note)
+            head.drop()  # the nodes are set up again over connections of their own
+        elif job.state == "running" and ended_at is not None:
+            if running_at is None:
+                running_at = time.monotonic()
+                times.note("training again")
+            if job.attempts[number - 1].lost_batches is not None or time.monotonic() > running_at + LOST_BATCHES_S:
+                return job
+        time.sleep(LOOK_EVERY_S)
+    raise ClusterError(f"job {before.id} does not go on after {CLIENT_PATIENCE_S / 60:.0f} min", hint="cluster jobs")
+
+
+def render_drill(job: Record, times: Times, *, number: int) -> str:
+    """What the drill has shown. number: of the interrupted attempt. Pure."""
+    lines = [f"job {job.id} ({job.name}): attempt {number} was interrupted, attempt {number + 1} {_now(job)}"]
+    lines += [f"{at:7.1f} s  {step}" for step, at in times.steps]
+    sshd, again = times.find("sshd"), times.find("training again")
+    if sshd is not None and again is not None:
+        lines.append(f"training again {again - sshd:.1f} s after the new node's sshd")
+    lost = job.attempts[number - 1].lost_batches if len(job.attempts) >= number else None
+    lines.append(f"lost batches: {'unknown' if lost is None else lost}")
+    return "\n".join(lines)
+
+
+def _now(job: Record) -> str:
+    return f"has ended: {job.state}" if job.has_ended else "runs"
