@@ -403,7 +403,7 @@ class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     already: bool = False
 
 
-class Replaced(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Replaced(Struct, frozen=True, kw_only=True):
     """The answer to `replace`. waiting_for: the names of nodes that the job still waits for."""
 
     job: JobId

@@ -15,9 +15,10 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Optional
+from urllib.parse import urlsplit
 
 from bootstrap.node import process_tree
 from train.node import job_folder
@@ -31,6 +32,7 @@ TOKEN_S = 300
 LONGEST_FILE = 4096
 LARGEST = 1 << 31
 VARIABLE = "CLUSTER_NOTICE_FILE"
+ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # the AWS SDKs' variable
 SAVED, PROGRESS = ".saved", ".progress"
 
 
@@ -101,9 +103,15 @@ class Metadata:
             connection.close()
 
 
-def watch(tell: Callable[[Notice], None], address: str = ADDRESS) -> None:
+def find_address(env: Mapping[str, str]) -> str:
+    """The host and port of the metadata service; the job's variables may name another one. Pure."""
+    return urlsplit(env.get(ENDPOINT, "")).netloc or ADDRESS
+
+
+def watch(tell: Callable[[Notice], None], address: str) -> None:
     """Ask every few seconds, in a thread, and tell once. A host without the service is asked in vain, silently."""
     metadata = Metadata(address)
+    wait = threading.Event()
 
     def run() -> None:
         while True:
@@ -116,7 +124,6 @@ def watch(tell: Callable[[Notice], None], address: str = ADDRESS) -> None:
                 return
             wait.wait(EVERY_S)
 
-    wait = threading.Event()
     threading.Thread(target=run, name="spot notice", daemon=True).start()
 
 

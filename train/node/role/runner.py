@@ -23,7 +23,7 @@ from train.engines import ENGINES
 from train.node import job_folder, wire
 from train.node.role import environment
 from train.node.role.container import Contained
-from train.node.role.notice import PROGRESS, SAVED, NoticeFile, place_of
+from train.node.role.notice import PROGRESS, SAVED, NoticeFile, find_address, place_of
 from train.node.role.notice import watch as watch_notices
 from train.node.role.reaper import Reaper
 from train.node.role.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead, watch
@@ -111,7 +111,8 @@ class Runner:
         watch(self.order.volumes, lambda text: self.outbox.put(Message(dead=text)))  # goes out with the next step
         self.outbox.put(Message(boot=process_tree.boot()))
         if self.order.watches_notice:
-            watch_notices(lambda notice: self.outbox.put(Message(notice=notice)))  # goes out with the next step
+            address = find_address(self.order.env)
+            watch_notices(lambda notice: self.outbox.put(Message(notice=notice)), address)  # goes out with the next step
         code = 0
         number: Optional[int] = None
         for at, command in enumerate(self.order.commands):

@@ -8,6 +8,7 @@ from fake_timers import Timers
 from job_channels import make_order
 from train.job.protocol import JobHost
 from train.node.supervisor import outcome
+from train.node.supervisor.attempts.restarts import Ending
 from train.node.supervisor.processes import JobProcess, Processes
 
 HOSTS = (JobHost(name="node-0", ip="10.0.0.4"), JobHost(name="node-1", ip="10.0.0.5"))
@@ -58,13 +59,13 @@ def test_workers_that_fail_at_the_same_time_are_counted(job: Job) -> None:
     job.exits(0, 3)
     job.wait(0.0)
     error = "2 workers failed; first: worker on node-1 (process 2) ended with exit code 7"
-    assert job.outcome.decided == ("failed", 7, error)
+    assert job.outcome.decided == Ending("failed", 7, error, "error")
 
 
 def test_a_single_failure_is_named_after_a_moment(job: Job) -> None:
     job.exits(1, 7)
     job.wait(outcome.GATHER_S)
-    assert job.outcome.decided == ("failed", 7, "worker on node-1 (process 2) ended with exit code 7")
+    assert job.error == "worker on node-1 (process 2) ended with exit code 7"
 
 
 def test_a_killed_launcher_is_named_not_the_processes_that_end_with_it(job: Job) -> None:
@@ -118,5 +119,5 @@ def test_running_servers_at_the_end_mean_workers_without_a_kv_store(
     job.exits(1, 0)
     assert job.outcome.decided is None
     job.wait(outcome.REAP_GRACE_S)
-    assert job.outcome.decided == ("done", 0, None)
+    assert job.outcome.decided == Ending("done", 0, None, "done")
     assert list(warned) == ["kv-store"] * is_warned_of

@@ -1,0 +1,200 @@
+"""What follows an attempt of a job: decisions of train/node/supervisor/attempts/restarts.py."""
+
+from typing import Any
+
+import pytest
+
+from job_channels import make_order
+from train.job.protocol import Attempt, JobHost, Order, Place
+from train.node.supervisor.attempts import restarts
+from train.node.supervisor.attempts.interruption import MARGIN_S, grace_s
+from train.node.supervisor.attempts.restarts import Ending
+from train.node.wire import Notice
+
+HOSTS = (
+    JobHost(name="node-0", ip="10.0.0.4", instance_id="i-0", workers=1),
+    JobHost(name="node-1", ip="10.0.0.5", instance_id="i-1", workers=1),
+)
+OWN = JobHost(
+    name="mine",
+    ip="10.0.0.9",
+    workers=1,
+    place=Place(user="me", port=2222, python="python", code_dir="/c", cwd="/", command=("true",)),
+)
+DONE = Ending("done", 0, None, "done")
+STOPPED = Ending("stopped", 130, "stopped", "stopped")
+ERROR = Ending("failed", 7, "worker 0 failed", "error")
+OVERTIME = Ending("failed", 124, "too long", "overtime")
+NOTICE = Ending("failed", 1, "node-1: interrupted", "notice", lost=("node-1",))
+FULL = Ending("failed", 1, "no space left", "error", final=True)
+GONE = {"node-1": [(0, "could not be searched: no answer")]}
+STUCK = {"node-0": [(77, "python train.py")]}
+
+
+def order(**changes: Any) -> Order:
+    return make_order(
+        hosts=HOSTS,
+        workers=2,
+        hostfile=("10.0.0.4", "10.0.0.5"),
+        **{"on_node_loss": "requeue", "restarts": 2, "restarts_on_error": 1, **changes},
+    )
+
+
+def before(*reasons: str) -> list[Attempt]:
+    return [
+        Attempt(number=number, nodes=("node-0", "node-1"), started_at=1.0, ended_at=2.0, reason=reason)
+        for number, reason in enumerate(reasons, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ending", "lost", "left", "reasons", "changes", "follows"),
+    [
+        (DONE, (), {}, (), {}, "end"),
+        (DONE, ("node-1",), GONE, (), {}, "end"),
+        (STOPPED, (), {}, (), {}, "end"),
+        (STOPPED, ("node-1",), GONE, (), {}, "end"),
+        (OVERTIME, (), {}, (), {}, "end"),
+        (OVERTIME, ("node-1",), GONE, (), {}, "end"),
+        (FULL, ("node-1",), GONE, (), {}, "end"),
+        (NOTICE, ("node-1",), {}, (), {}, "wait"),
+        (NOTICE, ("node-1",), GONE, (), {}, "wait"),
+        (NOTICE, ("node-1",), {}, ("notice",), {}, "wait"),
+        (NOTICE, ("node-1",), {}, ("notice", "lost"), {}, "end"),
+        (NOTICE, ("node-1",), {}, ("error", "lost"), {}, "wait"),
+        (NOTICE, ("node-1",), {}, (), {"restarts": 0}, "end"),
+        (NOTICE, ("node-1",), {}, (), {"on_node_loss": "fail"}, "end"),
+        (ERROR, ("node-1",), GONE, (), {}, "wait"),
+        (ERROR, ("node-1",), GONE, (), {"on_node_loss": "fail"}, "end"),
+        (ERROR, ("node-1",), {**GONE, **STUCK}, (), {}, "end"),
+        (ERROR, (), STUCK, (), {}, "end"),
+        (ERROR, (), {}, (), {}, "again"),
+        (ERROR, (), {}, ("error",), {}, "end"),
+        (ERROR, (), {}, ("notice", "lost"), {}, "again"),
+        (ERROR, (), {}, (), {"restarts_on_error": 0}, "end"),
+        (ERROR, (), {}, (), {"on_node_loss": "fail"}, "again"),
+        (ERROR, ("mine",), {}, (), {"hosts": (*HOSTS, OWN)}, "end"),
+    ],
+)
+def test_what_follows_an_attempt(
+    ending: Ending, lost: Any, left: Any, reasons: Any, changes: dict[str, Any], follows: str
+) -> None:
+    given = order()
+    for name, value in changes.items():
+        setattr(given, name, value)
+    assert restarts.plan_next(given, ending, lost, left, before(*reasons)) == follows
+
+
+@pytest.mark.parametrize(
+    ("ending", "suspects", "left", "rebooted", "lost"),
+    [
+        (ERROR, (), {}, (), ()),
+        (ERROR, ("node-1",), {}, (), ()),  # it answers: only the process has failed
+        (ERROR, ("node-1",), GONE, (), ("node-1",)),
+        (ERROR, (), GONE, (), ()),  # its connection was never lost
+        (ERROR, ("node-1",), {}, ("node-1",), ("node-1",)),
+        (ERROR, ("node-0",), STUCK, (), ()),
+        (NOTICE, (), {}, (), ("node-1",)),
+        (NOTICE, ("node-0",), {"node-0": [(0, "no answer")]}, (), ("node-0", "node-1")),
+    ],
+)
+def test_which_nodes_are_lost(ending: Ending, suspects: Any, left: Any, rebooted: Any, lost: Any) -> None:
+    assert restarts.find_lost(ending, suspects, left, rebooted) == lost
+
+
+TRAIN = ("python", "/code/train_mnist.py", "--model-prefix", "s3://b/m")
+
+
+@pytest.mark.parametrize(
+    ("source", "command", "added"),
+    [
+        ("shipped", TRAIN, ("--resume",)),
+        ("shipped", ("python", "train_mnist.py", "--model-prefix=m"), ("--resume",)),
+        ("shipped", (*TRAIN, "--resume"), ()),
+        ("shipped", ("python", "train_mnist.py"), ()),
+        ("project", TRAIN, ()),
+        (None, TRAIN, ()),
+    ],
+)
+def test_only_this_projects_scripts_get_resume(source: Any, command: tuple[str, ...], added: tuple[str, ...]) -> None:
+    given = order(command=command, script_source=source, env={"A": "1"})
+    first, second = restarts.next_order(given, 1), restarts.next_order(given, 2)
+    assert (first.command, first.env) == (command, {"A": "1", "CLUSTER_ATTEMPT": "1"})
+    assert (second.command, second.env) == (
+        (*command, *added),
+        {"A": "1", "CLUSTER_ATTEMPT": "2", "CLUSTER_RESUME": "1"},
+    )
+    assert (given.command, given.env) == (command, {"A": "1"})
+    assert restarts.next_order(given, 3).command == (*command, *added)
+
+
+def test_hosts_of_the_users_own_resume_too() -> None:
+    given = order(script_source="shipped", command=TRAIN)
+    place = Place(user="me", port=22, python="p", code_dir="/c", cwd="/", command=("p", "t.py", "--model-prefix", "m"))
+    given.hosts = (*HOSTS, JobHost(name="mine", ip="10.0.0.9", place=place))
+    made = restarts.next_order(given, 2).hosts[2].place
+    assert made is not None
+    assert made.command == ("p", "t.py", "--model-prefix", "m", "--resume")
+
+
+def test_new_hosts_run_what_the_old_ones_did() -> None:
+    given = order()
+    given.hostfile = ("10.0.0.5", "10.0.0.4", "10.0.0.5:2222")
+    restarts.replace_hosts(given, [JobHost(name="node-1", ip="10.0.0.77", instance_id="i-9")])
+    assert given.hosts == (HOSTS[0], JobHost(name="node-1", ip="10.0.0.77", instance_id="i-9", workers=1))
+    assert given.hostfile == ("10.0.0.77", "10.0.0.4", "10.0.0.77:2222")
+
+
+def test_two_nodes_that_exchange_their_addresses() -> None:
+    given = order()
+    restarts.replace_hosts(given, [JobHost(name="node-0", ip="10.0.0.5"), JobHost(name="node-1", ip="10.0.0.4")])
+    assert given.hostfile == ("10.0.0.5", "10.0.0.4")
+
+
+@pytest.mark.parametrize(
+    ("names", "waiting_for", "refused"),
+    [
+        (("node-1",), ("node-1",), None),
+        ((), ("node-1",), None),
+        (("node-1",), (), "the job does not wait for nodes"),
+        (("node-0",), ("node-1",), "the job does not wait for node-0, but for node-1"),
+        (("node-0", "node-1", "x"), ("node-1", "node-2"), "the job does not wait for node-0 and x, but for node-1 and"),
+    ],
+)
+def test_which_hosts_are_refused(names: Any, waiting_for: Any, refused: str | None) -> None:
+    found = restarts.find_refused([JobHost(name=name, ip="10.0.0.7") for name in names], waiting_for)
+    assert (found is None) if refused is None else (found is not None and found.startswith(refused))
+
+
+def test_a_host_without_an_address_is_refused() -> None:
+    assert restarts.find_refused([JobHost(name="node-1")], ("node-1",)) == "node-1 without a private address"
+
+
+@pytest.mark.parametrize(
+    ("done", "resumed", "lost"),
+    [
+        (None, {"epoch": 0, "batch": 0}, None),
+        ({"epoch": 2, "batch": 7}, None, None),
+        ({"epoch": 2, "batch": 7}, {"epoch": 2, "batch": 7}, 0),
+        ({"epoch": 2, "batch": 7}, {"epoch": 2, "batch": 6}, 1),
+        ({"epoch": 2, "batch": 7}, {"epoch": 2, "batch": 9}, 0),
+        ({"epoch": 2, "batch": 7}, {"epoch": 1, "batch": 90}, None),
+        ({"epoch": 2, "batch": 7, "batches": 100}, {"epoch": 1, "batch": 90}, 17),
+        ({"epoch": 3, "batch": 0, "batches": 100}, {"epoch": 2, "batch": 100}, 0),
+    ],
+)
+def test_lost_batches(done: Any, resumed: Any, lost: int | None) -> None:
+    assert restarts.count_lost_batches(done, resumed) == lost
+
+
+def test_where_a_worker_goes_on() -> None:
+    assert restarts.parse_resumed("INFO Resumed from epoch 3 batch 17 of s3://b/m") == {"epoch": 3, "batch": 17}
+    assert restarts.parse_resumed("Epoch[3] Batch [17]") is None
+
+
+@pytest.mark.parametrize(
+    ("in_s", "grace", "expected"), [(None, 90, 90), (120, 90, 90), (120, 600, 120 - MARGIN_S), (5, 90, 0), (-20, 90, 0)]
+)
+def test_a_checkpoint_may_not_take_longer_than_the_node_exists(in_s: Any, grace: float, expected: float) -> None:
+    notice = Notice(action="terminate", at=None if in_s is None else 1000.0 + in_s)
+    assert grace_s(order(checkpoint_grace_s=grace), notice, 1000.0) == expected
