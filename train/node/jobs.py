@@ -1,6 +1,7 @@
 """The jobs of this cluster: runs on the head for the user's machine, over ssh.
 
     jobs submit [--follow]           reads the order, one line, from stdin
+    jobs continue                    reads the order of a job whose head was lost, and after that line its log so far
     jobs check                       reads the order, and only checks it
     jobs follow ID OFFSET [--no-wait]
     jobs list
@@ -9,6 +10,7 @@
                                      the same names, which the job waits for
     jobs say ID TEXT                 adds a line to the log of a job that runs
 Answers are lines of JSON on stdout, and then the exit code is 0:
+    continue as submit, without --follow
     submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
              why} when its command cannot run; with --follow it continues as `follow ID 0`
     check    protocol.Checked
@@ -51,6 +53,7 @@ from train.job.protocol import (
 from train.node import job_folder, wire
 from train.node.programs import program_words
 from train.node.supervisor import allocation, follow, recovery
+from train.node.supervisor.attempts import earlier
 from train.node.wire import Ended, Message
 
 SUBMIT_TIMEOUT_S = 60.0  # for another order
@@ -103,6 +106,16 @@ def submit_job(words: Sequence[str]) -> None:
         follow.Follower(said.job, 0, 1).run(wait=True)
 
 
+def continue_job(_words: Sequence[str]) -> None:
+    """Go on with a job that another head has begun."""
+    try:
+        order = decode(sys.stdin.buffer.readline(), Order)
+    except ValueError as error:
+        answer({"error": f"invalid order: {error}"})
+        return
+    answer(submit(order, sys.stdin.buffer.read()))
+
+
 def check_job(_words: Sequence[str]) -> None:
     """Check the order on stdin as `submit` does, and answer with the script for the batch scheduler."""
     try:
@@ -117,8 +130,8 @@ def check_job(_words: Sequence[str]) -> None:
     answer(Checked(script=script, unrunnable=unrunnable))
 
 
-def submit(order: Order) -> Submitted:
-    """Start or queue the job of an order; returns the answer. Raises OSError."""
+def submit(order: Order, log: bytes = b"") -> Submitted:
+    """Start or queue the job of an order; returns the answer. log: of its earlier attempts. Raises OSError."""
     order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
     job = order.job
     unrunnable = find_unrunnable(order)
@@ -137,13 +150,17 @@ def submit(order: Order) -> Submitted:
             return Submitted(refused=Refused(id=first.id, name=first.name, state=first.state))
         job_folder.prune(records)
         newest = max([record.submitted_at for record in records] + [0.0])
-        record = job_folder.new_record(order, max(time.time(), newest + 0.001))
+        record = job_folder.new_record(order, order.submitted_at or max(time.time(), newest + 0.001))
+        if order.attempts:
+            record.started_at = order.attempts[0].started_at
         order.before = tuple(one.id for one in waiting)
         record.state = "queued" if waiting else "starting"
         try:
             os.makedirs(job_folder.path(job), mode=0o700)
             with FileLock(job_folder.path(job, "starting")) as starting:
                 starting.take_now()
+                if log:
+                    earlier.restore(job, log)
                 job_folder.write_record(record)
                 start_supervisor(order)
         except OSError as error:
@@ -406,6 +423,7 @@ def ask_supervisor(job: str, message: Message) -> Optional[wire.Answer]:
 
 VERBS = {
     "submit": submit_job,
+    "continue": continue_job,
     "check": check_job,
     "follow": follow_job,
     "list": list_jobs,

@@ -106,10 +106,11 @@ class Supervisor:
         self.watchers: list[Connection] = []
         self.state: Optional[JobState] = None
         self.is_over = False  # the job has ended, apart from its record
-        self.ran_s = 0.0  # how long the attempts before the current one have run
-        self.ended: list[protocol.Attempt] = []  # the attempts before the current one
+        self.ended = list(order.attempts)  # the attempts before the current one
+        # How long they have run.
+        self.ran_s = sum((one.ended_at or one.started_at) - one.started_at for one in self.ended)
         self.done: Optional[dict[str, int]] = None  # the last batch that they have finished
-        self.attempt = self.make_attempt(1)
+        self.attempt = self.make_attempt(len(self.ended) + 1, order.first_process)
         stop = self.stop
         self.loop.watch_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGCHLD: self.look_at_children})
 
