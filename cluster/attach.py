@@ -212,4 +212,7 @@ def _head_gone(app: App, job: str, error: ClusterError) -> JobError:
     """The error for a lost head; ends the job's processes on all other nodes first."""
     left = end_from_here(app, job)
     said = f"\n  may still run: {render_left(left)}" if left else "; no process of it is left on the other nodes"
-    return JobError(f"job {job} ended with its head: {error.message}{said}", exit_code=1, hint="cluster status")
+    hint = "cluster status"
+    if app.has_instances and app.config.data.s3_results is not None and app.config.train.on_node_loss == "requeue":
+        hint = "cluster status, which continues the job on a new head, from its record in S3"
+    return JobError(f"job {job} ended with its head: {error.message}{said}", exit_code=1, hint=hint)

@@ -114,11 +114,20 @@ def _runner(connections: Connections, nodes: Nodes, name: str, command: str) -> 
 class JobSources:
     """Where the jobs of a cluster are found: on its head and in [data] results. Made by `open_jobs`.
 
-    head: None when it cannot be asked; `why_not` says why.
+    head: None when it cannot be asked; `why_not` says why. nodes: the cluster's; None without the cloud.
     """
 
-    def __init__(self, app: App, *, head: Head | None, why_not: ClusterError | None, has_cloud: bool) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        head: Head | None,
+        why_not: ClusterError | None,
+        has_cloud: bool,
+        nodes: Nodes | None = None,
+    ) -> None:
         self._app = app
+        self.nodes = nodes
         self.head = head
         self.why_not = why_not
         self._has_cloud = has_cloud
@@ -203,7 +212,7 @@ def open_jobs(app: App) -> Iterator[JobSources]:
             head = stack.enter_context(open_head(app, nodes))
         except ClusterError as error:
             why_not = error
-        yield JobSources(app, head=head, why_not=why_not, has_cloud=True)
+        yield JobSources(app, head=head, why_not=why_not, has_cloud=True, nodes=nodes)
 
 
 # -- the running job --------------------------------------------------------------------------------------------------

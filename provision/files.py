@@ -82,6 +82,7 @@ class ClusterFiles:
         self.making = root / "making.json"
         self.lock_file = root / "lock"
         self.addresses_file = root / "addresses.json"
+        self.continued_job = root / "continued_job"
         # What was set up on the user's own hosts. Not in _all: it stays until that is undone.
         self.other_hosts = root / "other_hosts.json"
 
@@ -253,6 +254,7 @@ class ClusterFiles:
             self.making,
             self.lock_file,
             self.addresses_file,
+            self.continued_job,
         )
 
     def addresses(self) -> dict[str, str]:
@@ -266,6 +268,22 @@ class ClusterFiles:
         """Saves the nodes' addresses if they changed. Raises ClusterError."""
         if self.addresses() != addresses:
             self._write(self.addresses_file, json.dumps(dict(addresses), indent=1).encode())
+
+    def find_continued_job(self) -> str | None:
+        """The job that a command has begun to continue on a new head; None if there is none. Raises ClusterError."""
+        try:
+            return self.continued_job.read_text(errors="replace").strip() or None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _cannot(error, "read", self.continued_job)
+
+    def note_continued_job(self, job: str | None) -> None:
+        """Records that a job is about to be continued on a new head; None: it is. Raises ClusterError."""
+        if job is None:
+            self._remove(self.continued_job)
+        else:
+            self._write(self.continued_job, f"{job}\n".encode())
 
     @contextmanager
     def locked(self) -> Iterator[None]:

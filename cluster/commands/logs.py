@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Protocol, get_args
@@ -15,6 +15,9 @@ import click
 from cluster.app import App, pass_app, wide_option
 from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
+from cluster.lost_head import continue_without_head
+from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.source import Nodes
 from cluster.replacement import continue_waiting
 from cluster.views.live import JobDisplay
 from cluster.views.status import iso_time, job_documents, render_jobs
@@ -36,11 +39,18 @@ def jobs(app: App, *, as_json: bool, wide: bool) -> None:
     that it has lost, they are replaced then; not with --json.
     """
     with open_jobs(app) as sources:
-        records = sources.find_records()
+        records, nodes = sources.find_records(), sources.nodes
     table = render_jobs(records, now=datetime.now(UTC), columns=app.find_columns(wide=wide))
     app.show(table, job_documents(records), as_json=as_json, wrapped=not wide)
     if not as_json:
-        continue_waiting(app, find_running(records))
+        continue_what_waits(app, nodes, find_running(records))
+
+
+def continue_what_waits(app: App, nodes: Nodes | None, record: JobRecord | None) -> bool:
+    """Replace what a job has lost, its head or other nodes; whether it goes on. record: the running one."""
+    if isinstance(nodes, Ec2Nodes) and app.files.exist and continue_without_head(app, nodes.state):
+        return True
+    return continue_waiting(app, record)
 
 
 class Sink(Protocol):
@@ -85,10 +95,12 @@ def logs(
         roles=frozenset(roles),
         since=None if since is None else parse_since(since, now=time.time()),
     )
-    with open_jobs(app) as sources:
+    with ExitStack() as stack:
+        sources = stack.enter_context(open_jobs(app))
         record = sources.find_job(job)
-        if not as_json:
-            continue_waiting(app, record)
+        if not as_json and not record.has_ended and continue_what_waits(app, sources.nodes, record):
+            sources = stack.enter_context(open_jobs(app))
+            record = sources.find_job(record.id)
         live = follow and not plain and not record.has_ended
         with _open_sink(app, record, selection, live=live, as_json=as_json) as sink:
             result = _show(app, sources, record, sink, follow=follow)

@@ -9,6 +9,7 @@ import click
 from cluster import existing_hosts
 from cluster.app import App, pass_app, wide_option
 from cluster.jobs import ask_for_job
+from cluster.lost_head import continue_without_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.replacement import continue_waiting
 from cluster.views.status import HeadJob, Status, list_document, render_clusters, render_status, status_document
@@ -33,7 +34,7 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
     """Show the cluster's nodes, their cost and the running job.
 
     It also shows which nodes stopped or terminated unexpectedly, and why. If a job waits for nodes that it has lost,
-    they are replaced then; not with --json.
+    they are replaced then, the head included; not with --json.
     """
     if not app.has_instances:
         existing_hosts.show_status(app, as_json=as_json, wide=wide)
@@ -70,7 +71,7 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
         as_json=as_json,
         wrapped=not wide,
     )
-    if not as_json and job is not None:
+    if not as_json and app.files.exist and not continue_without_head(app, state) and job is not None:
         continue_waiting(app, job.record)
 
 

@@ -15,7 +15,8 @@ from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.config import ClusterConfig, load_config
 from cluster.jobs import ask_for_job, confirm_ending
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.lost_head import continue_without_head
+from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.replacement import continue_waiting
 from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, ready_nodes
 from cluster.views.status import render_nodes, render_volume
@@ -89,7 +90,8 @@ def up(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool, keep
         clients = make_clients(config.provision.region)
         wishes = find_wishes(app)
         if not dry_run and app.files.addresses():  # nodes have been set up
-            job = ask_for_job(app, describe(app, clients))()
+            nodes = Ec2Nodes(describe_state(app, clients), config.provision)
+            job = None if continue_without_head(app, nodes.state) else ask_for_job(app, nodes)()
             continue_waiting(app, job.record if job is not None else None)
         bring_up(
             app,
@@ -277,6 +279,8 @@ def bring_up(
             with ready_nodes(app, Ec2Nodes(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):
                 changed = changed or any(node.changed for node in ready)
     app.print(render_nodes(state, columns=app.find_columns()))
+    if not state.nodes:
+        app.files.keep_addresses({})  # none of them is missed from now on
     if state.nodes:
         ready_text = f"cluster {config.name} is ready"
         app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")

@@ -74,6 +74,12 @@ def submit(head: Head, order: Order, *, follow: bool, look: Look = never, talk: 
     return Started(id=job, state=state, talk=talk if follow else None)
 
 
+def continue_job(head: Head, order: Order, log: bytes) -> JobState:
+    """Go on with a job whose head was lost, on a new one. log: of its attempts so far. Raises as submit."""
+    with closing(head.open("continue")) as talk:
+        return _hand_over(talk, order, never, head=head.name, silence_s=SUBMIT_TIMEOUT_S, log=log)
+
+
 def check_order(head: Head, order: Order) -> str | None:
     """Have the head check an order as for `submit`, without starting anything; the batch scheduler's script, if any.
 
@@ -93,9 +99,14 @@ def check_order(head: Head, order: Order) -> str | None:
     return said.script
 
 
-def _hand_over(talk: Talk, order: Order, look: Look, *, head: str, silence_s: float = SILENCE_S) -> JobState:
-    """Send the order and read the answer. silence_s: how long that may take. Raises AnswerError and the like."""
-    talk.send(json.dumps(to_builtins(order)).encode() + b"\n")
+def _hand_over(
+    talk: Talk, order: Order, look: Look, *, head: str, silence_s: float = SILENCE_S, log: bytes = b""
+) -> JobState:
+    """Send the order and read the answer. silence_s: how long that may take. Raises AnswerError and the like.
+
+    log: what follows the order, see continue_job.
+    """
+    talk.send(json.dumps(to_builtins(order)).encode() + b"\n" + log)
     try:
         line = talk.answer(look, timeout_s=silence_s)
     except AnswerError as error:

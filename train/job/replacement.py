@@ -1,11 +1,22 @@
-"""Which nodes a job has lost, and what it needs on the nodes that replace them. Pure."""
+"""Which nodes a job has lost, and what it needs on the nodes that replace them. Pure.
+
+A job whose head is lost is ordered again from its record in S3: from cluster.toml as it is now, with what the record
+contains in its place.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+
+from msgspec import structs
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ClusterError
-from train.job.protocol import JobHost, Record
+from train.engines import ENGINES
+from train.job.config import TrainConfig
+from train.job.protocol import Attempt, JobHost, Order, Record
+
+MASKED = "***"
+"""In the record, instead of a secret or a part of it (train/node/job_folder.py)."""
 
 _NODE = re.compile(r"node-([0-9]{1,4})")
 _ENVIRONMENT = re.compile(r"/\.cluster/(env/[0-9a-f]{64})/bin/python")
@@ -54,3 +65,132 @@ def check_setup(record: Record, node: ReadyNode) -> None:
             "nodes that the job knows",
             hint=f"restore [bootstrap] setup in cluster.toml and run the command again, or: cluster stop {record.id}",
         )
+
+
+# -- on another head ---------------------------------------------------------------------------------------------------
+
+
+def find_orphan(records: Iterable[Record], gone: Collection[str]) -> Record | None:
+    """The newest job that had not ended when its head was lost, and that is to go on. records: those in S3.
+
+    gone: ids of the instances that were this cluster's and have ended.
+    """
+    newest = max(records, key=lambda record: (record.submitted_at, record.id), default=None)
+    if newest is None or newest.has_ended or newest.on_node_loss != "requeue" or not newest.nodes:
+        return None
+    return newest if newest.nodes[0].instance_id in gone and newest.scheduler is None else None
+
+
+def end_attempts(record: Record, lost: Sequence[str], *, at: float) -> tuple[Attempt, ...]:
+    """A job's attempts, after the last one has ended with its head. lost: names of nodes. at: when this was found."""
+    head = record.nodes[0].name
+    attempts = record.attempts
+    if not attempts and record.state not in ("queued", "pending"):
+        # The first copy of the record is written before the first attempt starts.
+        first = Attempt(number=1, nodes=tuple(host.name for host in record.nodes), started_at=record.submitted_at)
+        attempts = (first,)
+    return tuple(
+        attempt
+        if attempt.ended_at is not None
+        else structs.replace(attempt, ended_at=at, error=f"{head} was lost", reason="lost", lost=tuple(lost))
+        for attempt in attempts
+    )
+
+
+def check_restarts(record: Record, attempts: Iterable[Attempt], restarts: int) -> None:
+    """Raises ClusterError if a job has lost nodes more often than [train] restarts allows."""
+    times = sum(attempt.reason in ("notice", "lost") for attempt in attempts)
+    if times > restarts:
+        raise ClusterError(
+            f"job {record.id} has lost nodes {times} times, and [train] restarts = {restarts}",
+            hint="raise [train] restarts in cluster.toml to let it go on",
+        )
+
+
+def continued_config(config: TrainConfig, record: Record) -> TrainConfig:
+    """[train] for a job that goes on: what its record does not contain is as in cluster.toml now."""
+    uses_slots = ENGINES[record.launcher].uses_slots
+    used = [host for host in record.nodes if host.workers or host.servers] or list(record.nodes)
+    return structs.replace(
+        config,
+        script=record.script or config.script,
+        args=(),
+        name=record.name,
+        workers=record.workers,
+        servers=record.servers if (record.kv_store or "").startswith("dist") else "auto",
+        launcher=record.launcher,
+        kv_store=record.kv_store or "none",
+        hosts=tuple(host.name for host in used for _ in range(host.workers if uses_slots else 1)),
+        queue=False,
+    )
+
+
+def continue_order(
+    planned: Order, record: Record, nodes: Sequence[ReadyNode], attempts: tuple[Attempt, ...], *, first_process: int
+) -> tuple[Order, tuple[str, ...]]:
+    """The order of a job that goes on, and warnings. planned: of plan_job with continued_config.
+
+    nodes: as they are now. first_process: see Order.
+    """
+    now = {node.host.name: node.host for node in nodes}
+    warnings = []
+    moved = {
+        before: after
+        for before, after in (
+            (record.python, planned.python),
+            (f"/tree/{record.code}", f"/tree/{planned.code}"),
+            (f"/tree/{record.project}", f"/tree/{planned.project}"),
+        )
+        if before != after and "None" not in before + after
+    }
+    if moved:
+        warnings.append(
+            f"the files or the packages of job {record.id} have changed since it was started: it goes on with the "
+            "present ones"
+        )
+    env, hidden = _continued_env(planned, record)
+    if hidden:
+        warnings.append(
+            f"the values of {', '.join(hidden)} are not in the job's record, because they may be secrets: set them in "
+            "[train] env if the job needs them"
+        )
+    order = structs.replace(
+        planned,
+        command=tuple(_move(word, moved) for word in record.command),
+        script=record.script,
+        script_source="shipped" if record.script_source == "shipped" else "project" if record.script else None,
+        selection=record.selection,
+        max_duration_s=record.max_duration_s,
+        workers=record.workers,
+        servers=record.servers,
+        hosts=tuple(
+            structs.replace(host, ip=now[host.name].private_ip, instance_id=now[host.name].instance_id)
+            for host in record.nodes
+        ),
+        env=env,
+        on_node_loss="requeue",
+        attempts=attempts,
+        submitted_at=record.submitted_at,
+        first_process=first_process,
+    )
+    return order, tuple(warnings)
+
+
+def _move(word: str, moved: dict[str, str]) -> str:
+    for before, after in moved.items():
+        word = word.replace(before, after)
+    return word
+
+
+def _continued_env(planned: Order, record: Record) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The variables of the record over the planned ones; the names of those whose values are not known any more."""
+    env, hidden = dict(planned.env), []
+    for name, value in record.env.items():
+        if " " in name:  # "NAME (servers)": those of [train] env_server and env_worker
+            continue
+        if MASKED in value:
+            if name not in env:
+                hidden.append(name)
+        elif not name.startswith(("AWS_", "S3_", "PATH")):  # these are of the machine and of the present keys
+            env[name] = value
+    return env, tuple(sorted(hidden))
