@@ -205,6 +205,9 @@ class Progress:
         self.now = max(self.now, event.at)
         if event.state is not None:
             self.state = event.state
+            if event.state == "starting":  # a later attempt has processes of its own
+                self._ranks = {}
+                self.stalled_since = None
             if event.state == "running" and self.began_at is None:
                 self.began_at = event.at
         if event.stalled_since is not None:

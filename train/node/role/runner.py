@@ -112,7 +112,9 @@ class Runner:
         self.outbox.put(Message(boot=process_tree.boot()))
         if self.order.watches_notice:
             address = find_address(self.order.env)
-            watch_notices(lambda notice: self.outbox.put(Message(notice=notice)), address)  # goes out with the next step
+            watch_notices(
+                lambda notice: self.outbox.put(Message(notice=notice)), address
+            )  # goes out with the next step
         code = 0
         number: Optional[int] = None
         for at, command in enumerate(self.order.commands):
