@@ -90,8 +90,8 @@ def up(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool, keep
         clients = make_clients(config.provision.region)
         wishes = find_wishes(app)
         if not dry_run and app.files.addresses():  # nodes have been set up
-            nodes = Ec2Nodes(describe_state(app, clients), config.provision)
-            job = None if continue_without_head(app, nodes.state) else ask_for_job(app, nodes)()
+            described = Ec2Nodes(describe_state(app, clients), config.provision)
+            job = None if continue_without_head(app, described.state) else ask_for_job(app, described)()
             continue_waiting(app, job.record if job is not None else None)
         bring_up(
             app,

@@ -10,7 +10,7 @@ from cluster.views.layout import render_table
 from cluster.views.results import find_results
 from provision.describe import ClusterSummary
 from provision.membership import describe_untrusted
-from provision.model import ClusterState, Instance, Node, UntrustedInstance
+from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
 from provision.status import (
@@ -23,6 +23,7 @@ from provision.status import (
     find_errors,
 )
 from train.follow.records import JobRecord
+from train.job.protocol import Attempt
 
 MOMENTS = frozenset({"submitted_at", "started_at", "ended_at", "since"})  # of a job's record
 INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public_ip launched_at"
@@ -244,6 +245,8 @@ def _render_job(job: HeadJob, *, now: datetime) -> str:
         return f"none{queued}{last}"
     warned = "".join(f"\n       warning: {text}" for text in job.record.warnings)
     took = f" for {render_took(job.record, now=now)}" if job.record.started_at is not None else ""
+    if job.record.waiting_for:
+        took = f" for {', '.join(job.record.waiting_for)}"
     stall = f"\n       {job.record.stall}" if job.record.stall else ""
     return (
         f"{job.record.id} ({job.record.name}) {job.record.state}{took}{queued}; "
@@ -258,6 +261,8 @@ def job_document(job: HeadJob) -> dict[str, Any]:
         return {"state": "none" if job.why is None else "unknown", "why": job.why, "queued": job.queued}
     return {
         **_pick(record, "id name state workers servers stall"),
+        "attempt": len(record.attempts),
+        "waiting_for": list(record.waiting_for),
         "started_at": iso_time(record.started_at),
         "why": None,
         "queued": job.queued,
@@ -462,11 +467,36 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
 
 def _describe_trouble(record: JobRecord) -> list[str]:
     """A job's error or stall and its warnings, one line each."""
-    found = [record.error] if record.error else [record.stall] if record.stall else []
+    found = render_attempts(record)
+    found += [record.error] if record.error else [record.stall] if record.stall else []
     if record.job_number and not record.has_ended:
         pending = f": {record.pending}" if record.pending else ""
         found.append(f"{record.scheduler} job {record.job_number}{pending}")
     return [text.partition("\n")[0] for text in (*found, *(f"warning: {text}" for text in record.warnings))]
+
+
+def render_attempts(record: JobRecord) -> list[str]:
+    """The attempts of a job before the last one, how each ended, and what the next one waits for."""
+    lines = []
+    for attempt in record.attempts:
+        is_last = attempt is record.attempts[-1]
+        if attempt.ended_at is None or (is_last and record.has_ended):
+            continue
+        took = render_age(attempt.ended_at - attempt.started_at)
+        lost = "" if attempt.lost_batches is None else f", {count(attempt.lost_batches, 'batch', 'batches')} lost"
+        lines.append(f"attempt {attempt.number} ended after {took}: {_render_reason(attempt)}{lost}")
+    if record.waiting_for:
+        lines.append(f"waiting for {', '.join(record.waiting_for)}")
+    return lines
+
+
+def _render_reason(attempt: Attempt) -> str:
+    names = ", ".join(attempt.lost)
+    if attempt.reason == "notice":
+        return f"{names} interrupted (spot notice)"
+    if attempt.reason == "lost":
+        return f"{names} lost"
+    return (attempt.error or f"exit code {attempt.exit_code}").partition("\n")[0]
 
 
 def _moment(at: float | None) -> str:

@@ -368,6 +368,8 @@ class Advisor:
         if event.state is not None and event.state in {"ending", "done", "failed", "stopped"}:
             # From now on the supervisor ends processes.
             self._ending = True
+        elif event.state == "starting":  # another attempt
+            self._ending = False
         if event.kind == "process" and event.process is not None and event.process.exit_code:
             return self._end(event.process.exit_code, event.process.signal)
         return None

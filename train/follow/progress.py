@@ -204,9 +204,7 @@ class Progress:
         """Take in an event; returns the report in its line, if any."""
         self.now = max(self.now, event.at)
         if event.state is not None:
-            self.state = event.state
-            if event.state == "running" and self.began_at is None:
-                self.began_at = event.at
+            self._take_state(event.state, event.at)
         if event.stalled_since is not None:
             self.stalled_since = event.stalled_since or None
         if event.kind == "result":
@@ -226,6 +224,13 @@ class Progress:
         if report is not None:
             rank.take(report)
         return report
+
+    def _take_state(self, state: JobState, at: float) -> None:
+        self.state = state
+        if state == "starting":  # a later attempt has processes of its own
+            self._ranks, self.stalled_since = {}, None
+        if state == "running" and self.began_at is None:
+            self.began_at = at
 
     @property
     def ranks(self) -> tuple[RankProgress, ...]:

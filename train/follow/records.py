@@ -16,6 +16,7 @@ from train.job.protocol import (
     ENDED,
     MAX_RECORD_BYTES,
     OUR_JOB_ID,
+    Attempt,
     JobHost,
     JobState,
     Left,
@@ -44,6 +45,7 @@ class JobRecord:
     state: "damaged" if the record cannot be read; then only `id`, `source` and `error` are valid.
     stall: why the job makes no progress, while it makes none. scheduler, job_number: the batch scheduler that assigns
     the nodes, and its number of the job; image: the one that it runs in; pending: why it has not done so yet.
+    attempts: all that have started; waiting_for: the names of the nodes that the next one waits for.
     """
 
     id: str
@@ -70,6 +72,8 @@ class JobRecord:
     scheduler: str | None = None
     job_number: str | None = None
     pending: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    waiting_for: tuple[str, ...] = ()
     data: bytes = field(default=b"", repr=False)
 
     @property

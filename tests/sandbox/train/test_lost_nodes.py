@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import boto3
 import pytest
 from mypy_boto3_ec2.client import EC2Client
 
@@ -130,3 +131,53 @@ def test_a_drill_needs_a_job_that_goes_on(nodes: Project) -> None:
     wait_for_state(nodes, started, "running")
     assert 'its [train] on_node_loss is "fail"' in nodes.run("drill", "spot", code=2).stderr
     nodes.run("stop", started)
+
+
+@pytest.mark.parametrize("has_log", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.MonkeyPatch, *, has_log: bool) -> None:
+    ec2, s3 = ec2_of(nodes, monkeypatch), boto3.client("s3")
+    if "results" not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]:
+        s3.create_bucket(Bucket="results")
+
+    def is_there(key: str) -> bool:
+        return bool(s3.list_objects_v2(Bucket="results", Prefix=key).get("KeyCount"))
+
+    before = hosts_of(nodes, again=True)
+    with nodes.configured(results="s3://results/jobs/"):
+        words = ("--env", "COLOUR=blue green", "--env", "API_TOKEN=hidden", "--name", "long")
+        job = nodes.run("train", "--detach", *words, *WORKERS, *python(PROGRAM)).stdout.strip()
+        wait_for_state(nodes, job, "running")
+        until(lambda: is_there(f"jobs/{job}/record.json"), "no record in S3")
+        if has_log:
+            until(lambda: is_there(f"jobs/{job}/events"), "no log in S3", timeout_s=150)
+        ec2.terminate_instances(InstanceIds=[before["node-0"].instance_id])
+        until(lambda: before["node-0"].instance_id not in live(ec2))
+        shown = nodes.run("status", "--json")
+        assert len(live(ec2)) == 1, shown.stdout  # --json only reads
+
+        said = nodes.run("status").stderr
+
+        assert f"the head of job {job} (long) has ended: continuing the job on a new one" in said
+        assert "API_TOKEN" in said  # its value is in no record
+        after = hosts_of(nodes, again=True)
+        assert after["node-0"].instance_id != before["node-0"].instance_id
+        assert after["node-1"] == before["node-1"]
+        assert live(ec2) == {host.instance_id for host in after.values()}
+        ended = wait_for_state(nodes, job, "done", "failed")
+        assert (ended["state"], ended["exit_code"]) == ("done", 0), nodes.run("logs", job).stdout
+        assert [(one["number"], one["reason"], one["lost"]) for one in ended["attempts"]] == [
+            (1, "lost", ["node-0"]),
+            (2, "done", []),
+        ]
+        assert ended["env"]["COLOUR"] == "blue green"
+        log = nodes.run("logs", job).stdout
+        assert log.count("attempt 1 resumes None") == (2 if has_log else 0)
+        assert log.count("attempt 2 resumes 1") == 2
+        gone(job)
+        until(lambda: json.loads(s3.get_object(Bucket="results", Key=f"jobs/{job}/record.json")["Body"].read())["state"]
+              == "done")  # fmt: skip
+        if has_log:
+            key = f"jobs/{job}/ranks/worker-0.log"
+            text = s3.get_object(Bucket="results", Key=key)["Body"].read().decode()
+            assert text == "attempt 1 resumes None\nattempt 2 resumes 1\n"
+        assert "nothing to do" in nodes.run("up").stderr

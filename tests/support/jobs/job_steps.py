@@ -26,7 +26,7 @@ from waits import until
 END_S = 10.0
 """The time that a job may take to end on all nodes after a fault."""
 SILENCE_S = 5.0
-"""silence_timeout_s in silence.toml, a job file."""
+"""silence_timeout_s in silence.toml, a job file; with it, a job fails when it loses a node."""
 ONE_WORKER = ("--kv-store", "local", "-n", "1")
 PROGRAM = """
 import mxnet as mx, time
@@ -97,7 +97,7 @@ def hosts_of(project: Project, *, again: bool = False) -> dict[str, Host]:
 @contextmanager
 def borrowed(project: Project) -> Iterator[Project]:
     """The shared cluster for a test; afterwards no fault is armed and no job runs."""
-    (project.directory / "silence.toml").write_text(f"silence_timeout_s = {SILENCE_S:.0f}\n")
+    (project.directory / "silence.toml").write_text(f'silence_timeout_s = {SILENCE_S:.0f}\non_node_loss = "fail"\n')
     try:
         yield project
     finally:

@@ -111,10 +111,8 @@ class Runner:
         watch(self.order.volumes, lambda text: self.outbox.put(Message(dead=text)))  # goes out with the next step
         self.outbox.put(Message(boot=process_tree.boot()))
         if self.order.watches_notice:
-            address = find_address(self.order.env)
-            watch_notices(
-                lambda notice: self.outbox.put(Message(notice=notice)), address
-            )  # goes out with the next step
+            # Notices go out with the next step.
+            watch_notices(lambda notice: self.outbox.put(Message(notice=notice)), find_address(self.order.env))
         code = 0
         number: Optional[int] = None
         for at, command in enumerate(self.order.commands):

@@ -275,6 +275,8 @@ class Attempt:
             if one.connection in awaited and one.connection is not None and one.connection.is_open:
                 self.outcome.suspects.add(one.host)
         suspects = self.outcome.suspects | {one.host for one in self.processes.all if one.failed}
+        if self.number == 1:  # a host that has never answered is wrongly set up, rather than lost
+            suspects &= {one.host for one in self.processes.all if one.boot is not None}
         unclean = self.processes.find_unclean() if self.started_at is not None else []
         if self.order.on_node_loss == "requeue":  # a node that goes down may report that its processes have failed
             unclean += [host for host in self.order.hosts if host.name in suspects and host not in unclean]

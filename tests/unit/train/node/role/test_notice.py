@@ -1,5 +1,6 @@
 """Spot notices on a node, without a job."""
 
+import json
 import os
 import signal
 import subprocess
@@ -86,7 +87,7 @@ def test_each_change_is_read_once(tmp_path: Path) -> None:
     file = NoticeFile(str(tmp_path / "attempt-1"))
     assert file.read_new(".progress") is None
     for batch in (1, 2):
-        (tmp_path / "new").write_text('{"epoch": 0, "batch": %d}' % batch)
+        (tmp_path / "new").write_text(json.dumps({"epoch": 0, "batch": batch}))
         os.replace(tmp_path / "new", tmp_path / "attempt-1.progress")
         assert file.read_new(".progress") == {"epoch": 0, "batch": batch}
         assert file.read_new(".progress") is None

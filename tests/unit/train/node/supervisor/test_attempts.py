@@ -6,6 +6,8 @@ node-0 has no instance id, so only the programs on node-1 ask for spot notices.
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ import pytest
 
 from http_server import serve_http
 from job_host import JobHost, job_host, job_id, lines_of
+from train.node.programs import program_words
 from waits import until
 
 __all__ = ["job_host"]
@@ -31,7 +34,10 @@ if [ "$CLUSTER_ATTEMPT" != 1 ]; then
     until [ $(grep -c '"state": "running"' ~/.cluster/jobs/$CLUSTER_JOB_ID/events) -ge 2 ]; do sleep 0.05; done
     exit 0
 fi
-progress() { echo '{"epoch": 1, "batch": '$1'}' >$CLUSTER_NOTICE_FILE.new; mv $CLUSTER_NOTICE_FILE.new $CLUSTER_NOTICE_FILE.progress; }
+progress() {
+    echo '{"epoch": 1, "batch": '$1'}' >$CLUSTER_NOTICE_FILE.new
+    mv $CLUSTER_NOTICE_FILE.new $CLUSTER_NOTICE_FILE.progress
+}
 wait_for_notice() { until [ -e $CLUSTER_NOTICE_FILE ]; do sleep 0.05; done; }
 save() { echo '{"url": "s3://b/m", "epoch": 1, "batch": 4}' >$CLUSTER_NOTICE_FILE.saved; }
 if [ $CLUSTER_HOST = node-0 ]; then eval "$FIRST"; fi
@@ -100,11 +106,6 @@ def wait_for_state(host: JobHost, state: str) -> dict[str, Any]:
 
 def replace(host: JobHost, *new: dict[str, Any]) -> dict[str, Any]:
     """Hand new hosts to the job; the answer of jobs.py."""
-    import subprocess
-    import sys
-
-    from train.node.programs import program_words
-
     done = subprocess.run(
         program_words("jobs", "replace", JOB, python=sys.executable),
         env=host.env(), input=json.dumps(new) + "\n", capture_output=True, text=True, timeout=60, check=True,
@@ -190,7 +191,7 @@ def lose_node_1(host: JobHost) -> None:
     """Node-1 no longer answers, and what ran there has ended."""
     host.wait_for('"line": "here 1', count=2)
     host.refuse("127.0.0.2")
-    os.kill(int(until(lambda: (host.home / "role-node-1").read_text())), signal.SIGKILL)
+    os.kill(int(until((host.home / "role-node-1").read_text)), signal.SIGKILL)
 
 
 def test_a_node_that_is_lost_without_notice_is_waited_for(job_host: JobHost) -> None:
@@ -235,7 +236,7 @@ def test_without_restarts_a_lost_node_fails_the_job(
 def test_a_program_that_is_killed_is_no_lost_node(job_host: JobHost) -> None:
     submit(job_host, make_order(job_host))
     job_host.wait_for('"line": "here 1', count=2)
-    os.kill(int(until(lambda: (job_host.home / "role-node-1").read_text())), signal.SIGKILL)
+    os.kill(int(until((job_host.home / "role-node-1").read_text)), signal.SIGKILL)
     assert job_host.result()["state"] == "failed"
     assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["error"]
 

@@ -77,7 +77,7 @@ def before(*reasons: str) -> list[Attempt]:
     ],
 )
 def test_what_follows_an_attempt(
-    ending: Ending, lost: Any, left: Any, reasons: Any, changes: dict[str, Any], follows: str
+    *, ending: Ending, lost: Any, left: Any, reasons: Any, changes: dict[str, Any], follows: str
 ) -> None:
     given = order()
     for name, value in changes.items():
