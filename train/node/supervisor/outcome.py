@@ -69,6 +69,11 @@ class Outcome:
         if self.decided is None:
             self.decided = Ending("failed", 1, error, "notice", lost=hosts)
 
+    def lose(self, hosts: tuple[str, ...], error: str) -> None:
+        """End the attempt because these nodes are lost."""
+        if self.decided is None:
+            self.decided = Ending("failed", 1, error, "lost", lost=hosts)
+
     # -- start ---------------------------------------------------------------------------------------------------
 
     def watch_silence(self) -> None:

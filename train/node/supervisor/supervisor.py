@@ -111,8 +111,9 @@ class Supervisor:
         self.ran_s = sum((one.ended_at or one.started_at) - one.started_at for one in self.ended)
         self.done: Optional[dict[str, int]] = None  # the last batch that they have finished
         self.attempt = self.make_attempt(len(self.ended) + 1, order.first_process)
-        stop = self.stop
-        self.loop.watch_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGCHLD: self.look_at_children})
+        self.loop.watch_signals(
+            {signal.SIGTERM: self.leave_host, signal.SIGINT: self.stop, signal.SIGCHLD: self.look_at_children}
+        )
 
     def make_attempt(self, number: int, first_process: int = 0) -> Attempt:
         """An attempt on the hosts of the job's order, which does not start yet."""
@@ -168,6 +169,16 @@ class Supervisor:
     def stop(self) -> None:
         """End the job at the user's request."""
         self.attempt.outcome.stop()
+
+    def leave_host(self) -> None:
+        """SIGTERM, as when this host shuts down: a job whose record is in S3 then waits for another head."""
+        order = self.order
+        if order.on_node_loss != "requeue" or order.output_url is None or order.hosts[0].place is not None:
+            self.stop()
+        elif self.attempt.started_at is not None:
+            self.attempt.outcome.lose((self.head,), f"{self.head} shuts down")
+        elif self.copying is not None:  # it waits already
+            self.copying.hurry()
 
     def step(self) -> None:
         """Handle the next events. Raises OSError."""
