@@ -70,8 +70,8 @@ class Outcome:
             self.decided = Ending("failed", 1, error, "notice", lost=hosts)
 
     def lose(self, hosts: tuple[str, ...], error: str) -> None:
-        """End the attempt because these nodes are lost."""
-        if self.decided is None:
+        """End the attempt because these nodes are lost, also if its processes were the first to be ended there."""
+        if self.decided is None or (self.decided.reason == "error" and not self.decided.final):
             self.decided = Ending("failed", 1, error, "lost", lost=hosts)
 
     # -- start ---------------------------------------------------------------------------------------------------
