@@ -42,6 +42,7 @@ Name = Annotated[str, Meta(max_length=255, pattern=r"\A[^\r\n]*\Z")]
 Moment = Annotated[float, Meta(ge=0, le=32_503_680_000)]  # seconds since the epoch; to the year 3000
 ExitCode = Annotated[int, Meta(ge=-255, le=255)]
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+Usd = Annotated[float, Meta(ge=0, le=1e12)]
 ProcessNumber = Annotated[int, Meta(ge=0, lt=1 << 15)]  # a reader of the log keeps each one in memory
 LeftOnHost = list[tuple[Count, str]]
 """Processes that did not end: (pid, command line); pid 0: the host could not be searched."""
@@ -88,7 +89,7 @@ class Container(Struct, frozen=True, kw_only=True):
 class JobHost(Struct, frozen=True, kw_only=True):
     """A host of a job. ip: its private address. place: None for a node of the cluster.
 
-    workers, servers: the number of processes there.
+    workers, servers: the number of processes there. usd_per_hour: the price of the instance; None if unknown.
     """
 
     name: Name
@@ -97,6 +98,26 @@ class JobHost(Struct, frozen=True, kw_only=True):
     servers: Count = 0
     instance_id: Optional[Annotated[str, Meta(max_length=255)]] = None
     place: Optional[Place] = None
+    usd_per_hour: Optional[Usd] = None
+
+
+def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:
+    """What the nodes among these hosts cost in this time, in US dollars; None if a price is unknown, or without nodes.
+
+    Hosts of the user's own cost nothing here.
+    """
+    prices = {host.name: host.usd_per_hour for host in hosts if host.place is None}
+    known = [price for price in prices.values() if price is not None]
+    if not prices or len(known) < len(prices):
+        return None
+    return sum(known) * max(seconds, 0.0) / 3600
+
+
+class Notify(Struct, frozen=True, kw_only=True):
+    """[notify]: where the head reports events. The webhook's URL is a secret, and is in no file of a disk."""
+
+    webhook: Optional[str] = None
+    command: Optional[str] = None
 
 
 class DataCheck(Struct, frozen=True, kw_only=True):
@@ -155,6 +176,7 @@ class Order(RunSettings, kw_only=True):
     before: the ids of the jobs that it waits for; jobs.py sets it.
     image: the image that its processes run in, by digest. containers: how, by the host's name; {} for no containers.
     image_launcher: the folder on the head with launch.py out of the image; None for that of the environment.
+    notify: [notify], in no file, as the secrets.
     """
 
     job: JobId
@@ -198,6 +220,7 @@ class Order(RunSettings, kw_only=True):
     image: Optional[str] = None
     containers: dict[str, Container] = {}
     image_launcher: Optional[str] = None
+    notify: Optional[Notify] = None
 
     @property
     def output_url(self) -> Optional[str]:
@@ -274,6 +297,7 @@ class Record(Struct, kw_only=True):
     """A job's record.json. Fields with the names of the order's are the order's.
 
     job_number: the batch scheduler's. pending: why the scheduler has not assigned the nodes yet.
+    held_at: since when the job has had its nodes. cost_usd: what they have cost since then; see cost_of.
     """
 
     id: JobId
@@ -314,6 +338,8 @@ class Record(Struct, kw_only=True):
     owner: Optional[str] = None
     max_duration_s: Optional[float] = None
     nodes_credentials: bool = False
+    held_at: Optional[Moment] = None
+    cost_usd: Optional[Usd] = None
 
     @property
     def has_ended(self) -> bool:
