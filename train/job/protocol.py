@@ -9,7 +9,7 @@ Pure.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, Optional, Union
 
 from msgspec import Meta, Raw, Struct
@@ -114,8 +114,9 @@ def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:
 
 
 class Notify(Struct, frozen=True, kw_only=True):
-    """[notify]: where the head reports events. The webhook's URL is a secret, and is in no file of a disk."""
+    """[notify]: where the head reports events of a cluster. The webhook's URL is a secret, and is in no file of a disk."""
 
+    cluster: str
     webhook: Optional[str] = None
     command: Optional[str] = None
 
