@@ -79,12 +79,13 @@ class ClusterBill:
     @property
     def usd(self) -> float | None:
         """In all."""
-        return add_up([each.usd for each in (*self.nodes, *self.volumes)])
+        return add_up([*(node.usd for node in self.nodes), *(volume.usd for volume in self.volumes)])
 
     @property
     def usd_per_hour(self) -> float | None:
         """What it costs now."""
-        return add_up([each.usd_per_hour for each in (*self.nodes, *self.volumes)])
+        nodes, volumes = self.nodes, self.volumes
+        return add_up([*(node.usd_per_hour for node in nodes), *(volume.usd_per_hour for volume in volumes)])
 
     @property
     def unseen_usd(self) -> float:
@@ -129,9 +130,8 @@ def _bill_node(node: LedgerNode, ledger: Ledger, histories: Histories, now: floa
     ends = now if node.ended_at is None else node.ended_at
     address = ledger.usd_per_address_hour
     seconds = sum(period.billed_until(now) - period.start for period in node.periods)
-    disk_usd = disk_cost(
-        node.disk_gib, ledger.usd_per_gib_month, node.launched_at, max(ends, node.launched_at + MINIMUM_S)
-    )
+    disk_ends = max(ends, node.launched_at + MINIMUM_S)
+    disk_usd = disk_cost(node.disk_gib, ledger.usd_per_gib_month, node.launched_at, disk_ends)
     runs, exists = node.runs, node.ended_at is None
     rates = [
         node.usd_per_hour if runs else 0.0,
