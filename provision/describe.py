@@ -218,7 +218,7 @@ def number_nodes(instances: Iterable[InstanceTypeDef]) -> tuple[Node, ...]:
 
 
 def first_launched(instance: InstanceTypeDef) -> datetime:
-    """When an instance was first launched: a start changes LaunchTime, but the first network interface stays attached."""
+    """When it was first launched: a start changes LaunchTime, but the first network interface stays attached."""
     times = [
         interface["Attachment"]["AttachTime"]
         for interface in instance.get("NetworkInterfaces", [])

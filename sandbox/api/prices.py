@@ -3,7 +3,7 @@
 On-demand Linux in us-east-1, in dollars an hour, as of 2025; the real ones: https://aws.amazon.com/ec2/pricing/on-demand/
 Spot prices are made up: a share of these that differs by type and zone.
 
-Answers GetProducts of AWS's price list service, which moto lacks, for Linux on demand, gp3 volumes and public addresses:
+Answers GetProducts of AWS's price list service, which moto lacks, for Linux on demand, gp3 volumes and public IPs:
 https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
 """
 

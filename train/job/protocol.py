@@ -114,7 +114,7 @@ def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:
 
 
 class Notify(Struct, frozen=True, kw_only=True):
-    """[notify]: where the head reports events of a cluster. The webhook's URL is a secret, and is in no file of a disk."""
+    """[notify]: where the head reports a cluster's events. The webhook's URL is a secret, in no file of a disk."""
 
     cluster: str
     webhook: Optional[str] = None
