@@ -112,7 +112,7 @@ def make_bills(ledger: Ledger, *, histories: Histories, now: float) -> tuple[Clu
             continue
         started_at = min(node.launched_at for node in nodes)
         following = min((node.launched_at for node in ledger.nodes if node.launched_at > end), default=float("inf"))
-        volumes = _bill_volumes(ledger, begin=started_at if at == 0 else begin, following=following, now=now)
+        volumes = _bill_volumes(ledger, since=begin, begin=started_at, following=following, now=now)
         is_over = end != float("inf") and all(volume.ended_at is not None for volume in volumes)
         found.append(
             ClusterBill(
@@ -177,13 +177,18 @@ def _unseen(node: LedgerNode, ledger: Ledger) -> float:
     return running + (disk or 0.0)
 
 
-def _bill_volumes(ledger: Ledger, *, begin: float, following: float, now: float) -> tuple[VolumeBill, ...]:
-    """The head's volumes from `begin` to the first launch of the following cluster, whose volumes they then are."""
+def _bill_volumes(
+    ledger: Ledger, *, since: float, begin: float, following: float, now: float
+) -> tuple[VolumeBill, ...]:
+    """The head's volumes to the first launch of the following cluster, whose volumes they then are.
+
+    since: the end of the cluster before; begin: the first launch, from which older volumes are this cluster's.
+    """
     price = ledger.usd_per_gib_month
     found = []
     for volume in ledger.volumes:
         gone_at = volume.gone_at
-        start = max(volume.made_at, begin) if begin else volume.made_at
+        start = volume.made_at if volume.made_at > since else begin
         end = min(now if gone_at is None else gone_at, following)
         if volume.made_at >= following or (gone_at is not None and gone_at <= begin):
             continue

@@ -1,6 +1,6 @@
 """What AWS would bill for a sandbox's instances, computed from the sandbox's own log of states.
 
-Computed differently from provision/cost: in steps of a few seconds, from what the log says happened.
+Computed differently from provision/cost: in steps of a minute or an hour, from what the log says happened.
 """
 
 import calendar
@@ -14,7 +14,7 @@ from typing import Any
 
 from sandbox.api.prices import GP3_GIB_MONTH, ON_DEMAND, PUBLIC_ADDRESS, spot_price
 
-STEP_S = 10.0
+STEP_S = 60.0
 RECLAIMED = "Server.SpotInstanceTermination"
 
 
@@ -89,7 +89,7 @@ def _spot(one: LoggedInstance, start: float, end: float) -> float:
 def _disk(gib: int, start: float, end: float) -> float:
     usd, at = 0.0, start
     while at < end:
-        length = min(600.0, end - at)
+        length = min(3600.0, end - at)
         day = datetime.fromtimestamp(at, UTC)
         days = calendar.monthrange(day.year, day.month)[1]
         usd += gib * GP3_GIB_MONTH * length / (days * 86400)
