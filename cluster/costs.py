@@ -1,19 +1,28 @@
 """Keeps the ledger of a cluster's costs: on this machine, and in [data] results if that is in S3."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
+from botocore.exceptions import BotoCoreError
+
 from cluster.app import App
+from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
+from foundation.thread_pool import run_in_thread
 from provision.aws.clients import Clients
 from provision.cost import storage
 from provision.cost.ledger import Ledger, merge, note
 from provision.cost.observe import add_prices, observe
 from provision.describe import describe_cluster
+from provision.preflight.prices import describe_node_prices
 from train.s3.connection import Connection
 from train.s3.url import S3Url, parse_url
+
+PATIENCE_S = 2.0  # how long a job waits for prices
 
 
 def ledger_url(app: App) -> S3Url | None:
@@ -98,6 +107,39 @@ def note_costs(app: App, clients: Clients, *, exists: bool | None = None) -> Led
     except ClusterError as error:
         warn(app, f"the costs were not noted: {error.message}")
         return None
+
+
+def ask_for_prices(app: App, clients: Clients | None, described: Future[Nodes]) -> Callable[[], Mapping[str, float]]:
+    """Find the prices of nodes in the background; the returned function waits at most PATIENCE_S for them.
+
+    It returns US dollars per hour by instance id, without those that are unknown. Those on demand are in the ledger.
+    """
+
+    def ask() -> Mapping[str, float | None]:
+        nodes, known = described.result(), _find_noted(app)
+        if clients is None or not isinstance(nodes, Ec2Nodes):
+            return {}
+        asked = [each for each in nodes.state.nodes if each.market == "spot" or each.instance_id not in known]
+        prices = describe_node_prices(clients, asked) if asked else {}
+        return {each.instance_id: prices[each.market, each.instance_type, each.zone] for each in asked}
+
+    asking = run_in_thread(ask)
+
+    def wait() -> Mapping[str, float]:
+        found: Mapping[str, float | None] = {}
+        with suppress(TimeoutError, BotoCoreError, ClusterError):  # without nodes, the set-up raises
+            found = asking.result(timeout=PATIENCE_S)
+        return {**_find_noted(app), **{instance_id: usd for instance_id, usd in found.items() if usd is not None}}
+
+    return wait
+
+
+def _find_noted(app: App) -> dict[str, float]:
+    """The prices in the ledger on this machine, by instance id."""
+    with suppress(ClusterError):  # a damaged file, of which `cluster cost` tells
+        nodes = storage.read(app.files.root).nodes
+        return {node.instance_id: node.usd_per_hour for node in nodes if node.usd_per_hour is not None}
+    return {}
 
 
 @contextmanager

@@ -43,6 +43,7 @@ class JobRecord:
     state: "damaged" if the record cannot be read; then only `id`, `source` and `error` are valid.
     stall: why the job makes no progress, while it makes none. scheduler, job_number: the batch scheduler that assigns
     the nodes, and its number of the job; image: the one that it runs in; pending: why it has not done so yet.
+    cost_usd: what its nodes cost while it had them; None if unknown.
     """
 
     id: str
@@ -69,6 +70,7 @@ class JobRecord:
     scheduler: str | None = None
     job_number: str | None = None
     pending: str | None = None
+    cost_usd: float | None = None
     data: bytes = field(default=b"", repr=False)
 
     @property

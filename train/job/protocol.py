@@ -353,6 +353,13 @@ class Record(Struct, kw_only=True):
         return JobResult(state=self.state, exit_code=self.exit_code, error=self.error, left=self.left)
 
 
+def find_cost(record: Record, now: float) -> Optional[float]:
+    """What a job's nodes have cost since it has them, up to its end or now; None as in cost_of. Pure."""
+    if record.held_at is None:
+        return None
+    return cost_of(record.nodes, (record.ended_at or now) - record.held_at)
+
+
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from bootstrap.node import process_tree
 from foundation.decode import decode
 from foundation.file_lock import FileLock, is_held
 from train.engines.schedulers import SCHEDULERS
-from train.job.protocol import JobHost, JobResult, Left, LeftOnHost, Record
+from train.job.protocol import JobHost, JobResult, Left, LeftOnHost, Record, find_cost
 from train.node import job_folder
 from train.node.programs import CODE_DIR, program_words
 from train.node.supervisor import allocation, job_log, launching, ssh_proxy
@@ -66,6 +66,7 @@ def _complete(job: str, record: Record) -> Record:
     record.state, record.exit_code, record.error = result.state, result.exit_code, result.error
     record.left = result.left or {}
     record.ended_at = time.time()
+    record.cost_usd = find_cost(record, record.ended_at)
     launching.clean_up(job)
     for name in ("reserve", "record.json.new", "socket"):
         job_folder.remove(job_folder.path(job, name))

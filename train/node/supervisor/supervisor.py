@@ -214,6 +214,7 @@ class Supervisor:
         if self.outcome.decided is not None:
             return
         order = self.order
+        self.record.held_at = self.record.held_at or time.time()
         for line in take_credentials(order):
             self.say(line)
         if order.output_url:
@@ -398,6 +399,7 @@ class Supervisor:
     def save(self, *, lasting: bool = False) -> None:
         """Write the record now. Raises OSError."""
         self.record.roles = tuple(process.record() for process in self.processes.all)
+        self.record.cost_usd = protocol.find_cost(self.record, time.time())
         job_folder.write_record(self.record, lasting=lasting)
 
     # -- end -----------------------------------------------------------------------------------------------------
