@@ -30,6 +30,7 @@ from cluster.jobs import head_of
 from cluster.last_known import find_names, remember_names
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
+from cluster.notify import find_notify
 from cluster.session import describe, ready_nodes, source_of, warn
 from foundation.errors import UsageError
 from foundation.progress import Event
@@ -253,6 +254,7 @@ def train(
             image=image,
             volumes=[volume.mount for volume in config.volumes],
             prices=prices(),
+            notify=find_notify(app),
         )
         _tell(app, job)
         if dry_run:

@@ -41,6 +41,7 @@ class Outcome:
         # State, exit code, error.
         self.decided: Optional[tuple[JobState, int, Optional[str]]] = None
         self.silent_hosts: set[str] = set()
+        self.lost_hosts: dict[str, str] = {}  # why, by the host's name
 
     def decide(self, state: JobState, exit_code: int, error: Optional[str]) -> None:
         """End the job with this outcome, unless another has been decided before."""
@@ -73,6 +74,7 @@ class Outcome:
                 limit_s, since = silence_s, process.heard_at
             if time.monotonic() > since + limit_s:
                 self.silent_hosts.add(process.host)
+                self.lost_hosts.setdefault(process.host, f"no sign of life for {limit_s:g} s")
                 self.fail(f"{process.name}: no sign of life from its node for {limit_s:g} s")
 
     def watch_start(self) -> None:
@@ -252,10 +254,15 @@ class Outcome:
         """The ssh to a process has ended before the process. If its launcher has ended it, the reason follows."""
         engine = self._processes.engine
         error = f"{process.name} was lost: ssh to it failed: {why}"
-        if not engine.ends_its_processes or process.role == "launcher":
+
+        def lose() -> None:
+            self.lost_hosts.setdefault(process.host, f"ssh to it failed: {why}")
             self.fail(error)
+
+        if not engine.ends_its_processes or process.role == "launcher":
+            lose()
         elif not self._loop.has("lost"):
-            self._loop.after("lost", engine.gather_s, lambda: None if self._failed else self.fail(error))
+            self._loop.after("lost", engine.gather_s, lambda: None if self._failed else lose())
 
     def _lose(self, process: JobProcess) -> None:
         if not self._failed:

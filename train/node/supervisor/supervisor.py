@@ -26,6 +26,7 @@ from train.node.role import environment
 from train.node.supervisor import job_log, kv_store, launching, publish, recovery
 from train.node.supervisor.allocation import Allocation
 from train.node.supervisor.event_loop import Connection, EventLoop
+from train.node.supervisor.notifier import Notifier
 from train.node.supervisor.outcome import Outcome
 from train.node.supervisor.processes import JobProcess, Processes
 from train.node.supervisor.stalls import Stalls
@@ -36,6 +37,7 @@ TURN_EVERY_S = 0.2
 RECORD_EVERY_S = 0.5
 ROLES_END_S = 5.0
 COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and after that
+NOTIFY_S = 60.0  # after followers have the result
 
 
 def main() -> int:
@@ -102,6 +104,7 @@ class Supervisor:
         self.outcome = Outcome(order, self.processes, self.loop, self.say, self.warn)
         self.stalls = Stalls(order, self.processes, self.loop, self.tell_stall, self.outcome.end_stalled)
         self.children = launching.Children(order, self.loop, self.hear_child, self.outcome.look_for_unstarted)
+        self.notifier = Notifier(order.notify, record)
         self.warnings: dict[str, Optional[str]] = {}  # by their subject
         self.watchers: list[Connection] = []
         self.state: Optional[JobState] = None
@@ -454,6 +457,7 @@ class Supervisor:
         self.log.make_room()
         self.log.put(state=state)
         self.log.put(result=result)
+        self.tell_end()
         for keep in (self.log.write, lambda: self.save(lasting=True)):
             try:
                 keep()
@@ -466,5 +470,26 @@ class Supervisor:
         for watcher in self.watchers:  # later clients read the record
             watcher.put(Ended(result=result))
         self.loop.flush(self.watchers, ROLES_END_S)
+        self.note_unsent()
         if self.copying is not None and not is_copied:
             self.copying.finish(LAST_COPY_S)
+
+    def tell_end(self) -> None:
+        """Report the end of the job, and the nodes that were lost, to [notify]."""
+        record, name = self.record, f"job {self.job} ({self.order.name})"
+        record.cost_usd = protocol.find_cost(record, time.time())
+        for host, why in self.outcome.lost_hosts.items():
+            self.notifier.send("node-lost", f"{name} has lost {host}: {why}", node=host)
+        ended = f"{name} is {record.state}" + (f": {record.error}" if record.error else "")
+        cost = "" if record.cost_usd is None else f"; its nodes cost ${record.cost_usd:.2f}"
+        self.notifier.send("job-ended", ended + cost)
+
+    def note_unsent(self) -> None:
+        """Add the events that could not be sent to the record's warnings."""
+        errors = self.notifier.finish(NOTIFY_S)
+        if errors:
+            self.record.warnings = (*self.record.warnings, *errors)
+            try:
+                self.save(lasting=True)
+            except OSError:
+                pass  # as above
