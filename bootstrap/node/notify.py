@@ -116,8 +116,8 @@ def _post_in_time(url, body):
 def _post_once(url, body):
     """(error or None, whether a retry is useless)."""
     headers = {"Content-Type": "application/json", "User-Agent": "cluster"}
-    request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - bootstrap/notify.py checks it
     try:
+        request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - bootstrap/notify.py checks it
         opener = urllib.request.build_opener(_NoRedirects(), urllib.request.HTTPSHandler(context=make_context()))
         opener.open(request, timeout=ANSWER_S).close()
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -39,7 +39,7 @@ class Notifier:
 
     def send(self, event: str, text: str, **more: Any) -> None:
         """Send an event. text: a sentence for people."""
-        if self._notify is None:
+        if self._notify is None or not (self._notify.webhook or self._notify.command):
             return
         record = self._record
         fields = {name: getattr(record, name) for name in OF_RECORD}
