@@ -25,6 +25,7 @@ CODE = (
     "bootstrap/node/containers/rank_proxy.py",
     "bootstrap/node/containers/site",
     "bootstrap/node/interfaces.py",
+    "bootstrap/node/notify.py",
     "bootstrap/node/process_tree.py",
     "bootstrap/node/setup_env.py",
     "bootstrap/node/volumes/volume_probe.py",
