@@ -145,7 +145,7 @@ def test_the_head_sends_the_events_of_its_own_programs(lived: Lived) -> None:
     written = json.dumps({"event": "lease-ending", "at": 5, "text": "ends in ten minutes"})
     place = "/run/cluster/events"
     script = f"echo '{written}' >{place}/new && mv {place}/new {place}/lease-ending.json"
-    lived.run("ssh", "node-0", "--", f"sudo sh -c {json.dumps(script)}")
+    lived.run("ssh", "node-0", "--", "sudo", "sh", "-c", script)
     until(lambda: lived.webhook.find("lease-ending"), "the event")
     event = lived.webhook.find("lease-ending")
     assert event == {
@@ -167,7 +167,7 @@ def test_the_head_sends_the_events_of_its_own_programs(lived: Lived) -> None:
 
 def test_the_costs_are_those_of_the_sandboxs_log(lived: Lived) -> None:
     lived.assert_costs_match()
-    lived.run("ssh", "node-1", "--", "sudo poweroff", code=None)
+    lived.run("ssh", "node-1", "--", "sudo", "poweroff", code=None)
     until(lambda: [entry for entry in lived.states() if entry["state"] in ("stopped", "terminated")], "its end")
     lived.assert_costs_match()
     shown = lived.cost()

@@ -71,7 +71,7 @@ def bill(entries: Iterable[dict[str, Any]], *, now: float) -> dict[str, float]:
                 usd["on-demand"] += seconds / 3600 * ON_DEMAND[one.type]
             elif reason != RECLAIMED or seconds >= 3600:
                 usd["spot"] += _spot(one, start, start + seconds)
-        usd["disk"] += _disk(one.gib, one.begun, one.gone or now)
+        usd["disk"] += _disk(one.gib, one.begun, max(one.gone or now, one.begun + 60))
     return dict(usd)
 
 
