@@ -82,6 +82,8 @@ class ClusterFiles:
         self.making = root / "making.json"
         self.lock_file = root / "lock"
         self.addresses_file = root / "addresses.json"
+        # There while the head has [notify]'s settings; empty.
+        self.watched = root / "watched"
         # What was set up on the user's own hosts. Not in _all: it stays until that is undone.
         self.other_hosts = root / "other_hosts.json"
 
@@ -253,6 +255,7 @@ class ClusterFiles:
             self.making,
             self.lock_file,
             self.addresses_file,
+            self.watched,
         )
 
     def addresses(self) -> dict[str, str]:
@@ -266,6 +269,13 @@ class ClusterFiles:
         """Saves the nodes' addresses if they changed. Raises ClusterError."""
         if self.addresses() != addresses:
             self._write(self.addresses_file, json.dumps(dict(addresses), indent=1).encode())
+
+    def note_watched(self, *, is_watched: bool) -> None:
+        """Note whether the head has [notify]'s settings. Raises ClusterError."""
+        if is_watched:
+            self._write(self.watched, b"")
+        else:
+            self._remove(self.watched)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
