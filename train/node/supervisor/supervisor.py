@@ -390,6 +390,11 @@ class Supervisor:
 
     def save(self, *, lasting: bool = False) -> None:
         """Write the record now. Raises OSError."""
+        self.complete_record()
+        job_folder.write_record(self.record, lasting=lasting)
+
+    def complete_record(self) -> None:
+        """Bring the record's processes, attempts and cost up to date."""
         attempt = self.attempt
         if attempt.started_at is not None or not self.ended:
             self.record.roles = tuple(process.record() for process in attempt.processes.all)
@@ -399,7 +404,6 @@ class Supervisor:
         else:
             self.record.attempts = tuple(self.ended)
         self.record.cost_usd = protocol.find_cost(self.record, time.time())
-        job_folder.write_record(self.record, lasting=lasting)
 
     def note_lost_batches(self, attempt: Attempt) -> None:
         """Complete the record of the attempt before this one, once it is known from where this one goes on."""
@@ -467,7 +471,7 @@ class Supervisor:
     def tell_end(self) -> None:
         """Report the end of the job to [notify]."""
         record, name = self.record, f"job {self.job} ({self.order.name})"
-        record.cost_usd = protocol.find_cost(record, time.time())
+        self.complete_record()
         ended = f"{name} is {record.state}" + (f": {record.error}" if record.error else "")
         cost = "" if record.cost_usd is None else f"; its nodes cost ${record.cost_usd:.2f}"
         self.notifier.send("job-ended", ended + cost)
