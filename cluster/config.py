@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from bootstrap.config import BootstrapConfig
 from bootstrap.container.config import ContainerConfig
+from bootstrap.notify import NotifyConfig
 from bootstrap.ssh.host_list import HostsConfig
 from foundation.errors import ConfigError
 from foundation.settings import Settings, Shape, check
@@ -51,6 +52,7 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
     train: TrainConfig = TrainConfig()
     queue: QueueConfig = QueueConfig()
     data: DataConfig = DataConfig()
+    notify: NotifyConfig = NotifyConfig()
     sandbox: SandboxConfig = SandboxConfig()
 
     def conflicts(self, _said: AbstractSet[str]) -> Iterator[str]:
@@ -99,6 +101,7 @@ def _read_toml(path: Path, *, hint: str) -> dict[str, Any]:
 
 AGAIN = "correct {path}, then run the command again"
 _PLACE = re.compile(r" \(at line (\d+), column \d+\)")
+_SECRET = re.compile(r".*?\bwebhook\b[\s\"']*=?\s*", re.IGNORECASE)
 _BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)?")
 
 
@@ -109,6 +112,8 @@ def _explain_toml(path: Path, text: str, said: str) -> ConfigError:
         return ConfigError(f"{path}: not valid TOML: {said}", hint=AGAIN.format(path=path))
     number = int(place[1])
     line = text.splitlines()[number - 1] if number <= len(text.splitlines()) else ""
+    if (of_secret := _SECRET.match(line)) is not None:  # such as a webhook's URL
+        line = f"{of_secret[0]}..."
     where, what = f"{path}, line {number}: {line.strip()[:80]}", said.replace(place[0], "")
     bare = _BARE_WORD.fullmatch(line)
     if bare is not None and what == "Invalid value":

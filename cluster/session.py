@@ -19,6 +19,7 @@ from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
 from cluster.nodes.hosts import HostSource
 from cluster.nodes.other_hosts import OtherHosts
 from cluster.nodes.source import Nodes, NodeSource
+from cluster.notify import watch_events
 from cluster.volumes import mount_all, unmount_all
 from foundation.errors import ClusterError, UsageError
 from foundation.files import one_at_a_time
@@ -125,6 +126,7 @@ def _prepare(
         project_dir=app.project_dir,
         report=app.report,
         command=command,
+        private=app.config_path if config.notify.webhook is not None else None,
         approve=partial(_approve, app),
     )
     nodes = bootstrap(
@@ -140,6 +142,7 @@ def _prepare(
     )
     others.let_head_in(nodes)
     changed = mount_all(app, nodes, source.describe_mounts(described))
+    watch_events(app, nodes[0])
     nodes = tuple(replace(node, changed=True) if node.host.name in changed else node for node in nodes)
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
     return nodes, f"{folder}/{payload.script}"

@@ -173,7 +173,13 @@ class _Reader:
     def _read_setting(self, setting: Setting, value: Any, path: tuple[str, ...]) -> Any:
         key = ".".join(path)
         if setting.table is None:
-            place = _Place(key=key, shown=key, annotation=setting.annotation, description=setting.description)
+            place = _Place(
+                key=key,
+                shown=key,
+                annotation=setting.annotation,
+                description=setting.description,
+                hidden=is_hidden(setting.annotation),
+            )
             return self._read(value, setting.annotation, place)
         if setting.repeated:
             if isinstance(value, Sequence) and all(isinstance(one, Mapping) for one in value):
@@ -182,7 +188,9 @@ class _Reader:
         elif isinstance(value, Mapping):
             return self.read_table(setting.table, value, path)
         allowed = "tables, each" if setting.repeated else "a table,"
-        self.mistakes.append((key, f"{key} = {show(value)}: must be {allowed} written as {setting.written}"))
+        hidden = any(is_hidden(one.annotation) for one in describe_settings(setting.table).values())
+        shown = key if hidden else f"{key} = {show(value)}"
+        self.mistakes.append((key, f"{shown}: must be {allowed} written as {setting.written}"))
         return None
 
     def _read(self, value: Any, annotation: Any, place: _Place) -> Any:
@@ -304,6 +312,13 @@ def split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
     if get_origin(annotation) is Annotated:
         return annotation.__origin__, annotation.__metadata__
     return annotation, ()
+
+
+def is_hidden(annotation: Any) -> bool:
+    """Whether a setting's values are never shown; for optional ones, the value's own annotation says so."""
+    base, notes = split(annotation)
+    branches = get_args(base) if get_origin(base) in (Union, UnionType) else ()
+    return HIDDEN in notes or any(HIDDEN in split(branch)[1] for branch in branches)
 
 
 def name_allowed(annotation: Any) -> str:

@@ -204,7 +204,7 @@ def number_nodes(instances: Iterable[InstanceTypeDef]) -> tuple[Node, ...]:
     taken: dict[int, InstanceTypeDef] = {}
     homeless: list[InstanceTypeDef] = []
     for instance in ordered:
-        claim = _claimed_index(instance)
+        claim = tagged_index(instance)
         if claim is None or claim in taken:
             homeless.append(instance)
         else:
@@ -217,7 +217,7 @@ def number_nodes(instances: Iterable[InstanceTypeDef]) -> tuple[Node, ...]:
     )
 
 
-def _first_launched(instance: InstanceTypeDef) -> datetime:
+def first_launched(instance: InstanceTypeDef) -> datetime:
     """When it was first launched: a start changes LaunchTime, but the first network interface stays attached."""
     times = [
         interface["Attachment"]["AttachTime"]
@@ -228,10 +228,11 @@ def _first_launched(instance: InstanceTypeDef) -> datetime:
 
 
 def _age_order(instance: InstanceTypeDef) -> tuple[datetime, int, str]:
-    return _first_launched(instance), instance.get("AmiLaunchIndex", 0), instance["InstanceId"]
+    return first_launched(instance), instance.get("AmiLaunchIndex", 0), instance["InstanceId"]
 
 
-def _claimed_index(instance: InstanceTypeDef) -> int | None:
+def tagged_index(instance: InstanceTypeDef) -> int | None:
+    """The index that its tag gives it; None if it has none, or a wrong one."""
     indices = parse_indices(find_tag(instance.get("Tags", []), TAG_INDEX) or "")
     position = instance.get("AmiLaunchIndex", 0)
     return indices[position] if position < len(indices) else None
@@ -266,7 +267,7 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
         "public_ip": instance.get("PublicIpAddress") or None,
         "instance_type": instance["InstanceType"],
         "zone": instance["Placement"]["AvailabilityZone"],
-        "launched_at": _first_launched(instance).astimezone(UTC),
+        "launched_at": first_launched(instance).astimezone(UTC),
         "subnet_id": instance.get("SubnetId"),
         "vpc_id": instance.get("VpcId"),
         "state_reason": _reason(instance),

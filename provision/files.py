@@ -83,6 +83,8 @@ class ClusterFiles:
         self.lock_file = root / "lock"
         self.addresses_file = root / "addresses.json"
         self.continued_job = root / "continued_job"
+        # There while the head has [notify]'s settings; empty.
+        self.watched = root / "watched"
         # What was set up on the user's own hosts. Not in _all: it stays until that is undone.
         self.other_hosts = root / "other_hosts.json"
 
@@ -255,6 +257,7 @@ class ClusterFiles:
             self.lock_file,
             self.addresses_file,
             self.continued_job,
+            self.watched,
         )
 
     def addresses(self) -> dict[str, str]:
@@ -284,6 +287,13 @@ class ClusterFiles:
             self._remove(self.continued_job)
         else:
             self._write(self.continued_job, f"{job}\n".encode())
+
+    def note_watched(self, *, is_watched: bool) -> None:
+        """Note whether the head has [notify]'s settings. Raises ClusterError."""
+        if is_watched:
+            self._write(self.watched, b"")
+        else:
+            self._remove(self.watched)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

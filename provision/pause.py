@@ -412,12 +412,16 @@ def ran_tag(node: Instance, *, now: datetime) -> str:
 
 def parse_ran(text: str | None, node: Instance) -> Ran | None:
     """The tag's content; None without a tag, or if the values are impossible for the node (someone changed them)."""
+    return check_ran(text, launched=int(node.launched_at.timestamp()), started=_period_start(node))
+
+
+def check_ran(text: str | None, *, launched: int, started: int) -> Ran | None:
+    """As parse_ran, for a node that was launched and last started at these times, in seconds since 1970."""
     found = _RAN.fullmatch(text or "")
     if found is None:
         return None
     ran = Ran(before_s=int(found[1]), start=int(found[2]), stop=int(found[3]))
-    launched = int(node.launched_at.timestamp())
-    is_possible = launched <= ran.start <= min(ran.stop, _period_start(node)) and ran.before_s <= ran.start - launched
+    is_possible = launched <= ran.start <= min(ran.stop, started) and ran.before_s <= ran.start - launched
     return ran if is_possible else None
 
 

@@ -24,7 +24,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 
 from sandbox.api.ec2 import Ec2Settings
 from sandbox.api.faults import ApiFaults
-from sandbox.api.log import ApiLog
+from sandbox.api.log import ApiLog, StateLog
 from sandbox.api.moto_setup import install
 from sandbox.api.prices import answer_pricing
 from sandbox.api.server import (
@@ -86,6 +86,7 @@ def main() -> None:
             enforce=fleet.enforce,
             config=config,
             book=book,
+            note=StateLog(place.state_log).note,
         )
     )
     key = read_json(place.credentials_file, AccessKey)

@@ -77,6 +77,7 @@ class Place:
         self.ca_file = self.state_dir / "ca.pem"
         self.daemon_log = self.state_dir / "daemon.log"
         self.api_log = self.state_dir / "api.jsonl"
+        self.state_log = self.state_dir / "states.jsonl"
         self.control_socket = self.state_dir / "control.sock"
         # Where moto keeps the content of S3's objects, in files without a name.
         self.objects_dir = self.state_dir / "objects"

@@ -6,6 +6,7 @@ import click
 
 from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
+from cluster.costs import noting_costs
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.nodes.other_hosts import memory_of, release
 from cluster.session import describe, unmount_before
@@ -60,7 +61,8 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         if ending:
             unmount_before(app, clients)
         done, left = release(app) if others else ((), ())
-        receipt = carry_out(ending, clients=clients, files=app.files, report=app.report)
+        with noting_costs(app, clients, before=True):
+            receipt = carry_out(ending, clients=clients, files=app.files, report=app.report)
     receipt = replace(receipt, deleted=(*receipt.deleted, *done), unseen=(*receipt.unseen, *left))
     _print(app, receipt, as_json=as_json)
     if receipt.leftovers:

@@ -8,12 +8,14 @@ import click
 
 from cluster import existing_hosts
 from cluster.app import App, pass_app, wide_option
+from cluster.costs import note_costs
 from cluster.jobs import ask_for_job
 from cluster.lost_head import continue_without_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.replacement import continue_waiting
 from cluster.views.status import HeadJob, Status, list_document, render_clusters, render_status, status_document
 from foundation.errors import ClusterError
+from foundation.thread_pool import run_in_thread
 from provision.aws.clients import make_clients
 from provision.describe import ClusterSummary, describe_cluster, describe_clusters
 from provision.files import ClusterFiles
@@ -47,12 +49,14 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
         clients = make_clients(config.provision.region)
         state = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
         find_job = ask_for_job(app, Ec2Nodes(state, config.provision))
+        noted = run_in_thread(lambda: note_costs(app, clients, exists=state.exists))
         prices = dict(describe_node_prices(clients, (*state.nodes, *state.untrusted)))
         head_volume = find_head_volume(config.volumes)
         keep = head_volume is not None and head_volume.keep
         volumes = find_shared_volumes(clients.ec2, name=config.name, keep=keep)
         volume_price = find_volume_price(clients) if volumes else None
         job = find_job()
+        noted.result()
     shown = Status(
         state=state,
         asked=config.provision.nodes,

@@ -6,6 +6,7 @@ import click
 
 from cluster.app import App, if_interrupted, pass_app
 from cluster.completion import JOB
+from cluster.costs import noting_costs
 from cluster.jobs import (
     Stopped,
     ask_for_job,
@@ -64,7 +65,8 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     with if_interrupted("cluster stop --nodes stops the others"):
         if plan:
             unmount_before(app, clients)
-        apply(plan, clients=clients, files=app.files, report=app.report)
+        with noting_costs(app, clients):
+            apply(plan, clients=clients, files=app.files, report=app.report)
     disks_gib = describe_disks_gib(clients.ec2, name=name)
     price = find_volume_price(clients)
     app.print(render_stopped(name, disks_gib=disks_gib, usd_per_gib_month=price, price_note=app.price_note))

@@ -25,10 +25,12 @@ from cluster.attach import attend, show_check, start
 from cluster.completion import SCRIPT
 from cluster.config import load_config, load_job_file
 from cluster.containers import find_login, prepare_image
+from cluster.costs import ask_for_prices
 from cluster.jobs import head_of
 from cluster.last_known import find_names, remember_names
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
+from cluster.notify import find_notify
 from cluster.session import describe, ready_nodes, source_of, warn
 from foundation.errors import UsageError
 from foundation.progress import Event
@@ -207,6 +209,7 @@ def train(
             else S3Access(env={}, secrets={})
         )
     )
+    prices = ask_for_prices(app, clients, described)
     surveyor = Surveyor(clients, url=config.data.s3_url, owner=None if app.has_instances else find_user())
 
     chosen: list[str] = []
@@ -250,6 +253,8 @@ def train(
             container=config.container,
             image=image,
             volumes=[volume.mount for volume in config.volumes],
+            prices=prices(),
+            notify=find_notify(app),
         )
         _tell(app, job)
         if dry_run:
@@ -257,8 +262,7 @@ def train(
             return 0
         note_job(app, [node.host for node in nodes], job.order.job)
         order = structs.replace(job.order, secrets=dict(found.secrets))
-        earlier = find_names(app.config_path, "jobs")
-        remember_names(app.config_path, "jobs", [order.job, order.name, *earlier])
+        remember_names(app.config_path, "jobs", [order.job, order.name, *find_names(app.config_path, "jobs")])
         with if_interrupted(f"cluster jobs shows whether job {order.job} runs; cluster stop {order.job} stops it"):
             if not detach:
                 return attend(app, head, order, plain=plain, talk=talk)

@@ -14,6 +14,7 @@ from bootstrap.transfer.sync import find_files
 from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.config import ClusterConfig, load_config
+from cluster.costs import noting_costs
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.lost_head import continue_without_head
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
@@ -266,14 +267,15 @@ def bring_up(
             app.say("cancelled: nothing was changed")
             return False
     with if_interrupted(interrupted):
-        state = carry_out(
-            plan,
-            clients=clients,
-            files=app.files,
-            report=app.report,
-            replan=prepare if replan else None,
-            keep_failed=keep_failed,
-        )
+        with noting_costs(app, clients):
+            state = carry_out(
+                plan,
+                clients=clients,
+                files=app.files,
+                report=app.report,
+                replan=prepare if replan else None,
+                keep_failed=keep_failed,
+            )
         changed = bool(plan)
         if state.nodes:
             with ready_nodes(app, Ec2Nodes(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):

@@ -25,7 +25,7 @@ from provision.status import (
 from train.follow.records import JobRecord
 from train.job.protocol import Attempt
 
-MOMENTS = frozenset({"submitted_at", "started_at", "ended_at", "since"})  # of a job's record
+MOMENTS = frozenset({"submitted_at", "started_at", "held_at", "ended_at", "since"})  # of a job's record
 INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public_ip launched_at"
 
 
@@ -410,11 +410,11 @@ def render_jobs(records: Sequence[JobRecord], *, now: datetime, columns: int | N
     """
     if not records:
         return "no job has run on this cluster"
-    heading = ("JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "CODE")
+    heading = ("JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "COST", "CODE")
     table = render_table(
         [heading, *(_job_row(record, now) for record in records)],
         columns=columns,
-        drop=("SERVERS", "WORKERS", "TOOK", "NAME", "STARTED"),
+        drop=("SERVERS", "WORKERS", "TOOK", "COST", "NAME", "STARTED"),
     )
     first, *rows = table.split("\n")
     lines = [first]
@@ -451,7 +451,7 @@ def iso_time(at: float | None) -> str | None:
 def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
     in_s3 = " (s3)" if record.source == "s3" else ""
     if record.is_damaged:
-        return (record.id, "-", f"damaged{in_s3}", "-", "-", "-", "-", "-")
+        return (record.id, "-", f"damaged{in_s3}", *("-" for _ in range(6)))
     lost = record.source == "s3" and not record.has_ended
     return (
         record.id,
@@ -461,6 +461,7 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
         str(record.servers),
         _moment(record.started_at),
         "?" if lost else render_took(record, now=now),
+        "-" if record.cost_usd is None else render_usd(record.cost_usd),
         "-" if record.exit_code is None else str(record.exit_code),
     )
 

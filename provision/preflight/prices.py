@@ -1,4 +1,4 @@
-"""Prices of instances and disks, from AWS's price list and spot price history.
+"""Prices of instances, disks and public addresses, from AWS's price list and spot price history.
 
 Prices are only information: an unknown one is None, whatever the reason.
 
@@ -38,6 +38,11 @@ _LINUX_ON_DEMAND = {
     "marketoption": "OnDemand",
 }
 _GP3 = {"productFamily": "Storage", "volumeApiName": "gp3"}
+_ADDRESS = {"group": "VPCPublicIPv4Address"}
+_IN_USE = "PublicIPv4:InUseAddress"
+"""How the usagetype of an address on an instance ends; the group also has idle ones, and contiguous blocks."""
+USD_PER_ADDRESS_HOUR = 0.005
+"""A public IPv4 address, in all regions: https://aws.amazon.com/vpc/pricing/"""
 _HOURS = frozenset({"Hrs", "Hours"})
 _GIB_MONTHS = frozenset({"GB-Mo", "GB-month"})
 
@@ -74,6 +79,23 @@ def find_volume_price(clients: Clients) -> float | None:
     return _find_price(clients, _GP3, _GIB_MONTHS)
 
 
+def find_address_price(clients: Clients) -> float:
+    """US dollars per hour for a public IPv4 address in use: of the price list, or as published. Raises nothing.
+
+    https://aws.amazon.com/blogs/aws/new-aws-public-ipv4-address-charge-public-ip-insights/
+    """
+    try:
+        documents = _list_products(clients.pricing, {"regionCode": clients.region, **_ADDRESS}, service="AmazonVPC")
+    except (ClientError, NoConnectionError, HTTPClientError):
+        return USD_PER_ADDRESS_HOUR
+    in_use = [text for text in documents if _find_usage(text).endswith(_IN_USE)]
+    return parse_price(in_use, _HOURS) or USD_PER_ADDRESS_HOUR
+
+
+def _find_usage(document: str) -> str:
+    return str(json.loads(document).get("product", {}).get("attributes", {}).get("usagetype", ""))
+
+
 def _find_price(clients: Clients, attributes: Mapping[str, str], units: frozenset[str]) -> float | None:
     """The on-demand price of the region's product with these attributes, or None."""
     try:
@@ -83,9 +105,9 @@ def _find_price(clients: Clients, attributes: Mapping[str, str], units: frozense
     return parse_price(documents, units)
 
 
-def _list_products(pricing: PricingClient, attributes: Mapping[str, str]) -> list[str]:
+def _list_products(pricing: PricingClient, attributes: Mapping[str, str], *, service: str = "AmazonEC2") -> list[str]:
     pages = pricing.get_paginator("get_products").paginate(
-        ServiceCode="AmazonEC2",
+        ServiceCode=service,
         Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in attributes.items()],
     )
     return [document for page in pages for document in page["PriceList"]]
@@ -126,3 +148,40 @@ def _find_spot_prices(ec2: EC2Client, types: Sequence[str]) -> dict[tuple[str, s
     except (ClientError, NoConnectionError, HTTPClientError):
         return {}
     return {place: price for place, (_, price) in newest.items()}
+
+
+# -- spot prices over a time -------------------------------------------------------------------------------------------
+
+SpotHistory = tuple[tuple[float, float], ...]
+"""(since when, in seconds since 1970; US dollars per hour), in the order of time."""
+
+
+def find_spot_history(ec2: EC2Client, instance_type: str, zone: str, *, since: float) -> SpotHistory:
+    """The prices since a moment, the one in effect then included; () if unknown. Raises nothing.
+
+    EC2 keeps them for 90 days.
+    """
+    pages = ec2.get_paginator("describe_spot_price_history").paginate(
+        Filters=[{"Name": "instance-type", "Values": [instance_type]}, {"Name": "availability-zone", "Values": [zone]}],
+        ProductDescriptions=["Linux/UNIX"],
+        StartTime=datetime.fromtimestamp(since, UTC),
+    )
+    try:
+        entries = [entry for page in pages for entry in page["SpotPriceHistory"]]
+    except (ClientError, NoConnectionError, HTTPClientError):
+        return ()
+    return tuple(sorted((entry["Timestamp"].timestamp(), float(entry["SpotPrice"])) for entry in entries))
+
+
+def integrate_spot(history: SpotHistory, start: float, end: float) -> float:
+    """What an instance cost from `start` to `end`, in US dollars. Pure.
+
+    Before the first price of the history that price counts. Raises ValueError for an empty history.
+    """
+    if not history:
+        raise ValueError("no prices")
+    ends = [*(at for at, _ in history[1:]), float("inf")]
+    cost = max(min(end, history[0][0]) - start, 0.0) * history[0][1]
+    for (begin, price), until in zip(history, ends, strict=True):
+        cost += max(min(end, until) - max(start, begin), 0.0) * price
+    return cost / 3600

@@ -42,6 +42,7 @@ class Ec2Settings:
 
     wake: called when the daemon has something to do. read_console: an instance's console output so far.
     enforce: applies the security groups to the hosts' links. config: [sandbox] of cluster.toml. book: the armed faults.
+    note: logs an instance's new state.
     """
 
     region: str
@@ -52,6 +53,7 @@ class Ec2Settings:
     enforce: Callable[["SandboxEC2Backend"], None]
     config: SandboxConfig
     book: FaultBook
+    note: Callable[[SandboxInstance], None] = lambda _: None
 
 
 DEFAULT_INSTANCE_TYPE = "m1.small"  # of a launch that names none
@@ -110,6 +112,7 @@ class SandboxEC2Backend(EC2Backend):
         for instance in reservation.instances:
             if instance.key_name:
                 cast("SandboxInstance", instance).public_key = self.key_pairs[instance.key_name].public_key
+            self.settings.note(cast("SandboxInstance", instance))
         self.settings.wake()
         return reservation
 

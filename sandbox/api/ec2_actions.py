@@ -429,7 +429,11 @@ class SandboxEC2Response(EC2Response):
         instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
         output = self.ec2_backend.settings.read_console(instance.id)
         return ActionResult(
-            {"InstanceId": instance.id, "Timestamp": utcnow(), "Output": Base64EncodedString.from_raw_string(output)}
+            {
+                "InstanceId": instance.id,
+                "Timestamp": instance.host_ended_at or utcnow(),  # of the newest output
+                "Output": Base64EncodedString.from_raw_string(output),
+            }
         )
 
 

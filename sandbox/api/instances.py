@@ -48,6 +48,8 @@ class SandboxInstance(Instance):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._state = InstanceState("pending", STATES["pending"])
+        # When its host ended, whatever ended it; None while it has one.
+        self.host_ended_at: dt.datetime | None = None
         # Of the key pair at launch; the key pair may be deleted later.
         self.public_key = ""
         # Counts calls of RebootInstances; the daemon compares it with its own reboots.
@@ -88,7 +90,19 @@ class SandboxInstance(Instance):
         previous = copy.copy(self._state)
         self._state.name, self._state.code = state, STATES[state]
         self._entered = time.monotonic()
+        self.host_ended_at = utcnow() if state in ("stopping", "shutting-down") else None
         return previous
+
+    def _note(self) -> None:
+        """Logs the state, for the bill."""
+        self.ec2_backend.settings.note(self)
+
+    def _say_who(self) -> None:
+        """A call ends it; only for calls does EC2 say when."""
+        self._reason = f"User initiated ({utcnow():%Y-%m-%d %H:%M:%S} GMT)"
+        self.state_reason = StateReason(
+            "Client.UserInitiatedShutdown: User initiated shutdown", "Client.UserInitiatedShutdown"
+        )
 
     @property
     def may_arrive(self) -> bool:
@@ -105,6 +119,7 @@ class SandboxInstance(Instance):
     def enter_running(self) -> None:
         """Its host has booted."""
         self._enter("running")
+        self._note()
 
     def fail_to_boot(self, reason: str) -> None:
         """Its host did not boot: the instance ends, with the reason in its StateReason."""
@@ -128,16 +143,15 @@ class SandboxInstance(Instance):
         self._enter(state)
         self._reason = code
         self.state_reason = StateReason(f"{code}: {message}", code)
+        self._note()
 
     def terminate(self) -> InstanceState:
         """Starts the termination; `finish_termination` follows when the host has ended."""
         if self.state in ENDED:
             return copy.copy(self._state)
         previous = self._enter("shutting-down")
-        self._reason = "User initiated"
-        self.state_reason = StateReason(
-            "Client.UserInitiatedShutdown: User initiated shutdown", "Client.UserInitiatedShutdown"
-        )
+        self._say_who()
+        self._note()
         return previous
 
     def finish_termination(self) -> None:
@@ -145,6 +159,7 @@ class SandboxInstance(Instance):
         reason, state_reason = self._reason, self.state_reason
         super().terminate()
         self._reason, self.state_reason = reason, state_reason
+        self._note()
         self.security_groups = []
         self._give_capacity_back()
 
@@ -159,15 +174,18 @@ class SandboxInstance(Instance):
             raise IncorrectInstanceStateError(self.id, "stopped")
         if self.state in ("stopping", "stopped"):
             return copy.copy(self._state)
-        return self._enter("stopping")
+        previous = self._enter("stopping")
+        self._say_who()
+        self._note()
+        return previous
 
     def finish_stop(self) -> None:
         """Its host has ended: keeps its disk, but not its public address."""
         reason, state_reason = self._reason, self.state_reason
         super().stop()
+        self._reason, self.state_reason = reason, state_reason
+        self._note()
         self._give_capacity_back()
-        if state_reason.code:  # no call has stopped it
-            self._reason, self.state_reason = reason, state_reason
 
     def start(self) -> InstanceState:
         """Boots a stopped instance again, with the same disk and a new public address."""
@@ -178,6 +196,7 @@ class SandboxInstance(Instance):
         super().start()
         self.launch_time = utcnow()  # EC2 counts from the last start
         self._enter("pending")
+        self._note()
         self.never_boots = False
         return InstanceState("stopped", STATES["stopped"])
 

@@ -1,4 +1,4 @@
-"""The API log: one JSON object for each call."""
+"""The API log, one JSON object for each call; and the log of instances' states."""
 
 import datetime as dt
 import io
@@ -15,6 +15,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from botocore.exceptions import UnknownServiceError
 from moto.core.request import Request
 from moto.core.routing import get_service_router
+from moto.core.utils import utcnow
 from werkzeug.exceptions import HTTPException
 
 # Keys of a request's WSGI environment: the call's description, its access key id, the caller's ARN once the signature
@@ -80,6 +81,35 @@ class ApiLog:
                 self._file.write(json.dumps(entry) + "\n")
         except OSError:  # a full disk must not cost the caller the answer
             log.exception("the API log cannot be written")
+
+
+class StateLog:
+    """The log of what is billed: one JSON object whenever an instance enters a state.
+
+    Each line has `time` (ISO 8601, UTC), `instance`, `state`, `reason` (EC2's code, if it ended), `type`, `market`,
+    `zone`, `public_address` (whether it has one) and `disks_gib` (of its volumes, as they are now).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1)
+
+    def note(self, instance: Any) -> None:
+        """Logs the state that an instance has entered."""
+        entry = {
+            "time": utcnow().replace(tzinfo=dt.UTC).isoformat(),
+            "instance": instance.id,
+            "state": instance.state,
+            "reason": instance.state_reason.code,
+            "type": instance.instance_type,
+            "market": instance.market,
+            "zone": instance.placement.zone,
+            "public_address": instance.public_ip is not None,
+            "disks_gib": [mapping.size for mapping in instance.block_device_mapping.values()],
+        }
+        try:
+            self._file.write(json.dumps(entry) + "\n")
+        except OSError:  # as above
+            log.exception("the log of states cannot be written")
 
 
 def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:

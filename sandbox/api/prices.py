@@ -3,7 +3,7 @@
 On-demand Linux in us-east-1, in dollars an hour, as of 2025; the real ones: https://aws.amazon.com/ec2/pricing/on-demand/
 Spot prices are made up: a share of these that differs by type and zone.
 
-Answers GetProducts of AWS's price list service, which moto lacks, for Linux on demand and gp3 volumes:
+Answers GetProducts of AWS's price list service, which moto lacks, for Linux on demand, gp3 volumes and public IPs:
 https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
 """
 
@@ -50,6 +50,8 @@ ON_DEMAND: dict[str, float] = OTHERS | {
 }
 # Dollars per GiB and month; https://aws.amazon.com/ebs/pricing/
 GP3_GIB_MONTH = 0.08
+# Dollars per hour; https://aws.amazon.com/vpc/pricing/
+PUBLIC_ADDRESS = 0.005
 # How often spot prices change, and how far back their history goes.
 SPOT_STEP = dt.timedelta(hours=6)
 SPOT_HISTORY = dt.timedelta(days=90)
@@ -104,9 +106,12 @@ def answer_call(action: str, asked: dict[str, Any], region: str) -> dict[str, An
     """The answer to a call. Pure. Raises RefusedError, and NotImplementedError for other actions."""
     if action != "GetProducts":
         raise NotImplementedError(f"its price list has no {action}")
-    if asked.get("ServiceCode", "AmazonEC2") != "AmazonEC2":
-        raise RefusedError(Refusal(code="NotFoundException", message="The sandbox's price list has AmazonEC2 only."))
-    products = [product for product in _products(region) if _matches(product, asked.get("Filters", []))]
+    service = asked.get("ServiceCode", "AmazonEC2")
+    if service not in ("AmazonEC2", "AmazonVPC"):
+        message = "The sandbox's price list has AmazonEC2 and AmazonVPC only."
+        raise RefusedError(Refusal(code="NotFoundException", message=message))
+    every = _products(region) if service == "AmazonEC2" else _addresses(region)
+    products = [product for product in every if _matches(product, asked.get("Filters", []))]
     begin = int(asked.get("NextToken") or 0)
     end = begin + min(int(asked.get("MaxResults") or PAGE), PAGE)
     answer: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": [json.dumps(p) for p in products[begin:end]]}
@@ -129,6 +134,15 @@ def _products(region: str) -> Iterator[dict[str, Any]]:
     gp3 = {"volumeApiName": "gp3", "regionCode": region, "usagetype": "EBS:VolumeUsage.gp3"}
     what = "GB-month of General Purpose (gp3) provisioned storage"
     yield _product("Storage", "gp3", gp3, unit="GB-Mo", dollars=GP3_GIB_MONTH, what=what)
+
+
+def _addresses(region: str) -> Iterator[dict[str, Any]]:
+    """Public IPv4 addresses: in use, idle, and of a contiguous block."""
+    for use, dollars in (("InUseAddress", PUBLIC_ADDRESS), ("IdleAddress", PUBLIC_ADDRESS), ("ContiguousBlock", 0.008)):
+        attributes = {"group": "VPCPublicIPv4Address", "regionCode": region, "usagetype": f"USE1-PublicIPv4:{use}"}
+        what = f"{use} public IPv4 address per hour"
+        product = _product("", use, attributes, unit="Hrs", dollars=dollars, what=what)
+        yield {**product, "serviceCode": "AmazonVPC"}
 
 
 def _product(

@@ -46,6 +46,7 @@ class JobRecord:
     stall: why the job makes no progress, while it makes none. scheduler, job_number: the batch scheduler that assigns
     the nodes, and its number of the job; image: the one that it runs in; pending: why it has not done so yet.
     attempts: all that have started; waiting_for: the names of the nodes that the next one waits for.
+    cost_usd: what its nodes cost while it had them; None if unknown.
     """
 
     id: str
@@ -74,6 +75,7 @@ class JobRecord:
     pending: str | None = None
     attempts: tuple[Attempt, ...] = ()
     waiting_for: tuple[str, ...] = ()
+    cost_usd: float | None = None
     data: bytes = field(default=b"", repr=False)
 
     @property

@@ -10,7 +10,7 @@ from typing import Literal
 from bootstrap.transfer.sync import Found, find_beside, find_files, read_found
 from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
 from foundation.errors import ConfigError
-from foundation.progress import Report
+from foundation.progress import Event, Report
 
 SCRIPTS_DIR = "train/scripts"
 """In the code tree, which has the same folders as this project."""
@@ -25,6 +25,7 @@ CODE = (
     "bootstrap/node/containers/rank_proxy.py",
     "bootstrap/node/containers/site",
     "bootstrap/node/interfaces.py",
+    "bootstrap/node/notify.py",
     "bootstrap/node/process_tree.py",
     "bootstrap/node/setup_env.py",
     "bootstrap/node/volumes/volume_probe.py",
@@ -94,11 +95,13 @@ def collect_trees(
     report: Report,
     command: Sequence[str] = (),
     approve: Approve = lambda _folder, _files, _size_bytes: None,
+    private: Path | None = None,
 ) -> Payload:
     """Read all files that the nodes get besides the library. project_dir: the folder of cluster.toml.
 
     A script from outside that folder gets its base name as its path, and ignores `exclude`. command: what runs
     instead of the script, if anything. approve: called with the files that sync = "auto" finds, before reading them.
+    private: a file that is not sent, because it contains a secret.
     Raises ConfigError, ClusterError as bootstrap.sync does, and as approve does.
     """
     own = find_script(script, project_dir=project_dir)
@@ -106,11 +109,21 @@ def collect_trees(
         found = _find_beside(own, command, project_dir=project_dir, exclude=exclude, approve=approve)
     else:
         found = find_files(project_dir, sync=sync, exclude=exclude)
+    if private is not None:
+        _leave_out(found, private.resolve(), report)
     path = f"{SCRIPTS_DIR}/{script}" if own is None else _add_script(found, own, project_dir)
     project = None
     if found.files or found.folders:
         project = read_found(found, project_dir=project_dir, report=report)
     return Payload(code=_read_code(), project=project, script=path, is_own=own is not None)
+
+
+def _leave_out(found: Found, private: Path, report: Report) -> None:
+    """Leave out a file, and links to it."""
+    kept = {path: file for path, file in found.files.items() if file[0].resolve() != private}
+    if len(kept) < len(found.files):
+        report(Event(kind="info", what=f"{private.name} is not sent: its [notify] webhook is a secret"))
+        found.files = kept
 
 
 def _find_beside(

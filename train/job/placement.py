@@ -110,11 +110,16 @@ def share_gpus(gpus: int, workers: int) -> tuple[tuple[int, ...], ...]:
 
 
 def describe_hosts(
-    placement: Placement, *, words: Callable[[ReadyNode], tuple[str, ...]], target: Callable[[ReadyNode], str | None]
+    placement: Placement,
+    *,
+    words: Callable[[ReadyNode], tuple[str, ...]],
+    target: Callable[[ReadyNode], str | None],
+    prices: Mapping[str, float],
 ) -> tuple[JobHost, ...]:
     """The hosts of a job's order; one that is not a node of the cluster has paths of its own.
 
     words: the command of the job's processes on a host. target: the folder there to copy the user's files to.
+    prices: see plan_job.
     """
 
     def place_of(node: ReadyNode) -> Place:
@@ -136,6 +141,7 @@ def describe_hosts(
             servers=placement.servers.get(node.host.name, 0),
             instance_id="" if node.host.spec else node.host.instance_id,
             place=place_of(node) if node.host.spec else None,
+            usd_per_hour=None if node.host.spec else prices.get(node.host.instance_id),
         )
         for node in placement.nodes
     )

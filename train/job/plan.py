@@ -28,7 +28,7 @@ from train.job.defaults import (
 )
 from train.job.placement import Placement, describe_hosts, find_hosts, find_slots, other_warnings, place, rebase
 from train.job.program import choose_kv_store_option
-from train.job.protocol import DataCheck, Order, copy_settings
+from train.job.protocol import DataCheck, Notify, Order, copy_settings
 from train.job.queue import make_request
 from train.job.reading import Reading, plan_reading, reading_environment, reading_warnings
 from train.job.survey import Survey
@@ -76,12 +76,15 @@ def plan_job(
     container: ContainerConfig | None = None,
     image: PreparedImage | None = None,
     volumes: Sequence[str] = (),
+    prices: Mapping[str, float] | None = None,
+    notify: Notify | None = None,
 ) -> Job:
     """Plan a job. script: its absolute path on the nodes; `command` replaces it. Pure.
 
     nodes: the head first. access: the job's access to S3; [train] env overrides its variables. credentials: a line
     that describes them. queue: [queue]. framework, mxnet: [bootstrap]'s. program: the text of the user's own program,
-    as far as it is known. survey: what AWS answered, if it was asked. hidden, volumes: see Order.
+    as far as it is known. survey: what AWS answered, if it was asked. hidden, volumes, notify: see Order.
+    prices: of instances by their ids, in US dollars per hour, as far as they are known.
     container: [container]. image: the one that its processes run in, on the nodes that the job may use.
 
     Raises ConfigError for an invalid job.
@@ -174,7 +177,7 @@ def plan_job(
         restarts=config.restarts,
         restarts_on_error=config.restarts_on_error if scheduler is None else 0,
         checkpoint_grace_s=config.checkpoint_grace_s,
-        hosts=describe_hosts(placement, words=words, target=target),
+        hosts=describe_hosts(placement, words=words, target=target, prices=prices or {}),
         hostfile=placement.hostfile,
         command=words(head),
         script=None if command else config.script,
@@ -198,6 +201,7 @@ def plan_job(
         image_launcher=image.launcher if image is not None else None,
         containers=plan_containers(container or ContainerConfig(), image, nodes, framework, volumes=volumes),
         volumes=tuple(volumes),
+        notify=notify,
         data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
         **copy_settings(config),
     )

@@ -9,7 +9,7 @@ Pure.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, Optional, Union
 
 from msgspec import Meta, Raw, Struct
@@ -46,6 +46,7 @@ Name = Annotated[str, Meta(max_length=255, pattern=r"\A[^\r\n]*\Z")]
 Moment = Annotated[float, Meta(ge=0, le=32_503_680_000)]  # seconds since the epoch; to the year 3000
 ExitCode = Annotated[int, Meta(ge=-255, le=255)]
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+Usd = Annotated[float, Meta(ge=0, le=1e12)]
 ProcessNumber = Annotated[int, Meta(ge=0, lt=1 << 15)]  # a reader of the log keeps each one in memory
 LeftOnHost = list[tuple[Count, str]]
 """Processes that did not end: (pid, command line); pid 0: the host could not be searched."""
@@ -92,7 +93,7 @@ class Container(Struct, frozen=True, kw_only=True):
 class JobHost(Struct, frozen=True, kw_only=True):
     """A host of a job. ip: its private address. place: None for a node of the cluster.
 
-    workers, servers: the number of processes there.
+    workers, servers: the number of processes there. usd_per_hour: the price of the instance; None if unknown.
     """
 
     name: Name
@@ -101,6 +102,27 @@ class JobHost(Struct, frozen=True, kw_only=True):
     servers: Count = 0
     instance_id: Optional[Annotated[str, Meta(max_length=255)]] = None
     place: Optional[Place] = None
+    usd_per_hour: Optional[Usd] = None
+
+
+def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:
+    """What the nodes among these hosts cost in this time, in US dollars; None if a price is unknown, or without nodes.
+
+    Hosts of the user's own cost nothing here.
+    """
+    prices = {host.name: host.usd_per_hour for host in hosts if host.place is None}
+    known = [price for price in prices.values() if price is not None]
+    if not prices or len(known) < len(prices):
+        return None
+    return sum(known) * max(seconds, 0.0) / 3600
+
+
+class Notify(Struct, frozen=True, kw_only=True):
+    """[notify]: where the head reports a cluster's events. The webhook's URL is a secret, in no file of a disk."""
+
+    cluster: str
+    webhook: Optional[str] = None
+    command: Optional[str] = None
 
 
 class DataCheck(Struct, frozen=True, kw_only=True):
@@ -163,6 +185,7 @@ class Order(RunSettings, kw_only=True):
     the first head took it. first_process: the number of the first process that starts, after those in its log.
     image: the image that its processes run in, by digest. containers: how, by the host's name; {} for no containers.
     image_launcher: the folder on the head with launch.py out of the image; None for that of the environment.
+    notify: [notify], in no file, as the secrets.
     """
 
     job: JobId
@@ -214,6 +237,7 @@ class Order(RunSettings, kw_only=True):
     image: Optional[str] = None
     containers: dict[str, Container] = {}
     image_launcher: Optional[str] = None
+    notify: Optional[Notify] = None
 
     @property
     def output_url(self) -> Optional[str]:
@@ -284,7 +308,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
     nodes: the names of its hosts; instances: the ids of those that have one, by name. started_at: when it was started,
     ended_at: when its processes had ended, or None. lost: the names of the nodes that it lost. lost_batches: finished
-    before its end, and done again by the next attempt; None: not known.
+    before its end, and done again by the next attempt; None: not known. cost_usd: of its nodes in this time.
     """
 
     number: Count
@@ -297,7 +321,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     reason: Optional[EndReason] = None
     lost: tuple[Name, ...] = ()
     lost_batches: Optional[Count] = None
-    cost_usd: Optional[float] = None
+    cost_usd: Optional[Usd] = None
 
 
 class Supervisor(Struct, frozen=True, kw_only=True):
@@ -313,6 +337,7 @@ class Record(Struct, kw_only=True):
     job_number: the batch scheduler's. pending: why the scheduler has not assigned the nodes yet.
     attempts: the first one first. roles: the processes of the last one. waiting_for: the names of the lost nodes that
     it waits for, in state waiting.
+    held_at: since when the job has had its nodes. cost_usd: what they have cost since then; see cost_of.
     """
 
     id: JobId
@@ -356,6 +381,8 @@ class Record(Struct, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     waiting_for: tuple[Name, ...] = ()
     on_node_loss: OnNodeLoss = "fail"
+    held_at: Optional[Moment] = None
+    cost_usd: Optional[Usd] = None
 
     @property
     def has_ended(self) -> bool:
@@ -366,6 +393,27 @@ class Record(Struct, kw_only=True):
     def result(self) -> JobResult:
         """How it ended, once it has."""
         return JobResult(state=self.state, exit_code=self.exit_code, error=self.error, left=self.left)
+
+
+def find_cost(record: Record, now: float) -> Optional[float]:
+    """What a job's nodes have cost since it has them, up to its end or now; None as in cost_of. Pure.
+
+    Between two attempts, it has those that it has not lost.
+    """
+    if record.held_at is None:
+        return None
+    end = record.ended_at or now
+    if not record.attempts:
+        return cost_of(record.nodes, end - record.held_at)
+    total = 0.0
+    for attempt, following in zip(record.attempts, (*record.attempts[1:], None)):  # noqa: B905 - Python 3.9
+        kept = [host for host in record.nodes if host.name not in attempt.lost]
+        until = end if following is None else following.started_at
+        after = 0.0 if not kept or attempt.ended_at is None else cost_of(kept, until - attempt.ended_at)
+        if attempt.cost_usd is None or after is None:
+            return None
+        total += attempt.cost_usd + after
+    return total
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

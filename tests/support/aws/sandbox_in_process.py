@@ -27,7 +27,7 @@ from sandbox.api import moto_setup
 from sandbox.api.consistency import Unsettled
 from sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
 from sandbox.api.faults import ApiFaults, CutError
-from sandbox.api.log import ApiLog
+from sandbox.api.log import ApiLog, StateLog
 from sandbox.api.prices import answer_pricing
 from sandbox.api.server import catch_errors, hide_content_types
 from sandbox.config import SandboxConfig
@@ -65,6 +65,8 @@ class InProcessSandbox:
         self.book = FaultBook()
         self.fleet = PhantomFleet()
         self.config = SandboxConfig(hosts="none")
+        self.state_log = log.with_name("states.jsonl")
+        self._states = StateLog(self.state_log)
         self.backend = self._install()
         moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_backend_app)), REGION)
         self.app: WSGIApplication = ApiLog(ApiFaults(catch_errors(moto), self.book, lambda _: CALLER), log)
@@ -80,6 +82,7 @@ class InProcessSandbox:
                 enforce=self.fleet.enforce,
                 config=self.config,
                 book=self.book,
+                note=self._states.note,
             )
         )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from bootstrap.notify import NotifyConfig
 from cluster.app import App
 from cluster.commands.up import override_nodes
 from cluster.config import ClusterConfig, load_config, parse_config
@@ -37,13 +38,14 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
     ]
     written = parse("\n".join(uncommented))
     shipped = load_config(REPOSITORY / "cluster.toml")
-    # The comments of env, results and volumes are examples, as their defaults are nothing at all.
+    # The comments of env, results, notify and volumes are examples, as their defaults are nothing at all.
+    assert written.notify == NotifyConfig(webhook="$MY_WEBHOOK", command="sh ~/tell.sh")
     assert written.train.env == {"OMP_NUM_THREADS": "4"}
     assert written.data.results == "s3://cluster-demo/results/"
     assert written.volumes == (VolumeConfig(mount="/shared", source="head"),)
     train = replace(written.train, env={})
     data = replace(written.data, results=None)
-    assert replace(written, train=train, data=data, volumes=()) == shipped
+    assert replace(written, train=train, data=data, volumes=(), notify=NotifyConfig()) == shipped
 
 
 @pytest.mark.parametrize(

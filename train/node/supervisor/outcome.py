@@ -43,6 +43,7 @@ class Outcome:
         # Hosts with which the connection was lost, and of these the ones that have fallen silent.
         self.suspects: set[str] = set()
         self.silent_hosts: set[str] = set()
+        self.lost_hosts: dict[str, str] = {}  # why, by the host's name
 
     def decide(
         self, state: JobState, exit_code: int, error: Optional[str], reason: EndReason = "error", *, final: bool = False
@@ -93,6 +94,7 @@ class Outcome:
             if time.monotonic() > since + limit_s:
                 self.suspects.add(process.host)
                 self.silent_hosts.add(process.host)
+                self.lost_hosts.setdefault(process.host, f"no sign of life for {limit_s:g} s")
                 self.fail(f"{process.name}: no sign of life from its node for {limit_s:g} s")
 
     def watch_start(self) -> None:
@@ -274,10 +276,15 @@ class Outcome:
         self.suspects.add(process.host)
         engine = self._processes.engine
         error = f"{process.name} was lost: ssh to it failed: {why}"
-        if not engine.ends_its_processes or process.role == "launcher":
+
+        def lose() -> None:
+            self.lost_hosts.setdefault(process.host, f"ssh to it failed: {why}")
             self.fail(error)
+
+        if not engine.ends_its_processes or process.role == "launcher":
+            lose()
         elif not self._loop.has("lost"):
-            self._loop.after("lost", engine.gather_s, lambda: None if self._failed else self.fail(error))
+            self._loop.after("lost", engine.gather_s, lambda: None if self._failed else lose())
 
     def _lose(self, process: JobProcess) -> None:
         if not self._failed:

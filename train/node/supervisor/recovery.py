@@ -13,7 +13,7 @@ from bootstrap.node import process_tree
 from foundation.decode import decode
 from foundation.file_lock import FileLock, is_held
 from train.engines.schedulers import SCHEDULERS
-from train.job.protocol import Attempt, EndReason, JobHost, JobResult, Left, LeftOnHost, Record
+from train.job.protocol import Attempt, EndReason, JobHost, JobResult, Left, LeftOnHost, Record, cost_of, find_cost
 from train.node import job_folder
 from train.node.programs import CODE_DIR, program_words
 from train.node.supervisor import allocation, job_log, launching, ssh_proxy
@@ -70,7 +70,8 @@ def _complete(job: str, record: Record) -> Record:
     record.state, record.exit_code, record.error = result.state, result.exit_code, result.error
     record.left = result.left or {}
     record.ended_at = time.time()
-    record.waiting_for, record.attempts = (), end_attempt(record)
+    record.waiting_for, record.attempts = (), end_attempt(record, record.ended_at)
+    record.cost_usd = find_cost(record, record.ended_at)
     launching.clean_up(job)
     for name in ("reserve", "record.json.new", "socket"):
         job_folder.remove(job_folder.path(job, name))
@@ -79,14 +80,19 @@ def _complete(job: str, record: Record) -> Record:
     return record
 
 
-def end_attempt(record: Record) -> tuple[Attempt, ...]:
+def end_attempt(record: Record, ended_at: float) -> tuple[Attempt, ...]:
     """The attempts of a job that has ended: its result is that of the last one, if that ran."""
     if not record.attempts or record.attempts[-1].ended_at is not None:
         return record.attempts
     *others, last = record.attempts
     reason: EndReason = "error" if record.state == "failed" else "done" if record.state == "done" else "stopped"
     ended = replace(
-        last, ended_at=record.ended_at, exit_code=record.exit_code, error=record.error, reason=last.reason or reason
+        last,
+        ended_at=ended_at,
+        exit_code=record.exit_code,
+        error=record.error,
+        reason=reason,
+        cost_usd=cost_of(record.nodes, ended_at - last.started_at),
     )
     return (*others, ended)
 

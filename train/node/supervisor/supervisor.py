@@ -32,6 +32,7 @@ from train.node.supervisor.attempts import restarts
 from train.node.supervisor.attempts.attempt import Attempt, JobSide
 from train.node.supervisor.attempts.replacement import Replacement
 from train.node.supervisor.event_loop import Connection, EventLoop
+from train.node.supervisor.notifier import Notifier
 from train.node.wire import Answer, Ended, Message
 
 LOCK_TIMEOUT_S = 5.0
@@ -39,6 +40,7 @@ TURN_EVERY_S = 0.2
 RECORD_EVERY_S = 0.5
 ROLES_END_S = 5.0
 COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and after that
+NOTIFY_S = 60.0  # after followers have the result
 
 
 def main() -> int:
@@ -102,6 +104,7 @@ class Supervisor:
         self.allocation: Optional[Allocation] = None  # of a batch scheduler
         self.replacement: Optional[Replacement] = None  # while the job waits for nodes
         self.loop = EventLoop(job_folder.path(self.job, "socket"), self.hear, self.hear_end)
+        self.notifier = Notifier(order.notify, record)
         self.warnings: dict[str, Optional[str]] = {}  # by their subject
         self.watchers: list[Connection] = []
         self.state: Optional[JobState] = None
@@ -270,6 +273,7 @@ class Supervisor:
         attempt, order = self.attempt, self.order
         if attempt.outcome.decided is not None:
             return
+        self.record.held_at = self.record.held_at or time.time()
         for line in take_credentials(order):
             self.say(line)
         attempt.order.secrets = order.secrets
@@ -398,6 +402,11 @@ class Supervisor:
 
     def save(self, *, lasting: bool = False) -> None:
         """Write the record now. Raises OSError."""
+        self.complete_record()
+        job_folder.write_record(self.record, lasting=lasting)
+
+    def complete_record(self) -> None:
+        """Bring the record's processes, attempts and cost up to date."""
         attempt = self.attempt
         if attempt.started_at is not None or not self.ended:
             self.record.roles = tuple(process.record() for process in attempt.processes.all)
@@ -406,7 +415,7 @@ class Supervisor:
             self.record.attempts = (*self.ended, attempt.record())
         else:
             self.record.attempts = tuple(self.ended)
-        job_folder.write_record(self.record, lasting=lasting)
+        self.record.cost_usd = protocol.find_cost(self.record, time.time())
 
     def note_lost_batches(self, attempt: Attempt) -> None:
         """Complete the record of the attempt before this one, once it is known from where this one goes on."""
@@ -420,6 +429,9 @@ class Supervisor:
         """End all processes of the current attempt on all hosts; returns those that do not end."""
         self.set_state("ending")
         left = self.attempt.end()
+        for host, why in self.attempt.describe_lost().items():
+            text = f"job {self.job} ({self.order.name}) has lost {host}: {why}"
+            self.notifier.send("node-lost", text, node=host)
         error = self.allocation.cancel() if self.allocation is not None else None
         if error is not None:
             self.say(error)
@@ -451,6 +463,7 @@ class Supervisor:
         self.log.make_room()
         self.log.put(state=state)
         self.log.put(result=result)
+        self.tell_end()
         for keep in (self.log.write, lambda: self.save(lasting=True)):
             try:
                 keep()
@@ -463,5 +476,24 @@ class Supervisor:
         for watcher in self.watchers:  # later clients read the record
             watcher.put(Ended(result=result))
         self.loop.flush(self.watchers, ROLES_END_S)
+        self.note_unsent()
         if self.copying is not None and not is_copied:
             self.copying.finish(LAST_COPY_S)
+
+    def tell_end(self) -> None:
+        """Report the end of the job to [notify]."""
+        record, name = self.record, f"job {self.job} ({self.order.name})"
+        self.complete_record()
+        ended = f"{name} is {record.state}" + (f": {record.error}" if record.error else "")
+        cost = "" if record.cost_usd is None else f"; its nodes cost ${record.cost_usd:.2f}"
+        self.notifier.send("job-ended", ended + cost)
+
+    def note_unsent(self) -> None:
+        """Add the events that could not be sent to the record's warnings."""
+        errors = self.notifier.finish(NOTIFY_S)
+        if errors:
+            self.record.warnings = (*self.record.warnings, *errors)
+            try:
+                self.save(lasting=True)
+            except OSError:
+                pass  # as above

@@ -113,14 +113,14 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [
         make_record(4, state="queued", started_at=None, ended_at=None, exit_code=None),
         make_running(3),
-        make_record(2, state="failed", exit_code=7, error="worker 1 on node-1 " + "x" * 60 + "\nmore"),
+        make_record(2, state="failed", exit_code=7, cost_usd=12.345, error="worker 1 on node-1 " + "x" * 60 + "\nmore"),
         make_running(1, source="s3"),
     ]
     lines = render_jobs(records, now=NOW).splitlines()
-    assert lines[0].split() == ["JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "CODE"]
-    assert lines[1].split()[2:] == ["queued", "2", "2", "-", "-", "-"]
-    assert lines[2].split()[2:] == ["running", "2", "2", "2026-11-21", "09:55:00", "5m00s", "-"]
-    assert lines[3].split()[2:9] == ["failed", "2", "2", "2026-11-21", "09:55:00", "3m20s", "7"]
+    assert lines[0].split() == ["JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "COST", "CODE"]
+    assert lines[1].split()[2:] == ["queued", "2", "2", "-", "-", "-", "-"]
+    assert lines[2].split()[2:] == ["running", "2", "2", "2026-11-21", "09:55:00", "5m00s", "-", "-"]
+    assert lines[3].split()[2:] == ["failed", "2", "2", "2026-11-21", "09:55:00", "3m20s", "$12.35", "7"]
     assert lines[4] == "    worker 1 on node-1 " + "x" * 60
     assert "? running (s3)" in lines[5]
     assert lines[6] == f"files of {records[0].id}: cluster cp node-0:/home/ubuntu/x/FILE ."

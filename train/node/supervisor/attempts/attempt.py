@@ -297,19 +297,28 @@ class Attempt:
         self.ended_at = time.time()
         return left
 
+    def describe_lost(self) -> dict[str, str]:
+        """Why it has lost nodes, by their names."""
+        is_noticed = self.ending.reason == "notice"
+        why = "EC2 has announced its end (spot notice)" if is_noticed else "it does not answer, or has booted again"
+        return {**dict.fromkeys(self.lost, why), **self.outcome.lost_hosts}
+
     def record(self) -> protocol.Attempt:
         """The attempt as in the job's record."""
+        now = time.time()
+        started_at = self.started_at or now
         ending = self.ending if self.ended_at is not None else None
         reason = ending.reason if ending is not None else None
         return protocol.Attempt(
             number=self.number,
             nodes=tuple(host.name for host in self.order.hosts),
             instances={host.name: host.instance_id for host in self.order.hosts if host.instance_id},
-            started_at=self.started_at or time.time(),
+            started_at=started_at,
             ended_at=self.ended_at,
             exit_code=ending.exit_code if ending is not None else None,
             error=ending.error if ending is not None else None,
             reason="lost" if reason == "error" and self.lost else reason,
             lost=self.lost,
             lost_batches=self.lost_batches,
+            cost_usd=protocol.cost_of(self.order.hosts, (self.ended_at or now) - started_at),
         )

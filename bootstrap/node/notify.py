@@ -1,0 +1,340 @@
+"""Sends a cluster's events to [notify] webhook and command. Runs on the head.
+
+    notify.py            one line of JSON on stdin: {"settings": SETTINGS, "event": EVENT}; answers {"errors": [text]}
+    over NodeProgram     as root: {"watch": SETTINGS or null, "user": NAME} starts the watcher, or ends it
+
+SETTINGS is {"cluster": name, "webhook": URL or null, "command": text or null}. The URL is a secret: it is in no
+file, no argument, no environment and no message of this program; it comes by stdin and stays in memory. So errors name
+the host only, and what a server says is not repeated.
+
+The watcher sends the events that others of root's programs write to EVENTS as NAME.json (an object with "event", "at"
+and "text"), and removes each; what became of them is in LOG.
+
+Linux. Python 3.6 and later, standard library only.
+"""
+
+import fcntl
+import http.client
+import json
+import os
+import pwd
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+RUN = "/run/cluster"
+EVENTS = os.path.join(RUN, "events")
+LOCK = os.path.join(RUN, "notify.lock")
+LOG = os.path.join(RUN, "notify.log")
+AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
+"""Debian's, Fedora's and SUSE's; a Python that was not built there knows none of them."""
+ATTEMPTS = 3
+PAUSES_S = (1.0, 5.0)
+ANSWER_S = 10.0
+ATTEMPT_S = 15.0
+COMMAND_S = 60.0
+LOOK_S = 1.0
+UNREADABLE_S = 10.0  # for an event that is being written
+END_S = 5.0
+MAX_EVENT_BYTES = 64 << 10
+MAX_LOG_BYTES = 256 << 10
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would send the event to another host, which nobody has named."""
+
+    def redirect_request(self, *_args, **_more):
+        return None
+
+
+def send(settings, event):
+    """Send an event to the webhook and to the command; returns errors, which contain no secret."""
+    full = dict({"cluster": settings.get("cluster")}, **event)
+    full.setdefault("at", time.time())
+    errors = []  # type: list[str]
+    threads = []
+    for key, deliver in (("webhook", post), ("command", run_command)):
+        if settings.get(key):
+            thread = threading.Thread(target=_collect, args=(errors, deliver, settings, full), daemon=True)
+            thread.start()
+            threads.append(thread)
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def _collect(errors, deliver, settings, event):
+    error = deliver(settings, event)
+    if error is not None:
+        errors.append(error)
+
+
+# -- webhook -----------------------------------------------------------------------------------------------------------
+
+
+def post(settings, event):
+    """POST the event as JSON, with retries; None, or the error.
+
+    `text` and `content` are the fields that chat services show.
+    """
+    url = settings["webhook"]
+    body = json.dumps(dict(event, content=event.get("text", ""))).encode("utf-8")
+    error = None  # type: str | None
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSES_S[attempt - 1])
+        error, is_final = _post_in_time(url, body)
+        if error is None or is_final:
+            break
+    return None if error is None else "webhook at %s: %s" % (host_of(url), error)
+
+
+def host_of(url):
+    """The host of a URL, without user, port, path and query."""
+    try:
+        return urllib.parse.urlsplit(url).hostname or "?"
+    except ValueError:
+        return "?"
+
+
+def _post_in_time(url, body):
+    """(error or None, whether a retry is useless), after ATTEMPT_S at the latest: a server may send byte by byte."""
+    answers = []  # type: list[tuple[str | None, bool]]
+    thread = threading.Thread(target=lambda: answers.append(_post_once(url, body)), daemon=True)
+    thread.start()
+    thread.join(ATTEMPT_S)
+    return answers[0] if answers else ("no answer within %g s" % ATTEMPT_S, False)
+
+
+def _post_once(url, body):
+    """(error or None, whether a retry is useless)."""
+    headers = {"Content-Type": "application/json", "User-Agent": "cluster"}
+    try:
+        request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - bootstrap/notify.py checks it
+        opener = urllib.request.build_opener(_NoRedirects(), urllib.request.HTTPSHandler(context=make_context()))
+        opener.open(request, timeout=ANSWER_S).close()
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return explain(error)
+    return None, True
+
+
+def explain(error):
+    """(what went wrong, whether a retry is useless). The text of an exception may have the URL: none is repeated."""
+    if isinstance(error, urllib.error.HTTPError):
+        error.close()
+        words = http.client.responses.get(error.code, "")
+        followed = "; redirects are not followed" if 300 <= error.code < 400 else ""
+        return ("HTTP %d %s" % (error.code, words)).strip() + followed, error.code < 500 and error.code != 429
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, http.client.HTTPException) and not isinstance(reason, http.client.InvalidURL):
+        return "the answer is not HTTP", False
+    if isinstance(error, OSError):
+        return _describe(reason), isinstance(reason, ssl.SSLError)
+    return "not a valid URL", True
+
+
+def make_context():
+    """TLS as this Python does it, or with the system's authorities if it finds none by itself."""
+    context = ssl.create_default_context()
+    if not context.cert_store_stats()["x509_ca"]:
+        for path in AUTHORITIES:
+            if os.path.exists(path):
+                context.load_verify_locations(path)
+                break
+    return context
+
+
+def _describe(reason):
+    """Why a connection failed, in the system's words."""
+    if isinstance(reason, ssl.SSLError):
+        return "TLS: %s" % (getattr(reason, "verify_message", None) or reason.reason or "failed")
+    if isinstance(reason, socket.timeout):
+        return "no answer within %g s" % ANSWER_S
+    if isinstance(reason, socket.gaierror):
+        return "its name is not known"
+    if isinstance(reason, OSError) and reason.errno is not None:
+        return os.strerror(reason.errno)
+    return "the connection failed"
+
+
+# -- command -----------------------------------------------------------------------------------------------------------
+
+
+def run_command(settings, event):
+    """Run the command with the event as JSON on its stdin; None, or the error.
+
+    As the user of the watcher's settings, if there is one, in their home folder.
+    """
+    user = pwd.getpwnam(settings["user"]) if settings.get("user") else pwd.getpwuid(os.getuid())
+    env = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell}
+    env["PATH"] = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+
+    def become():
+        if os.getuid() == 0 and user.pw_uid != 0:
+            os.initgroups(user.pw_name, user.pw_gid)
+            os.setgid(user.pw_gid)
+            os.setuid(user.pw_uid)
+
+    try:
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", settings["command"]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=env,
+            cwd=user.pw_dir if os.path.isdir(user.pw_dir) else "/",
+            start_new_session=True,
+            preexec_fn=become,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return "command: %s" % (getattr(error, "strerror", None) or type(error).__name__)
+    try:
+        child.communicate(json.dumps(event).encode("utf-8") + b"\n", timeout=COMMAND_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        return "command: did not end within %g s" % COMMAND_S
+    code = child.returncode
+    if code == 0:
+        return None
+    return "command: exit code %d" % code if code > 0 else "command: killed by signal %d" % -code
+
+
+# -- watcher -----------------------------------------------------------------------------------------------------------
+
+
+def set_watcher(settings):
+    """End the watcher that runs, and start one with these settings, if any; returns its pid or None.
+
+    Raises OSError.
+    """
+    os.makedirs(EVENTS, mode=0o755, exist_ok=True)
+    lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    _end_watcher(lock)
+    if settings is None:
+        os.close(lock)
+        return None
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.close(reading)
+            _become_watcher(lock, writing, settings)
+        os._exit(0)
+    os.wait()
+    os.close(writing)
+    os.close(lock)
+    with os.fdopen(reading) as said:
+        return int(said.read() or 0) or None
+
+
+def _end_watcher(lock):
+    """Take the lock, whose holder it ends. Raises OSError."""
+    give_up_at = time.monotonic() + END_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up_at:
+                raise
+        else:
+            return
+        text = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+        if text.isdigit() and int(text) > 1:
+            try:
+                os.kill(int(text), signal.SIGTERM)  # it holds the lock, so this is its pid
+            except ProcessLookupError:
+                pass
+        time.sleep(0.02)
+
+
+def _become_watcher(lock, writing, settings):
+    """Watch in this process, which inherits the lock; never returns."""
+    try:
+        os.chdir("/")
+        devnull = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(devnull, descriptor)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+        os.write(writing, b"%d" % os.getpid())
+        os.close(writing)
+        watch(settings)
+    finally:
+        os._exit(1)
+
+
+def watch(settings):
+    """Send the events that appear, until this process is ended."""
+    while True:
+        send_new(settings)
+        time.sleep(LOOK_S)
+
+
+def send_new(settings):
+    """Send the events that are there, in the order of their names, and remove them."""
+    for name in sorted(os.listdir(EVENTS) if os.path.isdir(EVENTS) else []):
+        path = os.path.join(EVENTS, name)
+        event = read_event(path) if name.endswith(".json") else None
+        if event is None:
+            continue
+        errors = send(settings, event) if event else ["not an event"]
+        _note("%s %s: %s" % (event.get("event", "?"), name, "; ".join(errors) or "sent"))
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+
+def read_event(path):
+    """The event in a file; None while it is being written; {} for a file that has none."""
+    try:
+        with open(path, "rb") as stream:
+            found = json.loads(stream.read(MAX_EVENT_BYTES).decode("utf-8", "replace"))
+        return found if isinstance(found, dict) and isinstance(found.get("event"), str) else {}
+    except OSError:
+        return None
+    except ValueError:
+        try:
+            return None if time.time() - os.stat(path).st_mtime < UNREADABLE_S else {}
+        except OSError:
+            return None
+
+
+def _note(line):
+    """Add a line to the log. It is in memory, so it must stay small."""
+    try:
+        with open(LOG, "a", encoding="utf-8") as stream:
+            if stream.tell() > MAX_LOG_BYTES:
+                stream.truncate(0)
+            stream.write("%s %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), line))
+    except OSError:
+        pass  # the event itself was sent, or not
+
+
+def main():
+    """Carry out the line on stdin."""
+    asked = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
+    if "event" in asked:
+        answer = {"errors": send(asked["settings"], asked["event"])}
+    else:
+        settings = asked["watch"] and dict(asked["watch"], user=asked["user"])
+        try:
+            answer = {"pid": set_watcher(settings)}
+        except OSError as error:
+            answer = {"error": error.strerror or type(error).__name__}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""[notify]: where the head reports events; and the watcher there, which sends those of the node's own programs."""
+
+import re
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from ipaddress import ip_address
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from msgspec import Meta
+
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.node_program import NodeProgram
+from foundation.errors import ClusterError, ConfigError
+from foundation.settings import HIDDEN, Settings
+
+START_S = 30.0
+MAX_URL = 2000
+_OF_ENVIRONMENT = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+
+
+def check_webhook(text: str) -> str:
+    """Return the URL, or the $NAME of a variable, unchanged; pure. Raises ValueError, which does not repeat it."""
+    if _OF_ENVIRONMENT.fullmatch(text):
+        return text
+    if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError(f"must be an https:// URL of at most {MAX_URL} visible ASCII characters")
+    try:
+        parts = urlsplit(text)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError:
+        raise ValueError("not a valid URL") from None
+    if parts.scheme not in {"https", "http"} or not parts.hostname or not port_is_valid:
+        raise ValueError('must be an https:// URL, or "$NAME" for a variable of this machine\'s environment')
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must have no user or password before the host")
+    if parts.scheme == "http" and not _is_private(parts.hostname):
+        raise ValueError("must be https://: others can read what is sent to a public address without encryption")
+    return text
+
+
+def _is_private(host: str) -> bool:
+    try:
+        return ip_address(host).is_private
+    except ValueError:
+        return host == "localhost"
+
+
+class NotifyConfig(Settings, frozen=True, kw_only=True):
+    """[notify]: where the head reports events, whether this machine runs or not."""
+
+    webhook: (
+        Annotated[
+            str,
+            HIDDEN,
+            check_webhook,
+            Meta(
+                description="a URL that gets each event as a POST of JSON, such as a chat's incoming webhook; it is a "
+                'secret, never shown or stored: "$NAME" takes it from this machine\'s environment'
+            ),
+        ]
+        | None
+    ) = None
+    command: (
+        Annotated[
+            str,
+            Meta(min_length=1, description="a shell command that runs on the head, the event as JSON on its stdin"),
+        ]
+        | None
+    ) = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether events are sent at all."""
+        return self.webhook is not None or self.command is not None
+
+
+def find_webhook(config: NotifyConfig, env: Mapping[str, str]) -> str | None:
+    """The webhook's URL. env: this machine's environment. Pure. Raises ConfigError without the variable."""
+    found = _OF_ENVIRONMENT.fullmatch(config.webhook or "")
+    if found is None:
+        return config.webhook
+    name = found[1]
+    url = env.get(name, "")
+    hint = f"export {name}=https://..., or remove [notify] webhook"
+    if not url or url.startswith("$"):
+        raise ConfigError(f'notify.webhook = "${name}": this variable is not set to a URL here', hint=hint)
+    try:
+        return check_webhook(url)
+    except ValueError as error:
+        raise ConfigError(f'notify.webhook = "${name}": {error}', hint=hint) from None
+
+
+def set_watcher(connection: NodeConnection, *, python: str, settings: Mapping[str, str | None] | None) -> None:
+    """Start the watcher on the head with these settings (see notify.py), or end it. Raises ClusterError's kinds."""
+    name = connection.host.name
+    with closing(NodeProgram(connection, python=python, modules=("notify",), as_root=True)) as program:
+        program.tell({"watch": settings, "user": connection.host.user})
+        answer = next(iter(program.messages(time.monotonic() + START_S)))
+    if "error" in answer:
+        raise ClusterError(
+            f"{name}: [notify] could not be set up: {answer['error']}", hint=f"cluster ssh {name}; then run it again"
+        )

@@ -1,0 +1,158 @@
+"""Keeps the ledger of a cluster's costs: on this machine, and in [data] results if that is in S3."""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+
+from botocore.exceptions import BotoCoreError
+
+from cluster.app import App
+from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.source import Nodes
+from foundation.errors import ClusterError, NotFoundError
+from foundation.progress import Event
+from foundation.thread_pool import run_in_thread
+from provision.aws.clients import Clients
+from provision.cost import storage
+from provision.cost.ledger import Ledger, merge, note
+from provision.cost.observe import add_prices, observe
+from provision.describe import describe_cluster
+from provision.preflight.prices import describe_node_prices
+from train.s3.connection import Connection
+from train.s3.url import S3Url, parse_url
+
+PATIENCE_S = 2.0  # how long a job waits for prices
+
+
+def ledger_url(app: App) -> S3Url | None:
+    """Where the ledger is in S3; None without [data] results in S3."""
+    results = app.config.data.s3_results
+    if results is None:
+        return None
+    folder = parse_url(results).as_folder()
+    return S3Url(bucket=folder.bucket, key=f"{folder.key}costs/{app.config.name}.json")
+
+
+def update_ledger(app: App, clients: Clients, *, exists: bool) -> Ledger:
+    """Note what EC2 shows now; returns the ledger. exists: see ClusterState.exists.
+
+    A ledger in S3 that cannot be used is a warning. Raises ClusterError, AwsError.
+    """
+    url = ledger_url(app)
+    connection = Connection(region=app.config.provision.region)
+    found, writable = Ledger(), False
+    if url is not None:
+        try:
+            found, writable = read_s3(connection, url), True
+        except ClusterError as error:
+            warn(app, f"the costs in {url} cannot be read: {error.message}")
+
+    known = merge(storage.read(app.files.root), found)
+    seen = observe(clients, name=app.config.name, exists=exists, known=known, now=datetime.now(UTC))
+    noted = add_prices(clients, note(known, seen))
+    ledger = storage.add(app.files.root, noted)
+    if url is not None and writable and is_news(ledger, found):
+        try:
+            connection.call(
+                "put_object",
+                Bucket=url.bucket,
+                Key=url.key,
+                Body=storage.encode(ledger),
+                ContentType="application/json",
+            )
+        except ClusterError as error:
+            warn(app, f"the costs cannot be copied to {url}: {error.message}")
+    return ledger
+
+
+def is_news(ledger: Ledger, found: Ledger) -> bool:
+    """Whether a ledger has more than the one in S3 than the time of the last look. Pure."""
+    return bool(ledger.nodes) and (ledger.nodes, ledger.volumes, ledger.downs) != (
+        found.nodes,
+        found.volumes,
+        found.downs,
+    )
+
+
+def read_s3(connection: Connection, url: S3Url) -> Ledger:
+    """The ledger in S3; an empty one if there is none. Raises ClusterError's kinds."""
+    try:
+        body = connection.call("get_object", Bucket=url.bucket, Key=url.key)["Body"]
+    except NotFoundError:
+        return Ledger()
+    with body:
+        data = body.read(storage.MAX_BYTES)
+    try:
+        return storage.parse(data)
+    except ValueError as error:
+        raise ClusterError(f"it is damaged: {error}") from error
+
+
+def warn(app: App, text: str) -> None:
+    """Costs are only information: nothing else fails for them."""
+    app.report(Event(kind="warn", what=text))
+
+
+def note_costs(app: App, clients: Clients, *, exists: bool | None = None) -> Ledger | None:
+    """Update the ledger after a command that changed the cluster, or shows it; None after a warning that it failed.
+
+    exists: see ClusterState.exists; None to ask EC2.
+    """
+    try:
+        if exists is None:
+            state = describe_cluster(clients.ec2, name=app.config.name, known=app.files.known_instances())
+            exists = state.exists
+        return update_ledger(app, clients, exists=exists)
+    except ClusterError as error:
+        warn(app, f"the costs were not noted: {error.message}")
+        return None
+
+
+def ask_for_prices(app: App, clients: Clients | None, described: Future[Nodes]) -> Callable[[], Mapping[str, float]]:
+    """Find the prices of nodes in the background; the returned function waits at most PATIENCE_S for them.
+
+    It returns US dollars per hour by instance id, without those that are unknown. Those on demand are in the ledger.
+    """
+
+    def ask() -> Mapping[str, float | None]:
+        nodes, known = described.result(), _find_noted(app)
+        if clients is None or not isinstance(nodes, Ec2Nodes):
+            return {}
+        asked = [each for each in nodes.state.nodes if each.market == "spot" or each.instance_id not in known]
+        prices = describe_node_prices(clients, asked) if asked else {}
+        return {each.instance_id: prices[each.market, each.instance_type, each.zone] for each in asked}
+
+    asking = run_in_thread(ask)
+
+    def wait() -> Mapping[str, float]:
+        found: Mapping[str, float | None] = {}
+        with suppress(TimeoutError, BotoCoreError, ClusterError):  # without nodes, the set-up raises
+            found = asking.result(timeout=PATIENCE_S)
+        return {**_find_noted(app), **{instance_id: usd for instance_id, usd in found.items() if usd is not None}}
+
+    return wait
+
+
+def _find_noted(app: App) -> dict[str, float]:
+    """The prices in the ledger on this machine, by instance id."""
+    with suppress(ClusterError):  # a damaged file, of which `cluster cost` tells
+        nodes = storage.read(app.files.root).nodes
+        return {node.instance_id: node.usd_per_hour for node in nodes if node.usd_per_hour is not None}
+    return {}
+
+
+@contextmanager
+def noting_costs(app: App, clients: Clients, *, before: bool = False) -> Iterator[None]:
+    """Update the ledger after the block, also after an error; after Ctrl-C, the next command does it.
+
+    before: update it before the block, too, because what the block ends may not be in it.
+    """
+    if before:
+        note_costs(app, clients)
+    try:
+        yield
+    except ClusterError:
+        note_costs(app, clients)
+        raise
+    note_costs(app, clients)

@@ -1,0 +1,37 @@
+"""[notify] of cluster.toml: what a job's supervisor and the head get of it."""
+
+import os
+
+from bootstrap.apply import ReadyNode
+from bootstrap.notify import find_webhook, set_watcher
+from cluster.app import App
+from foundation.errors import ClusterError
+from foundation.progress import Event
+from train.job.protocol import Notify
+
+
+def find_notify(app: App) -> Notify | None:
+    """[notify] for a job's supervisor; None if nothing is to be sent. Raises ConfigError for a missing variable."""
+    config = app.config.notify
+    if not config.is_set:
+        return None
+    return Notify(cluster=app.config.name, webhook=find_webhook(config, os.environ), command=config.command)
+
+
+def watch_events(app: App, head: ReadyNode) -> None:
+    """Have the head send the events of the nodes' own programs, or no longer. Raises ConfigError; other errors warn.
+
+    On existing hosts nothing of ours ends nodes, and only jobs send events.
+    """
+    notify = find_notify(app)
+    if not app.has_instances or (notify is None and not app.files.watched.exists()):
+        return
+    settings = None
+    if notify is not None:
+        settings = {"cluster": notify.cluster, "webhook": notify.webhook, "command": notify.command}
+    try:
+        set_watcher(head.connection, python=head.facts.python, settings=settings)
+        app.files.note_watched(is_watched=notify is not None)
+    except ClusterError as error:
+        what = f"[notify] sends no events but those of jobs: {error.message}"
+        app.report(Event(kind="warn", what=what, where=head.host.name))

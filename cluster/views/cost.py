@@ -1,0 +1,140 @@
+"""What clusters have cost, as text and as JSON. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from cluster.views.layout import render_table
+from cluster.views.status import iso_time, render_age, render_usd
+from provision.cost.bill import ClusterBill, NodeBill
+from provision.model import Market
+from provision.status import add_up
+
+MARKETS: tuple[Market, ...] = ("on-demand", "spot")
+
+
+def render_costs(
+    name: str, bills: Sequence[ClusterBill], *, now: float, price_note: str = "", columns: int | None = None
+) -> str:
+    """The current cluster by node, then earlier ones, one line each. bills: in the order of time."""
+    current = [bill for bill in bills if bill.ended_at is None]
+    earlier = [bill for bill in bills if bill.ended_at is not None]
+    lines = [_render_cluster(bill, now=now, columns=columns) for bill in current]
+    if not current:
+        lines = [f"cluster {name} does not exist now, and costs nothing"]
+    if earlier:
+        lines += ["", "earlier clusters of this name", _render_earlier(earlier, columns=columns)]
+    if len(bills) > 1:
+        lines.append(f"total  {render_usd(add_up([bill.usd for bill in bills]))}")
+    notes = "; ".join(filter(None, [price_note, "without traffic, S3 objects, EFS and FSx"]))
+    return "\n".join([*lines, f"({notes})"] if bills else lines)
+
+
+def _render_cluster(bill: ClusterBill, *, now: float, columns: int | None) -> str:
+    heading = ("NODE", "TYPE", "MARKET", "STATE", "RAN", "INSTANCE", "DISK", "ADDRESS", "TOTAL", "PER HOUR")
+    rows = [heading, *(_row(node) for node in bill.nodes)]
+    rows += [
+        ("volume", volume.volume_id, "", "", "", "", render_usd(volume.usd), "", render_usd(volume.usd),
+         render_usd(volume.usd_per_hour))
+        for volume in bill.volumes
+    ]  # fmt: skip
+    lines = [render_table(rows, columns=columns, drop=("STATE", "TYPE", "MARKET", "RAN", "ADDRESS", "DISK"))]
+    ran_h = sum(node.ran_s for node in bill.nodes) / 3600
+    lines.append(
+        f"cluster  {render_usd(bill.usd)} so far, {render_usd(bill.usd_per_hour)} per hour now; "
+        f"{ran_h:.2f} node hours in {render_age(now - bill.started_at)}"
+    )
+    if all(any(node.market == market for node in bill.nodes) for market in MARKETS):
+        lines.append(f"market   {'; '.join(f'{render_usd(bill.of_market(one))} {one}' for one in MARKETS)}")
+    return "\n".join([*lines, *_render_unseen(bill)])
+
+
+def _row(node: NodeBill) -> tuple[str, ...]:
+    return (
+        node.name,
+        node.instance_type,
+        node.market,
+        node.state,
+        render_age(node.ran_s),
+        render_usd(node.instance_usd),
+        render_usd(node.disk_usd),
+        render_usd(node.address_usd),
+        render_usd(node.usd),
+        render_usd(node.usd_per_hour),
+    )
+
+
+def _render_unseen(bill: ClusterBill) -> list[str]:
+    """What is not known: when a node ended that nothing of ours ended."""
+    names = [node.name for node in bill.nodes if node.unseen_usd >= 0.005]
+    if not names:
+        return []
+    which = ", ".join(names)
+    return [f"unknown  when {which} ended: up to {render_usd(bill.unseen_usd)} more (counted until last seen)"]
+
+
+def _render_earlier(bills: Sequence[ClusterBill], *, columns: int | None) -> str:
+    heading = ("FROM", "TO", "NODES", "NODE HOURS", "ON DEMAND", "SPOT", "TOTAL")
+    rows = [
+        (
+            _moment(bill.started_at),
+            _moment(bill.ended_at),
+            str(len(bill.nodes)),
+            f"{sum(node.ran_s for node in bill.nodes) / 3600:.2f}",
+            *(render_usd(bill.of_market(market)) for market in MARKETS),
+            render_usd(bill.usd),
+        )
+        for bill in bills
+    ]
+    lines = [render_table([heading, *rows], columns=columns, drop=("NODE HOURS", "SPOT", "ON DEMAND"))]
+    return "\n".join([*lines, *(line for bill in bills for line in _render_unseen(bill))])
+
+
+def _moment(at: float | None) -> str:
+    """In this machine's time zone."""
+    return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M}"
+
+
+def cost_document(name: str, bills: Sequence[ClusterBill], *, now: float, price_note: str = "") -> dict[str, Any]:
+    """What `cluster cost --json` prints; amounts in US dollars, null if a price is unknown."""
+    current = next((bill for bill in reversed(bills) if bill.ended_at is None), None)
+    return {
+        "name": name,
+        "at": iso_time(now),
+        "simulated": bool(price_note),
+        "usd": _rounded(add_up([bill.usd for bill in bills])),
+        "usd_per_hour": _rounded(add_up([bill.usd_per_hour for bill in bills])),
+        "current": None if current is None else _document(current),
+        "earlier": [_document(bill) for bill in bills if bill is not current],
+    }
+
+
+def _document(bill: ClusterBill) -> dict[str, Any]:
+    nodes = bill.nodes
+    return {
+        "started_at": iso_time(bill.started_at),
+        "ended_at": iso_time(bill.ended_at),
+        "usd": _rounded(bill.usd),
+        "usd_per_hour": _rounded(bill.usd_per_hour),
+        "on_demand_usd": _rounded(bill.of_market("on-demand")),
+        "spot_usd": _rounded(bill.of_market("spot")),
+        "instances_usd": _rounded(add_up([node.instance_usd for node in nodes])),
+        "disks_usd": _rounded(add_up([node.disk_usd for node in nodes] + [volume.usd for volume in bill.volumes])),
+        "addresses_usd": _rounded(add_up([node.address_usd for node in nodes])),
+        "unseen_usd": _rounded(bill.unseen_usd),
+        "nodes": [{**_item(node), "usd": _rounded(node.usd)} for node in nodes],
+        "volumes": [_item(volume) for volume in bill.volumes],
+    }
+
+
+def _item(item: Any) -> dict[str, Any]:
+    found = asdict(item)
+    moments = {key: iso_time(found[key]) for key in ("started_at", "ended_at")}
+    amounts = {key: _rounded(value) for key, value in found.items() if "usd" in key}
+    return {**found, **moments, **amounts}
+
+
+def _rounded(usd: float | None) -> float | None:
+    """Rounded to a millionth of a dollar."""
+    return None if usd is None else round(usd, 6)

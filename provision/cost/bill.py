@@ -1,0 +1,229 @@
+"""The bill that follows from the ledger: what the cluster and earlier ones of its name have cost. Pure.
+
+How AWS bills, in US dollars:
+- instances and public addresses by the second while the instance runs, at least a minute for each start
+  (https://aws.amazon.com/ec2/pricing/, https://aws.amazon.com/vpc/pricing/);
+- nothing for a spot instance that EC2 reclaims within its first hour
+  (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html);
+- disks by the second from their launch to their deletion, stopped or not, at a price per month, whatever its length
+  (https://aws.amazon.com/ebs/pricing/).
+Traffic, objects in S3, EFS and FSx are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from provision.cost.ledger import MINIMUM_S, Ledger, LedgerNode, Period
+from provision.model import Market
+from provision.preflight.prices import SpotHistory, integrate_spot
+from provision.status import add_up
+
+FREE_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeBill:
+    """What a node cost; a price that is unknown makes a part None.
+
+    state: as it was last seen. started_at, ended_at: seconds since 1970; None while it exists. ran_s: in how many
+    seconds it ran. usd_per_hour: now, with its disk and address. unseen_usd: what it may have cost in addition, because
+    nobody saw when it ended.
+    """
+
+    name: str
+    instance_id: str
+    region: str
+    zone: str
+    instance_type: str
+    market: Market
+    state: str
+    started_at: float
+    ended_at: float | None
+    ran_s: float
+    instance_usd: float | None
+    disk_usd: float | None
+    address_usd: float | None
+    usd_per_hour: float | None
+    unseen_usd: float
+
+    @property
+    def usd(self) -> float | None:
+        """In all."""
+        return add_up([self.instance_usd, self.disk_usd, self.address_usd])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VolumeBill:
+    """What the head's volume cost in the time of one cluster."""
+
+    volume_id: str
+    size_gib: int
+    started_at: float
+    ended_at: float | None
+    usd: float | None
+    usd_per_hour: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterBill:
+    """What one cluster cost, from its first launch to its end. ended_at: None while there is something of it."""
+
+    started_at: float
+    ended_at: float | None
+    nodes: tuple[NodeBill, ...]
+    volumes: tuple[VolumeBill, ...]
+
+    @property
+    def usd(self) -> float | None:
+        """In all."""
+        return add_up([*(node.usd for node in self.nodes), *(volume.usd for volume in self.volumes)])
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """What it costs now."""
+        nodes, volumes = self.nodes, self.volumes
+        return add_up([*(node.usd_per_hour for node in nodes), *(volume.usd_per_hour for volume in volumes)])
+
+    @property
+    def unseen_usd(self) -> float:
+        """What it may have cost in addition."""
+        return sum(node.unseen_usd for node in self.nodes)
+
+    def of_market(self, market: Market) -> float | None:
+        """What the nodes of a market cost, with their disks and addresses."""
+        return add_up([node.usd for node in self.nodes if node.market == market])
+
+
+Histories = Mapping[tuple[str, str], SpotHistory]
+
+
+def make_bills(ledger: Ledger, *, histories: Histories, now: float) -> tuple[ClusterBill, ...]:
+    """The clusters of this name, in the order of time. histories: of spot prices, for instances that run."""
+    bounds = sorted(ledger.downs)
+    found = []
+    for at in range(len(bounds) + 1):
+        begin = bounds[at - 1] if at else 0.0
+        end = bounds[at] if at < len(bounds) else float("inf")
+        nodes = [node for node in ledger.nodes if begin < node.launched_at <= end]
+        if not nodes:
+            continue
+        started_at = min(node.launched_at for node in nodes)
+        following = min((node.launched_at for node in ledger.nodes if node.launched_at > end), default=float("inf"))
+        volumes = _bill_volumes(ledger, since=begin, begin=started_at, following=following, now=now)
+        is_over = end != float("inf") and all(volume.ended_at is not None for volume in volumes)
+        found.append(
+            ClusterBill(
+                started_at=started_at,
+                ended_at=end if is_over else None,
+                nodes=tuple(_bill_node(node, ledger, histories, now) for node in nodes),
+                volumes=volumes,
+            )
+        )
+    return tuple(found)
+
+
+def _bill_node(node: LedgerNode, ledger: Ledger, histories: Histories, now: float) -> NodeBill:
+    history = histories.get((node.instance_type, node.zone), ())
+    ends = now if node.ended_at is None else node.ended_at
+    address = ledger.usd_per_address_hour
+    seconds = sum(period.billed_until(now) - period.start for period in node.periods)
+    disk_ends = max(ends, node.launched_at + MINIMUM_S)
+    disk_usd = disk_cost(node.disk_gib, ledger.usd_per_gib_month, node.launched_at, disk_ends)
+    runs, exists = node.runs, node.ended_at is None
+    rates = [
+        node.usd_per_hour if runs else 0.0,
+        (address if node.has_address else 0.0) if runs else 0.0,
+        disk_rate(node.disk_gib, ledger.usd_per_gib_month, now) if exists else 0.0,
+    ]
+    return NodeBill(
+        name=node.name,
+        instance_id=node.instance_id,
+        region=node.region,
+        zone=node.zone,
+        instance_type=node.instance_type,
+        market=node.market,
+        state="running" if runs else "stopped" if exists else "ended",
+        started_at=node.launched_at,
+        ended_at=node.ended_at,
+        ran_s=sum((now if each.end is None else each.end) - each.start for each in node.periods),
+        instance_usd=add_up([_bill_period(period, node, history, now) for period in node.periods]),
+        disk_usd=disk_usd,
+        address_usd=None if address is None else seconds * address / 3600 if node.has_address else 0.0,
+        usd_per_hour=add_up(rates),
+        unseen_usd=_unseen(node, ledger),
+    )
+
+
+def _bill_period(period: Period, node: LedgerNode, history: SpotHistory, now: float) -> float | None:
+    until = period.billed_until(now)
+    seconds = until - period.start
+    if period.reclaimed and seconds < FREE_S:
+        return 0.0
+    if period.usd is not None:
+        return period.usd
+    if node.market == "spot" and history:
+        return integrate_spot(history, period.start, until)
+    return None if node.usd_per_hour is None else node.usd_per_hour * seconds / 3600
+
+
+def _unseen(node: LedgerNode, ledger: Ledger) -> float:
+    address = (ledger.usd_per_address_hour or 0.0) if node.has_address else 0.0
+    running = sum(period.unseen_s for period in node.periods) * ((node.usd_per_hour or 0.0) + address) / 3600
+    ended_at = node.ended_at or 0.0
+    disk = disk_cost(node.disk_gib, ledger.usd_per_gib_month, ended_at, ended_at + node.unseen_s)
+    return running + (disk or 0.0)
+
+
+def _bill_volumes(
+    ledger: Ledger, *, since: float, begin: float, following: float, now: float
+) -> tuple[VolumeBill, ...]:
+    """The head's volumes to the first launch of the following cluster, whose volumes they then are.
+
+    since: the end of the cluster before; begin: the first launch, from which older volumes are this cluster's.
+    """
+    price = ledger.usd_per_gib_month
+    found = []
+    for volume in ledger.volumes:
+        gone_at = volume.gone_at
+        start = volume.made_at if volume.made_at > since else begin
+        end = min(now if gone_at is None else gone_at, following)
+        if volume.made_at >= following or (gone_at is not None and gone_at <= begin):
+            continue
+        is_here = gone_at is None and following == float("inf")
+        found.append(
+            VolumeBill(
+                volume_id=volume.volume_id,
+                size_gib=volume.size_gib,
+                started_at=start,
+                ended_at=None if is_here else end,
+                usd=disk_cost(volume.size_gib, price, start, end),
+                usd_per_hour=disk_rate(volume.size_gib, price, now) if is_here else 0.0,
+            )
+        )
+    return tuple(found)
+
+
+def disk_cost(gib: int | None, usd_per_gib_month: float | None, start: float, end: float) -> float | None:
+    """What a disk costs from `start` to `end`; None if its size or the price is unknown."""
+    if gib is None or usd_per_gib_month is None:
+        return None
+    return sum(seconds / length for seconds, length in _split_months(start, end)) * gib * usd_per_gib_month
+
+
+def disk_rate(gib: int | None, usd_per_gib_month: float | None, now: float) -> float | None:
+    """What a disk costs per hour in the month of `now`."""
+    return disk_cost(gib, usd_per_gib_month, now, now + 3600)
+
+
+def _split_months(start: float, end: float) -> Iterator[tuple[float, float]]:
+    """(seconds in a month, its length in seconds), for the months from `start` to `end`, in UTC."""
+    while start < end:
+        at = datetime.fromtimestamp(start, UTC)
+        first = datetime(at.year, at.month, 1, tzinfo=UTC)
+        following = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
+        until = min(end, following.timestamp())
+        yield until - start, (following - first).total_seconds()
+        start = until

@@ -1,0 +1,368 @@
+"""The ledger of a cluster: which instances and volumes it had, and from when to when.
+
+EC2 forgets: a start replaces LaunchTime, an ended instance disappears after about an hour, a volume at once. So each
+command that changes or shows the cluster notes here what EC2 shows. Pure. Times in seconds since 1970, in EC2's clock.
+
+    EC2 shows an instance as     its last period                its disk
+    pending, running             is open                        is there
+    stopping, stopped            ended when EC2 says            is there
+    shutting-down, terminated    ended when EC2 says            ended at the same time
+    not at all                   ended after it was last seen   ended at the same time
+
+Where EC2 does not say when, the period ends when the instance was last seen to run, and `unseen_s` says how much longer
+it may have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from provision.model import InstanceState, Market
+
+T = TypeVar("T")
+MINIMUM_S = 60.0
+"""AWS bills instances, addresses and disks for a minute at least."""
+_SAME_S = 1.0
+"""Two times of EC2 for the same start are at most so far apart: it gives whole seconds."""
+_LAUNCH_S = 60.0
+"""A start so long after the launch is not the launch's own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Period:
+    """A time in which an instance ran; end: None while it does.
+
+    unseen_s: how much longer it may have run. reclaimed: EC2 ended a spot instance. usd: what it cost, of a spot
+    instance, whose prices EC2 forgets after 90 days.
+    """
+
+    start: float
+    end: float | None = None
+    unseen_s: float = 0.0
+    reclaimed: bool = False
+    usd: float | None = None
+
+    def billed_until(self, now: float) -> float:
+        """Until when it is billed: each start costs a minute at least."""
+        return max(now if self.end is None else self.end, self.start + MINIMUM_S)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerNode:
+    """An instance. periods: in the order of time. ended_at: when it was terminated, and its disk deleted.
+
+    disk_gib: None if it was never seen. has_address: a public one, while it runs. usd_per_hour: on spot, as it was
+    last seen.
+    """
+
+    instance_id: str
+    name: str
+    region: str
+    instance_type: str
+    market: Market
+    zone: str
+    launched_at: float
+    periods: tuple[Period, ...] = ()
+    ended_at: float | None = None
+    unseen_s: float = 0.0
+    disk_gib: int | None = None
+    has_address: bool = False
+    usd_per_hour: float | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it ran when it was last seen."""
+        return any(period.end is None for period in self.periods)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerVolume:
+    """A volume that is not an instance's own: of [[volumes]] source = "head". gone_at: when it was deleted."""
+
+    volume_id: str
+    region: str
+    size_gib: int
+    made_at: float
+    gone_at: float | None = None
+    unseen_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ledger:
+    """All that is known of the clusters of one name. downs: when one was deleted; the next launch begins another.
+
+    seen: when EC2 was last asked, by region. Prices in US dollars, None if unknown.
+    """
+
+    nodes: tuple[LedgerNode, ...] = ()
+    volumes: tuple[LedgerVolume, ...] = ()
+    downs: tuple[float, ...] = ()
+    seen: Mapping[str, float] = field(default_factory=dict)
+    usd_per_gib_month: float | None = None
+    usd_per_address_hour: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenNode:
+    """An instance as EC2 shows it. started_at: its LaunchTime; ended_at: when it stopped or ended, if EC2 says so.
+
+    ran: of the tag cluster:ran: seconds before the period that it describes, that period's start and its end.
+    """
+
+    instance_id: str
+    name: str
+    instance_type: str
+    market: Market
+    zone: str
+    state: InstanceState
+    launched_at: float
+    started_at: float
+    ended_at: float | None = None
+    reclaimed: bool = False
+    ran: tuple[float, float, float] | None = None
+    disk_gib: int | None = None
+    has_address: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """What EC2 shows of a cluster in one region. exists: there is still something of it, if only a security group.
+
+    volumes: of the cluster, and not an instance's own.
+    """
+
+    at: float
+    region: str
+    exists: bool
+    nodes: tuple[SeenNode, ...] = ()
+    volumes: tuple[LedgerVolume, ...] = ()
+
+
+def note(ledger: Ledger, now: Observation) -> Ledger:
+    """The ledger with what EC2 shows now."""
+    seen_at = ledger.seen.get(now.region, 0.0)
+    known = {node.instance_id: node for node in ledger.nodes}
+    shown = {node.instance_id: _note_node(known.get(node.instance_id), node, seen_at, now) for node in now.nodes}
+    lost = {
+        node.instance_id: _lose(node, seen_at, now.at)
+        for node in ledger.nodes
+        if node.instance_id not in shown and node.region == now.region
+    }
+    listed = {volume.volume_id: volume for volume in now.volumes}
+    gone = {
+        volume.volume_id: replace(volume, gone_at=seen_at, unseen_s=max(now.at - seen_at, 0.0))
+        for volume in ledger.volumes
+        if volume.volume_id not in listed and volume.region == now.region and volume.gone_at is None
+    }
+    noted = replace(
+        ledger,
+        nodes=_in_order({**known, **lost, **shown}.values()),
+        volumes=tuple({**{volume.volume_id: volume for volume in ledger.volumes}, **gone, **listed}.values()),
+        seen={**ledger.seen, now.region: max(seen_at, now.at)},
+    )
+    return noted if now.exists else _note_down(noted)
+
+
+def _in_order(nodes: Iterable[LedgerNode]) -> tuple[LedgerNode, ...]:
+    return tuple(sorted(nodes, key=lambda node: (node.launched_at, node.name, node.instance_id)))
+
+
+def _note_node(known: LedgerNode | None, shown: SeenNode, seen_at: float, now: Observation) -> LedgerNode:
+    node = known or LedgerNode(
+        instance_id=shown.instance_id,
+        name=shown.name,
+        region=now.region,
+        instance_type=shown.instance_type,
+        market=shown.market,
+        zone=shown.zone,
+        launched_at=shown.launched_at,
+        periods=tuple(_read_earlier(shown)),
+    )
+    seen_at = seen_at if known is not None else 0.0
+    earlier = tuple(_end_earlier(each, shown, seen_at) for each in node.periods if not _is_same(each, shown))
+    if _has_missed(earlier, shown) and shown.ran is not None:
+        earlier = (*earlier, Period(start=shown.ran[1], end=shown.ran[2]))
+    current = _note_period(next((each for each in node.periods if _is_same(each, shown)), None), shown, seen_at, now.at)
+    ended_at, unseen_s = node.ended_at, node.unseen_s
+    if shown.state not in {"shutting-down", "terminated"}:
+        ended_at, unseen_s = None, 0.0
+    elif shown.ended_at is not None:
+        ended_at, unseen_s = shown.ended_at, 0.0
+    elif ended_at is None:
+        ended_at = max(seen_at, current.end or shown.started_at)
+        unseen_s = max(now.at - ended_at, 0.0)
+    return replace(
+        node,
+        periods=tuple(sorted((*earlier, current), key=lambda period: period.start)),
+        ended_at=ended_at,
+        unseen_s=unseen_s,
+        disk_gib=node.disk_gib if shown.disk_gib is None else shown.disk_gib,
+        has_address=node.has_address or shown.has_address,
+    )
+
+
+def _is_same(period: Period, shown: SeenNode) -> bool:
+    """Whether a period is the node's last one."""
+    return abs(period.start - shown.started_at) <= _SAME_S
+
+
+def _read_earlier(shown: SeenNode) -> Iterator[Period]:
+    """The periods before the last one of a node that is not in the ledger, by its tag; without one all of the time."""
+    if shown.started_at - shown.launched_at <= _LAUNCH_S and shown.ran is None:
+        return
+    if shown.ran is None:
+        yield Period(start=shown.launched_at, end=shown.started_at)
+        return
+    before_s, start, stop = shown.ran
+    if before_s > 0:
+        yield Period(start=shown.launched_at, end=shown.launched_at + before_s)
+    if shown.started_at - start > _SAME_S:
+        yield Period(start=start, end=stop)
+
+
+def _end_earlier(period: Period, shown: SeenNode, seen_at: float) -> Period:
+    """A period before the node's last one. If it was not seen to end, the tag may say when it did."""
+    if period.end is not None and not period.unseen_s:
+        return period
+    if shown.ran is not None and abs(shown.ran[1] - period.start) <= _SAME_S:
+        return replace(period, end=shown.ran[2], unseen_s=0.0)
+    if period.end is not None:
+        return period
+    end = max(seen_at, period.start)
+    return replace(period, end=end, unseen_s=max(shown.started_at - end, 0.0))
+
+
+def _has_missed(earlier: Iterable[Period], shown: SeenNode) -> bool:
+    """Whether the tag describes a period that is not in the ledger."""
+    if shown.ran is None or shown.started_at - shown.ran[1] <= _SAME_S:
+        return False
+    return not any(abs(period.start - shown.ran[1]) <= _SAME_S for period in earlier)
+
+
+def _note_period(known: Period | None, shown: SeenNode, seen_at: float, now: float) -> Period:
+    """The node's last period."""
+    if shown.state in {"pending", "running"}:
+        return Period(start=known.start if known is not None else shown.started_at)
+    if known is not None and known.end is not None and not known.unseen_s:
+        return known
+    period = replace(known or Period(start=shown.started_at), reclaimed=shown.reclaimed)
+    ended = shown.state in {"shutting-down", "terminated"}
+    if ended and known is None and shown.ran is not None and abs(shown.ran[1] - shown.started_at) <= _SAME_S:
+        return replace(period, end=shown.ran[2], unseen_s=0.0)  # it was stopped before
+    if shown.ended_at is not None:
+        return replace(period, end=max(shown.ended_at, period.start), unseen_s=0.0)
+    if known is not None and known.end is not None:
+        return known
+    end = max(period.start, seen_at)
+    return replace(period, end=end, unseen_s=max(now - end, 0.0))
+
+
+def _lose(node: LedgerNode, seen_at: float, now: float) -> LedgerNode:
+    """A node that EC2 no longer shows."""
+    if node.ended_at is not None:
+        return node
+    unseen_s = max(now - seen_at, 0.0)
+    periods = tuple(
+        replace(period, end=max(seen_at, period.start), unseen_s=unseen_s) if period.end is None else period
+        for period in node.periods
+    )
+    return replace(node, periods=periods, ended_at=seen_at, unseen_s=unseen_s)
+
+
+def _note_down(ledger: Ledger) -> Ledger:
+    """Nothing of the cluster is left."""
+    ends = [node.ended_at or node.launched_at for node in ledger.nodes]
+    if not ends or any(down >= max(node.launched_at for node in ledger.nodes) for down in ledger.downs):
+        return ledger
+    return replace(ledger, downs=(*ledger.downs, max(ends)))
+
+
+def merge(one: Ledger, other: Ledger) -> Ledger:
+    """Two ledgers of the same name, of two machines: of each node and volume what was seen later, or is closer."""
+    newer, older = (
+        (one, other) if max(one.seen.values(), default=0.0) >= max(other.seen.values(), default=0.0) else (other, one)
+    )
+    nodes = _union(newer.nodes, older.nodes, key=lambda node: node.instance_id, merge_two=_merge_nodes)
+    volumes = _union(newer.volumes, older.volumes, key=lambda volume: volume.volume_id, merge_two=_merge_volumes)
+    return Ledger(
+        nodes=_in_order(nodes),
+        volumes=tuple(volumes),
+        downs=tuple(sorted({*one.downs, *other.downs})),
+        seen={
+            region: max(one.seen.get(region, 0.0), other.seen.get(region, 0.0)) for region in {**one.seen, **other.seen}
+        },
+        usd_per_gib_month=newer.usd_per_gib_month or older.usd_per_gib_month,
+        usd_per_address_hour=newer.usd_per_address_hour or older.usd_per_address_hour,
+    )
+
+
+def _union(
+    newer: Collection[T], older: Collection[T], *, key: Callable[[T], str], merge_two: Callable[[T, T], T]
+) -> list[T]:
+    found = {key(each): each for each in newer}
+    for each in older:
+        found[key(each)] = merge_two(found[key(each)], each) if key(each) in found else each
+    return list(found.values())
+
+
+def _merge_nodes(newer: LedgerNode, older: LedgerNode) -> LedgerNode:
+    periods: list[Period] = list(newer.periods)
+    for period in older.periods:
+        at = next((i for i, each in enumerate(periods) if abs(each.start - period.start) <= _SAME_S), None)
+        if at is None:
+            periods.append(period)
+        elif period.end is not None and (periods[at].unseen_s > period.unseen_s or periods[at].usd is None):
+            is_closer = periods[at].unseen_s > period.unseen_s
+            periods[at] = period if is_closer else replace(periods[at], usd=period.usd)
+    # Of two machines, the one that did not see a period's end keeps it open.
+    closed = [period for period in periods if period.end is not None]
+    open_ones = [period for period in periods if period.end is None]
+    is_closer = older.ended_at is not None and (newer.ended_at is None or older.unseen_s < newer.unseen_s)
+    end = older if is_closer and newer.ended_at is not None else newer
+    return replace(
+        newer,
+        periods=tuple(sorted((*closed, *open_ones), key=lambda period: period.start)),
+        ended_at=end.ended_at,
+        unseen_s=end.unseen_s,
+        disk_gib=older.disk_gib if newer.disk_gib is None else newer.disk_gib,
+        has_address=newer.has_address or older.has_address,
+        usd_per_hour=older.usd_per_hour if newer.usd_per_hour is None else newer.usd_per_hour,
+    )
+
+
+def _merge_volumes(newer: LedgerVolume, older: LedgerVolume) -> LedgerVolume:
+    is_closer = newer.gone_at is not None and older.gone_at is not None and older.unseen_s < newer.unseen_s
+    return older if is_closer else newer
+
+
+def set_prices(
+    ledger: Ledger,
+    *,
+    per_hour: Mapping[str, float | None],
+    usd_per_gib_month: float | None,
+    usd_per_address_hour: float | None,
+    periods: Mapping[tuple[str, float], float],
+) -> Ledger:
+    """The ledger with prices; unknown ones stay as they were.
+
+    per_hour: by instance id. periods: what ended periods of spot instances cost, by instance id and start.
+    """
+
+    def price(node: LedgerNode) -> LedgerNode:
+        priced = tuple(
+            period
+            if period.usd is not None or period.end is None
+            else replace(period, usd=periods.get((node.instance_id, period.start)))
+            for period in node.periods
+        )
+        found = per_hour.get(node.instance_id)
+        return replace(node, periods=priced, usd_per_hour=node.usd_per_hour if found is None else found)
+
+    return replace(
+        ledger,
+        nodes=tuple(map(price, ledger.nodes)),
+        usd_per_gib_month=ledger.usd_per_gib_month if usd_per_gib_month is None else usd_per_gib_month,
+        usd_per_address_hour=ledger.usd_per_address_hour if usd_per_address_hour is None else usd_per_address_hour,
+    )

@@ -1,0 +1,199 @@
+"""Reads from AWS what the ledger notes: instances and volumes by the cluster's tag, and prices. Only reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from foundation.thread_pool import bounded_pool
+from provision.aws.clients import Clients, aws_errors
+from provision.cost.ledger import Ledger, LedgerNode, LedgerVolume, Observation, SeenNode, set_prices
+from provision.describe import first_launched, tagged_index
+from provision.model import TAG_RAN, Market
+from provision.pause import check_ran
+from provision.preflight.prices import (
+    PricedPlace,
+    SpotHistory,
+    describe_prices,
+    find_address_price,
+    find_spot_history,
+    find_volume_price,
+    integrate_spot,
+)
+from provision.resources.resource import find_tag, tagged
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef, VolumeTypeDef
+
+_WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+"""In StateTransitionReason, if a call ended the instance: "User initiated (2026-05-04 13:12:11 GMT)"."""
+_RECLAIMED = frozenset({"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"})
+_ENDED = frozenset({"stopping", "stopped", "shutting-down", "terminated"})
+
+
+def observe(clients: Clients, *, name: str, exists: bool, known: Ledger, now: datetime) -> Observation:
+    """What EC2 shows of the cluster `name`. exists: whether there is anything of it, see ClusterState.exists.
+
+    known: the ledger; EC2 is asked for the consoles of instances only if their end is not in it. Raises AwsError.
+    """
+    ec2 = clients.ec2
+    with aws_errors(f"looking for the instances of cluster {name}"), bounded_pool() as pool:
+        reading = pool.submit(_find_instances, ec2, name)
+        volumes = pool.submit(_find_volumes, ec2, name).result()
+        instances = reading.result()
+    sizes = {volume["VolumeId"]: volume["Size"] for volume in volumes}
+    roots = {volume_id for instance in instances for volume_id in _volume_ids(instance, root=True)}
+    ended = {node.instance_id for node in known.nodes if not node.runs and node.periods}
+    return Observation(
+        at=now.timestamp(),
+        region=clients.region,
+        exists=exists,
+        nodes=tuple(_find_end(ec2, _read(instance, sizes), known=ended) for instance in instances),
+        volumes=tuple(_read_volume(volume, clients.region) for volume in volumes if _is_apart(volume, roots)),
+    )
+
+
+def _find_instances(ec2: EC2Client, name: str) -> list[InstanceTypeDef]:
+    pages = ec2.get_paginator("describe_instances").paginate(
+        Filters=[tagged(name)], PaginationConfig={"PageSize": 1000}
+    )
+    return [instance for page in pages for each in page["Reservations"] for instance in each["Instances"]]
+
+
+def _find_volumes(ec2: EC2Client, name: str) -> list[VolumeTypeDef]:
+    pages = ec2.get_paginator("describe_volumes").paginate(Filters=[tagged(name)], PaginationConfig={"PageSize": 500})
+    return [volume for page in pages for volume in page["Volumes"] if volume["State"] not in {"deleting", "deleted"}]
+
+
+def _volume_ids(instance: InstanceTypeDef, *, root: bool) -> list[str]:
+    """The ids of the volumes that are deleted with the instance; root: only these."""
+    return [
+        mapping["Ebs"]["VolumeId"]
+        for mapping in instance.get("BlockDeviceMappings", [])
+        if "Ebs" in mapping and (mapping["Ebs"].get("DeleteOnTermination") or not root)
+    ]
+
+
+def _is_apart(volume: VolumeTypeDef, roots: Collection[str]) -> bool:
+    """Whether it is not an instance's own."""
+    attached = [each for each in volume.get("Attachments", []) if each.get("DeleteOnTermination")]
+    return volume["VolumeId"] not in roots and not attached
+
+
+def _read_volume(volume: VolumeTypeDef, region: str) -> LedgerVolume:
+    made_at = volume["CreateTime"].astimezone(UTC).timestamp()
+    return LedgerVolume(volume_id=volume["VolumeId"], region=region, size_gib=volume["Size"], made_at=made_at)
+
+
+def _read(instance: InstanceTypeDef, sizes: Mapping[str, int]) -> SeenNode:
+    index = tagged_index(instance)
+    state = instance["State"]["Name"]
+    market: Market = "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand"
+    disks = [sizes[volume_id] for volume_id in _volume_ids(instance, root=True) if volume_id in sizes]
+    launched_at = first_launched(instance).astimezone(UTC).timestamp()
+    started_at = instance["LaunchTime"].astimezone(UTC).timestamp()
+    tag = find_tag(instance.get("Tags", []), TAG_RAN)
+    ran = check_ran(tag, launched=int(launched_at), started=int(started_at))
+    return SeenNode(
+        instance_id=instance["InstanceId"],
+        name=instance["InstanceId"] if index is None else f"node-{index}",
+        instance_type=instance["InstanceType"],
+        market=market,
+        zone=instance["Placement"]["AvailabilityZone"],
+        state=state,
+        launched_at=launched_at,
+        started_at=started_at,
+        ended_at=parse_transition(instance.get("StateTransitionReason", "")) if state in _ENDED else None,
+        reclaimed=instance.get("StateReason", {}).get("Code") in _RECLAIMED,
+        ran=None if ran is None else (ran.before_s, ran.start, ran.stop),
+        disk_gib=sum(disks) if disks else None,
+        has_address=bool(instance.get("PublicIpAddress")),
+    )
+
+
+def parse_transition(reason: str) -> float | None:
+    """When a call stopped or terminated an instance, from its StateTransitionReason; None if EC2 does not say. Pure."""
+    found = _WHEN.search(reason)
+    if found is None:
+        return None
+    return datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
+
+
+def _find_end(ec2: EC2Client, node: SeenNode, *, known: Collection[str]) -> SeenNode:
+    """The node with the time of its end. If no call ended it, that of its console's last output is the closest."""
+    if node.state not in _ENDED or node.ended_at is not None or node.instance_id in known:
+        return node
+    try:
+        written_at = ec2.get_console_output(InstanceId=node.instance_id)["Timestamp"].astimezone(UTC).timestamp()
+    except (ClientError, BotoCoreError, KeyError):  # the ledger then says how much is not known
+        return node
+    return replace(node, ended_at=max(written_at, node.started_at))
+
+
+# -- prices ------------------------------------------------------------------------------------------------------------
+
+
+def add_prices(clients: Clients, ledger: Ledger) -> Ledger:
+    """The ledger with the prices that it lacks, of this region. Raises nothing: what is unknown stays so."""
+    here = [node for node in ledger.nodes if node.region == clients.region]
+    places: dict[str, PricedPlace] = {
+        node.instance_id: (node.market, node.instance_type, node.zone)
+        for node in here
+        if node.ended_at is None and (node.usd_per_hour is None or node.market == "spot")
+    }
+    places |= {
+        node.instance_id: (node.market, node.instance_type, node.zone)
+        for node in here
+        if node.usd_per_hour is None and node.market == "on-demand"
+    }
+    with bounded_pool() as pool:
+        prices = pool.submit(describe_prices, clients, set(places.values())) if places else None
+        disks = pool.submit(find_volume_price, clients) if here and ledger.usd_per_gib_month is None else None
+        addresses = pool.submit(find_address_price, clients) if here and ledger.usd_per_address_hour is None else None
+        unpriced = [node for node in here if node.market == "spot" and has_unpriced(node)]
+        history = pool.submit(find_histories, clients, unpriced)
+    found = prices.result() if prices is not None else {}
+    return set_prices(
+        ledger,
+        per_hour={instance_id: found.get(place) for instance_id, place in places.items()},
+        usd_per_gib_month=disks.result() if disks is not None else None,
+        usd_per_address_hour=addresses.result() if addresses is not None else None,
+        periods=dict(_price_periods(unpriced, history.result())),
+    )
+
+
+Histories = Mapping[tuple[str, str], SpotHistory]
+"""Spot prices by (instance type, zone)."""
+
+
+def find_histories(clients: Clients, nodes: Iterable[LedgerNode]) -> Histories:
+    """The spot prices since the first period of these nodes that has no cost yet. Raises nothing."""
+    since: dict[tuple[str, str], float] = {}
+    for node in nodes:
+        starts = [period.start for period in node.periods if period.usd is None]
+        if node.market == "spot" and node.region == clients.region and starts:
+            place = (node.instance_type, node.zone)
+            since[place] = min(since.get(place, min(starts)), *starts)
+    return {place: find_spot_history(clients.ec2, *place, since=start) for place, start in since.items()}
+
+
+def _price_periods(nodes: Sequence[LedgerNode], histories: Histories) -> Iterable[tuple[tuple[str, float], float]]:
+    for node in nodes:
+        history = histories.get((node.instance_type, node.zone))
+        for period in node.periods:
+            if history and period.end is not None and period.usd is None:
+                yield (
+                    (node.instance_id, period.start),
+                    integrate_spot(history, period.start, period.billed_until(period.end)),
+                )
+
+
+def has_unpriced(node: LedgerNode) -> bool:
+    """Whether a period has ended whose cost is not in the ledger."""
+    return any(period.end is not None and period.usd is None for period in node.periods)

@@ -1,0 +1,65 @@
+"""The ledger as JSON, and its file on this machine, which `down` leaves in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from foundation.errors import ClusterError
+from foundation.file_lock import locked
+from foundation.files import write_whole
+from provision.cost.ledger import Ledger, merge
+
+MAX_BYTES = 64 << 20
+
+
+def encode(ledger: Ledger) -> bytes:
+    """The ledger as JSON. Pure."""
+    return msgspec.json.format(msgspec.json.encode(ledger, order="deterministic"), indent=1)
+
+
+def parse(data: bytes) -> Ledger:
+    """The ledger of its JSON. Pure. Raises ValueError."""
+    try:
+        return msgspec.json.decode(data, type=Ledger)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+
+
+def ledger_path(root: Path) -> Path:
+    """Where the ledger of the cluster with the folder `root` is: next to the folder, which `down` removes."""
+    return root.with_name(f"{root.name}.costs.json")
+
+
+def read(root: Path) -> Ledger:
+    """The ledger of the cluster with this folder; an empty one without a file. Raises ClusterError."""
+    path = ledger_path(root)
+    try:
+        with path.open("rb") as file:
+            return parse(file.read(MAX_BYTES))
+    except FileNotFoundError:
+        return Ledger()
+    except ValueError as error:
+        raise ClusterError(
+            f"{path} is damaged: {error}", hint=f"mv {path} {path}.damaged; the costs before today are in it"
+        ) from error
+    except OSError as error:
+        raise ClusterError(f"cannot read {path}: {error.strerror}", hint="check its owner and permissions") from error
+
+
+def add(root: Path, found: Ledger) -> Ledger:
+    """Merge a ledger into the one of the cluster with this folder; returns the result. Raises ClusterError."""
+    path = ledger_path(root)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(path.with_name(f".{path.name}.lock")):
+            before = read(root)
+            after = merge(found, before)
+            if after != before:
+                write_whole(path, encode(after), to_disk=True)
+    except OSError as error:
+        raise ClusterError(
+            f"cannot write {path}: {error.strerror}", hint="check its owner, its permissions and the free disk space"
+        ) from error
+    return after

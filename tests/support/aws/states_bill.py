@@ -1,0 +1,97 @@
+"""What AWS would bill for a sandbox's instances, computed from the sandbox's own log of states.
+
+Computed differently from provision/cost: in steps of a minute or an hour, from what the log says happened.
+"""
+
+import calendar
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sandbox.api.prices import GP3_GIB_MONTH, ON_DEMAND, PUBLIC_ADDRESS, spot_price
+
+STEP_S = 60.0
+RECLAIMED = "Server.SpotInstanceTermination"
+
+
+@dataclass
+class LoggedInstance:
+    """An instance of the log. ran: (from, to, EC2's reason for the end); times in seconds since 1970."""
+
+    type: str
+    market: str
+    zone: str
+    begun: float
+    gib: int = 0
+    ran: list[tuple[float, float, str | None]] = field(default_factory=list)
+    address: bool = False
+    runs_since: float | None = None
+    gone: float | None = None
+
+
+def read_states(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_instances(entries: Iterable[dict[str, Any]], *, now: float) -> dict[str, LoggedInstance]:
+    found: dict[str, LoggedInstance] = {}
+    for entry in entries:
+        at = datetime.fromisoformat(entry["time"]).timestamp()
+        one = found.setdefault(
+            entry["instance"],
+            LoggedInstance(type=entry["type"], market=entry["market"], zone=entry["zone"], begun=at),
+        )
+        one.gib = max(one.gib, sum(entry["disks_gib"]))
+        if entry["state"] == "running":
+            one.runs_since, one.address = at, one.address or entry["public_address"]
+        elif entry["state"] in ("stopping", "shutting-down") and one.runs_since is not None:
+            one.ran.append((one.runs_since, at, entry["reason"]))
+            one.runs_since = None
+        if entry["state"] == "terminated":
+            one.gone = at
+    for one in found.values():
+        if one.runs_since is not None:
+            one.ran.append((one.runs_since, now, None))
+    return found
+
+
+def bill(entries: Iterable[dict[str, Any]], *, now: float) -> dict[str, float]:
+    """US dollars for "on-demand" and "spot" instances, "disk" and "address", by what is billed."""
+    usd: dict[str, float] = defaultdict(float)
+    for one in read_instances(entries, now=now).values():
+        for start, end, reason in one.ran:
+            seconds = max(end - start, 60)
+            if one.address:
+                usd["address"] += seconds / 3600 * PUBLIC_ADDRESS
+            if one.market == "on-demand":
+                usd["on-demand"] += seconds / 3600 * ON_DEMAND[one.type]
+            elif reason != RECLAIMED or seconds >= 3600:
+                usd["spot"] += _spot(one, start, start + seconds)
+        usd["disk"] += _disk(one.gib, one.begun, max(one.gone or now, one.begun + 60))
+    return dict(usd)
+
+
+def _spot(one: LoggedInstance, start: float, end: float) -> float:
+    usd, at = 0.0, start
+    while at < end:
+        length = min(STEP_S, end - at)
+        price = spot_price(one.type, one.zone, datetime.fromtimestamp(at, UTC))
+        assert price is not None
+        usd += price * length / 3600
+        at += length
+    return usd
+
+
+def _disk(gib: int, start: float, end: float) -> float:
+    usd, at = 0.0, start
+    while at < end:
+        length = min(3600.0, end - at)
+        day = datetime.fromtimestamp(at, UTC)
+        days = calendar.monthrange(day.year, day.month)[1]
+        usd += gib * GP3_GIB_MONTH * length / (days * 86400)
+        at += length
+    return usd

@@ -1,0 +1,387 @@
+"""[notify]: what is allowed, how events are sent, and that the webhook's URL is told to nobody."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.node import notify
+from bootstrap.notify import NotifyConfig, find_webhook
+from cluster.config import load_config, parse_config
+from foundation.errors import ConfigError
+from foundation.settings import check
+from http_server import serve_http
+from project import REPOSITORY
+from waits import until
+
+SECRET = "canaryOfAWebhook0123456789"
+EVENT = {"event": "job-ended", "text": "job 1 is done", "at": 5.0}
+
+
+# -- the settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://hooks.example.com/services/T0/B0/xyz",
+        "https://example.com:8443/a?token=b",
+        "http://127.0.0.1:8080/x",
+        "http://10.1.2.3/x",
+        "http://localhost/x",
+        "http://[::1]:9/x",
+        "$SLACK_WEBHOOK",
+    ],
+)
+def test_a_webhook_that_is_allowed(url: str) -> None:
+    assert check(NotifyConfig, {"webhook": url}, source="cluster.toml").webhook == url
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (f"http://example.com/{SECRET}", "must be https://: others can read"),
+        (f"ftp://example.com/{SECRET}", "must be an https:// URL"),
+        (f"hooks.example.com/{SECRET}", "must be an https:// URL"),
+        (f"https:///{SECRET}", "must be an https:// URL"),
+        (f"https://me:{SECRET}@example.com/", "no user or password"),
+        (f"https://example.com:99999/{SECRET}", "not a valid URL"),
+        (f"https://example.com/{SECRET} x", "visible ASCII"),
+        (f"https://example.com/{SECRET}\n", "visible ASCII"),
+        (f"https://example.com/{SECRET}é", "visible ASCII"),
+        (f"https://example.com/{SECRET}" + "x" * 2000, "at most 2000"),
+        (f"$ {SECRET}", "visible ASCII"),
+        ("", "must be an https:// URL"),
+        (5, "must be text in quotes"),
+        ([f"https://example.com/{SECRET}"], "must be text in quotes"),
+        ({"url": f"https://example.com/{SECRET}"}, "must be text in quotes"),
+    ],
+)
+def test_a_webhook_that_is_refused_by_its_key_and_not_repeated(value: object, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"name": "demo", "notify": {"webhook": value}}, source="cluster.toml")
+    assert caught.value.message.startswith("cluster.toml: notify.webhook: ")
+    assert why in caught.value.message
+    assert "canary" not in f"{caught.value.message} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"command": ""}, 'notify.command = "": must be text in quotes'),
+        ({"command": 5}, "notify.command = 5: must be text in quotes"),
+        ({"webhok": f"https://example.com/{SECRET}"}, 'notify.webhok: unknown key; did you mean "webhook"?'),
+    ],
+)
+def test_other_mistakes_are_named_by_key(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"name": "demo", "notify": table}, source="cluster.toml")
+    assert f"cluster.toml: {said}" in caught.value.message
+    assert SECRET not in caught.value.message
+
+
+def test_a_webhook_in_the_wrong_place_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"name": "demo", "notify": f"https://example.com/{SECRET}"}, source="cluster.toml")
+    assert caught.value.message == "cluster.toml: notify: must be a table, written as [notify]"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"webhook = https://example.com/{SECRET}",
+        f"webhook = 'https://example.com/{SECRET}",
+        f'webhook = "https://example.com/{SECRET}',
+        f"notify = {{ webhook = https://example.com/{SECRET} }}",
+        f'webhook "https://example.com/{SECRET}"',
+        f'webhook = "a"\nwebhook = "https://example.com/{SECRET}"',
+    ],
+)
+def test_a_line_that_is_not_toml_does_not_show_the_webhook(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(f'name = "demo"\n[notify]\n{line}\n')
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert "canary" not in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_a_webhook_from_the_environment() -> None:
+    config = NotifyConfig(webhook="$MY_HOOK")
+    assert find_webhook(config, {"MY_HOOK": "https://example.com/x"}) == "https://example.com/x"
+    assert find_webhook(NotifyConfig(webhook="https://example.com/x"), {}) == "https://example.com/x"
+    assert find_webhook(NotifyConfig(command="true"), {}) is None
+    for value in ("", "$OTHER"):
+        with pytest.raises(ConfigError, match=r'notify.webhook = "\$MY_HOOK": this variable is not set to a URL here'):
+            find_webhook(config, {"MY_HOOK": value})
+    with pytest.raises(ConfigError) as caught:
+        find_webhook(config, {"MY_HOOK": f"ftp://example.com/{SECRET}"})
+    assert SECRET not in f"{caught.value}{caught.value.hint}"
+
+
+# -- sending -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(answer: Callable[[BaseHTTPRequestHandler, int], None]) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
+    """A webhook: its URL, and (path, body) of the requests so far. answer: with the request's number."""
+    asked: list[tuple[str, Any]] = []
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append((self.path, json.loads(body)))
+            answer(self, len(asked))
+
+        def do_GET(self) -> None:
+            asked.append((self.path, None))
+            answer(self, len(asked))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serve_http(Webhook) as url:
+        yield f"{url}/{SECRET}?token={SECRET}", asked
+
+
+def status(code: int, **headers: str) -> Callable[[BaseHTTPRequestHandler, int], None]:
+    def answer(request: BaseHTTPRequestHandler, _: int) -> None:
+        request.send_response(code, f"for {request.path}")  # a server that repeats what it was asked
+        for name, value in {"Content-Length": "0", **headers}.items():
+            request.send_header(name, value)
+        request.end_headers()
+
+    return answer
+
+
+def settings(webhook: str | None = None, command: str | None = None) -> dict[str, str | None]:
+    return {"cluster": "demo", "webhook": webhook, "command": command}
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr(notify, "ANSWER_S", 0.5)
+    monkeypatch.setattr(notify, "ATTEMPT_S", 1.0)
+
+
+def test_an_event_reaches_the_webhook() -> None:
+    with answering(status(200)) as (url, asked):
+        assert notify.send(settings(url), EVENT) == []
+    sent = {**EVENT, "cluster": "demo", "content": "job 1 is done"}
+    assert asked == [(f"/{SECRET}?token={SECRET}", sent)]
+
+
+@pytest.mark.parametrize(
+    ("code", "requests", "error"),
+    [
+        (500, 3, "webhook at 127.0.0.1: HTTP 500 Internal Server Error"),
+        (429, 3, "webhook at 127.0.0.1: HTTP 429 Too Many Requests"),
+        (404, 1, "webhook at 127.0.0.1: HTTP 404 Not Found"),
+        (403, 1, "webhook at 127.0.0.1: HTTP 403 Forbidden"),
+    ],
+)
+def test_a_refusal_names_the_host_only(code: int, requests: int, error: str) -> None:
+    with answering(status(code)) as (url, asked):
+        assert notify.send(settings(url), EVENT) == [error]
+    assert len(asked) == requests
+
+
+def test_a_failure_is_tried_again() -> None:
+    def answer(request: BaseHTTPRequestHandler, number: int) -> None:
+        status(503 if number < 3 else 204)(request, number)
+
+    with answering(answer) as (url, asked):
+        assert notify.send(settings(url), EVENT) == []
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(code: int) -> None:
+    with answering(status(200)) as (other, reached), answering(status(code, Location=other)) as (url, asked):
+        (error,) = notify.send(settings(url), EVENT)
+    assert (len(asked), reached) == (1, [])
+    assert error.startswith(f"webhook at 127.0.0.1: HTTP {code} ")
+    assert error.endswith("; redirects are not followed")
+    assert SECRET not in error
+
+
+def rubbish(request: BaseHTTPRequestHandler, _: int) -> None:
+    request.wfile.write(f"{request.path} is not HTTP\r\n\r\n".encode())
+
+
+def closes(request: BaseHTTPRequestHandler, _: int) -> None:
+    request.connection.close()
+
+
+def is_silent(_request: BaseHTTPRequestHandler, _: int) -> None:
+    time.sleep(0.8)
+
+
+def drips(request: BaseHTTPRequestHandler, _: int) -> None:
+    """A byte every now and then, so that no single wait is long."""
+    for byte in b"HTTP/1.1 200 " + b"x" * 40:
+        try:
+            request.wfile.write(bytes([byte]))
+            request.wfile.flush()
+        except OSError:
+            return
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (rubbish, "the answer is not HTTP"),
+        (closes, "the answer is not HTTP"),
+        (is_silent, "no answer within 0.5 s"),
+        (drips, "no answer within 1 s"),
+    ],
+)
+def test_a_server_that_misbehaves(answer: Callable[[BaseHTTPRequestHandler, int], None], why: str) -> None:
+    with answering(answer) as (url, _):
+        assert notify.send(settings(url), EVENT) == [f"webhook at 127.0.0.1: {why}"]
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        (f"http://127.0.0.1:9/{SECRET}", "webhook at 127.0.0.1: Connection refused"),
+        (f"https://no-such-host.invalid/{SECRET}", "webhook at no-such-host.invalid: its name is not known"),
+        (f"http://127.0.0.1:9/\x01{SECRET}", "webhook at 127.0.0.1: not a valid URL"),
+        (f"http://[::{SECRET}", "webhook at ?: not a valid URL"),
+    ],
+)
+def test_a_server_that_is_not_there(url: str, error: str) -> None:
+    assert notify.send(settings(url), EVENT) == [error]
+
+
+def test_a_server_whose_certificate_is_not_trusted() -> None:
+    """TLS to a server without it; and the message of Python's ssl has no URL."""
+    with answering(status(200)) as (url, asked):
+        (error,) = notify.send(settings(url.replace("http://", "https://")), EVENT)
+    assert error.startswith("webhook at 127.0.0.1: TLS: ")
+    assert SECRET not in error
+    assert asked == []
+
+
+def test_the_command_gets_the_event(tmp_path: Path) -> None:
+    script = f"cat >{tmp_path}/event; pwd >{tmp_path}/folder; env >{tmp_path}/env"
+    assert notify.send(settings(command=script), EVENT) == []
+    assert json.loads((tmp_path / "event").read_text()) == {**EVENT, "cluster": "demo"}
+    assert (tmp_path / "folder").read_text().strip() == os.path.expanduser("~")
+    assert SECRET not in (tmp_path / "env").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("exit 3", "command: exit code 3"),
+        ("kill -9 $$", "command: killed by signal 9"),
+        ("sleep 100", "command: did not end within 1 s"),
+        ("exit 0", None),  # which does not read its stdin
+    ],
+)
+def test_how_the_command_ends(command: str, error: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "COMMAND_S", 1.0)
+    assert notify.send(settings(command=command), EVENT) == ([] if error is None else [error])
+
+
+def test_both_are_tried() -> None:
+    with answering(status(404)) as (url, asked):
+        errors = notify.send(settings(url, "exit 3"), EVENT)
+    assert sorted(errors) == ["command: exit code 3", "webhook at 127.0.0.1: HTTP 404 Not Found"]
+    assert len(asked) == 1
+
+
+# -- the watcher -------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import notify
+notify.RUN = sys.argv[2]
+for name, file in (("EVENTS", "events"), ("LOCK", "notify.lock"), ("LOG", "notify.log")):
+    setattr(notify, name, notify.RUN + "/" + file)
+notify.LOOK_S = 0.05
+notify.main()
+"""
+
+
+def ask(run: Path, watch: dict[str, str | None] | None) -> dict[str, Any]:
+    """What the program over ssh does, with another folder for /run/cluster."""
+    import pwd  # noqa: PLC0415 - of this machine's user
+
+    line = json.dumps({"watch": watch, "user": pwd.getpwuid(os.getuid()).pw_name})
+    words = [sys.executable, "-c", PROGRAM, str(REPOSITORY / "bootstrap" / "node"), str(run)]
+    done = subprocess.run(words, input=line + "\n", capture_output=True, text=True, timeout=30, check=True)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    yield folder
+    ask(folder, None)
+
+
+def write_event(run: Path, name: str, content: str) -> None:
+    (run / "new").write_text(content)
+    (run / "new").rename(run / "events" / name)
+
+
+def test_the_watcher_sends_the_events_of_other_programs(run: Path) -> None:
+    with answering(status(200)) as (url, asked):
+        pid = ask(run, settings(url))["pid"]
+        write_event(run, "lease-ending.json", json.dumps({"event": "lease-ending", "at": 7, "text": "soon"}))
+        until(lambda: asked, "an event")
+        until(lambda: not list((run / "events").iterdir()), "that it is removed")
+        (run / "events" / "half.json").write_text('{"event": "budget-')
+        write_event(run, "other.txt", "{}")
+        write_event(run, "wrong.json", "[]")
+        until(lambda: not (run / "events" / "wrong.json").exists(), "that it is removed")
+        assert (run / "events" / "half.json").exists()  # may still be written
+        write_event(run, "half.json", json.dumps({"event": "budget-reached", "at": 8, "text": "spent"}))
+        until(lambda: len(asked) == 2, "another event")
+        assert is_alive(pid)
+    assert [body["event"] for _, body in asked] == ["lease-ending", "budget-reached"]
+    assert asked[0][1] == {"event": "lease-ending", "at": 7, "text": "soon", "content": "soon", "cluster": "demo"}
+    until(lambda: "budget-reached half.json: sent" in (run / "notify.log").read_text(), "the log")
+    told = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
+    told += [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+    assert not any(SECRET.encode() in content for content in told)
+
+
+def test_there_is_one_watcher_with_the_newest_settings(run: Path) -> None:
+    with answering(status(200)) as (url, asked), answering(status(404)) as (other, refused):
+        first = ask(run, settings(other))["pid"]
+        second = ask(run, settings(url))["pid"]
+        assert (is_alive(first), is_alive(second)) == (False, True)
+        write_event(run, "a.json", json.dumps({"event": "unhealthy", "text": "node-1"}))
+        until(lambda: asked, "an event")
+        assert refused == []
+        assert ask(run, None)["pid"] is None
+        until(lambda: not is_alive(second), "its end")
+        os.kill(ask(run, settings(other))["pid"], signal.SIGKILL)  # a killed one is replaced, too
+        third = ask(run, settings(other))["pid"]
+        write_event(run, "b.json", json.dumps({"event": "unhealthy", "text": "node-1"}))
+        until(lambda: refused, "an event")
+        assert is_alive(third)
+        until(lambda: "b.json: webhook at 127.0.0.1: HTTP 404" in (run / "notify.log").read_text(), "the log")

@@ -1,0 +1,249 @@
+"""The costs of clusters over weeks, against a bill that other code computes from the sandbox's own log."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import sandbox.api.log
+from foundation.progress import silent
+from provision.apply import apply
+from provision.cost import storage
+from provision.cost.bill import ClusterBill, make_bills
+from provision.cost.ledger import Ledger, note
+from provision.cost.observe import add_prices, find_histories, observe
+from provision.pause import prepare_start, prepare_stop
+from provision.status import add_up
+from provision_world import NAME, World, make_config, make_volume
+from sandbox.api.instances import SandboxInstance
+from states_bill import bill, read_states
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+@pytest.fixture
+def slow_world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """An account in which time passes only when the test lets it."""
+
+    def utcnow() -> datetime:
+        return datetime.fromtimestamp(world.time.now_s, UTC).replace(tzinfo=None)
+
+    for name, module in tuple(sys.modules.items()):
+        if name.startswith(("moto.", "sandbox.")) and hasattr(module, "utcnow"):
+            monkeypatch.setattr(module, "utcnow", utcnow)
+    assert sandbox.api.log.utcnow is utcnow
+    return world
+
+
+class Watched:
+    """A world whose ledger is kept as the commands do it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.first_line = len(read_states(world.sandbox.state_log))
+
+    def look(self) -> Ledger:
+        world = self.world
+        now = datetime.fromtimestamp(world.time.now_s, UTC)
+        known = storage.read(world.files.root)
+        seen = observe(world.clients, name=NAME, exists=world.describe().exists, known=known, now=now)
+        return storage.add(world.files.root, add_prices(world.clients, note(known, seen)))
+
+    def up(self, nodes: int, **settings: object) -> None:
+        self.world.up(make_config(nodes=nodes, **settings))
+        self.look()
+
+    def resize(self, nodes: int, **settings: object) -> None:
+        self.world.resize(make_config(nodes=nodes, **settings))
+        self.look()
+
+    def stop(self) -> None:
+        world = self.world
+        plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
+        apply(plan, clients=world.clients, files=world.files, report=silent)
+        self.look()
+
+    def start(self) -> None:
+        world = self.world
+        plan = prepare_start(world.clients, name=NAME, config=make_config(), files=world.files, has_volume=False)
+        apply(plan, clients=world.clients, files=world.files, report=silent)
+        self.look()
+
+    def down(self) -> None:
+        self.look()
+        self.world.down()
+        self.look()
+
+    def wait(self, seconds: float) -> None:
+        self.world.time.now_s += seconds
+
+    def instance(self, index: int) -> SandboxInstance:
+        instance_id = self.world.describe().node(f"node-{index}").instance_id
+        return next(one for one in self.world.sandbox.backend.sandbox_instances() if one.id == instance_id)
+
+    def settle(self) -> None:
+        """Instances take their next steps with each call."""
+        for _ in range(3):
+            self.world.describe()
+
+    def bills(self) -> tuple[ClusterBill, ...]:
+        ledger, now = self.look(), self.world.time.now_s
+        running = [node for node in ledger.nodes if node.runs]
+        return make_bills(ledger, histories=find_histories(self.world.clients, running), now=now)
+
+    def expected(self) -> dict[str, float]:
+        entries = read_states(self.world.sandbox.state_log)[self.first_line :]
+        return bill(entries, now=self.world.time.now_s)
+
+
+def parts(bills: tuple[ClusterBill, ...]) -> dict[str, float]:
+    nodes = [node for each in bills for node in each.nodes]
+    found = {market: add_up([n.instance_usd for n in nodes if n.market == market]) for market in ("on-demand", "spot")}
+    found |= {"disk": add_up([n.disk_usd for n in nodes]), "address": add_up([n.address_usd for n in nodes])}
+    assert None not in found.values()
+    return {name: usd for name, usd in found.items() if usd}
+
+
+def assert_matches(watched: Watched) -> None:
+    """Each part of the bill is within 1 % of what the log says."""
+    expected = watched.expected()
+    assert sum(expected.values()) > 0
+    assert parts(watched.bills()) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.fixture
+def watched(slow_world: World) -> Iterator[Watched]:
+    return Watched(slow_world)
+
+
+def test_weeks_of_clusters_on_demand_and_on_spot(watched: Watched) -> None:
+    watched.up(2)
+    watched.wait(3 * HOUR + 77)
+    assert_matches(watched)
+    watched.resize(4)
+    watched.wait(1.5 * HOUR)
+    watched.stop()
+    watched.wait(10 * HOUR)
+    assert_matches(watched)
+    watched.start()
+    watched.wait(2 * HOUR)
+    watched.instance(3).shut_down_from_inside()  # EC2 does not say when
+    watched.settle()
+    watched.wait(40 * 60)
+    watched.world.clients.ec2.terminate_instances(InstanceIds=[watched.instance(2).id])
+    watched.settle()
+    watched.wait(45 * 60)
+    assert_matches(watched)
+    watched.wait(20 * DAY)  # into the next month
+    watched.down()
+    assert_matches(watched)
+    watched.wait(3 * DAY)
+
+    spot = {"market": "spot"}
+    watched.up(3, **spot)
+    watched.wait(50 * 60)
+    watched.instance(2).reclaim()  # in its first hour: free of charge
+    watched.settle()
+    watched.up(3, **spot)
+    watched.wait(17 * HOUR)  # its price has changed
+    assert_matches(watched)
+    watched.instance(2).reclaim()
+    watched.settle()
+    watched.wait(HOUR)
+    watched.instance(1).shut_down_from_inside()
+    watched.settle()
+    watched.wait(HOUR)
+    assert_matches(watched)
+    watched.resize(0)
+    watched.wait(DAY)
+    watched.up(1, **spot)
+    watched.wait(5)  # less than the minute that AWS bills at least
+    watched.down()
+    assert_matches(watched)
+
+    bills = watched.bills()
+    assert len(bills) == 2
+    assert all(each.ended_at is not None and each.usd_per_hour == 0 and each.unseen_usd == 0 for each in bills)
+    assert [len(each.nodes) for each in bills] == [4, 5]
+    watched.wait(100 * DAY)  # EC2 forgets spot prices and instances
+    assert parts(watched.bills()) == pytest.approx(watched.expected(), rel=0.01)
+
+
+def test_what_a_cluster_costs_per_hour(watched: Watched) -> None:
+    watched.up(2)
+    (current,) = watched.bills()
+    disk = 80 * watched.instance(0).root_volume_bytes / (1 << 30) / 1000 / (31 * 24)
+    assert current.usd_per_hour == pytest.approx(2 * (0.17 + 0.005 + disk))
+    watched.stop()
+    (current,) = watched.bills()
+    assert current.usd_per_hour == pytest.approx(2 * disk)
+
+
+def test_an_end_that_nobody_saw(watched: Watched) -> None:
+    """The instance is no longer listed: it counts until it was last seen, and the rest is said."""
+    watched.up(2)
+    watched.wait(HOUR)
+    watched.look()
+    watched.wait(5 * HOUR)
+    gone = watched.instance(1).id
+    for reservation in watched.world.sandbox.backend.reservations.values():
+        reservation.instances = [one for one in reservation.instances if one.id != gone]
+    (current,) = watched.bills()
+    node = next(each for each in current.nodes if each.instance_id == gone)
+    assert (node.state, node.ran_s) == ("ended", pytest.approx(HOUR, abs=30))
+    disk = 0.08 * 100 / (31 * 24)
+    assert node.unseen_usd == pytest.approx(5 * (0.17 + 0.005 + disk), rel=0.01)
+    assert current.unseen_usd == node.unseen_usd
+
+
+def test_a_kept_volume_belongs_to_the_next_cluster(watched: Watched) -> None:
+    watched.world.volumes = (make_volume(size_gib=100, keep=True),)
+    watched.up(1)
+    watched.wait(DAY)
+    watched.down()
+    watched.wait(9 * DAY)
+    (first,) = watched.bills()
+    assert first.ended_at is None  # the volume costs money
+    assert first.usd_per_hour == pytest.approx(100 * 0.08 / (31 * 24))
+    watched.up(1)
+    watched.wait(DAY)
+    first, second = watched.bills()
+    assert first.ended_at is not None
+    of_volume = [volume.usd for each in (first, second) for volume in each.volumes]
+    assert add_up(of_volume) == pytest.approx(100 * 0.08 * 11 / 31, rel=0.01)
+    assert second.ended_at is None
+
+
+def test_unknown_prices_are_said_and_filled_in_later(watched: Watched) -> None:
+    world = watched.world
+    world.sandbox.book.arm("unauthorized service=pricing")
+    watched.up(1)
+    watched.wait(HOUR)
+    (current,) = watched.bills()
+    assert (current.usd, current.usd_per_hour) == (None, None)
+    world.sandbox.book.disarm("all")
+    assert_matches(watched)
+
+
+def test_times_are_ec2s(watched: Watched) -> None:
+    """A clock that is wrong here changes nothing about what has ended."""
+    watched.up(1)
+    watched.wait(2 * HOUR)
+    watched.down()
+    ledger = storage.read(watched.world.files.root)
+    (node,) = ledger.nodes
+    (period,) = node.periods
+    assert period.end == node.ended_at
+    later = make_bills(ledger, histories={}, now=watched.world.time.now_s + timedelta(days=9).total_seconds())
+    assert later == make_bills(ledger, histories={}, now=watched.world.time.now_s)
+    assert replace(ledger, seen={}) == replace(note_nothing(ledger, watched), seen={})
+
+
+def note_nothing(ledger: Ledger, watched: Watched) -> Ledger:
+    """Looking again changes nothing."""
+    watched.wait(HOUR)
+    assert watched.look() != ledger  # the time of the look
+    return storage.read(watched.world.files.root)
