@@ -1,7 +1,7 @@
 """Runs one job from the head, in a session of its own that outlives its starter, jobs.py.
 
 Reads the order, protocol.Order, as one line from stdin. Prints "ready" once record, lock and socket exist, or one line
-with an error. SIGTERM and SIGINT stop the job.
+with an error. SIGINT stops the job, and so does SIGTERM, unless it can go on on another head (leave_host).
 
 It adds what launch.py and torchrun lack: one failed process ends the job everywhere, with that process's exit code,
 and no process is left on any host. It never waits for a single process, host or reader.
@@ -176,11 +176,12 @@ class Supervisor:
     def leave_host(self) -> None:
         """SIGTERM, as when this host shuts down: a job whose record is in S3 then waits for another head."""
         order = self.order
-        if order.on_node_loss != "requeue" or order.output_url is None or order.hosts[0].place is not None:
+        goes_on = order.on_node_loss == "requeue" and order.hosts[0].place is None
+        if self.copying is None or not goes_on:
             self.stop()
         elif self.attempt.started_at is not None:
             self.attempt.outcome.lose((self.head,), f"{self.head} shuts down")
-        elif self.copying is not None:  # it waits already
+        else:  # it waits already
             self.copying.hurry()
 
     def step(self) -> None:
