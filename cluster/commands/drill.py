@@ -29,7 +29,7 @@ LOST_BATCHES_S = 30.0
 
 @click.group("drill", cls=OrderedGroup)
 def drill() -> None:
-    """Rehearse what happens when AWS takes a node."""
+    """Rehearse the loss of a node with a running job."""
 
 
 @drill.command("spot")
