@@ -1,0 +1,190 @@
+"""A job that loses a node goes on: the node is replaced, the others are not touched, and nothing is left over."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from mypy_boto3_ec2.client import EC2Client
+
+from foundation.progress import silent
+from job_steps import Host, cause, ec2_of, gone, hosts_of, python, records
+from project import REPOSITORY, Project, configure
+from sandbox import control
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+# Works until it is told that a node is about to end, and saves then; the next attempt ends.
+PROGRAM = """
+import json, os, sys, time
+attempt, notice = os.environ["CLUSTER_ATTEMPT"], os.environ["CLUSTER_NOTICE_FILE"]
+print("attempt", attempt, "resumes", os.environ.get("CLUSTER_RESUME"), flush=True)
+if attempt == "1":
+    while not os.path.exists(notice):
+        time.sleep(0.05)
+    with open(notice + ".new", "w") as stream:
+        json.dump({"url": "s3://bucket/model", "epoch": 3, "batch": 7}, stream)
+    os.replace(notice + ".new", notice + ".saved")
+    time.sleep(600)
+"""
+WORKERS = ("--launcher", "env", "-n", "2")
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A cluster of two spot instances."""
+    made = Project(tmp_path_factory.mktemp("spot"))
+    made.write(configure((REPOSITORY / "cluster.toml").read_text(), market="spot"))
+    try:
+        made.run("up")
+        yield made
+    finally:
+        control.reset(made.directory, report=silent)
+
+
+def job_of(project: Project, job: str) -> dict[str, Any]:
+    return next(record for record in records(project) if record["id"] == job)
+
+
+def wait_for_state(project: Project, job: str, *states: str, timeout_s: float = 60.0) -> dict[str, Any]:
+    """Wait until the job's record on the head says so."""
+    until(lambda: job_of(project, job)["state"] in states, f"{job} is not {states}", timeout_s=timeout_s)
+    return job_of(project, job)
+
+
+def live(ec2: EC2Client) -> set[str]:
+    """The ids of the instances that run or may run again."""
+    pages = ec2.get_paginator("describe_instances").paginate()
+    return {
+        instance["InstanceId"]
+        for page in pages
+        for reservation in page["Reservations"]
+        for instance in reservation["Instances"]
+        if instance["State"]["Name"] not in {"shutting-down", "terminated"}
+    }
+
+
+def test_a_node_with_a_notice_is_replaced_and_the_job_goes_on(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = hosts_of(nodes, again=True)
+    job = nodes.run("train", "--detach", *WORKERS, *python(PROGRAM)).stdout.strip()
+    wait_for_state(nodes, job, "running")
+    sleeper = nodes.run("exec", "--node", "node-0", "--", "sh", "-c", "nohup sleep 987 >/dev/null 2>&1 & echo $!")
+
+    cause(nodes, "spot-notice", f"instance={before['node-1'].instance_id}")
+    waiting = wait_for_state(nodes, job, "waiting")
+
+    assert waiting["waiting_for"] == ["node-1"]
+    assert [attempt["reason"] for attempt in waiting["attempts"]] == ["notice"]
+    shown = json.loads(nodes.run("status", "--json").stdout)
+    assert live(ec2_of(nodes, monkeypatch)) == {host.instance_id for host in before.values()}  # --json only reads
+    assert shown["job"]["state"] == "waiting"
+
+    said = nodes.run("status").stderr
+
+    assert f"job {job} (python) waits for node-1: replacing it" in said
+    ended = wait_for_state(nodes, job, "done", "failed")
+    assert (ended["state"], ended["exit_code"]) == ("done", 0), nodes.run("logs", job).stdout
+    after = hosts_of(nodes, again=True)
+    assert after["node-0"] == before["node-0"]
+    assert after["node-1"].instance_id != before["node-1"].instance_id
+    assert live(ec2_of(nodes, monkeypatch)) == {host.instance_id for host in after.values()}
+    still = sleeper.stdout.split()[-1]
+    assert nodes.run("exec", "--node", "node-0", "--", "kill", still).returncode == 0  # a process of others runs on
+    assert [attempt["number"] for attempt in ended["attempts"]] == [1, 2]
+    assert [attempt["instances"]["node-1"] for attempt in ended["attempts"]] == [
+        before["node-1"].instance_id,
+        after["node-1"].instance_id,
+    ]
+    log = nodes.run("logs", job).stdout
+    assert log.count("attempt 1 resumes None") == 2
+    assert log.count("attempt 2 resumes 1") == 2
+    gone(job)
+    assert "nothing to do" in nodes.run("up").stderr
+
+
+@pytest.mark.parametrize("how", [(), pytest.param(("--no-notice",), marks=pytest.mark.slow)])
+def test_a_drill_shows_how_the_job_goes_on(nodes: Project, how: tuple[str, ...]) -> None:
+    before = hosts_of(nodes, again=True)
+    job = nodes.run("train", "--detach", *WORKERS, *python(PROGRAM)).stdout.strip()
+    wait_for_state(nodes, job, "running")
+    assert "node-0 is the head" in nodes.run("drill", "spot", "node-0", code=2).stderr
+
+    shown = nodes.run("drill", "spot", *how).stdout
+
+    assert f"job {job} (python): attempt 1 was interrupted, attempt 2 " in shown
+    assert ("ended node-1" if how else "notice to node-1") in shown
+    steps = ["attempt 1 has ended", "launched", "sshd", "set up", "handed over"]
+    assert [line.split("  ")[-1].partition(":")[0] for line in shown.splitlines() if " s  " in line][1:6] == steps
+    assert wait_for_state(nodes, job, "done", "failed")["exit_code"] == 0
+    after = hosts_of(nodes, again=True)
+    assert (after["node-0"], after["node-1"].instance_id != before["node-1"].instance_id) == (before["node-0"], True)
+    gone(job)
+
+
+def test_a_drill_needs_a_job_that_goes_on(nodes: Project) -> None:
+    assert "no job is running" in nodes.run("drill", "spot", code=1).stderr
+    job = nodes.directory / "fails.toml"
+    job.write_text('on_node_loss = "fail"\n')
+    started = nodes.run("train", "--job", "fails.toml", "--detach", *WORKERS, "--", "sleep", "600").stdout.strip()
+    wait_for_state(nodes, started, "running")
+    assert 'its [train] on_node_loss is "fail"' in nodes.run("drill", "spot", code=2).stderr
+    nodes.run("stop", started)
+
+
+def lose_at_once(project: Project, ec2: EC2Client, host: Host) -> None:
+    """The host loses its power, and EC2 then ends the instance: no process of it can say anything."""
+    cause(project, "kill", f"instance={host.instance_id}", "leaves=running")
+    ec2.terminate_instances(InstanceIds=[host.instance_id])
+
+
+@pytest.mark.parametrize("at_once", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.MonkeyPatch, *, at_once: bool) -> None:
+    ec2, s3 = ec2_of(nodes, monkeypatch), boto3.client("s3")
+    if "results" not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]:
+        s3.create_bucket(Bucket="results")
+
+    def is_there(key: str) -> bool:
+        return bool(s3.list_objects_v2(Bucket="results", Prefix=key).get("KeyCount"))
+
+    before = hosts_of(nodes, again=True)
+    with nodes.configured(results="s3://results/jobs/"):
+        words = ("--env", "COLOUR=blue green", "--env", "API_TOKEN=hidden", "--name", "long")
+        job = nodes.run("train", "--detach", *words, *WORKERS, *python(PROGRAM)).stdout.strip()
+        wait_for_state(nodes, job, "running")
+        until(lambda: is_there(f"jobs/{job}/record.json"), "no record in S3")
+        if at_once:  # what has been copied by then is all that is left
+            until(lambda: is_there(f"jobs/{job}/events"), "no log in S3", timeout_s=150)
+            lose_at_once(nodes, ec2, before["node-0"])
+        else:
+            ec2.terminate_instances(InstanceIds=[before["node-0"].instance_id])
+        until(lambda: before["node-0"].instance_id not in live(ec2))
+        shown = nodes.run("status", "--json")
+        assert len(live(ec2)) == 1, shown.stdout  # --json only reads
+
+        said = nodes.run("status").stderr
+
+        assert f"the head of job {job} (long) has ended: continuing the job on a new one" in said
+        assert "API_TOKEN" in said  # its value is in no record
+        after = hosts_of(nodes, again=True)
+        assert after["node-0"].instance_id != before["node-0"].instance_id
+        assert after["node-1"] == before["node-1"]
+        assert live(ec2) == {host.instance_id for host in after.values()}
+        ended = wait_for_state(nodes, job, "done", "failed")
+        assert (ended["state"], ended["exit_code"]) == ("done", 0), nodes.run("logs", job).stdout
+        assert [(one["number"], one["reason"], one["lost"]) for one in ended["attempts"]] == [
+            (1, "lost", ["node-0"]),
+            (2, "done", []),
+        ]
+        assert ended["env"]["COLOUR"] == "blue green"
+        log = nodes.run("logs", job).stdout
+        assert log.count("attempt 1 resumes None") == 2
+        assert log.count("attempt 2 resumes 1") == 2
+        gone(job)
+        until(lambda: json.loads(s3.get_object(Bucket="results", Key=f"jobs/{job}/record.json")["Body"].read())["state"]
+              == "done")  # fmt: skip
+        key = f"jobs/{job}/ranks/worker-0.log"
+        text = s3.get_object(Bucket="results", Key=key)["Body"].read().decode()
+        assert text == "attempt 1 resumes None\nattempt 2 resumes 1\n"
+        assert "nothing to do" in nodes.run("up").stderr
