@@ -1,7 +1,10 @@
 """A job that loses a node goes on: the node is replaced, the others are not touched, and nothing is left over."""
 
 import json
-from collections.abc import Iterator
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import boto3
@@ -42,6 +45,14 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield made
     finally:
         control.reset(made.directory, report=silent)
+
+
+@pytest.fixture(scope="module")
+def with_data(nodes: Project) -> Project:
+    """The cluster, with the digits in the bucket that the shipped cluster.toml names."""
+    nodes.run("data", "demo", "digits")
+    nodes.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+    return nodes
 
 
 def job_of(project: Project, job: str) -> dict[str, Any]:
@@ -188,3 +199,61 @@ def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.Monke
         text = s3.get_object(Bucket="results", Key=key)["Body"].read().decode()
         assert text == "attempt 1 resumes None\nattempt 2 resumes 1\n"
         assert "nothing to do" in nodes.run("up").stderr
+
+
+EPOCHS = 60
+TRAINING = ("--network", "mlp", "--num-epochs", str(EPOCHS), "--batch-size", "8", "--disp-batches", "5")
+
+
+def train_and_interrupt(project: Project, prefix: str, after_s: float, *how: str) -> str:
+    """Train the digits, interrupt node-1 so long after its first checkpoint, and wait for the end; what is shown."""
+    before = hosts_of(project, again=True)
+    with project.configured(checkpoint_grace="30s" if not how else "1s"):
+        job = project.run("train", "--detach", "--", *TRAINING, "--model-prefix", prefix).stdout.strip()
+    bucket, _, key = prefix.removeprefix("s3://").partition("/")
+    s3 = boto3.client("s3")
+    until(lambda: s3.list_objects_v2(Bucket=bucket, Prefix=key).get("KeyCount", 0) > 1, "no checkpoint")
+    time.sleep(after_s)
+    assert job_of(project, job)["state"] == "running", job_of(project, job)
+    shown = project.run("drill", "spot", *how).stdout
+    ended = wait_for_state(project, job, "done", "failed", "stopped", timeout_s=200)
+    log = project.run("logs", job).stdout
+    assert (ended["state"], ended["exit_code"]) == ("done", 0), log
+    assert [attempt["number"] for attempt in ended["attempts"]] == [1, 2]
+    after = hosts_of(project, again=True)
+    assert after["node-0"] == before["node-0"]
+    assert after["node-1"].instance_id != before["node-1"].instance_id
+    epochs = [int(number) for number in re.findall(r"Epoch\[(\d+)\] Train-accuracy", log)]
+    assert set(epochs) == set(range(EPOCHS))  # none is left out
+    gone(job)
+    return shown
+
+
+def test_training_goes_on_after_a_node_was_replaced(with_data: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    ec2 = ec2_of(with_data, monkeypatch)
+
+    shown = train_and_interrupt(with_data, "s3://cluster-demo/models/once/m", 0.5, "--no-notice")
+
+    assert "training again" in shown
+    assert live(ec2) == {host.instance_id for host in hosts_of(with_data).values()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [(), ("--no-notice",)], ids=["notice", "no-notice"])
+@pytest.mark.parametrize("number", range(50))
+def test_interruptions_at_random_moments(
+    with_data: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+    how: tuple[str, ...],
+    *,
+    number: int,
+) -> None:
+    ec2 = ec2_of(with_data, monkeypatch)
+    after_s = random.Random(number).uniform(0, 4)
+
+    shown = train_and_interrupt(with_data, f"s3://cluster-demo/models/{number}-{len(how)}/m", after_s, *how)
+
+    assert live(ec2) == {host.instance_id for host in hosts_of(with_data).values()}
+    told = ", ".join(line for line in shown.splitlines() if "sshd" in line and "again" in line or "lost" in line)
+    record_property("result", f"interruption {number}, {after_s:.1f} s after the first checkpoint: {told}")

@@ -150,7 +150,7 @@ def test_at_a_terminal_the_user_chooses(
 
 
 def test_a_job_whose_head_is_lost_ends_with_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    app.config_path.write_text("")
+    app.config_path.write_text('name = "demo"\n')
     monkeypatch.setattr(attach, "end_from_here", lambda *_: {})
     fake = FakeHead(lambda _: channel(STARTED + LOG[:300], exit_code=BROKEN))
     head = fake.make()
