@@ -201,8 +201,8 @@ def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.Monke
         assert "nothing to do" in nodes.run("up").stderr
 
 
-EPOCHS = 60
-TRAINING = ("--network", "mlp", "--num-epochs", str(EPOCHS), "--batch-size", "8", "--disp-batches", "5")
+EPOCHS = 20
+TRAINING = ("--network", "mlp", "--num-epochs", str(EPOCHS), "--batch-size", "16", "--disp-batches", "5")
 
 
 def train_and_interrupt(project: Project, prefix: str, after_s: float, *how: str) -> str:
@@ -255,5 +255,5 @@ def test_interruptions_at_random_moments(
     shown = train_and_interrupt(with_data, f"s3://cluster-demo/models/{number}-{len(how)}/m", after_s, *how)
 
     assert live(ec2) == {host.instance_id for host in hosts_of(with_data).values()}
-    told = ", ".join(line for line in shown.splitlines() if "sshd" in line and "again" in line or "lost" in line)
+    told = ", ".join(line for line in shown.splitlines() if ("sshd" in line and "again" in line) or "lost" in line)
     record_property("result", f"interruption {number}, {after_s:.1f} s after the first checkpoint: {told}")
