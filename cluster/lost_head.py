@@ -13,7 +13,7 @@ from msgspec import structs
 
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
-from cluster.jobs import end_from_here, head_of
+from cluster.jobs import ask_head, end_from_here, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.replacement import launch
 from cluster.session import BOOT_TIMEOUT_S, ready_nodes, source_of
@@ -77,9 +77,21 @@ def find_lost_job(app: App, state: ClusterState) -> Record | None:
         for record in read_s3_records(results, region=app.config.provision.region)
         if not record.is_damaged
     ]
-    if begun is not None:
-        return next((record for record in records if record.id == begun and not record.has_ended), None)
-    return find_orphan(records, gone)
+    if begun is None:
+        return find_orphan(records, gone)
+    job = next((record for record in records if record.id == begun and not record.has_ended), None)
+    if job is None or has_job(app, state, begun):  # the command was interrupted after it had ordered the job
+        app.files.note_continued_job(None)
+        return None
+    return job
+
+
+def has_job(app: App, state: ClusterState, job: str) -> bool:
+    """Whether the new head has the job already. Raises ClusterError if it runs and cannot be asked."""
+    if not any(node.index == 0 and node.state == "running" for node in state.nodes):
+        return False
+    with open_head(app, Ec2Nodes(state, app.config.provision)) as head:
+        return any(record.id == job for record in ask_head(app, head))
 
 
 def render_without_record(app: App) -> str:
