@@ -165,6 +165,8 @@ def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.Monke
         job = nodes.run("train", "--detach", *words, *WORKERS, *python(PROGRAM)).stdout.strip()
         wait_for_state(nodes, job, "running")
         until(lambda: is_there(f"jobs/{job}/record.json"), "no record in S3")
+        events = before["node-0"].root / f"home/ubuntu/.cluster/jobs/{job}/events"
+        until(lambda: events.read_text().count("attempt 1 resumes None") == 2, "not both have begun")
         if at_once:  # what has been copied by then is all that is left
             until(lambda: is_there(f"jobs/{job}/events"), "no log in S3", timeout_s=150)
             lose_at_once(nodes, ec2, before["node-0"])
@@ -183,6 +185,12 @@ def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.Monke
         assert after["node-1"] == before["node-1"]
         assert live(ec2) == {host.instance_id for host in after.values()}
         ended = wait_for_state(nodes, job, "done", "failed")
+        [known] = (nodes.directory / "state").rglob("addresses.json")
+        begun = known.with_name("continued_job")
+        assert not begun.exists()
+        begun.write_text(f"{job}\n")  # as if the command had been killed just after it had ordered the job
+        assert "continuing" not in nodes.run("status").stderr
+        assert not begun.exists()
         assert (ended["state"], ended["exit_code"]) == ("done", 0), nodes.run("logs", job).stdout
         assert [(one["number"], one["reason"], one["lost"]) for one in ended["attempts"]] == [
             (1, "lost", ["node-0"]),
