@@ -7,7 +7,8 @@
     jobs list
     jobs stop ID [INSTANCE ...]      these instances no longer run
     jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those of
-                                     the same names, which the job waits for
+                                     the same names, which the job waits for; []: the caller begins to replace them, and
+                                     for 15 minutes the job does not look whether the lost ones answer again
     jobs say ID TEXT                 adds a line to the log of a job that runs
 Answers are lines of JSON on stdout, and then the exit code is 0:
     continue as submit, without --follow
@@ -19,6 +20,8 @@ Answers are lines of JSON on stdout, and then the exit code is 0:
     list     {"jobs": [record, ...]}, the newest first, then the ids of damaged records
     stop     protocol.StopAnswer when all processes have ended; "already": true if the job had ended before: then the
              processes that it left are ended
+    replace  protocol.Replaced, with the nodes that are still missing; the job goes on once there are none
+    say      protocol.Said
 or {"error": text}. Every verb also ends the processes of killed supervisors, and completes their records.
 """
 

@@ -23,7 +23,7 @@ class RoleOrder(RunSettings, kw_only=True):
     launcher: the name of the engine. address: the host's, or None. launched: the variables by which the engine tells
     the process what it is. commands: run one after another. data_url: a URL to try to read. container: where the
     commands run, None for the host itself. volumes: folders where volumes are mounted, which must work.
-    attempt: the job's, from 1. watches_notice: it asks EC2 whether the host will be interrupted.
+    attempt: the job's, from 1. watches_notice: it asks EC2 whether the host will be interrupted, and tells its boot.
     """
 
     job: str

@@ -109,8 +109,8 @@ class Runner:
         if dead is not None:
             return self.finish(1, None, dead.text)
         watch(self.order.volumes, lambda text: self.outbox.put(Message(dead=text)))  # goes out with the next step
-        self.outbox.put(Message(boot=process_tree.boot()))
         if self.order.watches_notice:
+            self.outbox.put(Message(boot=process_tree.boot()))
             # Notices go out with the next step.
             watch_notices(lambda notice: self.outbox.put(Message(notice=notice)), find_address(self.order.env))
         code = 0

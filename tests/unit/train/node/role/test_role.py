@@ -164,7 +164,7 @@ def test_a_role_tries_ports_on_request() -> None:
 def test_a_role_does_not_pass_on_its_own_environment() -> None:
     code, messages = run_role(order("/bin/sh", "-c", "env"))
     names = {message["line"].partition("=")[0] for message in messages if "line" in message}
-    ours = {"CLUSTER_JOB_ID", "CLUSTER_HOST", "CLUSTER_OUTPUT_DIR"}
+    ours = {"CLUSTER_JOB_ID", "CLUSTER_HOST", "CLUSTER_OUTPUT_DIR", "CLUSTER_NOTICE_FILE"}
     assert code == 0
     assert names <= {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR", "X", "PWD", *ours}
     assert names >= ours

@@ -28,7 +28,12 @@ NEW = {"name": "node-1", "ip": "127.0.0.3", "instance_id": "i-9"}
 # The second attempt succeeds. In the first one, the worker on node-0 does $FIRST.
 WORKER = """
 echo "here $CLUSTER_ATTEMPT $CLUSTER_RESUME $*"
-echo $PPID >~/role-$CLUSTER_HOST
+[ "${DMLC_ROLE:-worker}" != worker ] || echo $PPID >~/role-$CLUSTER_HOST
+if [ "${DMLC_ROLE:-worker}" != worker ]; then
+    [ "$CLUSTER_ATTEMPT" != 1 ] || sleep 100
+    until [ $(grep -c '"exit": 0' ~/.cluster/jobs/$CLUSTER_JOB_ID/events) -ge 2 ]; do sleep 0.05; done
+    exit 0
+fi
 if [ "$CLUSTER_ATTEMPT" != 1 ]; then
     echo "Resumed from epoch 1 batch 4"
     until [ $(grep -c '"state": "running"' ~/.cluster/jobs/$CLUSTER_JOB_ID/events) -ge 2 ]; do sleep 0.05; done
@@ -187,9 +192,21 @@ def test_what_happens_to_the_processes_after_a_notice_is_no_failure(job_host: Jo
     assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["notice", "done"]
 
 
-def lose_node_1(host: JobHost) -> None:
-    """Node-1 no longer answers, and what ran there has ended."""
-    host.wait_for('"line": "here 1', count=2)
+def test_a_job_that_is_stopped_while_its_attempt_ends_does_not_start_again(job_host: JobHost) -> None:
+    """The worker on node-0 needs a while to end."""
+    first = "trap 'echo ending; sleep 1; exit 0' TERM; wait_for_notice; save; while true; do sleep 0.1; done"
+    with noticed_once_here(job_host) as env:
+        submit(job_host, make_order(job_host, env=env | {"FIRST": first}))
+        job_host.wait_for('"line": "ending"')
+        [answer] = job_host.ask("stop", JOB)
+    assert answer["result"]["state"] == "stopped"
+    assert "attempt-2" not in [path.name for path in (job_host.folder() / "notice").iterdir()]
+    assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["notice"]
+
+
+def lose_node_1(host: JobHost, count: int = 2) -> None:
+    """Node-1 no longer answers, and what ran there has ended. count: of the job's processes."""
+    host.wait_for('"line": "here 1', count=count)
     host.refuse("127.0.0.2")
     os.kill(int(until((host.home / "role-node-1").read_text)), signal.SIGKILL)
 
@@ -204,6 +221,19 @@ def test_a_node_that_is_lost_without_notice_is_waited_for(job_host: JobHost) -> 
     assert job_host.result()["state"] == "done"
     first, _ = job_host.record()["attempts"]
     assert (first["reason"], first["lost"], first["lost_batches"]) == ("lost", ["node-1"], 5)
+
+
+@pytest.mark.parametrize(("launcher", "servers"), [("ssh", 1), ("torchrun", 0)])
+def test_launchers_start_another_attempt(job_host: JobHost, launcher: str, servers: int) -> None:
+    submit(job_host, make_order(job_host, launcher=launcher, servers=servers))
+    job_host.wait_for('"state": "running"')
+    lose_node_1(job_host, count=2 + 2 * servers)
+    assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-1"]
+    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"]}  # it begins
+    assert replace(job_host, NEW) == {"job": JOB, "waiting_for": []}
+    assert job_host.result()["state"] == "done"
+    assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["lost", "done"]
+    assert not job_host.processes()
 
 
 def test_a_node_that_answers_again_is_used_again(job_host: JobHost) -> None:

@@ -86,7 +86,7 @@ def test_a_job_of_one_worker_and_its_record(job_host: JobHost) -> None:
     assert [(role["role"], role["rank"], role["exit_code"]) for role in listed["roles"]] == [("worker", 0, 3)]
     assert (job_host.folder() / "ranks" / "worker-0.log").read_text() == lines_of(log)[0] + "\n"
     assert sorted(path.name for path in job_host.folder().iterdir() if path.suffix != ".err") == [
-        *("events", "lock", "output", "ranks", "record.json", "starting")
+        *("events", "lock", "notice", "output", "ranks", "record.json", "starting")
     ]
 
 

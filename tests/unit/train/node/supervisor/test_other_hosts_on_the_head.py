@@ -140,7 +140,7 @@ def test_a_search_uses_the_hosts_own_python() -> None:
     found = recovery.Search("j", ["echo"], LAB, python="/e/bin/python")
     assert found.read(time.monotonic() + 10) == [(0, "could not be searched: no answer")]
     (words,) = found._words[1:]
-    assert words == "exec /home/alice/e/bin/python -B -Es /home/alice/t/train/node role end j"  # without sudo
+    assert words == "exec /home/alice/e/bin/python -B -Es /home/alice/t/train/node role end j --boot"  # without sudo
 
 
 def test_the_record_has_the_hosts_for_a_recovery() -> None:
