@@ -309,7 +309,8 @@ class Runner:
         """Report what the program has written beside its notice file."""
         if self.order.role != "worker":
             return
-        progress, saved = self.notice_file.read_new(PROGRESS), self.notice_file.read_new(SAVED)
+        saved = self.notice_file.read_new(SAVED)
+        progress = self.notice_file.read_new(PROGRESS)  # not older than the checkpoint
         if progress:
             self.outbox.put(Message(progress=progress))
         if saved is not None:
