@@ -144,7 +144,7 @@ def test_cluster_train_understands_the_reports(caplog: pytest.LogCaptureFixture)
 def test_a_checkpoint_of_pytorch_names_no_symbol(checkpoints: ModuleType, tmp_path: Path) -> None:
     place = opened(checkpoints, str(tmp_path / "net"))
     writers = {kind: lambda path: Path(path).write_text("x") for kind in ("params", "states")}
-    checkpoints.save(place, 1, writers, has_symbol=False, facts={"torch": "2"})
+    checkpoints.save(place, checkpoints.Position(1), writers, has_symbol=False, facts={"torch": "2"})
     found = checkpoints.find_newest(place)
     assert (found.epoch, "symbol" in found.manifest) == (1, False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net-0001.json", "net-0001.params", "net-0001.states"]
