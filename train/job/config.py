@@ -211,10 +211,10 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = "requeue"
     restarts: Annotated[
-        int, Meta(ge=0, le=1000, description="how often a job may start again after it has lost nodes, 0 to 1000")
+        int, Meta(ge=0, le=100, description="how often a job may start again after it has lost nodes, 0 to 100")
     ] = 3
     restarts_on_error: Annotated[
-        int, Meta(ge=0, le=1000, description="how often a job may start again after it has failed by itself, 0 to 1000")
+        int, Meta(ge=0, le=100, description="how often a job may start again after it has failed by itself, 0 to 100")
     ] = 0
     checkpoint_grace: Annotated[
         int | str,

@@ -108,6 +108,7 @@ class Supervisor:
         self.warnings: dict[str, Optional[str]] = {}  # by their subject
         self.watchers: list[Connection] = []
         self.state: Optional[JobState] = None
+        self.is_stopped = False  # somebody has stopped the job
         self.is_over = False  # the job has ended, apart from its record
         self.ran_s = 0.0  # how long the attempts before the current one have run
         self.ended: list[protocol.Attempt] = []  # the attempts before the current one
@@ -169,6 +170,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """End the job at the user's request."""
+        self.is_stopped = True
         self.attempt.outcome.stop()
 
     def step(self) -> None:
@@ -287,6 +289,8 @@ class Supervisor:
         self.say(f"attempt {attempt.number} has ended: {ending.error}")
         if follows == "wait":
             self.record.waiting_for = attempt.lost
+        if self.is_stopped:  # while the attempt was being ended
+            self.attempt.outcome.stop()
         return True
 
     def note_ended(self, attempt: Attempt) -> None:
@@ -404,6 +408,7 @@ class Supervisor:
         else:
             self.record.attempts = tuple(self.ended)
         self.record.cost_usd = protocol.find_cost(self.record, time.time())
+        self.record.attempts = restarts.shorten(self.record.attempts)
 
     def note_lost_batches(self, attempt: Attempt) -> None:
         """Complete the record of the attempt before this one, once it is known from where this one goes on."""
@@ -439,7 +444,7 @@ class Supervisor:
         ending = self.attempt.ending
         state, exit_code, error = ending.state, ending.exit_code, ending.error
         if self.attempt.lost and self.order.on_node_loss == "requeue":
-            error = f"{error}; {restarts.explain_end(self.order, self.attempt.lost)}"
+            error = f"{error}; {restarts.explain_end(self.attempt.lost, self.ended)}"
         if left and state == "done":
             state, exit_code, error = "failed", 1, "the job succeeded, but left processes behind"
         result = JobResult(state=state, exit_code=exit_code, error=error, left=left)

@@ -13,6 +13,7 @@ from cluster.views.status import (
     HeadJob,
     Status,
     job_documents,
+    render_job_lines,
     render_jobs,
     render_status,
     status_document,
@@ -152,6 +153,8 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
                 "servers": 2,
                 "started_at": "2026-11-21T09:55:00.000+00:00",
                 "stall": None,
+                "attempt": 0,
+                "waiting_for": [],
             },
         ),
     ],
@@ -184,3 +187,41 @@ def test_the_status_shows_why_the_head_did_not_answer(app: App, monkeypatch: pyt
     assert jobs.ask_for_job(app, nodes_of(make_state()))() == HeadJob(why="node-0: no answer on port 22")
     assert jobs.ask_for_job(app, nodes_of(make_state("stopped")))() is None
     assert jobs.ask_for_job(app, nodes_of(ClusterState(name="demo")))() is None
+
+
+def attempt(number: int, **values: Any) -> dict[str, Any]:
+    times = {"started_at": NOW.timestamp() - 1000, "ended_at": NOW.timestamp() - 690}
+    return {"number": number, "nodes": ["node-0", "node-1"], **times, **values}
+
+
+NOTICE = attempt(1, reason="notice", lost=["node-1"], exit_code=1, lost_batches=1)
+LOST = attempt(2, reason="lost", lost=["node-0", "node-1"], exit_code=1)
+FAILED = attempt(3, reason="error", exit_code=7, error="worker 0 failed\nand more")
+
+
+def test_attempts_are_shown_below_their_job() -> None:
+    running = attempt(4, ended_at=None)
+    [_, _, *notes] = render_jobs([make_running(1, attempts=[NOTICE, LOST, FAILED, running])], now=NOW).splitlines()
+    assert notes[:3] == [
+        "    attempt 1 ended after 5m10s: node-1 interrupted (spot notice), 1 batch lost",
+        "    attempt 2 ended after 5m10s: node-0, node-1 lost",
+        "    attempt 3 ended after 5m10s: worker 0 failed",
+    ]
+
+
+def test_a_job_that_waits_for_nodes_names_them() -> None:
+    record = make_running(1, state="waiting", attempts=[NOTICE], waiting_for=["node-1"])
+    lines = render_jobs([record], now=NOW).splitlines()
+    assert "waiting" in lines[1]
+    assert lines[2:4] == [
+        "    attempt 1 ended after 5m10s: node-1 interrupted (spot notice), 1 batch lost",
+        "    waiting for node-1",
+    ]
+    assert find_running([record]) is record
+    shown = render_job_lines(HeadJob(record=record), now=NOW)[0]
+    assert " waiting for node-1; cluster logs -f " in shown
+
+
+def test_a_job_with_one_attempt_is_shown_as_before() -> None:
+    record = make_record(1, attempts=[attempt(1, reason="done", exit_code=0)])
+    assert len(render_jobs([record], now=NOW).splitlines()) == len(render_jobs([make_record(1)], now=NOW).splitlines())

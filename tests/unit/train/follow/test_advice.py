@@ -147,4 +147,6 @@ def test_processes_that_the_supervisor_ends_get_none() -> None:
     advisor = Advisor()
     advisor.take(Event(kind="state", at=1.0, state="ending"))
     assert advisor.take(ended(137, 9)) is None
+    advisor.take(Event(kind="state", at=2.0, state="starting"))  # another attempt
+    assert advisor.take(ended(137, 9)) is not None
     assert Advisor().take(ended(0)) is None

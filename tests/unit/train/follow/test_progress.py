@@ -183,6 +183,17 @@ def test_progress_is_summed_over_the_ranks() -> None:
     )
 
 
+def test_another_attempt_has_workers_of_its_own() -> None:
+    log = Log()
+    log.state(110.0, "running")
+    log.speed(120.0, 0, 20, 3000.0, accuracy=0.25)
+    for at, state in ((130.0, "ending"), (131.0, "waiting"), (190.0, "starting")):
+        log.state(at, state)
+    assert log.progress.ranks == ()
+    log.state(195.0, "running")
+    assert log.progress.duration_s == 85.0
+
+
 def test_no_summary_without_reports() -> None:
     log = Log()
     log.line(1.0, 0, "hello")

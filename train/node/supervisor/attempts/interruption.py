@@ -37,6 +37,7 @@ class Interruption:
         self._order, self._processes, self._loop = order, processes, loop
         self._say, self._interrupt = say, interrupt
         self._notices: dict[str, Notice] = {}
+        self._grace_s = 0.0
         self.progress: Optional[dict[str, int]] = None  # the last finished batch of the foremost worker
         self.saved: Optional[dict[str, int]] = None  # the last finished batch in the checkpoint
 
@@ -60,8 +61,8 @@ class Interruption:
         seconds = grace_s(self._order, notice, time.time())
         if is_first:
             self._say(f"waiting up to {seconds:.0f} s for a checkpoint")
-        if is_first or seconds < self._given_s:
-            self._given_s = seconds
+        if is_first or seconds < self._grace_s:
+            self._grace_s = seconds
             self._loop.after(TIMER, seconds, self._give_up)
 
     def tell_all(self) -> None:
@@ -99,5 +100,3 @@ class Interruption:
         self._loop.cancel(TIMER)
         names = list(self._notices)
         self._interrupt(tuple(names), f"{' and '.join(names)}: interrupted by EC2 (spot notice)")
-
-    _given_s = 0.0

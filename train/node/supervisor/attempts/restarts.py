@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from train.job.protocol import Attempt, EndReason, JobHost, JobState, Left, Order
 
 ATTEMPT, RESUME = "CLUSTER_ATTEMPT", "CLUSTER_RESUME"
+LOSSES = ("notice", "lost")
+WITH_NODES = 10
 RESUME_OPTION, PREFIX_OPTION = "--resume", "--model-prefix"
 # What this project's scripts print with --resume.
 RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
@@ -61,16 +63,21 @@ def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, bef
     reasons = [attempt.reason for attempt in before]
     if lost:
         replaceable = {host.name for host in order.hosts if host.place is None}
-        has_left = sum(reason in ("notice", "lost") for reason in reasons) < order.restarts
+        has_left = sum(reason in LOSSES for reason in reasons) < order.restarts
         return "wait" if order.on_node_loss == "requeue" and has_left and replaceable.issuperset(lost) else "end"
     return "again" if reasons.count("error") < order.restarts_on_error else "end"
 
 
-def explain_end(order: Order, lost: Sequence[str]) -> str:
-    """What is added to the error of a job that ends because it has lost nodes."""
-    if order.on_node_loss == "requeue" and order.restarts:
-        return f"{join(lost)} lost, after {count(order.restarts, 'restart')}"
-    return f"{join(lost)} lost"
+def explain_end(lost: Sequence[str], before: Iterable[Attempt]) -> str:
+    """What is added to the error of a job that ends because it has lost nodes. before: the attempts before."""
+    restarts = sum(attempt.reason in LOSSES for attempt in before)
+    return f"{join(lost)} lost" + (f", after {count(restarts, 'restart')}" if restarts else "")
+
+
+def shorten(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
+    """Attempts for a record, whose length is limited: only the newest ones with their nodes."""
+    old = tuple(replace(attempt, nodes=(), instances={}) for attempt in attempts[:-WITH_NODES])
+    return old + attempts[-WITH_NODES:]
 
 
 def next_order(order: Order, number: int) -> Order:

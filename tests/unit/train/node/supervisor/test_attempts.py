@@ -192,6 +192,18 @@ def test_what_happens_to_the_processes_after_a_notice_is_no_failure(job_host: Jo
     assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["notice", "done"]
 
 
+def test_a_job_that_is_stopped_while_its_attempt_ends_does_not_start_again(job_host: JobHost) -> None:
+    """The worker on node-0 needs a while to end."""
+    first = "trap 'echo ending; sleep 1; exit 0' TERM; wait_for_notice; save; while true; do sleep 0.1; done"
+    with noticed_once_here(job_host) as env:
+        submit(job_host, make_order(job_host, env=env | {"FIRST": first}))
+        job_host.wait_for('"line": "ending"')
+        [answer] = job_host.ask("stop", JOB)
+    assert answer["result"]["state"] == "stopped"
+    assert "attempt-2" not in [path.name for path in (job_host.folder() / "notice").iterdir()]
+    assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["notice"]
+
+
 def lose_node_1(host: JobHost, count: int = 2) -> None:
     """Node-1 no longer answers, and what ran there has ended. count: of the job's processes."""
     host.wait_for('"line": "here 1', count=count)

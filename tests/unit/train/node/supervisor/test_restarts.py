@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from job_channels import make_order
-from train.job.protocol import Attempt, JobHost, Order, Place
+from train.job.protocol import Attempt, JobHost, Order, Place, find_cost
+from train.node.job_folder import new_record
 from train.node.supervisor.attempts import restarts
 from train.node.supervisor.attempts.interruption import MARGIN_S, grace_s
 from train.node.supervisor.attempts.restarts import Ending
@@ -198,3 +200,32 @@ def test_where_a_worker_goes_on() -> None:
 def test_a_checkpoint_may_not_take_longer_than_the_node_exists(in_s: Any, grace: float, expected: float) -> None:
     notice = Notice(action="terminate", at=None if in_s is None else 1000.0 + in_s)
     assert grace_s(order(checkpoint_grace_s=grace), notice, 1000.0) == expected
+
+
+def test_only_the_newest_attempts_of_a_record_have_their_nodes() -> None:
+    shown = restarts.shorten(tuple(before(*["error"] * 12)))
+    assert [bool(attempt.nodes) for attempt in shown] == [False] * 2 + [True] * 10
+    assert [attempt.number for attempt in shown] == list(range(1, 13))
+
+
+def test_the_error_of_a_job_that_may_not_start_again() -> None:
+    assert restarts.explain_end(("node-1",), before()) == "node-1 lost"
+    assert restarts.explain_end(("node-1", "node-2"), before("lost", "error", "notice")) == (
+        "node-1 and node-2 lost, after 2 restarts"
+    )
+
+
+def test_a_job_pays_for_its_attempts_and_between_them_for_the_nodes_that_it_keeps() -> None:
+    prices = {"node-0": 3600.0, "node-1": 7200.0}
+    nodes = tuple(JobHost(name=name, usd_per_hour=price) for name, price in prices.items())
+    record = new_record(order(), 0.0)
+    record.nodes, record.held_at = nodes, 100.0
+    first = Attempt(number=1, nodes=tuple(prices), started_at=100.0, ended_at=110.0, lost=("node-1",), cost_usd=30.0)
+    record.attempts = (first,)
+    assert find_cost(record, 130.0) == 30.0 + 20.0
+    record.attempts = (first, Attempt(number=2, nodes=tuple(prices), started_at=150.0, cost_usd=15.0))
+    assert find_cost(record, 155.0) == 30.0 + 40.0 + 15.0
+    record.attempts = (replace(first, lost=tuple(prices)),)
+    assert find_cost(record, 130.0) == 30.0
+    record.attempts = (replace(first, cost_usd=None),)
+    assert find_cost(record, 130.0) is None
