@@ -1,8 +1,10 @@
 """Modules of the training scripts, imported as on a node, where the scripts' folder is on the path."""
 
 import os
+import random
+import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -64,7 +66,9 @@ def save(checkpoints: ModuleType, place: Any, epoch: int, run: str = "first") ->
 
         return write
 
-    checkpoints.save(place, epoch, {kind: writer(kind) for kind in KINDS}, symbol="{}", facts={"run": run})
+    checkpoints.save(
+        place, checkpoints.Position(epoch), {kind: writer(kind) for kind in KINDS}, symbol="{}", facts={"run": run}
+    )
 
 
 def check(found: Any) -> tuple[int, str]:
@@ -77,3 +81,19 @@ def check(found: Any) -> tuple[int, str]:
 
 def opened(checkpoints: ModuleType, prefix: str, *, to_write: bool = True) -> Any:
     return checkpoints.open_place(prefix, to_write=to_write)
+
+
+def write_idx(path: Path, shape: Sequence[int], content: bytes) -> None:
+    path.write_bytes(struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape) + content)
+
+
+def write_digits(folder: Path, **counts: int) -> Path:
+    """MNIST's four files, with images that are easy to tell apart."""
+    draw = random.Random(0)
+    patterns = [draw.randbytes(28 * 28) for _ in range(10)]
+    folder.mkdir()
+    for name, count in counts.items():
+        labels = bytes(number % 10 for number in range(count))
+        write_idx(folder / f"{name}-labels-idx1-ubyte", [count], labels)
+        write_idx(folder / f"{name}-images-idx3-ubyte", [count, 28, 28], b"".join(patterns[label] for label in labels))
+    return folder

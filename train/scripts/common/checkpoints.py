@@ -5,6 +5,9 @@ written last, P-0005.json: a manifest with every file's size and SHA-256. A chec
 files do not match it, does not count, so the process may be killed at any moment. P-symbol.json, MXNet's description
 of the network, is the same for all checkpoints; PyTorch has none.
 
+A checkpoint within an epoch, P-0005-batch-000120.params and so on, comes after 120 batches of the sixth epoch. Only
+the newest one is kept, until the epoch's end.
+
 S3 is accessed by this project's own client, in the same tree on the nodes: not every MXNet wheel can.
 """
 
@@ -31,13 +34,25 @@ FORMAT = 1
 Writer = Callable[[str], None]  # writes a file's content to a local path
 
 
+class Position(NamedTuple):
+    """How far a training is: after `epoch` whole epochs and `batch` batches of the next one, which has `batches`."""
+
+    epoch: int
+    batch: int = 0
+    batches: int = 0
+
+
 class Checkpoint(NamedTuple):
-    """A complete checkpoint. paths: its files on this machine, by what they hold: "params", "states"."""
+    """A complete checkpoint, after `epoch` whole epochs and `batch` batches of the next one.
+
+    paths: its files on this machine, by what they hold: "params", "states".
+    """
 
     epoch: int
     manifest: Dict[str, Any]
     paths: Dict[str, str]
     name: str  # of its params, whole, for people
+    batch: int = 0
 
     @property
     def mark(self) -> int:
@@ -226,7 +241,7 @@ class Bucket(Place):
 
 def save(
     place: Place,
-    epoch: int,
+    position: Position,
     writers: Dict[str, Writer],
     *,
     symbol: Optional[str] = None,
@@ -240,17 +255,21 @@ def save(
     ScriptError if a file cannot be written.
     """
     began = time.time()
+    epoch, batch, batches = position
     # An existing checkpoint of this epoch stops to count once its first file is replaced. Nothing is deleted for that:
     # the role of an instance profile may not be allowed to.
-    files = {kind: _write(place, file_name(place, epoch, kind), writer) for kind, writer in writers.items()}
+    files = {kind: _write(place, file_name(place, epoch, kind, batch), writer) for kind, writer in writers.items()}
     symbol_name = f"{place.base}-symbol.json"
     if symbol is not None:
         place.write(symbol_name, symbol.encode("utf-8"))
     manifest = dict(facts, format=FORMAT, epoch=epoch, files=files, written_at=began)
+    if batch:
+        manifest.update(batch=batch, batches=batches)
     if has_symbol:
         manifest["symbol"] = symbol_name
-    place.write(file_name(place, epoch, "json"), json.dumps(manifest, indent=1, sort_keys=True).encode("utf-8"))
-    return place.url(file_name(place, epoch, "params"))
+    content = json.dumps(manifest, indent=1, sort_keys=True).encode("utf-8")
+    place.write(file_name(place, epoch, "json", batch), content)
+    return place.url(file_name(place, epoch, "params", batch))
 
 
 def find_newest(place: Place) -> Optional[Checkpoint]:
@@ -284,14 +303,21 @@ def find_epoch(place: Place, epoch: int) -> Optional[Checkpoint]:
 
 
 def prune(place: Place, keep: int) -> List[int]:
-    """Remove all complete checkpoints except the last `keep`; returns the epochs of the removed ones."""
-    epochs = []
-    for manifest in _complete(place, place.sizes())[keep:]:
-        place.delete(file_name(place, manifest["epoch"], "json"))
+    """Remove all complete checkpoints except the last `keep`, or none if it is 0; returns the removed ones' epochs.
+
+    Of those within an epoch, remove all but the newest checkpoint of all.
+    """
+    sizes = place.sizes()
+    if not keep and not any("-batch-" in name for name in sizes):
+        return []
+    complete = _complete(place, sizes)
+    whole = [manifest for manifest in complete if not manifest.get("batch")]
+    older = whole[keep:] if keep else []
+    for manifest in older + [manifest for manifest in complete[1:] if manifest.get("batch")]:
+        place.delete(file_name(place, manifest["epoch"], "json", manifest.get("batch", 0)))
         for file in manifest["files"].values():
             place.delete(file["name"])
-        epochs.append(manifest["epoch"])
-    return epochs
+    return [manifest["epoch"] for manifest in older]
 
 
 def find_wanted(options: argparse.Namespace, *, advice: str) -> Optional[Checkpoint]:
@@ -314,25 +340,26 @@ class Pruner:
     def __init__(self, place: Place, keep: int) -> None:
         self._place = place
         self._keep = keep
+        self._is_refused = False
 
     def prune(self) -> None:
         """Remove older checkpoints, until the place refuses it."""
-        if not self._keep:
+        if self._is_refused:
             return
         try:
             removed = prune(self._place, self._keep)
         except ScriptError as error:
             # A job that may write may not be allowed to delete: no reason to end the training.
             logger.warning("Keeping all checkpoints from now on: %s", error)
-            self._keep = 0
+            self._is_refused = True
         else:
             for epoch in removed:
                 logger.info("Removed the checkpoint of epoch %d", epoch)
 
 
-def file_name(place: Place, epoch: int, kind: str) -> str:
-    """MXNet's name for a checkpoint's file."""
-    return f"{place.base}-{epoch:04d}.{kind}"
+def file_name(place: Place, epoch: int, kind: str, batch: int = 0) -> str:
+    """MXNet's name for a checkpoint's file, with the batch of one within an epoch."""
+    return f"{place.base}-{epoch:04d}{f'-batch-{batch:06d}' if batch else ''}.{kind}"
 
 
 def _write(place: Place, name: str, writer: Writer) -> Dict[str, Any]:
@@ -348,10 +375,10 @@ def _write(place: Place, name: str, writer: Writer) -> Dict[str, Any]:
 
 def _complete(place: Place, sizes: Dict[str, int]) -> List[Dict[str, Any]]:
     """The manifests whose files exist in the right size, newest first."""
-    pattern = re.compile(re.escape(place.base) + r"-\d{4,}\.json")
+    pattern = re.compile(re.escape(place.base) + r"-\d{4,}(?:-batch-\d{6,})?\.json")
     manifests = [_read(place, name) for name in sizes if pattern.fullmatch(name)]
     complete = [manifest for manifest in manifests if manifest is not None and _has_sizes(manifest, sizes)]
-    return sorted(complete, key=lambda manifest: (manifest["written_at"], manifest["epoch"]), reverse=True)
+    return sorted(complete, key=lambda one: (one["written_at"], one["epoch"], one.get("batch", 0)), reverse=True)
 
 
 def _read(place: Place, name: str) -> Optional[Dict[str, Any]]:
@@ -362,7 +389,8 @@ def _read(place: Place, name: str) -> Optional[Dict[str, Any]]:
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     known = found.get("format") == FORMAT and "params" in found["files"]
-    whole = isinstance(found.get("epoch"), int) and isinstance(found.get("written_at"), (int, float))
+    numbers = (found.get("epoch"), found.get("batch", 0))
+    whole = all(isinstance(one, int) for one in numbers) and isinstance(found.get("written_at"), (int, float))
     return found if known and whole and all(name.startswith(place.base + "-") for name, _, _ in files) else None
 
 
@@ -378,7 +406,16 @@ def _checked(place: Place, manifest: Dict[str, Any]) -> Optional[Checkpoint]:
         if _sha256(path) != file["sha256"]:
             return None
         paths[kind] = path
-    return Checkpoint(manifest["epoch"], manifest, paths, place.url(manifest["files"]["params"]["name"]))
+    name = place.url(manifest["files"]["params"]["name"])
+    return Checkpoint(manifest["epoch"], manifest, paths, name, manifest.get("batch", 0))
+
+
+def find_position(batch: int, saved_batches: int, batches: int) -> int:
+    """The finished batches of an epoch with `batches`, by a checkpoint of one with saved_batches; 0 is unknown. Pure.
+
+    Another --batch-size or number of workers makes longer or shorter epochs: about the same part of it is done.
+    """
+    return min(batch * batches // (saved_batches or batches), batches - 1)
 
 
 def _sha256(path: str) -> str:

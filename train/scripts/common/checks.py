@@ -58,12 +58,20 @@ def model_problems(options: argparse.Namespace, environment: Mapping[str, str]) 
         problems.append("--load-epoch needs --model-prefix, where the model was saved")
     if options.resume and not options.model_prefix:
         problems.append("--resume needs --model-prefix, where the checkpoints are")
-    if options.auto_prefix and (options.resume or options.load_epoch):
+    is_resumed = options.resume and not options.is_restarted
+    if options.auto_prefix and (is_resumed or options.load_epoch):
         problems.append("--model-prefix auto is a new place for every job: to resume, name it, as in s3://bucket/model")
     if options.auto_prefix and options.model_prefix == "auto":
         problems.append("--model-prefix auto: neither $CLUSTER_OUTPUT_URL nor $CLUSTER_OUTPUT_DIR is set")
     if options.resume and options.load_epoch:
         problems.append("--resume finds the epoch itself: leave out --load-epoch")
+    if options.checkpoint_batches and not options.model_prefix:
+        problems.append("--checkpoint-batches needs --model-prefix, where the checkpoints are saved")
+    return problems + _prefix_problems(options, environment)
+
+
+def _prefix_problems(options: argparse.Namespace, environment: Mapping[str, str]) -> List[str]:
+    problems = []
     prefix = options.model_prefix or ""
     if "://" in prefix and not prefix.startswith("s3://"):
         problems.append(f"--model-prefix {prefix}: neither a local path nor s3://BUCKET/PREFIX")

@@ -26,11 +26,12 @@ class Source(NamedTuple):
     """Where data comes from.
 
     open_train(part, batch_size): the iterator over a part. open_val(batch_size): one pass over all validation data, the
-    last batch padded; None: there is none.
+    last batch padded; None: there is none. same_order: every pass over a part has the same order, and is cheap to read.
     """
 
     open_train: Callable[[Part, int], mx.io.DataIter]
     open_val: Optional[Callable[[int], Iterable[mx.io.DataBatch]]]
+    same_order: bool = False
 
 
 def mnist_source(folder: str, seed: int) -> Source:
@@ -55,7 +56,7 @@ def mnist_source(folder: str, seed: int) -> Source:
         )  # fmt: skip
         return list(_rebatched(single, batch_size))
 
-    return Source(open_train, open_val)
+    return Source(open_train, open_val, same_order=True)
 
 
 def record_source(options: argparse.Namespace, *, image: Dict[str, object], distort: Dict[str, object]) -> Source:
@@ -146,6 +147,28 @@ class EpochIter(mx.io.DataIter):
     def reset(self) -> None:
         """Start the next epoch."""
         self._done = 0
+
+    def skip(self, batches: int, *, before: int) -> None:
+        """Continue after this many batches of an epoch, for a training that is resumed.
+
+        before: batches of the epochs before, which are skipped, too. Reads what it skips, at most two passes over the
+        data and an epoch: the iterators cannot seek.
+        """
+        left = before + batches
+        done = 0  # of this pass over the data
+        while left:
+            try:
+                self._inner.next()
+            except StopIteration:
+                self._inner.reset()
+                if not done:
+                    raise _too_small(self.batch_size) from None
+                left, done = left % done, 0
+            else:
+                left -= 1
+                done += 1
+        self._done = batches
+        self._since_reset = done
 
     def next(self) -> mx.io.DataBatch:
         """The next batch; raises ScriptError if the data does not fill one."""

@@ -11,6 +11,8 @@ import mxnet as mx
 import numpy as np
 
 from common import ScriptError, models, reports, schedule
+from common.checkpointing import Checkpointing, Save
+from common.checkpoints import Position
 from common.data import EpochIter, Source, count_examples, open_epochs
 from common.options import has_momentum
 from common.workers import Workers, exchange, join
@@ -43,11 +45,18 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
     if options.test_io:
         _measure_reading(data, options)
         return
+    begin = Position(start.epoch, start.find_batch(batches) // steps * steps, batches)
+    if start.found is not None:
+        data.skip(begin.batch, before=begin.epoch * batches if source.same_order else 0)
+    if options.resume:
+        reports.report_resumed(begin.epoch, begin.batch)
     if options.model_prefix and workers.in_step and models.keeps_states(options):
         # The servers add up gradients and the workers update, so that the optimizer's state can be saved.
         os.environ.setdefault(models.UPDATE_ON_SERVERS, "0")
     compression = {"type": options.gc_type, "threshold": options.gc_threshold} if options.gc_type != "none" else None
     module = TrainedModule(network, contexts, steps, start.states, compression)
+    saver = models.Saver(options, module) if options.model_prefix and workers.part.index == 0 else None
+    progress = Progress(options, begin, steps, _make_save(saver, module), is_first=workers.part.index == 0)
     module.fit(
         data,
         num_epoch=options.num_epochs,
@@ -55,12 +64,12 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
         eval_metric=_make_metrics(options),
         kvstore=workers.store,
         optimizer=options.optimizer,
-        optimizer_params=_optimizer_params(options, batches // steps, steps, start.epoch, workers),
+        optimizer_params=_optimizer_params(options, steps, begin, workers),
         initializer=_initializer(options),
         arg_params=start.arg_params,
         aux_params=start.aux_params,
-        batch_end_callback=mx.callback.Speedometer(options.batch_size, options.disp_batches),
-        epoch_end_callback=_after_epoch(options, module, source, workers),
+        batch_end_callback=progress.after_batch,
+        epoch_end_callback=_after_epoch(options, module, source, saver),
         monitor=mx.mon.Monitor(options.monitor, pattern=".*") if options.monitor else None,
     )
 
@@ -139,15 +148,14 @@ def _batches_per_epoch(options: argparse.Namespace, source: Source, workers: Wor
     return schedule.batches_per_epoch(counts, options.batch_size)
 
 
-def _optimizer_params(
-    options: argparse.Namespace, updates: int, steps: int, begin_epoch: int, workers: Workers
-) -> Dict[str, Any]:
-    """The optimizer's settings. updates: of this worker in an epoch.
+def _optimizer_params(options: argparse.Namespace, steps: int, begin: Position, workers: Workers) -> Dict[str, Any]:
+    """The optimizer's settings. steps: per update. begin: the training's position.
 
     Gradients are divided by all examples of an update: with dist_sync, the servers add up the workers' gradients. With
     dist_async, each worker's gradients are an update, and the servers count all of them.
     """
-    per_epoch = updates if workers.in_step else updates * workers.part.count
+    updates_per_step = (1 if workers.in_step else workers.part.count) / steps
+    per_epoch = round(begin.batches * updates_per_step)
     examples = options.batch_size * steps * (workers.part.count if workers.in_step else 1)
     params: Dict[str, Any] = {
         "learning_rate": options.lr,
@@ -158,7 +166,7 @@ def _optimizer_params(
             options.warmup_epochs * per_epoch,
             options.warmup_strategy,
         ),
-        "begin_num_update": begin_epoch * per_epoch,
+        "begin_num_update": begin.epoch * per_epoch + round(begin.batch * updates_per_step),
         "rescale_grad": 1 / examples,
         "wd": options.wd,
     }
@@ -185,15 +193,45 @@ def _initializer(options: argparse.Namespace) -> mx.init.Initializer:
     return makers[name]()
 
 
-def _after_epoch(options: argparse.Namespace, module: mx.mod.Module, source: Source, workers: Workers) -> Any:
+class Progress:
+    """What happens after each batch: reports, and on worker 0 checkpoints within an epoch.
+
+    begin: the training's position; module.fit does not know of its finished batches.
+    """
+
+    def __init__(
+        self, options: argparse.Namespace, begin: Position, steps: int, save: Optional[Save], *, is_first: bool
+    ) -> None:
+        """steps: per update. save: None if nothing is saved. is_first: this is worker 0."""
+        self._begin = begin
+        self._speedometer = mx.callback.Speedometer(options.batch_size, options.disp_batches)
+        self._checkpointing = None
+        if is_first:
+            self._checkpointing = Checkpointing(options.checkpoint_batches, begin.batches, steps, save)
+
+    def after_batch(self, param: Any) -> None:
+        """The callback of module.fit; param: mxnet.model.BatchEndParam, which counts from 0. Raises ScriptError."""
+        if param.epoch == self._begin.epoch:
+            param = param._replace(nbatch=param.nbatch + self._begin.batch)
+        self._speedometer(param)
+        if self._checkpointing is not None:
+            self._checkpointing.after_batch(param.epoch, param.nbatch + 1)
+
+
+def _make_save(saver: Optional[models.Saver], module: mx.mod.Module) -> Optional[Save]:
+    return None if saver is None else lambda position: saver.save(position, module.symbol, *module.get_params())
+
+
+def _after_epoch(
+    options: argparse.Namespace, module: mx.mod.Module, source: Source, saver: Optional[models.Saver]
+) -> Any:
     """The callback for module.fit after each epoch: rank 0 saves the model, all workers validate it."""
-    saver = models.Saver(options, module) if options.model_prefix and workers.part.index == 0 else None
     metrics = _make_metrics(options)
 
     def after_epoch(epoch: int, symbol: mx.sym.Symbol, arg_params: Any, aux_params: Any) -> None:
         done = epoch + 1
         if saver is not None and (done % options.save_period == 0 or done == options.num_epochs):
-            saver.save(done, symbol, arg_params, aux_params)
+            saver.save(Position(done), symbol, arg_params, aux_params)
         if source.open_val is not None:
             _validate(module, source.open_val(options.batch_size), metrics)
             for name, value in metrics.get_name_value():

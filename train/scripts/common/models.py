@@ -9,7 +9,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 import mxnet as mx
 
 from common import ScriptError, checkpoints
-from common.checkpoints import Checkpoint, open_place
+from common.checkpoints import Checkpoint, Position, open_place
 from common.options import settings_of_network
 from common.workers import Workers, exchange
 
@@ -19,12 +19,23 @@ Arrays = Dict[str, mx.nd.NDArray]
 
 
 class Start(NamedTuple):
-    """Where training begins. epoch: the number of finished epochs. states: the optimizer's file; None: a new state."""
+    """Where training begins. found: the checkpoint. states: the optimizer's file; None: a new state."""
 
-    epoch: int = 0
+    found: Optional[Checkpoint] = None
     arg_params: Optional[Arrays] = None
     aux_params: Optional[Arrays] = None
     states: Optional[str] = None
+
+    @property
+    def epoch(self) -> int:
+        """The number of finished epochs."""
+        return 0 if self.found is None else self.found.epoch
+
+    def find_batch(self, batches: int) -> int:
+        """The number of finished batches of the next epoch, which has `batches`."""
+        if self.found is None:
+            return 0
+        return checkpoints.find_position(self.found.batch, self.found.manifest.get("batches", 0), batches)
 
 
 def find_start(options: argparse.Namespace, workers: Workers, network: mx.sym.Symbol) -> Start:
@@ -48,7 +59,7 @@ def find_start(options: argparse.Namespace, workers: Workers, network: mx.sym.Sy
         "Epoch[%d] is next, of %d; the optimizer %s", found.epoch, options.num_epochs,
         "continues from its saved state" if states else "starts from scratch: its state is not in the checkpoint",
     )  # fmt: skip
-    return Start(found.epoch, arrays[0], arrays[1], states)
+    return Start(found, arrays[0], arrays[1], states)
 
 
 def keeps_states(options: argparse.Namespace) -> bool:
@@ -72,18 +83,19 @@ class Saver:
         self._has_symbol = False
         self._pruner = checkpoints.Pruner(self._place, options.keep_checkpoints)
 
-    def save(self, epoch: int, symbol: mx.sym.Symbol, arg_params: Arrays, aux_params: Arrays) -> None:
-        """Save the checkpoint of an epoch. Raises ScriptError."""
+    def save(self, position: Position, symbol: mx.sym.Symbol, arg_params: Arrays, aux_params: Arrays) -> str:
+        """Save a checkpoint; returns the name of its params. Raises ScriptError."""
         arrays = {f"arg:{name}": value for name, value in arg_params.items()}
         arrays.update({f"aux:{name}": value for name, value in aux_params.items()})
         writers = {"params": lambda path: _write_arrays(path, arrays)}
         if keeps_states(self._options):
             writers["states"] = self._module.save_optimizer_states
         described = None if self._has_symbol else symbol.tojson()
-        name = checkpoints.save(self._place, epoch, writers, symbol=described, facts=_facts(self._options))
+        name = checkpoints.save(self._place, position, writers, symbol=described, facts=_facts(self._options))
         self._has_symbol = True
         logger.info("Saved checkpoint to %s", name)
         self._pruner.prune()
+        return name
 
 
 def _write_arrays(path: str, arrays: Arrays) -> None:
@@ -109,16 +121,19 @@ def _optimizer_facts(options: argparse.Namespace) -> Dict[str, Any]:
 
 def _agree(found: Optional[Checkpoint], workers: Workers, prefix: str) -> None:
     """Raises ScriptError if the workers have found different checkpoints."""
-    mine = [0, 0] if found is None else [found.epoch, found.mark]
+    mine = [0, 0, 0] if found is None else [found.epoch, found.batch, found.mark]
     theirs = exchange(workers, "checkpoint", mine)
     if any(other != theirs[0] for other in theirs):
-        listed = ", ".join(
-            f"worker {rank} {f'epoch {epoch}' if epoch else 'none'}" for rank, (epoch, _) in enumerate(theirs)
-        )
+        listed = ", ".join(f"worker {rank} {_name(epoch, batch)}" for rank, (epoch, batch, _) in enumerate(theirs))
         raise ScriptError(
             f"the workers do not find the same checkpoint {prefix}-*: {listed}; "
             "--model-prefix must be a place that all of them share, such as s3://bucket/model"
         )
+
+
+def _name(epoch: int, batch: int) -> str:
+    words = [f"epoch {epoch}"] if epoch or batch else ["none"]
+    return ", ".join(words + [f"batch {batch}"] * bool(batch))
 
 
 def _load(found: Checkpoint, options: argparse.Namespace, network: mx.sym.Symbol) -> Tuple[Arrays, Arrays]:

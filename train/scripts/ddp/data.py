@@ -38,13 +38,16 @@ class TrainLoader:
     def __init__(self, images: TensorDataset, batch_size: int, ranks: Ranks, seed: int) -> None:
         self._sampler = DistributedSampler(images, ranks.count, ranks.rank, shuffle=True, seed=seed, drop_last=True)
         # batch_size=None: the sampler yields whole batches, which TensorDataset looks up at once.
-        batches = BatchSampler(self._sampler, batch_size, drop_last=True)
-        self._loader = DataLoader(images, sampler=batches, batch_size=None)
+        self._batches = BatchSampler(self._sampler, batch_size, drop_last=True)
+        self._images = images
 
-    def epoch(self, number: int) -> Batches:
-        """The batches of an epoch. Every rank has the same number of them: gradients are averaged after each."""
+    def epoch(self, number: int, first: int = 0) -> Batches:
+        """The batches of an epoch, without the `first` ones.
+
+        Every rank has the same number of them: gradients are averaged after each.
+        """
         self._sampler.set_epoch(number)
-        return self._loader
+        return DataLoader(self._images, sampler=list(self._batches)[first:], batch_size=None)
 
 
 def val_batches(images: TensorDataset, batch_size: int, ranks: Ranks) -> Batches:

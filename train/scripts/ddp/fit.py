@@ -7,6 +7,8 @@ from typing import Dict, Optional
 
 import torch
 from common import reports, schedule
+from common.checkpointing import Checkpointing, Save
+from common.checkpoints import Position, find_position
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -32,11 +34,14 @@ def train(options: argparse.Namespace) -> None:
         if start.epoch >= options.num_epochs:
             logger.info("Nothing to do: %d of %d epochs are done", start.epoch, options.num_epochs)
             return
-        Training(options, ranks, start).run(start.epoch)
+        training = Training(options, ranks, start)
+        if options.resume:
+            reports.report_resumed(start.epoch, training.first)
+        training.run(start.epoch)
 
 
 class Training:
-    """A network, its optimizer and its data, on one rank."""
+    """A network, its optimizer and its data, on one rank. first: the finished batches of the first epoch."""
 
     def __init__(self, options: argparse.Namespace, ranks: Ranks, start: models.Start) -> None:
         self._options = options
@@ -63,6 +68,10 @@ class Training:
             options.warmup_strategy,
         )
         self._saver = models.Saver(options) if options.model_prefix and ranks.rank == 0 else None
+        self.first = find_position(start.batch, start.batches, self._batches)
+        self._checkpointing = None
+        if ranks.rank == 0:
+            self._checkpointing = Checkpointing(options.checkpoint_batches, self._batches, 1, self._make_save())
         self._speedometer = reports.Speedometer(options.batch_size, options.disp_batches)
         logger.info(
             "Rank %d of %d on %s, %d batches of %d per epoch, PyTorch %s", ranks.rank, ranks.count, ranks.device,
@@ -73,21 +82,25 @@ class Training:
         """Train all epochs from this one on."""
         for epoch in range(begin_epoch, self._options.num_epochs):
             began = time.monotonic()
-            metrics = self._train_epoch(epoch)
+            metrics = self._train_epoch(epoch, self.first if epoch == begin_epoch else 0)
             reports.report_epoch(epoch, "Train", metrics, time.monotonic() - began)
             done = epoch + 1
             is_last = done == self._options.num_epochs
             if self._saver is not None and (done % self._options.save_period == 0 or is_last):
-                self._saver.save(done, self._network, self._optimizer)
+                self._saver.save(Position(done), self._network, self._optimizer)
             if self._digits.val is not None:
                 reports.report_epoch(epoch, "Validation", self._validate(self._digits.val))
 
-    def _train_epoch(self, epoch: int) -> Dict[str, float]:
-        """Train an epoch; returns this rank's metrics."""
+    def _make_save(self) -> Optional[Save]:
+        saver = self._saver
+        return None if saver is None else lambda position: saver.save(position, self._network, self._optimizer)
+
+    def _train_epoch(self, epoch: int, first: int) -> Dict[str, float]:
+        """Train an epoch, without its `first` batches; returns this rank's metrics."""
         self._model.train()
-        self._speedometer.begin_epoch()
+        self._speedometer.begin_epoch(first)
         metrics = Metrics()
-        for number, (images, labels) in enumerate(self._on_device(self._loader.epoch(epoch)), start=1):
+        for number, (images, labels) in enumerate(self._on_device(self._loader.epoch(epoch, first)), start=first + 1):
             for group in self._optimizer.param_groups:
                 group["lr"] = self._rate(epoch * self._batches + number)
             self._optimizer.zero_grad(set_to_none=True)
@@ -98,6 +111,8 @@ class Training:
             metrics.add(scores, labels, loss)
             if self._speedometer.is_due(number):
                 self._speedometer.report(epoch, number, metrics.compute())
+            if self._checkpointing is not None:
+                self._checkpointing.after_batch(epoch, number)
         return metrics.compute()
 
     @torch.no_grad()

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
 from common import ScriptError, checkpoints
-from common.checkpoints import Checkpoint, open_place
+from common.checkpoints import Checkpoint, Position, open_place
 
 from ddp.ranks import Ranks
 
@@ -16,7 +16,7 @@ Tensors = Dict[str, torch.Tensor]
 
 
 class Start(NamedTuple):
-    """Where training begins. epoch: the number of finished epochs.
+    """Where training begins. epoch: the number of finished epochs. batch, batches: as in the checkpoint's manifest.
 
     model: its state_dict(); momenta: SGD's state; both only on rank 0, and None if training starts from scratch.
     """
@@ -25,6 +25,8 @@ class Start(NamedTuple):
     words: str = ""  # for people
     model: Optional[Tensors] = None
     momenta: Optional[Tensors] = None
+    batch: int = 0
+    batches: int = 0
 
 
 def find_start(options: argparse.Namespace, ranks: Ranks) -> Start:
@@ -37,10 +39,10 @@ def find_start(options: argparse.Namespace, ranks: Ranks) -> Start:
     def load() -> List[Any]:
         nonlocal own
         own = _load_start(options)
-        return [own.epoch, own.words]
+        return [own.epoch, own.words, own.batch, own.batches]
 
-    epoch, words = ranks.share(load)
-    return own._replace(epoch=epoch, words=words)
+    epoch, words, batch, batches = ranks.share(load)
+    return own._replace(epoch=epoch, words=words, batch=batch, batches=batches)
 
 
 def _load_start(options: argparse.Namespace) -> Start:
@@ -52,7 +54,7 @@ def _load_start(options: argparse.Namespace) -> Start:
     _check(found, options)
     model = _load(found.paths["params"], found)
     momenta = _load(found.paths["states"], found) if "states" in found.paths else None
-    return Start(found.epoch, f"Loaded {found.name}", model, momenta)
+    return Start(found.epoch, f"Loaded {found.name}", model, momenta, found.batch, found.manifest.get("batches", 0))
 
 
 def restore(start: Start, network: torch.nn.Module) -> None:
@@ -69,7 +71,7 @@ def restore(start: Start, network: torch.nn.Module) -> None:
 
 def restore_momenta(start: Start, network: torch.nn.Module, optimizer: torch.optim.SGD, ranks: Ranks) -> None:
     """Give the optimizer the saved state, or the initial one, which is zeros."""
-    if not start.epoch:
+    if not start.epoch and not start.batch:
         return
     for name, each in network.named_parameters():
         momentum = (start.momenta or {}).get(name)
@@ -86,15 +88,16 @@ class Saver:
         self._place = open_place(options.model_prefix, to_write=True)
         self._pruner = checkpoints.Pruner(self._place, options.keep_checkpoints)
 
-    def save(self, epoch: int, model: torch.nn.Module, optimizer: torch.optim.SGD) -> None:
-        """Save the checkpoint of an epoch. Raises ScriptError."""
+    def save(self, position: Position, model: torch.nn.Module, optimizer: torch.optim.SGD) -> str:
+        """Save a checkpoint; returns the name of its params. Raises ScriptError."""
         writers = {
             "params": lambda path: _write(path, model.state_dict()),
             "states": lambda path: _write(path, _momenta(model, optimizer)),
         }
-        name = checkpoints.save(self._place, epoch, writers, has_symbol=False, facts=_facts(self._options))
+        name = checkpoints.save(self._place, position, writers, has_symbol=False, facts=_facts(self._options))
         logger.info("Saved checkpoint to %s", name)
         self._pruner.prune()
+        return name
 
 
 def _momenta(model: torch.nn.Module, optimizer: torch.optim.SGD) -> Tensors:

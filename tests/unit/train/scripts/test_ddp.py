@@ -1,13 +1,11 @@
 """The PyTorch script: its options and data without PyTorch, and trainings with the real one where there is a wheel."""
 
 import os
-import random
 import re
 import socket
-import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +16,7 @@ from project import REPOSITORY
 from real_torch import real_torch
 from s3_server import S3Server
 from train.follow.progress import parse_report
-from training_scripts import SCRIPTS, opened, script_modules
+from training_scripts import SCRIPTS, opened, script_modules, write_digits
 
 SCRIPT = SCRIPTS / "train_mnist_torch.py"
 OPTIONS = (
@@ -144,7 +142,7 @@ def test_cluster_train_understands_the_reports(caplog: pytest.LogCaptureFixture)
 def test_a_checkpoint_of_pytorch_names_no_symbol(checkpoints: ModuleType, tmp_path: Path) -> None:
     place = opened(checkpoints, str(tmp_path / "net"))
     writers = {kind: lambda path: Path(path).write_text("x") for kind in ("params", "states")}
-    checkpoints.save(place, 1, writers, has_symbol=False, facts={"torch": "2"})
+    checkpoints.save(place, checkpoints.Position(1), writers, has_symbol=False, facts={"torch": "2"})
     found = checkpoints.find_newest(place)
     assert (found.epoch, "symbol" in found.manifest) == (1, False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net-0001.json", "net-0001.params", "net-0001.states"]
@@ -175,22 +173,6 @@ def test_local_files_are_read_in_place(staging: ModuleType) -> None:
 
 
 # -- with PyTorch ------------------------------------------------------------------------------------------------------
-
-
-def write_idx(path: Path, shape: Sequence[int], content: bytes) -> None:
-    path.write_bytes(struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape) + content)
-
-
-def write_digits(folder: Path, **counts: int) -> Path:
-    """MNIST's four files, with images that are easy to tell apart."""
-    draw = random.Random(0)
-    patterns = [draw.randbytes(28 * 28) for _ in range(10)]
-    folder.mkdir()
-    for name, count in counts.items():
-        labels = bytes(number % 10 for number in range(count))
-        write_idx(folder / f"{name}-labels-idx1-ubyte", [count], labels)
-        write_idx(folder / f"{name}-images-idx3-ubyte", [count, 28, 28], b"".join(patterns[label] for label in labels))
-    return folder
 
 
 def find_numbers(pattern: str, output: str) -> list[float]:

@@ -1,0 +1,89 @@
+"""Tells a program of a job that its node will be interrupted, so that it can save a checkpoint.
+
+    from mxnet_cluster.interruption import Interruption
+
+    interruption = Interruption()
+    for epoch in range(first_epoch, epochs):
+        for batch, data in enumerate(batches, start=1):
+            train(data)
+            if interruption.has_notice():          # on rank 0 is enough
+                url = save(epoch, batch)
+                interruption.note_saved(url, epoch, batch)
+                interruption.wait_for_end()        # the job continues on another node, from the checkpoint
+
+Outside a job, there never is a notice. Imports only the standard library; Python 3.6 or later.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any, Mapping
+
+VARIABLE = "CLUSTER_NOTICE_FILE"
+SAVED, PROGRESS = ".saved", ".progress"
+PROGRESS_EVERY_S = 0.5
+WAIT_S = 60.0
+
+
+class Interruption:
+    """The notices of this process. environment: has $CLUSTER_NOTICE_FILE in a job.
+
+    A notice is a file, and SIGUSR1 for processes that handle it; the handler only sets a flag. A program with its own
+    handler of SIGUSR1 keeps it.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._path = Path(environment[VARIABLE]) if environment.get(VARIABLE) else None
+        self._is_signalled = False
+        self._progress_at = 0.0
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._path and is_main and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+            signal.signal(signal.SIGUSR1, self._take_signal)
+            # Libraries in C may not expect an interrupted call.
+            signal.siginterrupt(signal.SIGUSR1, False)  # noqa: FBT003 - the function has no names
+
+    def _take_signal(self, _number: int, _frame: Any) -> None:
+        self._is_signalled = True
+
+    def has_notice(self) -> bool:
+        """Whether a node of the job will be interrupted."""
+        return self._is_signalled or (self._path is not None and self._path.exists())
+
+    def note_saved(self, url: str, epoch: int, batch: int) -> None:
+        """A complete checkpoint is at this path or URL, with `epoch` whole epochs and `batch` batches of the next one.
+
+        Call it only once the checkpoint can be read from there: after that, the job's processes are ended. Raises
+        OSError.
+        """
+        self._write(SAVED, {"url": url, "epoch": epoch, "batch": batch})
+
+    def note_progress(self, epoch: int, batch: int, batches: int, *, at_once: bool = False) -> None:
+        """How far training is, for the count of lost batches: whole epochs, batches of the next one, and its length.
+
+        Writes a small file, at most every PROGRESS_EVERY_S seconds unless at_once. Raises OSError.
+        """
+        now = time.monotonic()
+        if at_once or now >= self._progress_at + PROGRESS_EVERY_S:
+            self._progress_at = now
+            self._write(PROGRESS, {"epoch": epoch, "batch": batch, "batches": batches})
+
+    def wait_for_end(self) -> None:
+        """Wait to be ended, at most WAIT_S seconds. A job with on_node_loss = "fail" is not ended, and then continues.
+
+        Training on would be lost: the job continues from the checkpoint.
+        """
+        if self._path is not None:
+            time.sleep(WAIT_S)
+
+    def _write(self, suffix: str, content: Mapping[str, Any]) -> None:
+        """In one step: who reads the file never sees half of it."""
+        if self._path is None:
+            return
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._path.with_name(self._path.name + suffix)
+        draft = path.with_name("{}.{}".format(path.name, os.getpid()))
+        draft.write_text(json.dumps(content))
+        draft.replace(path)
