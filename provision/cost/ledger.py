@@ -272,9 +272,10 @@ def _lose(node: LedgerNode, seen_at: float, now: float) -> LedgerNode:
 
 
 def _note_down(ledger: Ledger) -> Ledger:
-    """Nothing of the cluster is left."""
-    ends = [node.ended_at or node.launched_at for node in ledger.nodes]
-    if not ends or any(down >= max(node.launched_at for node in ledger.nodes) for down in ledger.downs):
+    """Nothing of the cluster is left in a region; it may be in another."""
+    ends = [node.ended_at for node in ledger.nodes if node.ended_at is not None]
+    newest = max((node.launched_at for node in ledger.nodes), default=0.0)
+    if not ends or len(ends) < len(ledger.nodes) or any(down >= newest for down in ledger.downs):
         return ledger
     return replace(ledger, downs=(*ledger.downs, max(ends)))
 
