@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from foundation.errors import ClusterError
 from provision.cost import storage
 from provision.cost.bill import disk_cost
-from provision.cost.ledger import Ledger, LedgerNode, LedgerVolume, Observation, Period, SeenNode, merge, note
+from provision.cost.ledger import (
+    Ledger,
+    LedgerNode,
+    LedgerVolume,
+    Observation,
+    Period,
+    SeenNode,
+    merge,
+    note,
+    set_prices,
+)
 from provision.cost.observe import parse_transition
 from provision.preflight.prices import integrate_spot
 
@@ -304,3 +314,22 @@ def test_a_look_never_shortens_what_is_known() -> None:
         after = note(ledger, following)
         assert after.nodes[0].periods[0] == ledger.nodes[0].periods[0]
         assert replace(after, nodes=(), seen={}, downs=()) == Ledger()
+
+
+def spot(ledger: Ledger, usd: float) -> Ledger:
+    """With the cost of the ended periods, as add_prices finds it."""
+    costs = {(node.instance_id, period.start): usd for node in ledger.nodes for period in node.periods}
+    return set_prices(ledger, per_hour={}, usd_per_gib_month=None, usd_per_address_hour=None, periods=costs)
+
+
+def test_the_cost_of_a_period_is_that_of_its_final_end() -> None:
+    """A spot instance that was not shown for a moment, or whose end was not known at first."""
+    first = note(Ledger(), look(1, shown(market="spot")))
+    lost = spot(note(first, look(2)), usd=1.0)
+    assert lost.nodes[0].periods[0].usd == 1.0
+    back = merge(note(lost, look(3, shown(market="spot"))), lost)
+    assert back.nodes[0].periods == (Period(start=START),)
+    ended = note(lost, look(3, shown("terminated", market="spot", ended_at=at(1.5))))
+    assert merge(ended, lost).nodes[0].periods == (Period(start=START, end=at(1.5)),)
+    priced = merge(spot(ended, usd=1.5), ended)
+    assert priced == merge(ended, spot(ended, usd=1.5)) == spot(ended, usd=1.5)
