@@ -81,12 +81,13 @@ def read_s3(connection: Connection, url: S3Url) -> Ledger:
         body = connection.call("get_object", Bucket=url.bucket, Key=url.key)["Body"]
     except NotFoundError:
         return Ledger()
-    with body:
-        data = body.read(storage.MAX_BYTES)
     try:
-        return storage.parse(data)
+        with body:
+            return storage.parse(body.read(storage.MAX_BYTES))
     except ValueError as error:
         raise ClusterError(f"it is damaged: {error}") from error
+    except (BotoCoreError, OSError) as error:  # the connection broke
+        raise ClusterError(str(error)) from error
 
 
 def warn(app: App, text: str) -> None:

@@ -18,12 +18,11 @@ def find_notify(app: App) -> Notify | None:
     return Notify(cluster=app.config.name, webhook=find_webhook(config, os.environ), command=config.command)
 
 
-def watch_events(app: App, head: ReadyNode) -> None:
-    """Have the head send the events of the nodes' own programs, or no longer. Raises ConfigError; other errors warn.
+def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
+    """Have the head send the events of the nodes' own programs, or no longer if `notify` is None. Errors are warnings.
 
     On existing hosts nothing of ours ends nodes, and only jobs send events.
     """
-    notify = find_notify(app)
     if not app.has_instances or (notify is None and not app.files.watched.exists()):
         return
     settings = None

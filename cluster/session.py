@@ -19,11 +19,12 @@ from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
 from cluster.nodes.hosts import HostSource
 from cluster.nodes.other_hosts import OtherHosts
 from cluster.nodes.source import Nodes, NodeSource
-from cluster.notify import watch_events
+from cluster.notify import find_notify, watch_events
 from cluster.volumes import mount_all, unmount_all
 from foundation.errors import ClusterError, UsageError
 from foundation.files import one_at_a_time
 from foundation.progress import Event
+from foundation.thread_pool import run_in_thread
 from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients
 from provision.model import count
@@ -96,10 +97,13 @@ def ready_nodes(
         with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):
             if callable(nodes):
                 source.begin(connections)
+            notify = find_notify(app)  # raises before anything is done
             ready, script = _prepare(app, source, find_nodes, connections, others=others, command=command)
             with suppress(ClusterError):  # such as a full disk; only the next command's start is slower
                 source.keep([node.host for node in ready])
+        watched = run_in_thread(lambda: watch_events(app, ready[0], notify))  # takes as long as a login
         yield ready, script
+        watched.result()
 
 
 def _same(nodes: Nodes) -> Nodes:
@@ -142,7 +146,6 @@ def _prepare(
     )
     others.let_head_in(nodes)
     changed = mount_all(app, nodes, source.describe_mounts(described))
-    watch_events(app, nodes[0])
     nodes = tuple(replace(node, changed=True) if node.host.name in changed else node for node in nodes)
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
     return nodes, f"{folder}/{payload.script}"

@@ -227,7 +227,7 @@ def _end_earlier(period: Period, shown: SeenNode, seen_at: float) -> Period:
     if period.end is not None and not period.unseen_s:
         return period
     if shown.ran is not None and abs(shown.ran[1] - period.start) <= _SAME_S:
-        return replace(period, end=shown.ran[2], unseen_s=0.0)
+        return replace(period, end=shown.ran[2], unseen_s=0.0, usd=None)
     if period.end is not None:
         return period
     end = max(seen_at, period.start)
@@ -247,7 +247,7 @@ def _note_period(known: Period | None, shown: SeenNode, seen_at: float, now: flo
         return Period(start=known.start if known is not None else shown.started_at)
     if known is not None and known.end is not None and not known.unseen_s:
         return known
-    period = replace(known or Period(start=shown.started_at), reclaimed=shown.reclaimed)
+    period = replace(known or Period(start=shown.started_at), reclaimed=shown.reclaimed, usd=None)
     ended = shown.state in {"shutting-down", "terminated"}
     if ended and known is None and shown.ran is not None and abs(shown.ran[1] - shown.started_at) <= _SAME_S:
         return replace(period, end=shown.ran[2], unseen_s=0.0)  # it was stopped before
@@ -272,9 +272,10 @@ def _lose(node: LedgerNode, seen_at: float, now: float) -> LedgerNode:
 
 
 def _note_down(ledger: Ledger) -> Ledger:
-    """Nothing of the cluster is left."""
-    ends = [node.ended_at or node.launched_at for node in ledger.nodes]
-    if not ends or any(down >= max(node.launched_at for node in ledger.nodes) for down in ledger.downs):
+    """Nothing of the cluster is left in a region; it may be in another."""
+    ends = [node.ended_at for node in ledger.nodes if node.ended_at is not None]
+    newest = max((node.launched_at for node in ledger.nodes), default=0.0)
+    if not ends or len(ends) < len(ledger.nodes) or any(down >= newest for down in ledger.downs):
         return ledger
     return replace(ledger, downs=(*ledger.downs, max(ends)))
 
@@ -313,17 +314,15 @@ def _merge_nodes(newer: LedgerNode, older: LedgerNode) -> LedgerNode:
         at = next((i for i, each in enumerate(periods) if abs(each.start - period.start) <= _SAME_S), None)
         if at is None:
             periods.append(period)
-        elif period.end is not None and (periods[at].unseen_s > period.unseen_s or periods[at].usd is None):
-            is_closer = periods[at].unseen_s > period.unseen_s
-            periods[at] = period if is_closer else replace(periods[at], usd=period.usd)
-    # Of two machines, the one that did not see a period's end keeps it open.
-    closed = [period for period in periods if period.end is not None]
-    open_ones = [period for period in periods if period.end is None]
-    is_closer = older.ended_at is not None and (newer.ended_at is None or older.unseen_s < newer.unseen_s)
-    end = older if is_closer and newer.ended_at is not None else newer
+        elif period.end is not None and periods[at].unseen_s > period.unseen_s:
+            periods[at] = period
+        elif period.end == periods[at].end and periods[at].usd is None:
+            periods[at] = replace(periods[at], usd=period.usd)
+    is_closer = None not in {newer.ended_at, older.ended_at} and older.unseen_s < newer.unseen_s
+    end = older if is_closer else newer
     return replace(
         newer,
-        periods=tuple(sorted((*closed, *open_ones), key=lambda period: period.start)),
+        periods=tuple(sorted(periods, key=lambda period: period.start)),
         ended_at=end.ended_at,
         unseen_s=end.unseen_s,
         disk_gib=older.disk_gib if newer.disk_gib is None else newer.disk_gib,

@@ -49,12 +49,14 @@ def observe(clients: Clients, *, name: str, exists: bool, known: Ledger, now: da
         instances = reading.result()
     sizes = {volume["VolumeId"]: volume["Size"] for volume in volumes}
     roots = {volume_id for instance in instances for volume_id in _volume_ids(instance, root=True)}
-    ended = {node.instance_id for node in known.nodes if not node.runs and node.periods}
+    seen_at = known.seen.get(clients.region, 0.0)
+    # What is in the ledger, and when it was last seen to run, or 0.0 if it does not.
+    in_ledger = {node.instance_id: seen_at if node.runs else 0.0 for node in known.nodes if node.periods}
     return Observation(
         at=now.timestamp(),
         region=clients.region,
         exists=exists,
-        nodes=tuple(_find_end(ec2, _read(instance, sizes), known=ended) for instance in instances),
+        nodes=tuple(_find_end(ec2, _read(instance, sizes), in_ledger) for instance in instances),
         volumes=tuple(_read_volume(volume, clients.region) for volume in volumes if _is_apart(volume, roots)),
     )
 
@@ -125,15 +127,16 @@ def parse_transition(reason: str) -> float | None:
     return datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
 
 
-def _find_end(ec2: EC2Client, node: SeenNode, *, known: Collection[str]) -> SeenNode:
+def _find_end(ec2: EC2Client, node: SeenNode, in_ledger: Mapping[str, float]) -> SeenNode:
     """The node with the time of its end. If no call ended it, that of its console's last output is the closest."""
-    if node.state not in _ENDED or node.ended_at is not None or node.instance_id in known:
+    seen_at = in_ledger.get(node.instance_id)
+    if node.state not in _ENDED or node.ended_at is not None or seen_at == 0.0:
         return node
     try:
         written_at = ec2.get_console_output(InstanceId=node.instance_id)["Timestamp"].astimezone(UTC).timestamp()
     except (ClientError, BotoCoreError, KeyError):  # the ledger then says how much is not known
         return node
-    return replace(node, ended_at=max(written_at, node.started_at))
+    return replace(node, ended_at=max(written_at, node.started_at, seen_at or 0.0))
 
 
 # -- prices ------------------------------------------------------------------------------------------------------------

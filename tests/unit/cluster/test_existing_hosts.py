@@ -113,6 +113,7 @@ def test_one_unknown_name_leaves_the_other_hosts_usable(hosts_app: App, project:
         (("gpu1",), ("up", "-H", "hosts"), "[hosts] names in cluster.toml lists the nodes already", "train -H FILE"),
         ((), ("up", "-H", "pbs"), "$PBS_NODEFILE is not set", "qsub -I"),
         ((), ("train", "-H", "slurm"), "$SLURM_JOB_NODELIST is not set", "salloc"),
+        (("gpu1",), ("cost",), "is for instances", "cluster status"),
         (("gpu1",), ("resize", "3"), "nothing to launch", "edit [hosts] names in cluster.toml, then run cluster up"),
     ],
 )

@@ -1,0 +1,124 @@
+"""The ledger of costs as commands keep it, and the prices of a job's nodes."""
+
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from cluster.app import App
+from cluster.costs import ask_for_prices, is_news, ledger_url, note_costs, noting_costs
+from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.source import Nodes
+from foundation.errors import ClusterError
+from foundation.progress import Event
+from provision.cost import storage
+from provision.cost.ledger import Ledger
+from provision_world import World, make_config, make_node, make_state
+
+CONFIG = 'name = "demo"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n'
+
+
+class SayingApp(App):
+    """An App whose events are kept."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        (folder / "cluster.toml").write_text(text)
+        super().__init__(config_path=folder / "cluster.toml")
+        self.events: list[Event] = []
+
+    def report(self, event: Event) -> None:
+        self.events.append(event)
+
+    @property
+    def warnings(self) -> list[str]:
+        return [event.what for event in self.events if event.kind == "warn"]
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody is there
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+
+
+def test_the_ledger_is_kept_here(world: World, tmp_path: Path) -> None:
+    world.up(make_config(nodes=2))
+    app = SayingApp(tmp_path, CONFIG)
+    ledger = note_costs(app, world.clients)
+    assert ledger is not None
+    assert [node.name for node in ledger.nodes] == ["node-0", "node-1"]
+    assert storage.read(app.files.root) == ledger
+    assert (ledger_url(app), app.warnings) == (None, [])
+
+
+def test_results_that_cannot_be_reached_are_a_warning(world: World, tmp_path: Path) -> None:
+    world.up(make_config(nodes=1))
+    app = SayingApp(tmp_path, CONFIG + '[data]\nresults = "s3://bucket/results"\n')
+    assert str(ledger_url(app)) == "s3://bucket/results/costs/demo.json"
+    ledger = note_costs(app, world.clients)
+    assert ledger is not None
+    assert len(storage.read(app.files.root).nodes) == 1
+    (warning,) = app.warnings
+    assert warning.startswith("the costs in s3://bucket/results/costs/demo.json cannot be read: ")
+
+
+def test_a_ledger_that_cannot_be_written_stops_nothing(world: World, tmp_path: Path) -> None:
+    world.up(make_config(nodes=1))
+    app = SayingApp(tmp_path, CONFIG)
+    path = storage.ledger_path(app.files.root)
+    path.parent.mkdir(parents=True)
+    path.write_text("rubbish")
+    with noting_costs(app, world.clients, before=True):
+        pass
+    assert len(app.warnings) == 2
+    assert all(f"the costs were not noted: {path} is damaged" in warning for warning in app.warnings)
+    assert path.read_text() == "rubbish"  # what is in it may still be of use
+
+
+def test_the_costs_are_noted_after_a_failure_too(world: World, tmp_path: Path) -> None:
+    app = SayingApp(tmp_path, CONFIG)
+
+    def fail() -> None:
+        with noting_costs(app, world.clients):
+            world.up(make_config(nodes=1))
+            raise ClusterError("no")
+
+    with pytest.raises(ClusterError, match="no"):
+        fail()
+    assert len(storage.read(app.files.root).nodes) == 1
+
+
+def test_only_news_are_copied_to_the_results(world: World, tmp_path: Path) -> None:
+    world.up(make_config(nodes=1))
+    ledger = note_costs(SayingApp(tmp_path, CONFIG), world.clients)
+    assert ledger is not None
+    assert is_news(ledger, Ledger())
+    assert not is_news(ledger, ledger)
+    assert not is_news(Ledger(seen={"us-east-1": 5.0}), Ledger())
+
+
+def described(nodes: Nodes) -> Future[Nodes]:
+    future: Future[Nodes] = Future()
+    future.set_result(nodes)
+    return future
+
+
+def test_the_prices_of_a_jobs_nodes(world: World, tmp_path: Path) -> None:
+    world.up(make_config(nodes=1))
+    app = SayingApp(tmp_path, CONFIG)
+    nodes = Ec2Nodes(world.describe(), app.config.provision)
+    (node,) = nodes.state.nodes
+    assert ask_for_prices(app, world.clients, described(nodes))() == {node.instance_id: 0.17}
+    note_costs(app, world.clients)
+    world.calls.made.clear()
+    assert ask_for_prices(app, world.clients, described(nodes))() == {node.instance_id: 0.17}
+    assert world.calls.made == []  # the ledger has it
+    spot = Ec2Nodes(make_state(make_node(1, market="spot")), app.config.provision)
+    (price,) = (usd for name, usd in ask_for_prices(app, world.clients, described(spot))().items() if name == "i-1")
+    assert 0 < price < 0.17
+    assert world.calls.made == ["DescribeSpotPriceHistory"]
+    unknown = Ec2Nodes(make_state(make_node(2, instance_type="inf2.xlarge")), app.config.provision)
+    assert "i-2" not in ask_for_prices(app, world.clients, described(unknown))()
+    assert "i-2" not in ask_for_prices(app, None, described(unknown))()

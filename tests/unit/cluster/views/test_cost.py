@@ -1,0 +1,125 @@
+"""`cluster cost` as text and as JSON."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cluster.views.cost import cost_document, render_costs
+from provision.cost.bill import ClusterBill, NodeBill, VolumeBill
+
+NOW = 1_900_010_000.0
+
+
+def node(index: int, **values: Any) -> NodeBill:
+    defaults: dict[str, Any] = {
+        "name": f"node-{index}",
+        "instance_id": f"i-{index}",
+        "region": "us-east-1",
+        "zone": "us-east-1a",
+        "instance_type": "p4d.24xlarge",
+        "market": "on-demand",
+        "state": "running",
+        "started_at": NOW - 7200,
+        "ended_at": None,
+        "ran_s": 7200.0,
+        "instance_usd": 43.9152,
+        "disk_usd": 0.0222,
+        "address_usd": 0.01,
+        "usd_per_hour": 21.9737,
+        "unseen_usd": 0.0,
+    }
+    return NodeBill(**{**defaults, **values})
+
+
+SPOT = node(1, market="spot", instance_usd=17.5, usd_per_hour=8.76)
+CURRENT = ClusterBill(started_at=NOW - 7200, ended_at=None, nodes=(node(0), SPOT), volumes=())
+ENDED = replace(
+    CURRENT,
+    started_at=NOW - 90000,
+    ended_at=NOW - 80000,
+    nodes=(node(0, state="ended", usd_per_hour=0.0), replace(SPOT, state="ended", usd_per_hour=0.0, unseen_usd=3.2)),
+)
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+
+
+def test_the_current_cluster_and_earlier_ones() -> None:
+    lines = render_costs("demo", [ENDED, CURRENT], now=NOW, price_note="simulated").splitlines()
+    assert lines[0].split() == ["NODE", "TYPE", "MARKET", "STATE", "RAN", "INSTANCE", "DISK", "ADDRESS", "TOTAL", "PER",
+                                "HOUR"]  # fmt: skip
+    assert lines[1].split() == ["node-0", "p4d.24xlarge", "on-demand", "running", "2h00m", "$43.92", "$0.0222",
+                                "$0.0100", "$43.95", "$21.97"]  # fmt: skip
+    assert lines[3] == "cluster  $61.48 so far, $30.73 per hour now; 4.00 node hours in 2h00m"
+    assert lines[4] == "market   $43.95 on-demand; $17.53 spot"
+    assert lines[6] == "earlier clusters of this name"
+    assert lines[8].split()[-5:] == ["2", "4.00", "$43.95", "$17.53", "$61.48"]
+    assert lines[9] == "unknown  when node-1 ended: up to $3.20 more (counted until last seen)"
+    assert lines[10] == "total  $122.96"
+    assert lines[11] == "(simulated; without traffic, S3 objects, EFS and FSx)"
+
+
+def test_it_fits_a_terminal() -> None:
+    volume = VolumeBill(
+        volume_id="vol-0123456789abcdef0",
+        size_gib=1000,
+        started_at=NOW - 7200,
+        ended_at=None,
+        usd=0.22,
+        usd_per_hour=0.11,
+    )
+    text = render_costs("demo", [ENDED, replace(CURRENT, volumes=(volume,))], now=NOW, columns=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert [line.split()[-2:] for line in text.splitlines()[1:4]] == [
+        ["$43.95", "$21.97"],
+        ["$17.53", "$8.76"],
+        ["$0.22", "$0.11"],
+    ]
+
+
+def test_without_a_cluster() -> None:
+    assert render_costs("demo", [], now=NOW) == "cluster demo does not exist now, and costs nothing"
+    assert render_costs("demo", [ENDED], now=NOW).startswith("cluster demo does not exist now, and costs nothing\n")
+    document = cost_document("demo", [], now=NOW)
+    assert (document["current"], document["earlier"], document["usd"], document["usd_per_hour"]) == (None, [], 0, 0)
+
+
+def test_an_unknown_price_is_not_a_small_one() -> None:
+    unknown = replace(CURRENT, nodes=(node(0, instance_usd=None, usd_per_hour=None), SPOT))
+    assert "cluster  unknown so far, unknown per hour now" in render_costs("demo", [unknown], now=NOW)
+    document = cost_document("demo", [unknown], now=NOW)
+    assert (document["usd"], document["usd_per_hour"], document["current"]["on_demand_usd"]) == (None, None, None)
+    assert document["current"]["spot_usd"] == 17.5322
+
+
+def test_the_costs_as_json() -> None:
+    document = json.loads(json.dumps(cost_document("demo", [ENDED, CURRENT], now=NOW, price_note="simulated")))
+    assert document["simulated"]
+    assert document["at"] == "2030-03-17T20:33:20.000+00:00"
+    (earlier,) = document["earlier"]
+    assert (earlier["ended_at"], earlier["unseen_usd"]) == ("2030-03-16T22:20:00.000+00:00", 3.2)
+    current = document["current"]
+    assert (current["ended_at"], current["usd"], current["instances_usd"]) == (None, 61.4796, 61.4152)
+    assert current["nodes"][1] == {
+        "name": "node-1",
+        "instance_id": "i-1",
+        "region": "us-east-1",
+        "zone": "us-east-1a",
+        "instance_type": "p4d.24xlarge",
+        "market": "spot",
+        "state": "running",
+        "started_at": "2030-03-17T18:33:20.000+00:00",
+        "ended_at": None,
+        "ran_s": 7200.0,
+        "instance_usd": 17.5,
+        "disk_usd": 0.0222,
+        "address_usd": 0.01,
+        "usd_per_hour": 8.76,
+        "unseen_usd": 0.0,
+        "usd": 17.5322,
+    }
+    assert document["usd"] == round(2 * 61.4796, 4)

@@ -1,0 +1,335 @@
+"""What the ledger makes of what EC2 shows, case by case; and of the ledgers of two machines."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foundation.errors import ClusterError
+from provision.cost import storage
+from provision.cost.bill import disk_cost
+from provision.cost.ledger import (
+    Ledger,
+    LedgerNode,
+    LedgerVolume,
+    Observation,
+    Period,
+    SeenNode,
+    merge,
+    note,
+    set_prices,
+)
+from provision.cost.observe import parse_transition
+from provision.preflight.prices import integrate_spot
+
+START = 1_900_000_000.0
+HOUR = 3600.0
+
+
+def shown(state: Any = "running", **values: Any) -> SeenNode:
+    defaults: dict[str, Any] = {
+        "instance_id": "i-0",
+        "name": "node-0",
+        "instance_type": "c5.xlarge",
+        "market": "on-demand",
+        "zone": "us-east-1a",
+        "launched_at": START,
+        "started_at": START,
+        "disk_gib": 100,
+        "has_address": state == "running",
+    }
+    return SeenNode(state=state, **{**defaults, **values})
+
+
+def look(hours: float, *nodes: SeenNode, exists: bool = True, **values: Any) -> Observation:
+    return Observation(at=START + hours * HOUR, region="us-east-1", exists=exists, nodes=nodes, **values)
+
+
+def noted(*looks: Observation) -> LedgerNode:
+    ledger = Ledger()
+    for each in looks:
+        ledger = note(ledger, each)
+    (node,) = ledger.nodes
+    return node
+
+
+def hours(node: LedgerNode) -> list[tuple[float, float | None, float]]:
+    """Each period in hours since the start: from, to, and how much of it nobody saw."""
+    return [
+        ((p.start - START) / HOUR, None if p.end is None else (p.end - START) / HOUR, p.unseen_s / HOUR)
+        for p in node.periods
+    ]
+
+
+def at(hour: float) -> float:
+    return START + hour * HOUR
+
+
+@pytest.mark.parametrize(
+    ("what", "looks", "periods", "ended"),
+    [
+        ("it runs", [look(1, shown())], [(0, None, 0)], None),
+        (
+            "stopped by a call",
+            [look(1, shown()), look(9, shown("stopped", ended_at=at(3)))],
+            [(0, 3, 0)],
+            None,
+        ),
+        (
+            "stopped by a call, and seen only then",
+            [look(9, shown("stopped", ended_at=at(3)))],
+            [(0, 3, 0)],
+            None,
+        ),
+        (
+            "stopped and started",
+            [
+                look(1, shown()),
+                look(4, shown("stopped", ended_at=at(3))),
+                look(9, shown(started_at=at(8), ran=(0, START, at(3)))),
+            ],
+            [(0, 3, 0), (8, None, 0)],
+            None,
+        ),
+        (
+            "the stop was not seen, but the tag has it",
+            [look(1, shown()), look(9, shown(started_at=at(8), ran=(0, START, at(3))))],
+            [(0, 3, 0), (8, None, 0)],
+            None,
+        ),
+        (
+            "the stop was not seen, and there is no tag",
+            [look(1, shown()), look(9, shown(started_at=at(8)))],
+            [(0, 1, 7), (8, None, 0)],
+            None,
+        ),
+        (
+            "a period between two looks, in the tag only",
+            [look(1, shown("stopped", ended_at=at(1))), look(9, shown(started_at=at(8), ran=(HOUR, at(4), at(5))))],
+            [(0, 1, 0), (4, 5, 0), (8, None, 0)],
+            None,
+        ),
+        (
+            "seen first after two stops",
+            [look(9, shown(started_at=at(8), ran=(HOUR, at(4), at(5))))],
+            [(0, 1, 0), (4, 5, 0), (8, None, 0)],
+            None,
+        ),
+        ("seen first after a stop without a tag", [look(9, shown(started_at=at(8)))], [(0, 8, 0), (8, None, 0)], None),
+        (
+            "terminated by a call",
+            [look(1, shown()), look(2, shown("shutting-down", ended_at=at(1.5)))],
+            [(0, 1.5, 0)],
+            1.5,
+        ),
+        (
+            "terminated while it was stopped",
+            [
+                look(1, shown()),
+                look(4, shown("stopped", ended_at=at(3))),
+                look(6, shown("terminated", ended_at=at(5))),
+            ],
+            [(0, 3, 0)],
+            5,
+        ),
+        (
+            "stopped and terminated between two looks",
+            [look(1, shown()), look(6, shown("terminated", ended_at=at(5), ran=(0, START, at(3))))],
+            [(0, 5, 0)],  # the tag may be of a stop that failed, and EC2 gives the termination
+            5,
+        ),
+        (
+            "ended by itself, and EC2 does not say when",
+            [look(1, shown()), look(3, shown("terminated"))],
+            [(0, 1, 2)],
+            1,
+        ),
+        (
+            "the first look after that counts",
+            [look(1, shown()), look(3, shown("terminated")), look(4, shown("terminated"))],
+            [(0, 1, 2)],
+            1,
+        ),
+        ("no longer shown", [look(1, shown()), look(5)], [(0, 1, 4)], 1),
+        ("no longer shown, twice", [look(1, shown()), look(5), look(9)], [(0, 1, 4)], 1),
+        (
+            "not shown for a moment, as with other credentials",
+            [look(1, shown()), look(2), look(3, shown())],
+            [(0, None, 0)],
+            None,
+        ),
+        (
+            "ended, and then forgotten by EC2",
+            [look(1, shown()), look(2, shown("terminated", ended_at=at(1.5))), look(5)],
+            [(0, 1.5, 0)],
+            1.5,
+        ),
+    ],
+)
+def test_what_is_noted(
+    what: str, looks: list[Observation], periods: list[tuple[float, float | None, float]], ended: float | None
+) -> None:
+    node = noted(*looks)
+    assert hours(node) == periods, what
+    assert (node.ended_at is None) == (ended is None)
+    assert ended is None or node.ended_at == at(ended)
+    assert node.disk_gib == 100
+
+
+def test_another_region_does_not_say_that_a_node_is_gone() -> None:
+    ledger = note(Ledger(), look(1, shown()))
+    other = Observation(at=at(2), region="eu-west-1", exists=False)
+    assert note(ledger, other).nodes == ledger.nodes
+    assert note(ledger, other).downs == ()
+
+
+def test_a_cluster_ends_with_its_last_resource() -> None:
+    ledger = note(Ledger(), look(1, shown()))
+    empty = note(ledger, look(3, shown("terminated", ended_at=at(2))))
+    assert empty.downs == ()  # as after `resize 0`
+    down = note(empty, look(4, shown("terminated", ended_at=at(2)), exists=False))
+    assert down.downs == (at(2),)
+    assert note(down, look(5, exists=False)).downs == (at(2),)
+    again = note(down, look(7, shown(instance_id="i-1", launched_at=at(6), started_at=at(6))))
+    assert again.downs == (at(2),)
+    assert note(again, look(9, exists=False)).downs == (at(2), at(7))
+
+
+def test_a_volume_that_disappears() -> None:
+    volume = LedgerVolume(volume_id="vol-1", region="us-east-1", size_gib=8, made_at=START)
+    ledger = note(Ledger(), look(1, volumes=(volume,)))
+    assert ledger.volumes == (volume,)
+    (gone,) = note(ledger, look(3)).volumes
+    assert (gone.gone_at, gone.unseen_s) == (at(1), 2 * HOUR)
+
+
+PERIODS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=3)
+
+
+def made(name: str, periods: list[tuple[int, int]], *, is_open: bool, disk: int | None) -> LedgerNode:
+    found, start = [], START
+    for pause, length in periods:
+        start += (pause + 1) * HOUR
+        found.append(Period(start=start, end=start + length * HOUR))
+        start += length * HOUR
+    if is_open:
+        found.append(Period(start=start + HOUR))
+    return LedgerNode(
+        instance_id=name,
+        name=name,
+        region="us-east-1",
+        instance_type="c5.xlarge",
+        market="on-demand",
+        zone="us-east-1a",
+        launched_at=START,
+        periods=tuple(found),
+        disk_gib=disk,
+    )
+
+
+NODES = st.builds(
+    made, st.sampled_from(["i-0", "i-1", "i-2"]), PERIODS, is_open=st.booleans(), disk=st.sampled_from([None, 100])
+)
+LEDGERS = st.builds(
+    lambda nodes, seen: Ledger(nodes=tuple({n.instance_id: n for n in nodes}.values()), seen={"us-east-1": seen}),
+    st.lists(NODES, max_size=3),
+    st.floats(0, 1e9),
+)
+
+
+@given(LEDGERS, LEDGERS)
+def test_merging_loses_nothing_and_can_be_repeated(one: Ledger, other: Ledger) -> None:
+    merged = merge(one, other)
+    assert merge(merged, other) == merge(merged, one) == merge(merged, merged) == merged
+    assert {node.instance_id for node in merged.nodes} == {n.instance_id for n in (*one.nodes, *other.nodes)}
+    for node in merged.nodes:
+        starts = {round(p.start) for ledger in (one, other) for n in ledger.nodes if n.instance_id == node.instance_id
+                  for p in n.periods}  # fmt: skip
+        assert {round(period.start) for period in node.periods} == starts
+        assert [period.start for period in node.periods] == sorted(period.start for period in node.periods)
+
+
+@given(LEDGERS)
+def test_the_file_has_all_of_it(ledger: Ledger) -> None:
+    assert storage.parse(storage.encode(ledger)) == ledger
+
+
+def test_the_file_of_a_cluster_outlives_its_folder(tmp_path: Any) -> None:
+    root = tmp_path / "us-east-1" / "demo"
+    assert storage.read(root) == Ledger()
+    ledger = note(Ledger(), look(1, shown()))
+    assert storage.add(root, ledger) == ledger
+    assert storage.read(root) == ledger
+    assert [path.name for path in root.parent.iterdir() if not path.name.startswith(".")] == ["demo.costs.json"]
+    (tmp_path / "us-east-1" / "demo.costs.json").write_text("{")
+    with pytest.raises(ClusterError, match=r"demo\.costs\.json is damaged"):
+        storage.read(root)
+
+
+@pytest.mark.parametrize(
+    ("reason", "moment"),
+    [
+        ("User initiated (2030-03-17 17:46:40 GMT)", START),
+        ("User initiated (2030-03-17 17:46:40 UTC)", START),
+        ("User initiated", None),
+        ("", None),
+        ("Client.InstanceInitiatedShutdown", None),
+        ("User initiated (yesterday)", None),
+    ],
+)
+def test_when_ec2_says_that_a_call_ended_an_instance(reason: str, moment: float | None) -> None:
+    assert parse_transition(reason) == moment
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "usd"),
+    [(0, 3600, 1.0), (0, 7200, 3.0), (3600, 7200, 2.0), (1800, 5400, 1.5), (-3600, 3600, 2.0), (7200, 10800, 2.0)],
+)
+def test_spot_prices_over_a_time(start: float, end: float, usd: float) -> None:
+    assert integrate_spot(((0.0, 1.0), (3600.0, 2.0)), start, end) == pytest.approx(usd)
+
+
+def test_a_month_of_a_disk_costs_a_month_whatever_its_length() -> None:
+    for month, days in ((1, 31), (2, 28), (4, 30), (12, 31)):
+        start = storage_time(2030, month)
+        assert disk_cost(100, 0.08, start, start + days * 86400) == pytest.approx(8.0)
+    year = storage_time(2030, 1)
+    assert disk_cost(100, 0.08, year, year + 365 * 86400) == pytest.approx(96.0)
+    assert disk_cost(None, 0.08, 0, 1) is None
+    assert disk_cost(1, None, 0, 1) is None
+
+
+def storage_time(year: int, month: int) -> float:
+    from datetime import UTC, datetime  # noqa: PLC0415 - of this test alone
+
+    return datetime(year, month, 1, tzinfo=UTC).timestamp()
+
+
+def test_a_look_never_shortens_what_is_known() -> None:
+    """Whatever is shown next, closed periods stay as they are."""
+    ledger = note(Ledger(), look(4, shown("stopped", ended_at=at(3))))
+    for following in (look(5), look(5, shown("terminated")), look(5, shown(started_at=at(4.5)))):
+        after = note(ledger, following)
+        assert after.nodes[0].periods[0] == ledger.nodes[0].periods[0]
+        assert replace(after, nodes=(), seen={}, downs=()) == Ledger()
+
+
+def spot(ledger: Ledger, usd: float) -> Ledger:
+    """With the cost of the ended periods, as add_prices finds it."""
+    costs = {(node.instance_id, period.start): usd for node in ledger.nodes for period in node.periods}
+    return set_prices(ledger, per_hour={}, usd_per_gib_month=None, usd_per_address_hour=None, periods=costs)
+
+
+def test_the_cost_of_a_period_is_that_of_its_final_end() -> None:
+    """A spot instance that was not shown for a moment, or whose end was not known at first."""
+    first = note(Ledger(), look(1, shown(market="spot")))
+    lost = spot(note(first, look(2)), usd=1.0)
+    assert lost.nodes[0].periods[0].usd == 1.0
+    back = merge(note(lost, look(3, shown(market="spot"))), lost)
+    assert back.nodes[0].periods == (Period(start=START),)
+    ended = note(lost, look(3, shown("terminated", market="spot", ended_at=at(1.5))))
+    assert merge(ended, lost).nodes[0].periods == (Period(start=START, end=at(1.5)),)
+    priced = merge(spot(ended, usd=1.5), ended)
+    assert priced == merge(ended, spot(ended, usd=1.5)) == spot(ended, usd=1.5)
