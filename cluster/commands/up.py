@@ -200,6 +200,7 @@ def start(app: App, *, yes: bool) -> None:
             config=config.provision,
             files=app.files,
             has_volume=find_head_volume(config.volumes) is not None,
+            lease=config.lease,
         ),
         yes=yes,
         replan=False,
@@ -235,6 +236,7 @@ def find_wishes(app: App) -> Wishes:
         data_url=config.data.s3_url,
         results_url=config.data.s3_results,
         volumes=config.volumes,
+        lease=config.lease,
     )
 
 

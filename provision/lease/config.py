@@ -34,7 +34,9 @@ class LeaseConfig(Settings, frozen=True, kw_only=True):
     ] = "none"
     then: Annotated[
         Literal["down", "stop"],
-        Meta(description='"down": the nodes are terminated; "stop": they are stopped, and their disks still cost money'),
+        Meta(
+            description='"down": the nodes are terminated; "stop": they are stopped, and their disks still cost money'
+        ),
     ] = "down"
 
     @property

@@ -95,7 +95,9 @@ def find_processes(root: str) -> Iterator[Process]:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         name = stat[stat.index("(") + 1 : stat.rindex(")")]
-        fields = stat[stat.rindex(")") + 2 :].split()  # proc(5): utime is field 14, and state, field 3, is the first here
+        fields = stat[
+            stat.rindex(")") + 2 :
+        ].split()  # proc(5): utime is field 14, and state, field 3, is the first here
         yield Process(
             int(entry), int(fields[19]), sum(map(int, fields[11:15])), name, command.replace("\0", " ").strip()
         )
@@ -223,7 +225,12 @@ def _read(path: str) -> str:
 
 def _run(command: List[str]) -> str:
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=ANSWER_S, check=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=ANSWER_S,
+        check=True,
     ).stdout.decode("utf-8", "replace")
 
 

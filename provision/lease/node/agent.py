@@ -174,7 +174,9 @@ class Neighbors(object):
 class Agent(object):
     """The program in the background. root: of the file system that it looks at; end: ends the node."""
 
-    def __init__(self, cluster: str, armed: str, root: str = "/", end: "Optional[Callable[[str], None]]" = None) -> None:
+    def __init__(
+        self, cluster: str, armed: str, root: str = "/", end: "Optional[Callable[[str], None]]" = None
+    ) -> None:
         self.cluster = cluster
         self.root = root
         self.end = end or end_node
@@ -344,7 +346,11 @@ def render_warning(cluster: str, lease: terms.Lease, end: terms.End) -> str:
     ending = "stop" if lease.then == "stop" else "end"
     minutes = max(end.left_s, 0.0) / 60.0
     left = "{:.0f} minutes".format(minutes) if minutes >= 1.5 else "{:.0f} seconds".format(max(end.left_s, 0.0))
-    remedy = {"lifetime": "cluster lease +4h", "idle": "cluster lease --idle 4h", "budget": "cluster lease --budget USD"}
+    remedy = {
+        "lifetime": "cluster lease +4h",
+        "idle": "cluster lease --idle 4h",
+        "budget": "cluster lease --budget USD",
+    }
     return "cluster {}: all nodes {} in {}, because {} ({} changes it)".format(
         cluster, ending, left, what, remedy[end.why]
     )
@@ -549,10 +555,10 @@ def install(program: str, text: str, cluster: str) -> None:
     """Keep a copy for a boot whose user data cannot be read."""
     try:
         os.makedirs(SAVED, mode=0o700, exist_ok=True)
-        shutil.copyfile(program, os.path.join(SAVED, "new.pyz"))
-        os.rename(os.path.join(SAVED, "new.pyz"), os.path.join(SAVED, "lease.pyz"))
+        shutil.copyfile(program, os.path.join(SAVED, "new.py"))
+        os.rename(os.path.join(SAVED, "new.py"), os.path.join(SAVED, "lease.py"))
         write_whole(os.path.join(SAVED, "armed"), "{}\n{}\n".format(text, cluster))
-        command = "{} -Es {}/lease.pyz again".format(PYTHON, SAVED)
+        command = "{} -Es {}/lease.py again".format(PYTHON, SAVED)
         write_whole(PER_BOOT, "#!/bin/sh\nexec {}\n".format(command), 0o755)
         if os.path.isdir("/run/systemd/system"):
             write_whole(
