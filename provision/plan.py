@@ -11,7 +11,7 @@ from foundation.progress import Report
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.files import ClusterFiles
-from provision.lease.config import LeaseConfig
+from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.model import (
     Caller,
     ClusterState,
@@ -96,7 +96,7 @@ class Wishes:
     data_url: str | None = None
     results_url: str | None = None
     volumes: tuple[VolumeConfig, ...] = ()
-    lease: LeaseConfig = LeaseConfig()
+    lease: LeaseConfig = NO_LEASE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +115,7 @@ class Wanted:
     local_key: str | None = None
     role_policy: str | None = None
     volumes: tuple[VolumeConfig, ...] = ()
-    lease: LeaseConfig = LeaseConfig()
+    lease: LeaseConfig = NO_LEASE
 
     @property
     def resource_name(self) -> str:

@@ -1,6 +1,7 @@
 """`cluster up`, `resize` and `start`: show the plan, ask, carry it out, and make the nodes ready."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.config import ClusterConfig, load_config
 from cluster.jobs import ask_for_job, confirm_ending
+from cluster.lease import tell_ready_nodes
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
 from cluster.views.status import render_nodes, render_volume
@@ -286,6 +288,7 @@ def bring_up(
         if state.nodes:
             with ready_nodes(app, Ec2Nodes(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):
                 changed = changed or any(node.changed for node in ready)
+                tell_ready_nodes(app, clients, state, ready, now=time.time())
     app.print(render_nodes(state, columns=app.find_columns()))
     if state.nodes:
         ready_text = f"cluster {config.name} is ready"

@@ -1,5 +1,8 @@
-"""Steps that change the lease of existing nodes: in EC2's tags, in what EC2 does when they switch themselves off, and
-in the user data of stopped ones. Running nodes read their tag, and get the lease over ssh from cluster/lease.py."""
+"""Steps that change the lease of existing nodes.
+
+In EC2's tags, in what EC2 does when they switch themselves off, and in the user data of stopped ones. Running nodes
+read their tag, and get the lease over ssh from cluster/lease.py.
+"""
 
 from __future__ import annotations
 

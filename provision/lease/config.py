@@ -60,6 +60,9 @@ class LeaseConfig(Settings, frozen=True, kw_only=True):
             yield "then has no effect without lifetime, idle or budget_usd"
 
 
+NO_LEASE = LeaseConfig()
+
+
 def find_conflicts(lease: LeaseConfig, *, market: tuple[str, ...], in_ec2: bool) -> Iterator[str]:
     """Contradictions with other tables: sentences that begin with the key. Pure. in_ec2: not cloud = "hosts".
 

@@ -144,7 +144,7 @@ def describe_lease(lease: Lease | None, *, now: float) -> str:
     parts = []
     if lease.until is not None:
         left_s = lease.until - now
-        when = f"in {_render_left(left_s)}" if left_s > 0 else "now"
+        when = f"in {render_left(left_s)}" if left_s > 0 else "now"
         parts.append(f"{when} ({render_moment(lease.until)})")
     if lease.idle_s is not None:
         parts.append(f"after {render_duration(lease.idle_s)} without use")
@@ -168,8 +168,10 @@ def describe_config(config: LeaseConfig) -> str:
     return f"{'stops' if config.then == 'stop' else 'ends'} by itself {', or '.join(parts)}"
 
 
-def _render_left(seconds: float) -> str:
-    """11h59m, 12m, 40s: rounded down."""
+def render_left(seconds: float) -> str:
+    """11h59m, 12m, 40s: rounded down; "now" if nothing is left."""
+    if seconds < 1:
+        return "now"
     minutes, s = divmod(int(seconds), 60)
     hours, m = divmod(minutes, 60)
     days, h = divmod(hours, 24)

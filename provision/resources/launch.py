@@ -22,7 +22,7 @@ from provision.aws.error_hints import RETRY_CODES
 from provision.describe import describe_now
 from provision.files import TOKEN_LIFETIME_S
 from provision.lease.arm import tag_lease
-from provision.lease.config import LeaseConfig
+from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.lease.node.terms import Lease, parse_lease, render_lease
 from provision.lease.plan import add_rates, make_lease
 from provision.model import MAX_TAG_LENGTH, LaunchOption, Quota, count, format_indices
@@ -81,7 +81,7 @@ class LaunchNodes(Step):
     options: tuple[LaunchOption, ...]
     capacity_wait_s: int = 0
     quotas: tuple[Quota, ...] = ()
-    lease: LeaseConfig = LeaseConfig()
+    lease: LeaseConfig = NO_LEASE
     current: Lease | None = None
     total: int = 0
     usd_per_gib_month: float | None = None

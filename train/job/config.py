@@ -1,6 +1,5 @@
 """[train] and [data] of cluster.toml: what a job runs, and what it reads."""
 
-import re
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Literal

@@ -57,7 +57,7 @@ class Activity:
         self.root = root
         self.run = run or _run
         self.fetch = fetch or _fetch
-        self._before = None  # type: Optional[Tuple[float, Dict[Tuple[int, int], int]]]
+        self._before: Optional[Tuple[float, Dict[Tuple[int, int], int]]] = None
 
     def look(self, now: float, clock: float) -> Use:
         """Who uses the node. now: seconds since 1970. clock: of a clock that does not jump."""
@@ -111,7 +111,7 @@ def find_job(root: str, processes: List[Process], now: float) -> Tuple[Optional[
     alive = {(one.pid, one.started) for one in processes}
     batch = next((one for one in processes if one.name in _BATCH_JOBS), None)
     busy = None if batch is None else "a batch job runs: {}".format(batch.command)
-    ended = []  # type: List[float]
+    ended: List[float] = []
     for path, record in _find_records(root):
         job = os.path.basename(os.path.dirname(path))
         if record is None:
@@ -252,8 +252,8 @@ class IdleTime:
     def __init__(self, longest_s: float) -> None:
         self.longest_s = longest_s
         self.idle_s = 0.0
-        self.why = "it has just started"  # type: Optional[str]
-        self._looked = None  # type: Optional[float]
+        self.why: Optional[str] = "it has just started"
+        self._looked: Optional[float] = None
 
     def note(self, use: Use, clock: float) -> None:
         """What a look has found. clock: seconds of a clock that does not jump."""

@@ -79,7 +79,7 @@ class State(object):
             rate = self.lease.stopped_usd_per_hour or 0.0
             self.spent_usd = kept["spent_usd"] + max(now - kept["at"], 0.0) * rate / 3600.0
         self._spent_clock = boot_clock()
-        self._until_clock = None  # type: Optional[float]
+        self._until_clock: Optional[float] = None
         self._count_from_now()
 
     def _read(self) -> Dict[str, Any]:
@@ -140,7 +140,7 @@ class Neighbors(object):
     def __init__(self, root: str) -> None:
         self.root = root
         self.lock = threading.Lock()
-        self.heard = {}  # type: Dict[str, Tuple[float, float]]  # address -> when, and its idle time then
+        self.heard: Dict[str, Tuple[float, float]] = {}  # address -> when, and its idle time then
 
     def find_asked(self) -> List[str]:
         """The addresses of the other nodes, on the head."""
@@ -184,9 +184,9 @@ class Agent(object):
         self.activity = activity.Activity(root)
         self.looks = activity.IdleTime(longest_s=2 * ASK_EVERY_S)
         self.neighbors = Neighbors(root)
-        self.asked = []  # type: List[str]
-        self.own = []  # type: List[str]
-        self.warned = {}  # type: Dict[str, float]
+        self.asked: List[str] = []
+        self.own: List[str] = []
+        self.warned: Dict[str, float] = {}
         self.is_deaf = False
 
     def look_every_s(self) -> float:
@@ -245,7 +245,7 @@ class Agent(object):
         for work in (self.keep_looking, self.keep_up):
             threading.Thread(target=work, daemon=True).start()
         control, others = open_control(), self.open_others()
-        asked_at = None  # type: Optional[float]
+        asked_at: Optional[float] = None
         while True:
             lease, left, spent = self.state.read()
             idle_s = self.find_idle()[0] if lease.idle_s is not None else None
@@ -288,7 +288,7 @@ class Agent(object):
     def open_others(self) -> Optional[socket.socket]:
         """The socket for the other nodes."""
         others = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        others.setblocking(False)
+        others.settimeout(0.0)
         try:
             others.bind(("", PORT))
         except OSError as error:
@@ -507,11 +507,12 @@ def read_tag() -> Optional[str]:
         connection.request("GET", path, headers={"X-aws-ec2-metadata-token": token})
         answer = connection.getresponse()
         text = answer.read(4096).decode("utf-8", "replace")
-        return text if answer.status == 200 else None
+        found = text if answer.status == 200 else None
     except (OSError, ValueError, http.client.HTTPException):
-        return None
+        found = None
     finally:
         connection.close()
+    return found
 
 
 def open_control() -> Any:
@@ -545,10 +546,7 @@ def ask(message: Dict[str, Any]) -> Dict[str, Any]:
             if not piece:
                 break
             said += piece
-    found = json.loads(said.decode("utf-8"))
-    if not isinstance(found, dict):
-        raise ValueError("not an object")
-    return found
+    return dict(json.loads(said.decode("utf-8")))
 
 
 def install(program: str, text: str, cluster: str) -> None:

@@ -67,7 +67,7 @@ def render_lease(lease: Lease) -> str:
 
 def parse_lease(text: str) -> Optional[Lease]:
     """The reverse of render_lease; None if the text is not one of its results. Unknown keys are skipped."""
-    words = {}  # type: Dict[str, str]
+    words: Dict[str, str] = {}
     for word in text.split():
         key, _, value = word.partition("=")
         words[key] = value
@@ -101,7 +101,7 @@ def spent_at(lease: Lease, now: float) -> float:
 def find_ends(lease: Lease, until_left_s: Optional[float], idle_for_s: Optional[float], spent_usd: float) -> List[End]:
     """The coming ends, the first one first.
 
-    until_left_s: seconds to the deadline. idle_for_s: for how long the whole cluster has been idle; None: not known yet.
+    until_left_s: seconds to the deadline. idle_for_s: for how long the whole cluster has been idle; None: not known.
     """
     ends = []
     if until_left_s is not None:

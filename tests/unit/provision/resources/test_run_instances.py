@@ -16,9 +16,9 @@ from foundation.progress import Event, silent
 from foundation.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S
 from provision.describe import number_nodes
+from provision.lease.user_data import render_user_data
 from provision.resources.run_instances import (
     LAUNCH_ATTEMPTS,
-    USER_DATA,
     NodeSpec,
     call_run_instances,
     request_digest,
@@ -52,6 +52,7 @@ def test_the_request() -> None:
             "HttpTokens": "required",
             "HttpEndpoint": "enabled",
             "HttpPutResponseHopLimit": 1,
+            "InstanceMetadataTags": "enabled",
         },
         "BlockDeviceMappings": [
             {
@@ -64,7 +65,7 @@ def test_the_request() -> None:
                 },
             }
         ],
-        "UserData": USER_DATA,
+        "UserData": render_user_data(None, cluster="demo"),
         "NetworkInterfaces": [
             {
                 "DeviceIndex": 0,
