@@ -253,6 +253,7 @@ INSTANCES: ResourceKind[None] = ResourceKind(
         "DescribeInstances",
         "RunInstances",
         "GetConsoleOutput",
+        "ModifyInstanceAttribute",
         "StartInstances",
         "StopInstances",
         "TerminateInstances",

@@ -263,6 +263,10 @@ class IdleTime:
         if use.used_s_ago is not None:
             self.idle_s = min(self.idle_s, use.used_s_ago)
 
+    def begin_again(self) -> None:
+        """It is in use now."""
+        self.idle_s = 0.0
+
     def read(self, clock: float) -> Tuple[float, Optional[str]]:
         """For how long it has been idle, and why it is not. If nobody could look for long, it counts as busy."""
         if self._looked is not None and clock - self._looked > self.longest_s + 2 * ANSWER_S:

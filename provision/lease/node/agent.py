@@ -277,6 +277,7 @@ class Agent(object):
                 asked = json.loads(peer.recv(4096).decode("utf-8"))
                 if asked.get("set"):
                     self.state.offer(asked["set"])
+                    self.looks.begin_again()  # whoever changes the lease uses the cluster
                     self.warned.clear()
                     self.state.keep()
                 peer.sendall(json.dumps(self.describe()).encode("utf-8") + b"\n")
