@@ -92,10 +92,9 @@ def find_allocation(
         return moving
     if at_work is not None:
         return Allocation(state="resizing", why=f"a command is changing the cluster (process {at_work})")
-    if not state.nodes and lease_end is not None:
-        return Allocation(state="ended", why=f"{lease_end}; cluster down removes what is left, free of charge")
-    if not state.nodes and not failed:
-        return Allocation(state="none")
+    if not state.nodes and (lease_end is not None or not failed):
+        why = f"{lease_end}; cluster down removes what is left, free of charge"
+        return Allocation(state="none") if lease_end is None else Allocation(state="ended", why=why)
     stopped = [node for node in state.nodes if node.state != "running"]
     if state.nodes and len(stopped) == len(state.nodes) and not failed & {node.instance_id for node in stopped}:
         ended = "" if lease_end is None else f"{lease_end}; "

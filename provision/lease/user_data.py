@@ -36,7 +36,7 @@ sys.exit(module.main())
 
 # A boothook, which cloud-init runs at every boot, before sshd starts if the image orders them so:
 # https://cloudinit.readthedocs.io/en/latest/explanation/format.html#cloud-boothook
-_SSHD = r"""
+SSHD_SETTINGS = r"""
 # Makes sshd end the sessions of dead clients. A node that was frozen or cut off does not see its client's end, and with
 # the kernel's own keepalive the session then continues for two hours.
 config=/etc/ssh/sshd_config
@@ -82,7 +82,7 @@ def render_user_data(lease: Lease | None, *, cluster: str) -> str:
     """The user data of a cluster's nodes: at most MAX_BYTES. lease: None for none yet; it can be set later."""
     text = "" if lease is None else render_lease(lease)
     head = f"#cloud-boothook\n#!/bin/sh\ncluster={shlex.quote(cluster)}\nlease={shlex.quote(text)}\n"
-    return f"{head}program='{render_program()}'\n{_LEASE}{_SSHD}"
+    return f"{head}program='{render_program()}'\n{_LEASE}{SSHD_SETTINGS}"
 
 
 @cache

@@ -192,8 +192,8 @@ TYPES_BY_BEGINNING = (
 class HostFile:
     """One file of a host. `directory_mode`: of missing folders above it, which also belong to `uid`.
 
-    `append`: add to the machine's file. `link`: a symbolic link to `content`. `each_boot`: write it again at each boot, as
-    cloud-init does with boothooks; a full disk keeps the old one.
+    `append`: add to the machine's file. `link`: a symbolic link to `content`. `each_boot`: write it again at each boot,
+    as cloud-init does with boothooks; a full disk keeps the old one.
     """
 
     path: str
