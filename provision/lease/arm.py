@@ -48,6 +48,8 @@ class SetLease(Step):
         for node in self.stopped:
             ec2.modify_instance_attribute(InstanceId=node.instance_id, UserData={"Value": user_data})
         for node in self.behaving:
+            if node.market == "spot":
+                continue  # one-time spot instances always terminate
             behavior = find_shutdown_behavior(self.lease)
             ec2.modify_instance_attribute(
                 InstanceId=node.instance_id, InstanceInitiatedShutdownBehavior={"Value": behavior}

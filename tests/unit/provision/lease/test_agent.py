@@ -3,7 +3,6 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +135,7 @@ def test_the_least_idle_time_of_others(heard: Any, asked: list[str], least: floa
 
 
 @pytest.fixture
-def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root of a node, in which the program runs without touching this machine."""
     monkeypatch.setattr(agent, "RUN", str(tmp_path / "run"))
     monkeypatch.setattr(agent, "PORT", 0)
@@ -146,7 +145,7 @@ def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
     (tmp_path / "proc").mkdir()
-    yield tmp_path
+    return tmp_path
 
 
 class Ended(Exception):

@@ -58,7 +58,7 @@ def leases(world: World) -> set[Lease | None]:
             continue
         tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
         lease = parse_lease(tags["cluster:lease"])
-        data = base64.b64decode(instance.user_data).decode()
+        data = base64.b64decode(str(instance.user_data)).decode()
         assert data == render_user_data(lease, cluster="demo")
         found.add(lease)
     return found
@@ -223,7 +223,7 @@ GROUP = Lease(set_at=NOW, until=NOW + 60, idle_s=1800.0)
     [
         ([], {"i-1": OFF, "i-2": OFF}, GROUP, NOW + 99, "its lifetime ended at"),
         ([], {"i-1": OFF, "i-2": OFF}, GROUP, NOW + 30, "its lease ended it (idle = 30m)"),
-        ([], {}, GROUP, NOW + 9999, "its lease ended at"),  # EC2 has forgotten the nodes
+        ([], {}, GROUP, NOW + 9999, "its lifetime ended at"),  # EC2 has forgotten the nodes
         ([], {"i-1": "Client.UserInitiatedShutdown: User initiated shutdown"}, GROUP, NOW + 30, None),
         ([], {"i-1": "Server.SpotInstanceTermination: x", "i-2": OFF}, GROUP, NOW + 30, None),
         ([], {"i-1": OFF}, None, NOW, None),
