@@ -403,7 +403,7 @@ class SandboxEC2Response(EC2Response):
         )
 
     def modify_instance_attribute(self) -> ActionResult:
-        """As moto's, and also what it lacks: the shutdown behavior; and user data, which it decodes and then refuses."""
+        """As moto's, and also the shutdown behavior, which it lacks, and user data, which it refuses."""
         backend, instance_id = self.ec2_backend, self._get_param("InstanceId")
         behavior, user_data = (
             self._get_param(f"{name}.Value") for name in ("InstanceInitiatedShutdownBehavior", "UserData")

@@ -13,7 +13,9 @@ from real_mxnet import VERSIONS, find_python
 from train.job.payload import CODE
 
 IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py")) if path.stem != "__init__"]
-BOOTSTRAP = sorted((REPOSITORY / "bootstrap" / "node").rglob("*.py"))
+BOOTSTRAP = sorted(
+    path for folder in ("bootstrap/node", "provision/lease/node") for path in (REPOSITORY / folder).rglob("*.py")
+)
 OF_JOBS = sorted(
     path
     for name in CODE
