@@ -8,6 +8,7 @@ import pytest
 
 from provision.lease.node.terms import Lease, render_lease
 from provision.lease.user_data import MAX_BYTES, render_program, render_user_data
+from real_mxnet import VERSIONS, find_python
 
 FULL = Lease(
     set_at=1.8e9, until=1.9e9, idle_s=1800.0, budget_usd=123456.78, then="stop", usd_per_hour=1234.567891,
@@ -44,10 +45,12 @@ def test_it_is_a_shell_script(shell: str) -> None:
     assert said.stdout == f"demo|{render_lease(FULL)}"
 
 
-def test_the_packed_program_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_packed_program_runs(tmp_path: Path, version: str) -> None:
+    interpreter = find_python(version)
+    if interpreter is None:
+        pytest.skip(f"there is no Python {version} here")
     (tmp_path / "lease.py").write_text(render_program())
-    done = subprocess.run(
-        [sys.executable, "-Es", str(tmp_path / "lease.py")], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([interpreter, "-Es", str(tmp_path / "lease.py")], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "IndexError" in done.stderr  # no verb
