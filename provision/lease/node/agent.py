@@ -396,17 +396,19 @@ def say_in_log(home: str, record: Dict[str, Any], text: str) -> None:
         os.setuid(owner.st_uid)
 
     try:
-        subprocess.run(
+        done = subprocess.run(
             [python, "-Es", program, "jobs", "say", job, text],
             env={"HOME": home, "PATH": PATH},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             preexec_fn=become_owner,
             timeout=60,
             check=True,
         )
-    except (OSError, subprocess.SubprocessError) as error:
+        if "error" in json.loads(done.stdout.decode("utf-8")):
+            raise ValueError(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         say("cannot warn job {}: {}".format(job, error))
 
 

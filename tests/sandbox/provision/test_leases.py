@@ -137,7 +137,7 @@ def test_faults_do_not_keep_nodes_alive(
     for _, address in (orphan, broken):
         until(partial(is_armed, ssh, address), "the lease program")
     # The program comes back from its other process.
-    ssh.run(orphan[1], "sudo kill -9 $(pgrep -f lease.py | tail -n 1)")
+    ssh.run(orphan[1], "sudo kill -9 $(pgrep -f '[l]ease.py boot' | tail -n 1)")
     ssh.run(broken[1], "printf '#!/bin/sh\\nexit 1\\n' | sudo tee /usr/sbin/shutdown /usr/sbin/poweroff >/dev/null")
     for other in (full, dumb, orphan, broken):
         cause(f"partition a={cut[0]} b={other[0]}")
