@@ -407,7 +407,7 @@ def say_in_log(home: str, record: Dict[str, Any], text: str) -> None:
             check=True,
         )
         if "error" in json.loads(done.stdout.decode("utf-8")):
-            raise ValueError(done.stdout)
+            say("cannot warn job {}: {!r}".format(job, done.stdout))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         say("cannot warn job {}: {}".format(job, error))
 
