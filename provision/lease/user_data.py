@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import base64
+import io
 import json
 import shlex
+import tokenize
 import zlib
 from functools import cache
 from importlib.resources import files
@@ -16,6 +17,7 @@ MAX_BYTES = 16384
 """Of user data, before base64 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html)."""
 PROGRAM = "/run/cluster/lease.py"
 _MODULES = ("terms", "activity", "agent")  # each imports only those before it
+_NOTHING = frozenset({tokenize.COMMENT, tokenize.NL})
 # Runs the modules as if they were in their package.
 _LOADER = """\
 import base64, json, sys, types, zlib
@@ -28,7 +30,7 @@ def make(name):
     return module
 for name in ("provision", "provision.lease", "provision.lease.node"):
     make(name)
-for name, source in json.loads(zlib.decompress(base64.b64decode("PACKED")).decode()):
+for name, source in json.loads(zlib.decompress(base64.b85decode("PACKED")).decode()):
     module = make("provision.lease.node." + name)
     exec(compile(source, name, "exec"), module.__dict__)
 sys.exit(module.main())
@@ -93,18 +95,20 @@ def render_program() -> str:
     """
     folder = files("provision").joinpath("lease", "node")
     sources = [(name, _shorten(folder.joinpath(f"{name}.py").read_text("utf-8"))) for name in _MODULES]
-    packed = base64.b64encode(zlib.compress(json.dumps(sources).encode(), 9)).decode("ascii")
+    packed = base64.b85encode(zlib.compress(json.dumps(sources).encode(), 9)).decode("ascii")
     return _LOADER.replace("PACKED", packed)
 
 
 def _shorten(source: str) -> str:
-    """The source without comments, docstrings and annotations of functions."""
-    tree = ast.parse(source)
-    for place in ast.walk(tree):
-        if isinstance(place, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(place) is not None:
-            place.body[0] = ast.Pass()
-        if isinstance(place, ast.FunctionDef):
-            place.returns = None
-            for argument in (*place.args.args, *place.args.kwonlyargs):
-                argument.annotation = None
-    return ast.unparse(tree)
+    """The source without comments, docstrings and empty lines."""
+    lines = source.splitlines()
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    for position, token in enumerate(tokens):
+        (first, column), (last, _) = token.start, token.end
+        if token.type == tokenize.COMMENT:
+            lines[first - 1] = lines[first - 1][:column].rstrip()
+        elif token.type == tokenize.STRING and tokens[position + 1].type == tokenize.NEWLINE:
+            before = next((one.type for one in reversed(tokens[:position]) if one.type not in _NOTHING), None)
+            if before in {None, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}:  # a statement of its own
+                lines[first - 1 : last] = [f"{lines[first - 1][:column]}0", *[""] * (last - first)]
+    return "\n".join(line for line in lines if line.strip())

@@ -100,7 +100,8 @@ def test_up_killed_leaves_nothing_alive_after_the_deadline(
         killed += run(leased(f"kill-{everything}-{number}", tmp_path, lifetime=lifetime), kill).killed
     wrong = wait_for_ends(lambda name: name.startswith(("kill-", "whole-")))
     record_property("result", f"{killed} of {len(kills)} killed, {len(find_instances())} nodes, {len(wrong)} alive")
-    assert killed >= len(kills) - 2
+    # A run that has to look less often than the one that was counted ends before a late kill.
+    assert killed >= len(kills) * 0.9
     assert not wrong, "\n".join(wrong)
 
 
