@@ -17,6 +17,8 @@ from bootstrap.ssh.host_list import HostsConfig
 from foundation.errors import ConfigError
 from foundation.settings import Settings, Shape, check
 from provision.config import NAME_PATTERN, ProvisionConfig
+from provision.lease.config import LeaseConfig
+from provision.lease.config import find_conflicts as find_lease_conflicts
 from provision.volumes.config import VolumeConfig, find_conflicts
 from sandbox.config import SandboxConfig
 from train.job.config import DataConfig, JobFile, QueueConfig, TrainConfig
@@ -42,6 +44,7 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = "sandbox"
     provision: ProvisionConfig = ProvisionConfig()
+    lease: LeaseConfig = LeaseConfig()
     hosts: HostsConfig = HostsConfig()
     volumes: Annotated[
         tuple[VolumeConfig, ...],
@@ -61,6 +64,7 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
         if conflict is not None:
             yield conflict
         yield from find_conflicts(self.volumes, in_ec2=self.cloud != "hosts")
+        yield from find_lease_conflicts(self.lease, market=self.provision.market, in_ec2=self.cloud != "hosts")
         yield from self.data.find_conflicts({volume.mount: volume.read_only for volume in self.volumes})
 
 

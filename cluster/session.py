@@ -69,6 +69,7 @@ def find_wishes(app: App) -> Wishes:
         data_url=config.data.s3_url,
         results_url=config.data.s3_results,
         volumes=config.volumes,
+        lease=config.lease,
     )
 
 

@@ -24,6 +24,7 @@ from provision.membership import (
 )
 from provision.model import (
     TAG_INDEX,
+    TAG_LEASE,
     TAG_NAME,
     TAG_OWNER,
     TAG_RAN,
@@ -274,6 +275,7 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
         "market": "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand",
         "started_at": instance["LaunchTime"].astimezone(UTC),
         "ran": find_tag(instance.get("Tags", []), TAG_RAN),
+        "lease": find_tag(instance.get("Tags", []), TAG_LEASE),
         "profile_arn": instance.get("IamInstanceProfile", {}).get("Arn"),
         "volume_ids": tuple(
             mapping["Ebs"]["VolumeId"] for mapping in instance.get("BlockDeviceMappings", []) if "Ebs" in mapping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +20,7 @@ from provision.apply import apply
 from provision.aws.clients import Clients
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
+from provision.lease.plan import describe_lease
 from provision.model import ClusterState, Instance, Upload
 from provision.pause import running_s
 from provision.plan import Context, Plan, Step
@@ -29,6 +31,7 @@ from provision.resources.resource import KeptVolume, Look, Resource, Scope, Unse
 from provision.resources.shared_volume import SHARED_VOLUME
 from provision.resources.table import KINDS
 from provision.resources.unfinished_uploads import IDLE_S
+from provision.status import find_lease_end
 
 LEFTOVERS_TIMEOUT_S = 60.0
 """Volumes and interfaces stay in EC2's lists a little longer than their instance."""
@@ -71,7 +74,7 @@ class Ending:
 
     urls: folders in S3 that the cluster uses. keep_volume: cluster.toml asks to keep the head's volume. local_files:
     this machine has files of the cluster. ended: ids of instances that were terminated or shutting down before, as far
-    as EC2 still shows them.
+    as EC2 still shows them. lease: how it ended the cluster, or when it would have; None without one.
     """
 
     plan: Plan
@@ -79,6 +82,7 @@ class Ending:
     keep_volume: bool = False
     local_files: bool = False
     ended: tuple[str, ...] = ()
+    lease: str | None = None
 
     def __bool__(self) -> bool:
         return bool(self.plan)
@@ -110,7 +114,15 @@ def prepare_down(
         keep_volume=keep_volume,
         local_files=files.exist,
         ended=tuple(state.ended),
+        lease=_describe_lease(state),
     )
+
+
+def _describe_lease(state: ClusterState) -> str | None:
+    lease, now = state.lease, time.time()
+    if lease is None or not lease.limits:
+        return None
+    return find_lease_end(state, now=now) or f"the cluster {describe_lease(lease, now=now)}; down came first"
 
 
 def _is_listed(kind: str, scope: Scope) -> bool:
@@ -159,6 +171,7 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
         bill=make_bill(plans, prices=_wait_for_prices(prices), now=began, ended=ending.ended),
         kept=kept,
         volume_usd_per_gib_month=find_volume_price(clients) if kept else None,
+        lease=ending.lease,
     )
 
 
@@ -224,7 +237,8 @@ class Receipt:
     """What `down` deleted, and what it found afterwards.
 
     leftovers: resources that still carry the cluster's tag. looked_for: kinds, in the plural. unseen: what could not
-    be read. in_progress: uploads that may still be running, and were left alone. kept: volumes that stay.
+    be read. in_progress: uploads that may still be running, and were left alone. kept: volumes that stay. lease: how it
+    ended the cluster, or when it would have.
     """
 
     cluster: str
@@ -236,6 +250,7 @@ class Receipt:
     bill: Bill = Bill()
     kept: tuple[KeptVolume, ...] = ()
     volume_usd_per_gib_month: float | None = None
+    lease: str | None = None
 
     def find_cost(self, volume: KeptVolume) -> float | None:
         """What a volume costs, in US dollars per month; None if unknown."""
@@ -307,6 +322,7 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
             }
             for volume in receipt.kept
         ],
+        "lease": receipt.lease,
         "node_hours": round(receipt.bill.node_hours, 4),
         "cost_usd": None if receipt.bill.usd is None else round(receipt.bill.usd, 4),
         "cost_is_at_present_spot_price": receipt.bill.on_spot,
@@ -334,6 +350,8 @@ def render_receipt(receipt: Receipt, *, price_note: str = "") -> str:
         lines += _render_kept(volume, receipt.find_cost(volume), price_note)
     for unseen in receipt.unseen:
         lines += _entry("unseen", f"{unseen.kind}: {unseen.why}")
+    if receipt.lease is not None:
+        lines += _entry("lease", receipt.lease)
     if receipt.deleted:
         lines += _entry("ran", _render_bill(receipt.bill, price_note))
     return "\n".join(lines) + "\n"

@@ -39,7 +39,8 @@ would only return those."""
 class Launch:
     """A RunInstances call that may have been made. digest: of its request; started_at: seconds since 1970.
 
-    instance_ids: the instances that it launched; () until its response has arrived.
+    instance_ids: the instances that it launched; () until its response has arrived. lease: the cluster's in its
+    request, as a tag has it; a repeated request must have the same. "" without one.
     """
 
     digest: str
@@ -47,6 +48,7 @@ class Launch:
     indices: tuple[int, ...]
     started_at: float
     instance_ids: tuple[str, ...] = ()
+    lease: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,21 +157,22 @@ class ClusterFiles:
         hint = f"if no launch is in progress: rm {self.journal}; then cluster adopt adds the nodes again"
         return self._read_json(self.journal, Journal, hint=hint) or Journal()
 
-    def client_token(self, digest: str, *, indices: tuple[int, ...], now: float) -> str:
-        """The ClientToken of a launch: that of an interrupted run with the same request, or a new one.
+    def begin_launch(self, digest: str, *, indices: tuple[int, ...], now: float, lease: str = "") -> Launch:
+        """A launch with its ClientToken and lease: those of an interrupted run with the same request, or new ones.
 
-        A new token is on disk before this returns: a crash during the launch cannot lose it.
-        digest: of the request. indices: of the nodes to launch. now: seconds since 1970. Raises ClusterError.
+        New ones are on disk before this returns: a crash during the launch cannot lose them.
+        digest: of the request without the lease. indices: of the nodes to launch. now: seconds since 1970.
+        Raises ClusterError.
         """
         journal = self._read_journal()
         for launch in journal.launches:
             if launch.digest == digest and now - launch.started_at < TOKEN_LIFETIME_S:
-                return launch.token
-        new = Launch(digest=digest, token=str(uuid.uuid4()), indices=indices, started_at=now)
+                return launch
+        new = Launch(digest=digest, token=str(uuid.uuid4()), indices=indices, started_at=now, lease=lease)
         stale = [launch for launch in journal.launches if launch.digest == digest]
         left = _drop(journal, stale)
         self._write_journal(replace(left, launches=(*left.launches, new)))
-        return new.token
+        return new
 
     def note_launched(self, digest: str, instance_ids: Iterable[str]) -> None:
         """Records the instances of a launch, on disk before it returns. Raises ClusterError."""

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from foundation.errors import NotFoundError
+from provision.lease.node.terms import Lease, find_newest
 
 SshAddress = Literal["public", "private"]
 Market = Literal["on-demand", "spot"]
@@ -21,6 +22,7 @@ TAG_OWNER = "cluster:owner"
 TAG_INDEX = "cluster:index"
 TAG_RAN = "cluster:ran"
 TAG_KEEP = "cluster:keep"
+TAG_LEASE = "cluster:lease"
 SHARED_ROLE = "shared-volume"
 """The role of the volume of [[volumes]] source = "head"."""
 MAX_TAG_LENGTH = 256
@@ -55,7 +57,7 @@ class Instance:
     """A live instance with a cluster's tag.
 
     launched_at: when EC2 first launched it, in UTC; started_at: when it last started.
-    ran: its tag cluster:ran, see provision/pause.py.
+    ran: its tag cluster:ran, see provision/pause.py. lease: its tag cluster:lease.
     """
 
     instance_id: str
@@ -71,6 +73,7 @@ class Instance:
     market: Market = "on-demand"
     started_at: datetime | None = None
     ran: str | None = None
+    lease: str | None = None
     profile_arn: str | None = None
     volume_ids: tuple[str, ...] = ()
 
@@ -132,7 +135,7 @@ class SecurityGroup:
     ssh_from: the networks of the ssh rules that this program made, without those made by hand.
     ssh_open_to: all networks that may reach 22/tcp, whoever made the rule.
     open_to_members: its members may send it everything. egress_to_members: a rule that names the group allows
-    everything out to its members, which EFA needs.
+    everything out to its members, which EFA needs. lease: its tag cluster:lease.
     """
 
     group_id: str
@@ -142,6 +145,7 @@ class SecurityGroup:
     ssh_open_to: tuple[str, ...]
     open_to_members: bool
     egress_to_members: bool = False
+    lease: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,6 +196,12 @@ class ClusterState:
     def head(self) -> Node | None:
         """The node that starts the job."""
         return next((node for node in self.nodes if node.role == "head"), None)
+
+    @property
+    def lease(self) -> Lease | None:
+        """When it ends by itself: the newest of its nodes and its group. None without a lease."""
+        ours = [group.lease for group in self.security_groups if group.ours]
+        return find_newest([text for text in (*(node.lease for node in self.nodes), *ours) if text])
 
     @property
     def exists(self) -> bool:

@@ -30,6 +30,10 @@ from provision.aws.clients import Clients, aws_errors, error_code, translate_ref
 from provision.config import ProvisionConfig
 from provision.describe import Instances, describe_cluster, describe_now
 from provision.files import ClusterFiles
+from provision.lease.arm import SetLease
+from provision.lease.config import LeaseConfig
+from provision.lease.node.terms import Lease, spent_at
+from provision.lease.plan import Rates, add_rates, make_lease
 from provision.membership import no_nodes
 from provision.model import (
     TAG_RAN,
@@ -44,6 +48,7 @@ from provision.model import (
 )
 from provision.plan import Context, Plan, Step
 from provision.preflight.caller import describe_caller
+from provision.preflight.prices import describe_node_prices, find_volume_price
 from provision.resources.instances import wait_until_none
 from provision.resources.key_pair import missing_key
 from provision.resources.launch_recovery import wait_for_interrupted_launches
@@ -85,11 +90,18 @@ def prepare_stop(clients: Clients, *, name: str, files: ClusterFiles, report: Re
 
 
 def prepare_start(
-    clients: Clients, *, name: str, config: ProvisionConfig, files: ClusterFiles, has_volume: bool = False
+    clients: Clients,
+    *,
+    name: str,
+    config: ProvisionConfig,
+    files: ClusterFiles,
+    has_volume: bool = False,
+    lease: LeaseConfig | None = None,
 ) -> Plan:
     """What `start` would do; only reads. Empty when all nodes run. Raises as plan_start does, and AwsError.
 
     has_volume: cluster.toml has a volume with source = "head", which is attached again if someone has detached it.
+    lease: of cluster.toml; stopped nodes begin a new one.
     """
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     _refuse_no_nodes(state, "start")  # before finding the caller's address
@@ -98,12 +110,69 @@ def prepare_start(
         ssh_from=describe_caller(clients, config).ssh_from,
         ssh_address=config.ssh_address,
         local_key=files.find_public_key(),
+        leasing=plan_new_lease(clients, state, lease) if lease is not None else (),
     )
     if not has_volume:
         return plan
     found = find_shared_volumes(clients.ec2, name=name)
     attaching = plan_attachment(found[0], state) if len(found) == 1 else ()
     return replace(plan, steps=(*plan.steps, *attaching))
+
+
+def plan_new_lease(clients: Clients, state: ClusterState, config: LeaseConfig) -> tuple[Step, ...]:
+    """The lease that begins when a stopped cluster starts; empty if some nodes run, or there is none. Only reads.
+
+    What the cluster has cost stays counted. Raises ConfigError for a budget that is spent, AwsError.
+    """
+    if not state.nodes or any(node.state in {"pending", "running"} for node in state.nodes):
+        return ()
+    now, current = time.time(), state.lease
+    rates = describe_rates(clients, state) if config.budget is not None else Rates()
+    lease = make_lease(config, now=now, rates=rates, spent_usd=find_spent(state, now=now)) or Lease(set_at=now)
+    if current is None and not lease.limits:
+        return ()
+    if current is not None:
+        lease = lease._replace(set_at=max(lease.set_at, current.set_at + 1))
+    group = state.security_group
+    return (
+        SetLease(
+            lease=lease,
+            nodes=state.nodes,
+            stopped=state.nodes,
+            behaving=state.nodes,
+            group_id=None if group is None else group.group_id,
+        ),
+    )
+
+
+def describe_rates(clients: Clients, state: ClusterState) -> Rates:
+    """What the nodes cost per hour with their disks and addresses. Raises AwsError."""
+    prices = describe_node_prices(clients, state.nodes)
+    return add_rates(
+        [prices.get((node.market, node.instance_type, node.zone)) for node in state.nodes],
+        disks_gib=describe_disks_gib(clients.ec2, name=state.name),
+        usd_per_gib_month=find_volume_price(clients),
+        public_addresses=len([node for node in state.nodes if node.state == "stopped" or node.public_ip]),
+    )
+
+
+def find_spent(state: ClusterState, *, now: float) -> float:
+    """What a stopped cluster has cost, at most: it ran from its lease on until the last node stopped. Pure."""
+    lease = state.lease
+    if lease is None:
+        return 0.0
+    stops = [stop for node in state.nodes if (stop := _find_stop(node, lease)) is not None]
+    stopped_at = min(max(stops), now) if len(stops) == len(state.nodes) and stops else now
+    resting_h = (now - stopped_at) / 3600
+    return spent_at(lease, stopped_at) + resting_h * (lease.stopped_usd_per_hour or 0.0)
+
+
+def _find_stop(node: Node, lease: Lease) -> float | None:
+    """When a node stopped, at the latest; None if that is not known."""
+    ran = parse_ran(node.ran, node)
+    if ran is not None and ran.start == _period_start(node):
+        return float(ran.stop)
+    return None if lease.until is None else lease.until + 60.0
 
 
 def prepare_allow(
@@ -151,11 +220,19 @@ def plan_stop(state: ClusterState) -> Plan:
     return Plan(cluster=state.name, steps=tuple(steps), left_alone=state.untrusted)
 
 
-def plan_start(state: ClusterState, *, ssh_from: str, ssh_address: SshAddress, local_key: str | None) -> Plan:
+def plan_start(
+    state: ClusterState,
+    *,
+    ssh_from: str,
+    ssh_address: SshAddress,
+    local_key: str | None,
+    leasing: tuple[Step, ...] = (),
+) -> Plan:
     """Allows ssh from the caller, starts stopped nodes, and waits until all run.
 
     A node that is stopping must stop before it can start. ssh_from: a network. local_key: the public half of this
-    machine's private key. Raises NotFoundError without nodes; ClusterError when this machine's key cannot reach them:
+    machine's private key. leasing: gives stopped nodes a lease that has not ended. Raises NotFoundError without nodes;
+    ClusterError when this machine's key cannot reach them:
     started nodes cost money.
     """
     _refuse_no_nodes(state, "start")
@@ -166,6 +243,7 @@ def plan_start(state: ClusterState, *, ssh_from: str, ssh_address: SshAddress, l
         steps.append(WaitForStopped(instance_ids=stopping))
     late = tuple(node for node in state.nodes if node.state != "running" or node.address(ssh_address) is None)
     if late:
+        steps += leasing
         steps.append(StartInstances(nodes=late, public_address=ssh_address == "public"))
     return Plan(cluster=state.name, steps=tuple(steps), left_alone=state.untrusted)
 

@@ -11,6 +11,7 @@ from foundation.progress import Report
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.files import ClusterFiles
+from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.model import (
     Caller,
     ClusterState,
@@ -86,7 +87,8 @@ class Step(ABC):
 class Wishes:
     """The cluster that the user wants.
 
-    data_url, results_url: what a role for its nodes may read and write. volumes: what its nodes mount.
+    data_url, results_url: what a role for its nodes may read and write. volumes: what its nodes mount. lease: when it
+    ends by itself.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Wishes:
     data_url: str | None = None
     results_url: str | None = None
     volumes: tuple[VolumeConfig, ...] = ()
+    lease: LeaseConfig = NO_LEASE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +115,7 @@ class Wanted:
     local_key: str | None = None
     role_policy: str | None = None
     volumes: tuple[VolumeConfig, ...] = ()
+    lease: LeaseConfig = NO_LEASE
 
     @property
     def resource_name(self) -> str:

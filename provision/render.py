@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from provision.lease.plan import describe_config, describe_lease
 from provision.model import LaunchOption, Permissions, Preflight, count
 from provision.plan import Plan, Wanted
 from provision.preflight.mounts import find_volume_gib
@@ -62,6 +63,12 @@ def render_preflight(
         *((("efa", "an Elastic Fabric Adapter for each node"),) if first.efa else ()),
         *(("quota", line) for line in _describe_quotas(preflight)),
         ("permissions", _describe_permissions(preflight.permissions)),
+        (
+            "lease",
+            describe_lease(wanted.state.lease, now=moment.timestamp())
+            if wanted.state.nodes
+            else describe_config(wanted.lease),
+        ),
         ("ssh from", caller.ssh_from + ("" if preflight.public_address else ", to private addresses only")),
         ("disks", f"{count(nodes, 'disk')} of {volume_size_gib} GiB, gp3, encrypted"),
         *(("volumes", line) for line in preflight.mounts),

@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from foundation.durations import render_duration
 from provision.config import ProvisionConfig, all_types
+from provision.lease.node.terms import render_moment
 from provision.model import ClusterState, Instance, Node, format_indices
 from provision.pause import STOPPED_BY_CALL, running_s
 from provision.preflight.prices import Prices
 
-AllocationState = Literal["none", "resizing", "starting", "stopping", "stopped", "degraded", "not-set-up", "ready"]
+AllocationState = Literal[
+    "none", "ended", "resizing", "starting", "stopping", "stopped", "degraded", "not-set-up", "ready"
+]
 
 _LAUNCH_S = 60.0
 _SPOT = frozenset({"Server.SpotInstanceShutdown", "Server.SpotInstanceTermination"})
 """StateReason's codes (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html)."""
+SWITCHED_OFF = "Client.InstanceInitiatedShutdown"
+"""The code of an instance that was switched off from inside, as the lease does."""
 _REASON = re.compile(r"((?:Client|Server)\.[A-Za-z.]+)(?:: *(.*))?", re.DOTALL)
 
 
@@ -57,34 +63,42 @@ class NodeCost:
 
 
 def find_allocation(
-    state: ClusterState, *, asked: int, at_work: int | None = None, set_up: Collection[str] | None = None
+    state: ClusterState,
+    *,
+    asked: int,
+    at_work: int | None = None,
+    set_up: Collection[str] | None = None,
+    lease_end: str | None = None,
 ) -> Allocation:
     """The state of the cluster.
 
     asked: `nodes` of cluster.toml. at_work: the process that is changing the cluster. set_up: ids of the instances
-    that can train; None: all of them, as far as is known.
+    that can train; None: all of them, as far as is known. lease_end: see find_lease_end.
 
     The first that applies:
     stopping   nodes are stopping by call
     starting   nodes that ran before are pending
     resizing   other nodes are pending, nodes are ending by call, or a command is changing the cluster
+    ended      the lease has terminated the nodes
     none       no nodes, and none failed
     stopped    all nodes are stopped by call
     degraded   nodes failed, some are stopped, or there are fewer than cluster.toml asks for
     not-set-up all run, and some cannot train yet
     ready      all run and can train
     """
-    failed = {error.instance_id for error in find_errors(state)}
+    failed = {error.instance_id for error in find_errors(state) if not (lease_end and error.code == SWITCHED_OFF)}
     moving = _find_movement(state, failed)
     if moving is not None:
         return moving
     if at_work is not None:
         return Allocation(state="resizing", why=f"a command is changing the cluster (process {at_work})")
-    if not state.nodes and not failed:
-        return Allocation(state="none")
+    if not state.nodes and (lease_end is not None or not failed):
+        why = f"{lease_end}; cluster down removes what is left, free of charge"
+        return Allocation(state="none") if lease_end is None else Allocation(state="ended", why=why)
     stopped = [node for node in state.nodes if node.state != "running"]
     if state.nodes and len(stopped) == len(state.nodes) and not failed & {node.instance_id for node in stopped}:
-        return Allocation(state="stopped", why="cluster start starts it")
+        ended = "" if lease_end is None else f"{lease_end}; "
+        return Allocation(state="stopped", why=f"{ended}cluster start starts it")
     by_state = {word: [node for node in stopped if node.state == word] for word in ("stopping", "stopped")}
     reasons = [_nodes(nodes, word) for word, nodes in by_state.items() if nodes]
     if len(state.nodes) < asked:
@@ -105,6 +119,32 @@ def find_errors(state: ClusterState) -> tuple[NodeError, ...]:
     if state.exists:
         found += [_error(instance_id, None, why) for instance_id, why in sorted(state.ended.items())]
     return tuple(error for error in found if error is not None)
+
+
+def find_lease_end(state: ClusterState, *, now: float) -> str | None:
+    """How the lease has ended the cluster, in words; None if it has not. Pure.
+
+    EC2 does not say why an instance switched itself off. If all of them did, it was their lease; somebody who shuts
+    down a single node leaves the others. An hour later EC2 has forgotten terminated ones: then the lease is on the
+    group, as long as no command has ended the nodes.
+    """
+    lease = state.lease
+    if lease is None or not lease.limits or any(node.state in {"pending", "running"} for node in state.nodes):
+        return None
+    reasons = [*(node.state_reason for node in state.nodes), *state.ended.values()]
+    off = [reason is not None and reason.startswith(SWITCHED_OFF) for reason in reasons]
+    if lease.until is not None and lease.until <= now and (all(off) or any(off)):
+        return f"its lifetime ended at {render_moment(lease.until)}"
+    if off and all(off):
+        limits = [
+            *((f"idle = {render_duration(lease.idle_s)}",) if lease.idle_s is not None else ()),
+            *((f"budget_usd = {lease.budget_usd:g}",) if lease.budget_usd is not None else ()),
+        ]
+        return f"its lease ended it ({' or '.join(limits)})" if limits else None
+    if not reasons:
+        at = "" if lease.until is None or lease.until > now else f" at {render_moment(lease.until)}"
+        return f"its lease ended{at}"
+    return None
 
 
 def compute_cost(node: Instance, *, prices: Prices, now: datetime) -> NodeCost:

@@ -1,5 +1,6 @@
 """`up`, `resize` and the replacement of nodes: describe the cluster, plan what is missing, apply the plan."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from provision.aws.iam_policy import render_role_policy
 from provision.config import ProvisionConfig, all_types
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
+from provision.lease.arm import SetLease, plan_repair
+from provision.lease.node.terms import Lease, render_moment
 from provision.model import ClusterState, Node, Preflight, format_indices
 from provision.plan import Plan, Step, Wanted, Wishes
 from provision.preflight.caller import describe_caller
@@ -129,7 +132,7 @@ def plan_up(wanted: Wanted) -> Plan:
     plans = (*(kind.plan_up for kind in KINDS), *(kind.plan_on_nodes for kind in KINDS))
     return Plan(
         cluster=wanted.name,
-        steps=tuple(step for plan in plans if plan is not None for step in plan(wanted)),
+        steps=(*(step for plan in plans if plan is not None for step in plan(wanted)), *plan_repair(wanted.state)),
         owner=wanted.caller.owner,
         wanted=wanted,
         left_alone=wanted.state.untrusted,
@@ -149,6 +152,10 @@ def plan_resize(wanted: Wanted) -> Plan:
         ids = tuple(node.instance_id for node in leaving)
         ending = (TerminateInstances(nodes=leaving), WaitForTerminated(instance_ids=ids))
     if config.nodes == 0:
+        if state.lease is not None and state.lease.limits:
+            group = state.security_group  # what ends the nodes is this resize, and not the lease
+            none = Lease(set_at=state.lease.set_at + 1, then=state.lease.then)
+            ending = (*ending, SetLease(lease=none, group_id=None if group is None else group.group_id))
         return Plan(cluster=wanted.name, steps=ending, owner=wanted.caller.owner, left_alone=state.untrusted)
     plan = plan_up(replace(wanted, state=_without_leaving(config, state)))
     return replace(plan, steps=(*ending, *plan.steps))
@@ -237,8 +244,21 @@ def _describe_wanted(
         local_key=files.find_public_key(),
         role_policy=policy,
         volumes=wishes.volumes,
+        lease=wishes.lease,
     )
+    if wanted.missing:
+        _refuse_ended(state)
     return replace(wanted, preflight=_describe_preflight(clients, wanted, avoid)) if wanted.missing else wanted
+
+
+def _refuse_ended(state: ClusterState) -> None:
+    """Raises ClusterError for nodes whose lifetime has ended: new ones would get their lease, and end as well."""
+    lease = state.lease
+    if state.nodes and lease is not None and lease.until is not None and lease.until <= time.time():
+        raise ClusterError(
+            f"the lifetime of cluster {state.name} ended at {render_moment(lease.until)}: its nodes are ending",
+            hint="cluster down, then cluster up; or cluster lease +4h, if its nodes still run",
+        )
 
 
 def _describe_preflight(clients: Clients, wanted: Wanted, avoid: frozenset[str]) -> Preflight:

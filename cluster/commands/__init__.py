@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resize": ("cluster.commands.up:resize", "Change the number of nodes."),
     "stop": ("cluster.commands.stop:stop", "Stop a job, or stop the nodes."),
     "start": ("cluster.commands.up:start", "Start stopped nodes and prepare them for training."),
+    "lease": ("cluster.commands.lease:lease", "Show or change when the cluster ends by itself."),
     "adopt": ("cluster.commands.adopt:adopt", "Accept instances that this machine did not launch as nodes."),
     "allow": ("cluster.commands.adopt:allow", "Allow ssh from this machine's current address."),
     "verify": (

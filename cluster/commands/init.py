@@ -116,8 +116,8 @@ def render_settings(text: str, *, name: str, cloud: str | None, instance_type: s
             if value is not None and line.startswith(f"{key} = "):
                 old = line.partition(" = ")[2].partition('"')[2].partition('"')[0]
                 lines[number] = line.replace(f'"{old}"', json.dumps(value), 1)
-    if cloud == "hosts":  # data in S3 would need AWS credentials
-        lines = [f"# {line}" if line.startswith('url = "s3://') else line for line in lines]
+    if cloud == "hosts":  # data in S3 would need AWS credentials, and existing hosts are not ended
+        lines = [f"# {line}" if line.startswith(('url = "s3://', "idle = ")) else line for line in lines]
     return "".join(lines)
 
 

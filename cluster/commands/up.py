@@ -1,6 +1,7 @@
 """`cluster up`, `resize` and `start`: show the plan, ask, carry it out, and make the nodes ready."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from cluster.app import App, if_interrupted, pass_app
 from cluster.config import ClusterConfig, load_config
 from cluster.costs import noting_costs
 from cluster.jobs import ask_for_job, confirm_ending
+from cluster.lease import tell_ready_nodes
 from cluster.lost_head import continue_without_head
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.replacement import continue_waiting
@@ -207,6 +209,7 @@ def start(app: App, *, yes: bool) -> None:
             config=config.provision,
             files=app.files,
             has_volume=find_head_volume(config.volumes) is not None,
+            lease=config.lease,
         ),
         yes=yes,
         replan=False,
@@ -280,6 +283,7 @@ def bring_up(
         if state.nodes:
             with ready_nodes(app, Ec2Nodes(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):
                 changed = changed or any(node.changed for node in ready)
+                tell_ready_nodes(app, clients, state, ready, now=time.time())
     app.print(render_nodes(state, columns=app.find_columns()))
     if not state.nodes:
         app.files.keep_addresses({})  # none of them is missed from now on

@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from cluster.lease import NodeLease
 from cluster.views.layout import render_table
 from cluster.views.results import find_results
+from foundation.durations import render_duration
 from provision.describe import ClusterSummary
+from provision.lease.node.terms import Lease, find_newest, spent_at
+from provision.lease.plan import describe_lease, render_left
 from provision.membership import describe_untrusted
 from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
 from provision.status import (
+    SWITCHED_OFF,
     Allocation,
     NodeError,
     add_up,
@@ -21,6 +26,7 @@ from provision.status import (
     count_ending,
     find_allocation,
     find_errors,
+    find_lease_end,
 )
 from train.follow.records import JobRecord
 from train.job.protocol import Attempt
@@ -65,12 +71,20 @@ class Status:
     @property
     def allocation(self) -> Allocation:
         """The state of the cluster as a whole."""
-        return find_allocation(self.state, asked=self.asked, at_work=self.at_work, set_up=self.set_up)
+        return find_allocation(
+            self.state, asked=self.asked, at_work=self.at_work, set_up=self.set_up, lease_end=self.lease_end
+        )
+
+    @property
+    def lease_end(self) -> str | None:
+        """How the lease has ended the cluster; None if it has not."""
+        return find_lease_end(self.state, now=self.now.timestamp())
 
     @property
     def errors(self) -> tuple[NodeError, ...]:
-        """Nodes that stopped or ended without a command of ours."""
-        return find_errors(self.state)
+        """Nodes that stopped or ended without a command of ours, and not by their lease."""
+        errors = find_errors(self.state)
+        return tuple(error for error in errors if error.code != SWITCHED_OFF) if self.lease_end else errors
 
 
 def render_status(status: Status, *, columns: int | None = None) -> str:
@@ -80,6 +94,8 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
     lines += [_render_error(error) for error in status.errors]
     allocation = status.allocation
     lines.append(f"state  {allocation.state.replace('-', ' ')}" + (f": {allocation.why}" if allocation.why else ""))
+    if status.state.nodes:
+        lines.append(f"lease  {describe_lease(status.state.lease, now=status.now.timestamp())}")
     lines += render_job_lines(status.job, now=status.now)
     price = status.volume_usd_per_gib_month
     names = {node.instance_id: node.name for node in status.state.nodes}
@@ -135,6 +151,34 @@ def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
     return [*lines, ""]
 
 
+def lease_document(lease: Lease | None, *, now: float) -> dict[str, Any] | None:
+    """A lease, for --json; None without one. remaining_s: to the deadline."""
+    if lease is None or not lease.limits:
+        return None
+    return {
+        "set_at": iso_time(lease.set_at),
+        "until": iso_time(lease.until),
+        "remaining_s": None if lease.until is None else round(max(lease.until - now, 0.0), 1),
+        "idle_s": lease.idle_s,
+        "budget_usd": lease.budget_usd,
+        "then": lease.then,
+        "usd_per_hour": _rounded(lease.usd_per_hour),
+        "spent_usd": _rounded(spent_at(lease, now)) if lease.budget_usd is not None else None,
+    }
+
+
+def render_lease_table(told: Sequence[NodeLease]) -> str:
+    """For how long each node knows the cluster to be idle, and why it is not; "" without nodes."""
+    if not told:
+        return ""
+    rows = [("NODE", "IDLE", "IN USE BECAUSE")]
+    for one in told:
+        idle_s = None if one.answer is None else one.answer.idle_s
+        why = one.error if one.answer is None else one.answer.why
+        rows.append((one.name, "-" if idle_s is None else render_age(idle_s), why or "-"))
+    return render_table(rows)
+
+
 def status_document(status: Status) -> dict[str, Any]:
     """What `cluster status --json` prints. `nodes` comes from EC2; `cost` is computed from it for `cost.at`."""
     state, allocation = status.state, status.allocation
@@ -146,6 +190,8 @@ def status_document(status: Status) -> dict[str, Any]:
         "state": allocation.state,
         "why": allocation.why,
         "asked_nodes": status.asked,
+        "lease": lease_document(state.lease, now=status.now.timestamp()),
+        "lease_ended": status.lease_end,
         "node_counts": dict(Counter(node.state for node in state.nodes)),
         "nodes": [_pick(node, f"name role started_at {INSTANCE_FIELDS}") for node in state.nodes],
         "untrusted": [untrusted_document(instance) for instance in state.untrusted],
@@ -327,7 +373,7 @@ def render_clusters(
     """
     if not clusters:
         return f"no clusters in {region}"
-    rows = [("NAME", "NODES", "TYPE", "AGE", "PRICE/h", "OWNER", "KEY")]
+    rows = [("NAME", "NODES", "TYPE", "AGE", "ENDS", "PRICE/h", "OWNER", "KEY")]
     for cluster in clusters:
         ages = [(now - node.launched_at).total_seconds() for node in cluster.instances]
         rows.append(
@@ -336,6 +382,7 @@ def render_clusters(
                 render_counts(cluster),
                 ", ".join(_types(cluster)) or "-",
                 render_age(max(ages)) if ages else "-",
+                render_end(find_lease(cluster), now=now.timestamp()),
                 render_usd(_usd_per_hour(cluster, prices, now)),
                 render_owner(cluster.owner),
                 "here" if cluster.name in keys_here else "-",
@@ -344,6 +391,20 @@ def render_clusters(
     lines = [render_table(rows, columns=columns, drop=("TYPE", "AGE", "OWNER"))]
     lines += [line for cluster in clusters if (line := _warn(cluster, keys_here))]
     return "\n".join([*lines, *([f"prices are {price_note}"] if price_note else [])])
+
+
+def find_lease(cluster: ClusterSummary) -> Lease | None:
+    """The newest lease of its instances; None without one."""
+    return find_newest([node.lease for node in cluster.instances if node.lease])
+
+
+def render_end(lease: Lease | None, *, now: float) -> str:
+    """When a cluster ends, in a table: 3h07m, idle 1h, $200, or -."""
+    if lease is None or not lease.limits:
+        return "-"
+    if lease.until is not None:
+        return render_left(lease.until - now)
+    return f"idle {render_duration(lease.idle_s)}" if lease.idle_s is not None else f"${lease.budget_usd:g}"
 
 
 def list_document(
@@ -364,6 +425,7 @@ def list_document(
             "launched_at": min((node.launched_at.isoformat() for node in cluster.instances), default=None),
             "usd_per_hour": _usd_per_hour(cluster, prices, now),
             "simulated": bool(price_note),
+            "lease": lease_document(find_lease(cluster), now=now.timestamp()),
             "owner": cluster.owner,
             "key_here": cluster.name in keys_here,
             "untrusted": [instance.instance_id for instance in cluster.untrusted],

@@ -12,7 +12,7 @@ from typing import Any
 
 from provision.aws.iam_policy import Statement, allow, ec2_principal, parse_folder, partition_of, render_document
 from provision.config import ProvisionConfig
-from provision.model import TAG_KEEP, TAG_NAME, TAG_RAN, federated_name, profile_name, resource_name
+from provision.model import TAG_KEEP, TAG_LEASE, TAG_NAME, TAG_RAN, federated_name, profile_name, resource_name
 from provision.resources.table import KINDS
 from provision.volumes.config import VolumeConfig, find_head_volume
 
@@ -135,7 +135,10 @@ def _ec2_statements(scope: _Scope, *, spot: bool) -> list[Statement]:
     used = scope.ec2("security-group/*", "subnet/*", *named, *requests)
     launched = ("instance/*", "network-interface/*", "volume/*")
     made = scope.ec2(*launched, "security-group/*", *named)
-    ran_alone: Condition = {"ForAllValues:StringEquals": {"aws:TagKeys": TAG_RAN}, "Null": {"aws:TagKeys": "false"}}
+    notes: Condition = {
+        "ForAllValues:StringEquals": {"aws:TagKeys": [TAG_LEASE, TAG_RAN]},
+        "Null": {"aws:TagKeys": "false"},
+    }
     at_creation: Condition = {
         "StringEquals": {"ec2:CreateAction": [action.removeprefix("ec2:") for action in _actions(*_CREATIONS)]}
     }
@@ -153,7 +156,7 @@ def _ec2_statements(scope: _Scope, *, spot: bool) -> list[Statement]:
         allow("MakeGroupIn", ["ec2:CreateSecurityGroup"], scope.ec2("vpc/*")),
         allow("MakeTagged", _actions(*_CREATIONS), made, theirs),
         allow("TagWhatIsMade", ["ec2:CreateTags"], scope.ec2("*"), _both(theirs, at_creation)),
-        allow("NoteRunningTime", ["ec2:CreateTags"], scope.ec2("instance/*"), _both(ours, ran_alone)),
+        allow("NoteTimes", ["ec2:CreateTags"], scope.ec2("instance/*", "security-group/*"), _both(ours, notes)),
         allow("ChangeTagged", changes, scope.ec2("*"), ours),
     ]
 

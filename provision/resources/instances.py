@@ -276,6 +276,7 @@ INSTANCES: ResourceKind[None] = ResourceKind(
         "DescribeInstances",
         "RunInstances",
         "GetConsoleOutput",
+        "ModifyInstanceAttribute",
         "StartInstances",
         "StopInstances",
         "TerminateInstances",

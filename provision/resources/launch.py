@@ -21,13 +21,18 @@ from provision.aws.clients import error_code, translate_refusal
 from provision.aws.error_hints import RETRY_CODES
 from provision.describe import describe_now
 from provision.files import TOKEN_LIFETIME_S
+from provision.lease.arm import tag_lease
+from provision.lease.config import NO_LEASE, LeaseConfig
+from provision.lease.node.terms import Lease, parse_lease, render_lease
+from provision.lease.plan import add_rates, make_lease
 from provision.model import MAX_TAG_LENGTH, LaunchOption, Quota, count, format_indices
 from provision.plan import Context, Step, Wanted
+from provision.preflight.mounts import find_volume_gib
 from provision.preflight.quotas import ASK_FOR_LESS, find_quota_kind, render_quota, request_increase
 from provision.resources.instance_profile import find_profile_name
 from provision.resources.launch_recovery import forget_seen_launches, wait_for_interrupted_launches
 from provision.resources.placement_group import PLACEMENT_GROUP, find_placement_name
-from provision.resources.resource import DryRun
+from provision.resources.resource import DryRun, retry_while
 from provision.resources.run_instances import NodeSpec, call_run_instances, request_digest, run_instances_request
 from provision.resources.security_group import find_group
 
@@ -52,6 +57,7 @@ NO_CAPACITY_CODES = frozenset(
 QUOTA_CODES = frozenset(
     {"InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VcpuLimitExceeded", "SpotInstanceLimitExceeded"}
 )
+_GROUP_NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidID"})
 ROUND_TIMEOUT_S = 900.0
 """After so many seconds no further place is tried."""
 _SENTENCE_END = re.compile(r"\.\s+(?=[A-Z])")
@@ -64,7 +70,9 @@ class LaunchNodes(Step):
     """Launch nodes in one call: all of them or, if AWS lacks capacity, at least `least`.
 
     least: 0 if none of them is required. group_id: None for the group that this plan makes. options: in the order in
-    which they are tried; capacity_wait_s: how many seconds to keep retrying them.
+    which they are tried; capacity_wait_s: how many seconds to keep retrying them. lease: of a new cluster; current: of
+    the nodes that exist, which new ones share. total: the number of nodes with those that exist.
+    usd_per_gib_month: of their disks; extra_gib: of the head's volume.
     """
 
     nodes: NodeSpec
@@ -73,11 +81,28 @@ class LaunchNodes(Step):
     options: tuple[LaunchOption, ...]
     capacity_wait_s: int = 0
     quotas: tuple[Quota, ...] = ()
+    lease: LeaseConfig = NO_LEASE
+    current: Lease | None = None
+    total: int = 0
+    usd_per_gib_month: float | None = None
+    extra_gib: int = 0
 
     @property
     def indices(self) -> tuple[int, ...]:
         """The indices of the nodes."""
         return self.nodes.indices
+
+    def find_lease(self, option: LaunchOption, *, now: float) -> Lease | None:
+        """The lease of new nodes: that of the others, or a new one. Raises ConfigError for a budget without prices."""
+        if self.current is not None:
+            return self.current
+        rates = add_rates(
+            [option.usd_per_hour] * self.total,
+            disks_gib=self.total * self.nodes.volume_size_gib + self.extra_gib,
+            usd_per_gib_month=self.usd_per_gib_month,
+            public_addresses=self.total * self.nodes.public_address,
+        )
+        return make_lease(self.lease, now=now, rates=rates)
 
     def describe(self) -> str:
         return f"launch {count(len(self.indices), 'node')} ({format_indices(self.indices)})"
@@ -130,7 +155,7 @@ def plan_launches(wanted: Wanted) -> tuple[LaunchNodes, ...]:
     group, missing = find_group(wanted), wanted.missing
     batches = _batches(list(missing))
     least = wanted.least_missing if len(batches) == 1 else len(missing)
-    return tuple(
+    launches = tuple(
         LaunchNodes(
             nodes=NodeSpec(
                 indices=indices,
@@ -145,9 +170,18 @@ def plan_launches(wanted: Wanted) -> tuple[LaunchNodes, ...]:
             options=preflight.options,
             capacity_wait_s=wanted.config.capacity_wait_s,
             quotas=preflight.quotas,
+            lease=wanted.lease,
+            current=wanted.state.lease if wanted.state.nodes else None,
+            total=wanted.config.nodes,
+            usd_per_gib_month=preflight.volume_usd_per_gib_month,
+            extra_gib=find_volume_gib(wanted),
         )
         for indices in batches
     )
+    for launch in launches:
+        for option in launch.options:
+            launch.find_lease(option, now=0.0)  # a budget at an unknown price
+    return launches
 
 
 def launch_dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
@@ -181,11 +215,13 @@ def launch_dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Try:
-    """One RunInstances call: a place, how many nodes are enough, and the request with its digest."""
+    """One RunInstances call: a place, how many nodes are enough, and the digest of its request without the lease.
+
+    The deadline follows from the moment of the call: it is in the journal, with the call's token.
+    """
 
     option: LaunchOption
     least: int
-    request: RunInstancesRequestTypeDef
     digest: str
 
     @property
@@ -204,17 +240,28 @@ def _plan_tries(step: LaunchNodes, context: Context) -> tuple[Try, ...]:
     options = step.options if context.option is None else (context.option,)
     every = len(step.indices)
     fewer = max(step.least, 1)
-    group_id = context.group_id(step.group_id)
     tries: list[Try] = []
     for least in (every, fewer) if fewer < every else (every,):
         for option in options:
-            request = run_instances_request(
-                step.nodes, option, least=least, name=context.cluster, owner=context.owner, group_id=group_id
-            )
-            tries.append(Try(option=option, least=least, request=request, digest=request_digest(request)))
+            request = _build_request(step, option, least=least, context=context, lease=None)
+            tries.append(Try(option=option, least=least, digest=request_digest(request)))
     now = time.time()
     begun = {launch.digest for launch in context.files.launches() if now - launch.started_at < TOKEN_LIFETIME_S}
     return tuple(sorted(tries, key=lambda attempt: attempt.digest not in begun))
+
+
+def _build_request(
+    step: LaunchNodes, option: LaunchOption, *, least: int, context: Context, lease: Lease | None
+) -> RunInstancesRequestTypeDef:
+    return run_instances_request(
+        step.nodes,
+        option,
+        least=least,
+        name=context.cluster,
+        owner=context.owner,
+        group_id=context.group_id(step.group_id),
+        lease=lease,
+    )
 
 
 # Our message already has the zone.
@@ -268,9 +315,15 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
         unclear = True
         context.report(event)
 
-    token = files.client_token(attempt.digest, indices=step.indices, now=time.time())
+    now = time.time()
+    lease = step.find_lease(attempt.option, now=now)
+    launch = files.begin_launch(
+        attempt.digest, indices=step.indices, now=now, lease="" if lease is None else render_lease(lease)
+    )
+    lease = parse_lease(launch.lease)
+    request = _build_request(step, attempt.option, least=attempt.least, context=context, lease=lease)
     try:
-        launched = call_run_instances(context.clients.run_ec2, attempt.request, client_token=token, report=note_repeat)[
+        launched = call_run_instances(context.clients.run_ec2, request, client_token=launch.token, report=note_repeat)[
             "Instances"
         ]
     except ClientError as error:
@@ -286,6 +339,9 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
     context.launched.update(instance["InstanceId"] for instance in launched)
     files.note_launched(attempt.digest, (instance["InstanceId"] for instance in launched))
     context.option = attempt.option
+    if lease is not None:
+        # On the group, too: it stays when the lease has ended the nodes.
+        _tag_group(step, lease, context)
     missing = step.indices[len(launched) :]  # EC2's launch index starts from 0: the first indices exist
     context.without.update(missing)
     if missing:
@@ -295,6 +351,18 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
     if len(step.options) > 1:
         context.report(Event(kind="info", what=f"{len(launched)} x {attempt.option.label}"))
     return None
+
+
+def _tag_group(step: LaunchNodes, lease: Lease, context: Context) -> None:
+    """A caller without the permission goes without it: only `status` needs it, once EC2 has forgotten the nodes."""
+    ids = [context.group_id(step.group_id)]
+    try:
+        retry_while(_GROUP_NOT_YET_KNOWN, lambda: tag_lease(context.clients.ec2, ids, lease))
+    except ClientError as error:
+        if error_code(error) != "UnauthorizedOperation":
+            raise
+        what = f"the lease is not on the security group: {translate_refusal(error, 'tagging it').message}"
+        context.report(Event(kind="warn", what=what))
 
 
 def _first_sentence(words: str) -> str:

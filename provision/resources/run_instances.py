@@ -8,7 +8,7 @@ import random
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -21,7 +21,9 @@ from botocore.exceptions import (
 from foundation.progress import Event, Report
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_words, error_code
 from provision.aws.error_hints import RETRY_CODES
-from provision.model import TAG_INDEX, LaunchOption, format_indices
+from provision.lease.node.terms import Lease, render_lease
+from provision.lease.user_data import render_user_data
+from provision.model import TAG_INDEX, TAG_LEASE, LaunchOption, format_indices
 from provision.resources.resource import tag_specification
 
 if TYPE_CHECKING:
@@ -39,36 +41,6 @@ _FIRST_DELAY_S = 1.0
 _LONGEST_DELAY_S = 30.0
 _NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown"})
 
-# A boothook, which cloud-init runs at every boot, before sshd starts if the image orders them so:
-# https://cloudinit.readthedocs.io/en/latest/explanation/format.html#cloud-boothook
-USER_DATA = """\
-#cloud-boothook
-#!/bin/sh
-# Makes sshd end the sessions of dead clients. A node that was frozen or cut off does not see its client's end, and with
-# the kernel's own keepalive the session then continues for two hours.
-config=/etc/ssh/sshd_config
-settings='# Written by cluster at boot.
-ClientAliveInterval 15
-ClientAliveCountMax 4'
-# sshd uses the first value that it finds.
-if grep -Eqi '^ *include .*/sshd_config\\.d/' $config; then
-    file=$config.d/00-cluster.conf
-    [ "$(cat $file 2>/dev/null)" != "$settings" ] || exit 0
-    mkdir -p $config.d
-    echo "$settings" >$file
-else
-    ! grep -q '^# Written by cluster' $config || exit 0
-    cp -p $config $config.new && { echo "$settings"; cat $config; } >$config.new && mv $config.new $config
-fi
-if [ -d /run/systemd/system ]; then
-    # Without waiting: sshd may be about to start after this script.
-    for service in ssh sshd; do systemctl --no-block try-reload-or-restart $service.service; done 2>/dev/null
-elif [ -s /run/sshd.pid ]; then
-    kill -HUP "$(cat /run/sshd.pid)"
-fi
-exit 0
-"""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeSpec:
@@ -83,15 +55,24 @@ class NodeSpec:
 
 
 def run_instances_request(
-    nodes: NodeSpec, option: LaunchOption, *, least: int, name: str, owner: str, group_id: str | None
+    nodes: NodeSpec,
+    option: LaunchOption,
+    *,
+    least: int,
+    name: str,
+    owner: str,
+    group_id: str | None,
+    lease: Lease | None = None,
 ) -> RunInstancesRequestTypeDef:
     """The whole request except its ClientToken. Pure.
 
     Metadata only by IMDSv2 and one hop away: containers on a node cannot use the node's role. The root volume is
     encrypted and deleted with its instance. All instances have the same tags; provision/describe.py finds their index.
-    least: how many nodes are enough. group_id: None for a dry run without a group.
+    least: how many nodes are enough. group_id: None for a dry run without a group. lease: when the nodes end by
+    themselves; their metadata shows it, so that they see changes of its tag.
     """
     tag = partial(tag_specification, name=name, owner=owner, role="node")
+    leased = {} if lease is None else {TAG_LEASE: render_lease(lease)}
     request: RunInstancesRequestTypeDef = {
         "ImageId": option.image_id,
         "InstanceType": option.instance_type,  # type: ignore[typeddict-item]  # any string; AWS judges
@@ -101,6 +82,7 @@ def run_instances_request(
             "HttpTokens": "required",
             "HttpEndpoint": "enabled",
             "HttpPutResponseHopLimit": 1,
+            "InstanceMetadataTags": "enabled",
         },
         "BlockDeviceMappings": [
             {
@@ -113,10 +95,10 @@ def run_instances_request(
                 },
             }
         ],
-        "UserData": USER_DATA,
+        "UserData": render_user_data(lease, cluster=name),
         "NetworkInterfaces": [_network_interface(option, group_id=group_id, public_address=nodes.public_address)],
         "TagSpecifications": [
-            tag("instance", more={TAG_INDEX: format_indices(nodes.indices)}),
+            tag("instance", more={TAG_INDEX: format_indices(nodes.indices), **leased}),
             tag("volume"),
             tag("network-interface"),
         ],
@@ -127,12 +109,19 @@ def run_instances_request(
         request["Placement"] = {"GroupName": nodes.placement_group}
     if nodes.instance_profile is not None:
         request["IamInstanceProfile"] = {"Name": nodes.instance_profile}
+    if lease is not None:
+        request["InstanceInitiatedShutdownBehavior"] = find_shutdown_behavior(lease)
     if option.market == "spot":
         # One-time: AWS does not launch it again after an interruption.
         spot: SpotMarketOptionsTypeDef = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
         request["TagSpecifications"] = [*request["TagSpecifications"], tag("spot-instances-request")]
     return request
+
+
+def find_shutdown_behavior(lease: Lease) -> Literal["stop", "terminate"]:
+    """What EC2 does with a node that switches itself off."""
+    return "stop" if lease.then == "stop" else "terminate"
 
 
 def _network_interface(

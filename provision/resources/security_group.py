@@ -12,7 +12,7 @@ from foundation.errors import AwsError
 from foundation.progress import Event
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
-from provision.model import TAG_NAME, ClusterState, SecurityGroup, resource_name
+from provision.model import TAG_LEASE, TAG_NAME, ClusterState, SecurityGroup, resource_name
 from provision.plan import Context, Step, Wanted
 from provision.resources.resource import DryRun, ResourceKind, find_tag, look_by_tag, retry_while, tag_specification
 
@@ -54,6 +54,7 @@ def read_security_group(group: SecurityGroupTypeDef, *, name: str) -> SecurityGr
         ssh_open_to=tuple(sorted(network["CidrIp"] for network in ssh)),
         open_to_members=_names(rules, group["GroupId"]),
         egress_to_members=_names(group.get("IpPermissionsEgress", []), group["GroupId"]),
+        lease=find_tag(group.get("Tags", []), TAG_LEASE),
     )
 
 

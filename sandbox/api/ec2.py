@@ -29,7 +29,7 @@ from moto.ec2.models.vpcs import VPC
 
 from sandbox.api import limits
 from sandbox.api.consistency import Tokens, Unsettled
-from sandbox.api.instances import PlacementGroups, SandboxInstance
+from sandbox.api.instances import IncorrectInstanceStateError, PlacementGroups, SandboxInstance
 from sandbox.api.volumes import SandboxVolume
 from sandbox.config import Market, SandboxConfig
 from sandbox.faults import FaultBook
@@ -188,6 +188,12 @@ class SandboxEC2Backend(EC2Backend):
             for other in others
             for rule in (*other.ingress_rules, *other.egress_rules)
         )
+
+    def modify_instance_attribute(self, instance_id: str, key: str, value: Any) -> Any:
+        """As moto's, but the user data only of a stopped instance."""
+        if key == "user_data" and self.get_instance(instance_id).state != "stopped":
+            raise IncorrectInstanceStateError(instance_id, "modified")
+        return super().modify_instance_attribute(instance_id, key, value)
 
     def modify_instance_security_groups(self, instance_id: str, new_group_id_list: list[str]) -> Any:
         """As moto's, and also changes its first interface, which moto leaves in its former groups."""

@@ -402,6 +402,27 @@ class SandboxEC2Response(EC2Response):
             instance_type, market, 1, 1, zones=zones, book=backend.settings.book, named=True
         )
 
+    def modify_instance_attribute(self) -> ActionResult:
+        """As moto's, and also the shutdown behavior, which it lacks, and user data, which it refuses."""
+        backend, instance_id = self.ec2_backend, self._get_param("InstanceId")
+        behavior, user_data = (
+            self._get_param(f"{name}.Value") for name in ("InstanceInitiatedShutdownBehavior", "UserData")
+        )
+        if behavior is not None:
+            self.error_on_dryrun()
+            if behavior not in {"stop", "terminate"}:
+                raise EC2ClientError("InvalidParameterValue", f"Invalid value '{behavior}' for the shutdown behavior.")
+            if behavior == "stop" and backend.get_instance(instance_id).lifecycle == "spot":
+                raise EC2ClientError("UnsupportedOperation", "One-time spot instances cannot be stopped.")
+            backend.modify_instance_attribute(instance_id, "instance_initiated_shutdown_behavior", behavior)
+            return EmptyResult()
+        if isinstance(user_data, bytes):
+            self.error_on_dryrun()
+            encoded = Base64EncodedString.from_raw_bytes(user_data)
+            backend.modify_instance_attribute(instance_id, "user_data", encoded)
+            return EmptyResult()
+        return super().modify_instance_attribute()
+
     def modify_instance_metadata_options(self) -> ActionResult:
         """As moto's, but keeps options that the call does not name; moto resets them."""
         now = self.ec2_backend.get_instance(self._get_param("InstanceId")).metadata_options

@@ -192,7 +192,8 @@ TYPES_BY_BEGINNING = (
 class HostFile:
     """One file of a host. `directory_mode`: of missing folders above it, which also belong to `uid`.
 
-    `append`: add to the machine's file. `link`: a symbolic link to `content`.
+    `append`: add to the machine's file. `link`: a symbolic link to `content`. `each_boot`: write it again at each boot,
+    as cloud-init does with boothooks; a full disk keeps the old one.
     """
 
     path: str
@@ -202,6 +203,7 @@ class HostFile:
     directory_mode: int = 0o755
     append: bool = False
     link: bool = False
+    each_boot: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -364,7 +366,8 @@ def render_first_boot(instance_id: str, user_data: bytes) -> tuple[HostFile, ...
             warnings.append(f"the sandbox does not run user data of type {part.kind}")
             continue
         path = f"{where.replace(INSTANCE, folder)}/part-{number:03}"
-        scripts.append(HostFile(path=path, content=part.content, mode=0o700))
+        is_hook = part.kind == "text/cloud-boothook"
+        scripts.append(HostFile(path=path, content=part.content, mode=0o700, each_boot=is_hook))
     return (
         HostFile(path=RUNNER, content=RUN_SCRIPTS, mode=0o755),
         HostFile(path="/usr/bin/cloud-init", content=CLOUD_INIT, mode=0o755),

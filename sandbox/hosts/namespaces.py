@@ -284,6 +284,8 @@ def build_root(spec: dict[str, Any]) -> bool:
     mount_kernel_filesystems(root, has_cgroup=bool(spec["cgroup"]))
     if first_boot:
         write_files(root, spec["files"])
+    else:
+        renew_files(root, [file for file in spec["files"] if file["each_boot"]])
     enter(root)
     return first_boot
 
@@ -364,6 +366,20 @@ def write_files(root: Path, files: list[dict[str, Any]]) -> None:
             os.fchmod(stream.fileno(), file["mode"])
             os.fchown(stream.fileno(), file["uid"], file["uid"])
             stream.write(file["content"])
+
+
+def renew_files(root: Path, files: list[dict[str, Any]]) -> None:
+    """Writes files whose content has changed since the last boot."""
+    for file in files:
+        path = root / file["path"].lstrip("/")
+        try:
+            if path.read_text() != file["content"]:
+                fresh = path.with_name(f".{path.name}")
+                fresh.write_text(file["content"])
+                fresh.chmod(file["mode"])
+                fresh.rename(path)
+        except OSError as error:
+            say(f"kept {file['path']} of the last boot: {error}")
 
 
 def enter(root: Path) -> None:

@@ -1,6 +1,5 @@
 """[train] and [data] of cluster.toml: what a job runs, and what it reads."""
 
-import re
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Literal
@@ -8,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bootstrap.config import check_command
+from foundation.durations import parse_duration
 from foundation.settings import HIDDEN, Settings, Shape, finite
 from train.engines import check_launcher
 from train.job.protocol import ENV_NAME_PATTERN, KvStore, OnNodeLoss, render_duration
@@ -32,25 +32,8 @@ OPTION_PATTERN = r"auto|(--?[A-Za-z][A-Za-z0-9_-]*)?"
 FOLDER_PATTERN = r"((/|~/)[^/\x00][^\x00]*)?"
 # In MXNet's readers ; # and ? have a meaning of their own.
 CACHE_PATTERN = r"auto|(/|~/)[A-Za-z0-9_.][A-Za-z0-9_./ +-]*"
-_DURATION = r"([1-9][0-9]*)(s|m|h|d)"
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-MAX_DURATION_S = 30 * 86400
 SHORTEST_WALLTIME_S = 60  # schedulers count in minutes
 QUEUE_PATTERN = r"([A-Za-z0-9_][A-Za-z0-9_.@:+-]*)?"
-
-
-def parse_duration(value: int | str) -> int | None:
-    """Seconds of "90m", "2h", "1d", "45s" or a number; None for "none". Pure. Raises ValueError."""
-    if value == "none":
-        return None
-    if isinstance(value, str):
-        found = re.fullmatch(_DURATION, value)
-        if found is None:
-            raise ValueError('not a length of time such as "90m", "2h", "1d" or seconds')
-        value = int(found[1]) * _UNITS[found[2]]
-    if not 1 <= value <= MAX_DURATION_S:
-        raise ValueError("not from 1 second to 30 days")
-    return value
 
 
 def _check_duration(value: int | str) -> int | str:

@@ -23,6 +23,7 @@ from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.down import down, prepare_down
 from provision.files import ClusterFiles
+from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.plan import Plan, Wishes
 from provision.up import prepare_resize, prepare_up, up
 from provision.volumes.config import VolumeConfig
@@ -65,11 +66,12 @@ class Act:
     name: str
     nodes: int
     files: Path
+    lease: LeaseConfig = NO_LEASE
 
     def wishes(self) -> Wishes:
         config = ProvisionConfig(nodes=self.nodes, ssh_from="203.0.113.7/32", instance_profile="auto")
         volumes = (VolumeConfig(mount="/shared", source="head"),)
-        return Wishes(name=self.name, config=config, data_url="s3://bucket/digits/", volumes=volumes)
+        return Wishes(name=self.name, config=config, data_url="s3://bucket/digits/", volumes=volumes, lease=self.lease)
 
 
 def read_descriptions() -> None:

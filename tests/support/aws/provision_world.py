@@ -22,11 +22,13 @@ from botocore.exceptions import ClientError
 
 import foundation.waiting
 import provision.apply
+import provision.down
 import provision.pause
 import provision.resources.launch
 import provision.resources.launch_recovery
 import provision.resources.run_instances
 import provision.resources.shared_volume
+import provision.up
 import sandbox.api.instances
 from foundation.progress import Event, Report, silent
 from foundation.settings import check
@@ -35,6 +37,7 @@ from provision.config import ProvisionConfig
 from provision.describe import describe_cluster
 from provision.down import Ending, Receipt, down, prepare_down
 from provision.files import ClusterFiles
+from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.model import Caller, ClusterState, KeyPair, LaunchOption, Node, Preflight, SecurityGroup
 from provision.plan import Plan, Wanted, Wishes
 from provision.up import prepare_resize, prepare_up, up
@@ -208,9 +211,10 @@ class World:
     calls: Calls
     time: Clock
     volumes: tuple[VolumeConfig, ...] = ()
+    lease: LeaseConfig = NO_LEASE
 
     def wishes(self, config: ProvisionConfig) -> Wishes:
-        return Wishes(name=NAME, config=config, data_url="s3://bucket/digits/", volumes=self.volumes)
+        return Wishes(name=NAME, config=config, data_url="s3://bucket/digits/", volumes=self.volumes, lease=self.lease)
 
     def prepare(self, config: ProvisionConfig, avoid: frozenset[str] = frozenset()) -> Plan:
         wishes = self.wishes(config)
@@ -271,6 +275,7 @@ class World:
         self.sandbox.reset(**config)
         self.files = ClusterFiles(root)
         self.volumes = ()
+        self.lease = NO_LEASE
         self.calls.made.clear()
 
     @contextmanager
@@ -387,6 +392,8 @@ def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             provision.resources.launch,
             provision.resources.run_instances,
             provision.pause,
+            provision.up,
+            provision.down,
             provision.resources.launch_recovery,
             provision.resources.shared_volume,
             foundation.waiting,

@@ -78,7 +78,7 @@ def test_rejects_a_key_with_a_passphrase(files: ClusterFiles) -> None:
 
 
 def token(files: ClusterFiles, digest: str, now: float = 1000.0) -> str:
-    return files.client_token(digest, indices=(0, 1), now=now)
+    return files.begin_launch(digest, indices=(0, 1), now=now).token
 
 
 def test_keeps_a_token_for_its_request(files: ClusterFiles) -> None:

@@ -138,6 +138,7 @@ def test_the_receipt_as_json() -> None:
         "unseen": [{"kind": ROLE, "why": "no"}],
         "kept": [],
         "uploads_in_progress": [{"url": "s3://b/digits/it's", "upload_id": "u-1", "idle_s": 30}],
+        "lease": None,
         "node_hours": 0.3333,
         "cost_usd": None,
         "cost_is_at_present_spot_price": False,

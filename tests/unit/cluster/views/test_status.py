@@ -152,6 +152,7 @@ def test_status_as_text() -> None:
         "error  node-1 (i-1) stopped: Stopped due to scheduled retirement (Server.ScheduledStop)",
         "error  i-9 ended: spot interruption, Spot instance termination (Server.SpotInstanceTermination)",
         "state  degraded: node 1 is stopped",
+        "lease  none: nothing ends the nodes but cluster down",
         "price  $0.17 per hour now, $3.40 so far (20.00 node hours; no disks)",
     ]
 
@@ -280,10 +281,10 @@ CLUSTERS = (
 def test_a_list_as_text() -> None:
     shown = render_clusters(CLUSTERS, region="us-east-1", prices=PRICES, keys_here={"demo"}, now=NOW)
     assert shown.splitlines() == [
-        "NAME  NODES                       TYPE       AGE     PRICE/h  OWNER    KEY",
-        "demo  1 running, 1 stopped        c5.xlarge  10h00m  $0.17    ada      here",
-        "lab   1 running, 2 shutting-down  p9.huge    10h00m  unknown  unknown  -",
-        "rest  none                        -          -       $0.00    eve      -",
+        "NAME  NODES                       TYPE       AGE     ENDS  PRICE/h  OWNER    KEY",
+        "demo  1 running, 1 stopped        c5.xlarge  10h00m  -     $0.17    ada      here",
+        "lab   1 running, 2 shutting-down  p9.huge    10h00m  -     unknown  unknown  -",
+        "rest  none                        -          -       -     $0.00    eve      -",
     ]
     none = render_clusters((), region="us-east-1", prices={}, keys_here=(), now=NOW)
     assert none == "no clusters in us-east-1"
@@ -299,6 +300,7 @@ def test_a_list_as_json() -> None:
         "launched_at": LAUNCHED_AT.isoformat(),
         "usd_per_hour": 0.17,
         "simulated": False,
+        "lease": None,
         "owner": "arn:aws:iam::123456789012:user/ada",
         "key_here": True,
         "untrusted": [],

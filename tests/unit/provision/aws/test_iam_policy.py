@@ -254,7 +254,10 @@ NEIGHBOURS = {"aws__ResourceTag___cluster__name": "other"}
         ("ec2:CreateTags", "instance/i-1", {**OURS, "aws__TagKeys": "cluster:name"}, False),
         ("ec2:CreateTags", "instance/i-1", {**NEIGHBOURS, "aws__TagKeys": "cluster:ran"}, False),
         ("ec2:DeleteTags", "instance/i-1", OURS, False),
-        ("ec2:ModifyInstanceAttribute", "instance/i-1", OURS, False),
+        ("ec2:CreateTags", "security-group/sg-1", {**OURS, "aws__TagKeys": "cluster:lease"}, True),
+        ("ec2:CreateTags", "instance/i-1", {**NEIGHBOURS, "aws__TagKeys": "cluster:lease"}, False),
+        ("ec2:ModifyInstanceAttribute", "instance/i-1", OURS, True),
+        ("ec2:ModifyInstanceAttribute", "instance/i-1", NEIGHBOURS, False),
     ],
 )
 def test_an_operator_changes_only_what_has_the_clusters_tag(

@@ -16,9 +16,9 @@ from foundation.progress import Event, silent
 from foundation.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S
 from provision.describe import number_nodes
+from provision.lease.user_data import SSHD_SETTINGS, render_user_data
 from provision.resources.run_instances import (
     LAUNCH_ATTEMPTS,
-    USER_DATA,
     NodeSpec,
     call_run_instances,
     request_digest,
@@ -52,6 +52,7 @@ def test_the_request() -> None:
             "HttpTokens": "required",
             "HttpEndpoint": "enabled",
             "HttpPutResponseHopLimit": 1,
+            "InstanceMetadataTags": "enabled",
         },
         "BlockDeviceMappings": [
             {
@@ -64,7 +65,7 @@ def test_the_request() -> None:
                 },
             }
         ],
-        "UserData": USER_DATA,
+        "UserData": render_user_data(None, cluster="demo"),
         "NetworkInterfaces": [
             {
                 "DeviceIndex": 0,
@@ -307,8 +308,9 @@ def test_the_boot_script_makes_sshd_end_dead_sessions(tmp_path: Path, *, include
     before = f"Include {config}.d/*.conf\n" * includes + "Port 22\nClientAliveInterval 0\nMatch User x\n"
     config.write_text(before)
     config.chmod(0o640)
-    script = request()["UserData"]
-    assert script.startswith("#cloud-boothook\n#!/bin/sh\n")
+    script = SSHD_SETTINGS  # without the lease's program, which would run on this machine
+    assert request()["UserData"].startswith("#cloud-boothook\n#!/bin/sh\n")
+    assert request()["UserData"].endswith(script)
     script = script.replace("/etc/ssh/", f"{config.parent}/").replace("/run/", f"{tmp_path}/run/")
     for _ in range(2):
         subprocess.run(["/bin/sh", "-c", script], check=True)

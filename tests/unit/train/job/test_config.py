@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from cluster.commands import train
 from cluster.config import ClusterConfig, load_config, load_job_file
+from foundation.durations import parse_duration
 from foundation.errors import ClusterError, ConfigError, UsageError
 from foundation.settings import describe_settings
-from train.job.config import JobFile, TrainConfig, parse_duration
+from train.job.config import JobFile, TrainConfig
 
 NAMED = 'name = "demo"\n'
 Given = Callable[..., tuple[ClusterConfig, tuple[str, ...]]]

@@ -14,6 +14,7 @@ from train.job.payload import CODE
 
 IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py")) if path.stem != "__init__"]
 BOOTSTRAP = sorted((REPOSITORY / "bootstrap" / "node").rglob("*.py"))
+LEASE = sorted((REPOSITORY / "provision" / "lease" / "node").glob("*.py"))
 OF_JOBS = sorted(
     path
     for name in CODE
@@ -79,6 +80,7 @@ def unions_in(path: Path) -> list[int]:
         pytest.param(
             BOOTSTRAP, (3, 6), {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy", "torch"}, id="bootstrap"
         ),
+        pytest.param(LEASE, (3, 6), {"provision"}, id="lease"),
         pytest.param(IMPORTED, (3, 9), {"mxnet_cluster", "s3fs", "botocore", "_typeshed"}, id="imported by users"),
         pytest.param(OF_JOBS, (3, 9), ENVIRONMENT, id="jobs"),
     ],

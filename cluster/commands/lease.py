@@ -1,0 +1,103 @@
+"""`cluster lease`."""
+
+import time
+from typing import Any
+
+import click
+
+from cluster.app import App, pass_app
+from cluster.lease import NodeLease, answer_document, ask_nodes, describe_trouble, set_tags
+from cluster.nodes.ec2 import Ec2Nodes, describe_state
+from cluster.views.status import lease_document, render_lease_table
+from foundation.durations import parse_duration
+from foundation.errors import ClusterError
+from foundation.progress import Event
+from provision.aws.clients import make_clients
+from provision.lease.plan import Change, Rates, change_lease, describe_lease
+from provision.membership import no_nodes
+from provision.pause import describe_rates
+
+
+class Duration(click.ParamType[int | str]):
+    """A length of time: "90m", or "none" where that is allowed. sign: what it begins with."""
+
+    name = "duration"
+
+    def __init__(self, *, sign: str = "") -> None:
+        self.sign = sign
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Raises BadParameter."""
+        text = str(value)
+        try:
+            found = parse_duration(text.removeprefix(self.sign))
+        except ValueError as error:
+            self.fail(f"{text!r} is {error}", param, ctx)
+        if self.sign and (not text.startswith(self.sign) or found is None):
+            self.fail(f"{text!r}: write +4h to put the end off by four hours", param, ctx)
+        return "none" if found is None else found
+
+
+class Amount(click.ParamType[float | str]):
+    """US dollars, or "none"."""
+
+    name = "amount"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """Raises BadParameter."""
+        if value == "none":
+            return "none"
+        try:
+            amount = float(value)
+        except ValueError:
+            amount = -1.0
+        if not 0 < amount < float("inf"):
+            self.fail(f"{value!r} is not an amount in US dollars", param, ctx)
+        return amount
+
+
+@click.command("lease")
+@click.argument("more", type=Duration(sign="+"), metavar="[+DURATION]", required=False)
+@click.option("--idle", type=Duration(), metavar="DURATION", help='End after so long without use: 1h; or "none".')
+@click.option("--budget", type=Amount(), metavar="USD", help='End when the cluster has cost so much; or "none".')
+@click.option("--none", "none", is_flag=True, help="Remove all limits: nothing ends the cluster but `cluster down`.")
+@click.option("--json", "as_json", is_flag=True, help="Print the lease as JSON.")
+@pass_app
+def lease(
+    app: App, *, more: int | None, idle: int | str | None, budget: float | str | None, none: bool, as_json: bool
+) -> None:
+    """Show or change when the cluster ends by itself.
+
+    +4h puts the deadline off by four hours, or sets one in four hours. A change goes to EC2's tags and to all nodes;
+    nodes that do not answer are listed. cluster.toml is not changed: [lease] counts at the next `up` or `start`.
+    """
+    app.check_has_instances("lease", instead="cluster down, when you no longer need the hosts")
+    app.enter_cloud()
+    clients = make_clients(app.config.provision.region)
+    state = describe_state(app, clients)
+    change = Change(none=none, extend_s=more, idle_s=idle, budget_usd=budget)
+    if not state.nodes and (not change.is_empty or not state.exists):
+        raise no_nodes(state, what="whose lease could be changed" if state.exists else "")
+    now, current = time.time(), state.lease
+    if not change.is_empty:
+        if all(node.state in {"stopping", "stopped"} for node in state.nodes):
+            raise ClusterError(
+                f"cluster {state.name} is stopped", hint="cluster start, which begins the lease in cluster.toml"
+            )
+        keeps_budget = budget if budget is not None else (current.budget_usd if current else None)
+        rates = describe_rates(clients, state) if keeps_budget not in {None, "none"} and not none else Rates()
+        then = app.config.lease.then
+        current = change_lease(current, change, now=now, rates=rates, then=then)
+        set_tags(app, clients, state, current)
+    nodes = Ec2Nodes(state, app.config.provision)
+    told: tuple[NodeLease, ...] = ask_nodes(app, nodes, lease=None if change.is_empty else current)
+    if current is not None:
+        for warning in describe_trouble(told, current):
+            app.report(Event(kind="warn", what=warning))
+    lines = [f"cluster {state.name}: lease: {describe_lease(current, now=now)}", render_lease_table(told)]
+    document = {
+        "cluster": state.name,
+        "lease": lease_document(current, now=now),
+        "nodes": [answer_document(one) for one in told],
+    }
+    app.show("\n".join(filter(None, lines)), document, as_json=as_json)

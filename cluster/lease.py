@@ -1,0 +1,155 @@
+"""The lease on running nodes: asks their lease programs, and tells them of changes, over ssh."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Struct
+
+from bootstrap.apply import ReadyNode
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.node_program import AS_ROOT
+from cluster.app import App
+from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Nodes
+from cluster.session import open_connections
+from foundation.decode import decode
+from foundation.errors import ClusterError
+from foundation.progress import Event
+from foundation.thread_pool import map_in_threads
+from provision.apply import apply
+from provision.aws.clients import Clients
+from provision.lease.arm import plan_lease
+from provision.lease.node.terms import Lease, render_lease
+from provision.lease.plan import describe_lease, update_rates
+from provision.lease.user_data import PROGRAM
+from provision.model import ClusterState
+from provision.pause import describe_rates
+from provision.plan import Plan
+
+ANSWER_S = 20.0
+# $1: the program; the rest are its words.
+_RUN = """\
+[ -e "$1" ] || { echo "no lease program: the node was launched by an earlier version" >&2; exit 1; }
+for python in python3 /usr/libexec/platform-python; do
+    command -v $python >/dev/null && exec $python -Es "$@"
+done
+echo "no Python" >&2; exit 1"""
+
+
+class NodeAnswer(Struct, frozen=True, kw_only=True):
+    """What a node's lease program answers, as provision/lease/node/agent.py has it."""
+
+    lease: str
+    idle_s: float | None
+    why: str | None
+    ends: tuple[tuple[str, float], ...]
+    spent_usd: float
+    saved: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeLease:
+    """A node's answer; `error`: why there is none."""
+
+    name: str
+    answer: NodeAnswer | None = None
+    error: str | None = None
+
+
+def ask_nodes(app: App, nodes: Ec2Nodes, *, lease: Lease | None = None) -> tuple[NodeLease, ...]:
+    """Ask all running nodes, and give them the lease, if any. Never raises for a node that does not answer."""
+    running = [name for name in nodes.names if nodes.runs(name)]
+    if not running:
+        return ()
+    with open_connections(app, nodes, wait_s=ANSWER_TIMEOUT_S) as connections:
+
+        def work(name: str, _check: object) -> NodeLease:
+            try:
+                return _ask(name, connections.get(nodes.find_host(name)), lease)
+            except ClusterError as error:
+                return NodeLease(name=name, error=error.message.partition("\n")[0])
+
+        return tuple(map_in_threads(work, running, threads=len(running)))
+
+
+def tell_ready_nodes(
+    app: App, clients: Clients, state: ClusterState, ready: Sequence[ReadyNode], *, now: float
+) -> None:
+    """After `up`, `resize` or `start`: all nodes have the newest lease, with what they all cost now.
+
+    Raises AwsError. A node that cannot be told follows its tag: only a warning.
+    """
+    lease = state.lease
+    if lease is None:
+        return
+    if lease.budget_usd is not None:
+        updated = update_rates(lease, describe_rates(clients, state), now=now)
+        if updated is not lease:
+            set_tags(app, clients, state, updated)
+            lease = updated
+    connections: Mapping[str, NodeConnection] = {
+        node.host.name: node.connection for node in ready if not node.host.spec
+    }
+
+    def work(name: str, _check: object) -> NodeLease:
+        try:
+            return _ask(name, connections[name], lease)
+        except ClusterError as error:
+            return NodeLease(name=name, error=error.message.partition("\n")[0])
+
+    told = map_in_threads(work, list(connections), threads=max(len(connections), 1))
+    for warning in describe_trouble(list(told), lease):
+        app.report(Event(kind="warn", what=warning))
+    app.say(f"lease: {describe_lease(lease, now=now)}")
+
+
+def set_tags(app: App, clients: Clients, state: ClusterState, lease: Lease) -> None:
+    """Write the lease into EC2's tags, which are the truth. Raises AwsError, ClusterError."""
+    plan = Plan(cluster=state.name, steps=plan_lease(state, lease))
+    apply(plan, clients=clients, files=app.files, report=app.report)
+
+
+def describe_trouble(told: Sequence[NodeLease], lease: Lease) -> list[str]:
+    """Warnings about nodes that did not answer, or keep another lease."""
+    wanted = render_lease(lease)
+    found = [
+        f"{one.name} did not answer ({one.error}); it follows its tag within a minute, unless its metadata service is "
+        "off"
+        for one in told
+        if one.answer is None
+    ]
+    found += [
+        f"{one.name} has another lease: {one.answer.lease}" for one in told if one.answer and one.answer.lease != wanted
+    ]
+    return found + [
+        f"{one.name} cannot keep the lease on its disk: after a reboot it depends on its tag"
+        for one in told
+        if one.answer and not one.answer.saved
+    ]
+
+
+def answer_document(one: NodeLease) -> dict[str, Any]:
+    """A node's answer, for --json."""
+    answer = one.answer
+    return {
+        "node": one.name,
+        "answered": answer is not None,
+        "error": one.error,
+        "idle_s": None if answer is None or answer.idle_s is None else round(answer.idle_s, 1),
+        "busy": None if answer is None else answer.why,
+        "lease": None if answer is None else answer.lease,
+        "saved": None if answer is None else answer.saved,
+        "spent_usd": None if answer is None else round(answer.spent_usd, 4),
+    }
+
+
+def _ask(name: str, connection: NodeConnection, lease: Lease | None) -> NodeLease:
+    """Raises ClusterError's kinds."""
+    words = ["show"] if lease is None else ["set", render_lease(lease)]
+    command = shlex.join(["sh", "-c", AS_ROOT, "sh", "sh", "-c", _RUN, "sh", PROGRAM, *words])
+    said = connection.run(command, timeout_s=ANSWER_S, what="the lease program")
+    try:
+        return NodeLease(name=name, answer=decode(said.stdout.encode(), NodeAnswer))
+    except ValueError as error:
+        return NodeLease(name=name, error=f"its lease program answers {error}")

@@ -1,0 +1,99 @@
+"""Steps that change the lease of existing nodes.
+
+In EC2's tags, in what EC2 does when they switch themselves off, and in the user data of stopped ones. Running nodes
+read their tag, and get the lease over ssh from cluster/lease.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from provision.lease.node.terms import Lease, render_lease
+from provision.lease.user_data import render_user_data
+from provision.model import TAG_LEASE, ClusterState, Node, format_indices
+from provision.plan import Context, Step
+from provision.resources.run_instances import find_shutdown_behavior
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+_AT_ONCE = 1000
+"""Resources of one CreateTags call (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateTags.html)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetLease(Step):
+    """Set the lease of nodes and of the cluster's group. stopped: those whose user data can be changed, and is.
+
+    behaving: those for which EC2 must learn what to do when they switch themselves off.
+    """
+
+    lease: Lease
+    nodes: tuple[Node, ...] = ()
+    stopped: tuple[Node, ...] = ()
+    behaving: tuple[Node, ...] = ()
+    group_id: str | None = None
+
+    def describe(self) -> str:
+        """In a few words."""
+        where = f" of nodes {format_indices(node.index for node in self.nodes)}" if self.nodes else ""
+        return f"set the lease{where}"
+
+    def apply(self, context: Context) -> bool:
+        """The tags come last: a cluster whose tags show a lease has it. Always True."""
+        ec2 = context.clients.ec2
+        user_data = render_user_data(self.lease, cluster=context.cluster).encode()
+        for node in self.stopped:
+            ec2.modify_instance_attribute(InstanceId=node.instance_id, UserData={"Value": user_data})
+        for node in self.behaving:
+            if node.market == "spot":
+                continue  # one-time spot instances always terminate
+            behavior = find_shutdown_behavior(self.lease)
+            ec2.modify_instance_attribute(
+                InstanceId=node.instance_id, InstanceInitiatedShutdownBehavior={"Value": behavior}
+            )
+        ids = [node.instance_id for node in self.nodes]
+        tag_lease(ec2, [*ids, *([self.group_id] if self.group_id else [])], self.lease)
+        return True
+
+
+def tag_lease(ec2: EC2Client, ids: Sequence[str], lease: Lease) -> None:
+    """Writes the lease into the tags of instances and groups. Raises boto3's errors."""
+    for first in range(0, len(ids), _AT_ONCE):
+        ec2.create_tags(
+            Resources=list(ids[first : first + _AT_ONCE]), Tags=[{"Key": TAG_LEASE, "Value": render_lease(lease)}]
+        )
+
+
+def plan_repair(state: ClusterState) -> tuple[Step, ...]:
+    """Gives the newest lease to nodes and to the group that do not have it, after an interrupted change. Pure."""
+    lease, group = state.lease, state.security_group
+    if not state.nodes or lease is None:
+        return ()
+    text = render_lease(lease)
+    late = tuple(node for node in state.nodes if node.lease != text)
+    group_id = group.group_id if group is not None and group.lease != text else None
+    if not late and group_id is None:
+        return ()
+    return (SetLease(lease=lease, nodes=late, behaving=late, group_id=group_id),)
+
+
+def plan_lease(state: ClusterState, lease: Lease) -> tuple[Step, ...]:
+    """Gives all nodes the lease; empty if the tags show it already. Pure."""
+    current = state.lease
+    if current == lease:
+        return ()
+    group = state.security_group
+    before = None if current is None or not current.limits else current.then
+    return (
+        SetLease(
+            lease=lease,
+            nodes=state.nodes,
+            stopped=tuple(node for node in state.nodes if node.state == "stopped"),
+            # Unchanged where the launch or an earlier change has said it.
+            behaving=tuple(node for node in state.nodes if before != lease.then),
+            group_id=None if group is None else group.group_id,
+        ),
+    )

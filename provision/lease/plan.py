@@ -1,0 +1,180 @@
+"""What a cluster's lease is: at its launch, and after a change. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from foundation.durations import render_duration
+from foundation.errors import ConfigError, UsageError
+from provision.lease.config import LeaseConfig
+from provision.lease.node.terms import Lease, render_moment, spent_at
+
+HOURS_A_MONTH = 730
+"""As in AWS's examples of prices (https://aws.amazon.com/ebs/pricing/)."""
+PUBLIC_ADDRESS_USD_PER_HOUR = 0.005
+"""In every region (https://aws.amazon.com/vpc/pricing/)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """What all nodes cost per hour with their disks and addresses; None if a price is unknown."""
+
+    usd_per_hour: float | None = None
+    stopped_usd_per_hour: float | None = None
+
+
+def add_rates(
+    prices: Iterable[float | None], *, disks_gib: float, usd_per_gib_month: float | None, public_addresses: int
+) -> Rates:
+    """The rates of nodes with these prices per hour."""
+    known = list(prices)
+    if usd_per_gib_month is None:
+        return Rates()
+    disks = disks_gib * usd_per_gib_month / HOURS_A_MONTH
+    if any(price is None for price in known):
+        return Rates(stopped_usd_per_hour=disks)
+    running = sum(price for price in known if price is not None)
+    return Rates(
+        usd_per_hour=running + disks + public_addresses * PUBLIC_ADDRESS_USD_PER_HOUR, stopped_usd_per_hour=disks
+    )
+
+
+def make_lease(config: LeaseConfig, *, now: float, rates: Rates, spent_usd: float = 0.0) -> Lease | None:
+    """A lease that begins `now`, in seconds since 1970; None if nothing ends the cluster.
+
+    Raises ConfigError for a budget that cannot be kept, since a price is unknown, or that is spent.
+    """
+    if config.lifetime_s is config.idle_s is config.budget is None:
+        return None
+    check_budget(config.budget, rates=rates, spent_usd=spent_usd)
+    return Lease(
+        set_at=float(int(now)),
+        until=None if config.lifetime_s is None else float(int(now) + config.lifetime_s),
+        idle_s=config.idle_s,
+        budget_usd=config.budget,
+        then=config.then,
+        usd_per_hour=rates.usd_per_hour,
+        stopped_usd_per_hour=rates.stopped_usd_per_hour,
+        spent_usd=spent_usd,
+    )
+
+
+def check_budget(budget_usd: float | None, *, rates: Rates, spent_usd: float) -> None:
+    """Raises ConfigError for a budget that cannot be kept, since a price is unknown, or that is spent."""
+    if budget_usd is None:
+        return
+    if rates.usd_per_hour is None:
+        raise ConfigError(
+            f"[lease] budget_usd = {budget_usd:g}: a price is unknown, so the nodes cannot count what they cost",
+            hint="set [lease] lifetime or idle instead, or choose another [provision] instance_type or market",
+        )
+    if spent_usd >= budget_usd:
+        raise ConfigError(
+            f"[lease] budget_usd = {budget_usd:g}: the cluster has already cost ${spent_usd:.2f}",
+            hint="raise [lease] budget_usd, or delete the cluster: cluster down",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """What `cluster lease` changes. none: remove all limits. extend_s: put the deadline off; from now if there is none.
+
+    idle_s, budget_usd: None: unchanged; "none": no limit.
+    """
+
+    none: bool = False
+    extend_s: int | None = None
+    idle_s: int | str | None = None
+    budget_usd: float | str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it changes nothing."""
+        return self == Change()
+
+
+def change_lease(current: Lease | None, change: Change, *, now: float, rates: Rates, then: str) -> Lease:
+    """The lease after a change. then: of cluster.toml, for a cluster that has had none.
+
+    Its spending is counted up to `now`; it is later than the current one, whatever the clocks show. Raises UsageError,
+    ConfigError.
+    """
+    if change.none and change != Change(none=True):
+        raise UsageError("cluster lease --none removes all limits; it takes no others", hint="cluster lease --help")
+    old = current or Lease(then=then)
+    spent = spent_at(old, now) if current is not None else 0.0
+    later = max(float(int(now)), old.set_at + 1)
+    until, idle_s, budget = old.until, old.idle_s, old.budget_usd
+    if change.none:
+        until = idle_s = budget = None
+    if change.extend_s is not None:
+        until = max(until or 0.0, float(int(now))) + change.extend_s
+    if change.idle_s is not None:
+        idle_s = None if isinstance(change.idle_s, str) else float(change.idle_s)
+    if change.budget_usd is not None:
+        budget = None if isinstance(change.budget_usd, str) else change.budget_usd
+    check_budget(budget, rates=rates, spent_usd=spent)
+    return Lease(
+        set_at=later,
+        until=until,
+        idle_s=idle_s,
+        budget_usd=budget,
+        then=old.then,
+        usd_per_hour=rates.usd_per_hour,
+        stopped_usd_per_hour=rates.stopped_usd_per_hour,
+        spent_usd=spent,
+    )
+
+
+def update_rates(lease: Lease, rates: Rates, *, now: float) -> Lease:
+    """The lease after the nodes have changed; the same object if the rates are the same."""
+    if (lease.usd_per_hour, lease.stopped_usd_per_hour) == (rates.usd_per_hour, rates.stopped_usd_per_hour):
+        return lease
+    return lease._replace(
+        set_at=max(float(int(now)), lease.set_at + 1),
+        usd_per_hour=rates.usd_per_hour,
+        stopped_usd_per_hour=rates.stopped_usd_per_hour,
+        spent_usd=spent_at(lease, now),
+    )
+
+
+def describe_lease(lease: Lease | None, *, now: float) -> str:
+    """When the cluster ends, in a sentence without a subject: "ends in 11h59m (2026-11-26T03:00:00Z), ..."."""
+    if lease is None or not lease.limits:
+        return "none: nothing ends the nodes but cluster down"
+    parts = []
+    if lease.until is not None:
+        left_s = lease.until - now
+        when = f"in {render_left(left_s)}" if left_s > 0 else "now"
+        parts.append(f"{when} ({render_moment(lease.until)})")
+    if lease.idle_s is not None:
+        parts.append(f"after {render_duration(lease.idle_s)} without use")
+    if lease.budget_usd is not None:
+        parts.append(f"at ${lease.budget_usd:g} (${spent_at(lease, now):.2f} so far)")
+    verb = "stops" if lease.then == "stop" else "ends"
+    return f"{verb} {', or '.join(parts)}"
+
+
+def describe_config(config: LeaseConfig) -> str:
+    """The lease that a launch begins."""
+    parts = []
+    if config.lifetime_s is not None:
+        parts.append(f"in {render_duration(config.lifetime_s)}")
+    if config.idle_s is not None:
+        parts.append(f"after {render_duration(config.idle_s)} without use")
+    if config.budget is not None:
+        parts.append(f"at ${config.budget:g}")
+    if not parts:
+        return "none: nothing ends the nodes but cluster down"
+    return f"{'stops' if config.then == 'stop' else 'ends'} by itself {', or '.join(parts)}"
+
+
+def render_left(seconds: float) -> str:
+    """11h59m, 12m, 40s: rounded down; "now" if nothing is left."""
+    if seconds < 1:
+        return "now"
+    minutes, s = divmod(int(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days}d{h:02}h"
+    return f"{hours}h{m:02}m" if hours else f"{m}m" if m else f"{s}s"

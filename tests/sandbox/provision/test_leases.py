@@ -1,0 +1,187 @@
+"""Leases on real hosts: whatever happens to the command, nodes and network, nothing lives after the deadline."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import boto3
+import pytest
+
+from forked import Act, Kill, find_changes, read_descriptions, run
+from foundation.progress import silent
+from project import Project
+from provision.lease.config import LeaseConfig
+from provision.lease.node.terms import parse_lease
+from sandbox import control
+from sandbox_steps import RunningSandbox, Ssh, enter, start_sandbox
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+LATE_S = 60.0
+ENDED = ("terminated", "stopped")
+
+
+@pytest.fixture(scope="module")
+def own_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
+    folder = tmp_path_factory.mktemp("leases")
+    try:
+        yield start_sandbox(folder)
+    finally:
+        control.reset(folder, report=silent)
+
+
+def leased(name: str, folder: Path, *, lifetime: str, nodes: int = 1, then: str = "down") -> Act:
+    lease = LeaseConfig(lifetime=lifetime, then=then)  # type: ignore[arg-type]
+    return Act(verb="up", name=name, nodes=nodes, files=folder / name, lease=lease)
+
+
+def find_instances() -> dict[str, tuple[str, str, float]]:
+    """Instance id -> cluster, state, deadline."""
+    found = {}
+    for page in boto3.client("ec2").get_paginator("describe_instances").paginate():
+        for instance in (one for reservation in page["Reservations"] for one in reservation["Instances"]):
+            tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", [])}
+            lease = parse_lease(tags["cluster:lease"])
+            assert lease is not None
+            assert lease.until is not None
+            found[instance["InstanceId"]] = (tags["cluster:name"], instance["State"]["Name"], lease.until)
+    return found
+
+
+def is_armed(ssh: Ssh, address: str) -> bool:
+    return "lease.sock" in ssh.run(address, "ls /run/cluster", check=False).stdout
+
+
+def wait_for_ends(names: Callable[[str], bool]) -> list[str]:
+    """Waits for the end of all instances of these clusters; returns those that lived too long, or ended too early."""
+    wrong: list[str] = []
+    left = {key for key, (name, _, _) in find_instances().items() if names(name)}
+    assert left
+    while left:
+        now, found = time.time(), find_instances()
+        for instance_id in sorted(left):
+            name, state, deadline = found[instance_id]
+            if state in ENDED:
+                left.discard(instance_id)
+                wrong += [f"{name}: {instance_id} ended {deadline - now:.1f} s early"] if now < deadline else []
+            elif now > deadline + LATE_S:
+                left.discard(instance_id)
+                wrong.append(f"{name}: {instance_id} is {state} {now - deadline:.0f} s after its deadline")
+        time.sleep(0.5)
+    return wrong
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "everything"])
+def test_up_killed_leaves_nothing_alive_after_the_deadline(
+    own_sandbox: RunningSandbox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+    *,
+    everything: bool,
+) -> None:
+    """Nobody runs another command. The kills before the launch leave nothing that runs."""
+    enter(own_sandbox, monkeypatch)
+    read_descriptions()
+    lifetime = "15s"
+    points = run(leased(f"whole-{everything}", tmp_path, lifetime=lifetime)).points
+    if everything:
+        kills = [Kill(point=number, before=before) for number in range(len(points)) for before in (True, False)]
+    else:
+        launch = find_changes(points).index("RunInstances")
+        kills = [Kill(point=launch, before=before, changes=True) for before in (True, False)]
+        kills.append(Kill(point=len(find_changes(points)) - 1, before=False, changes=True))
+    killed = 0
+    for number, kill in enumerate(kills):
+        killed += run(leased(f"kill-{everything}-{number}", tmp_path, lifetime=lifetime), kill).killed
+    wrong = wait_for_ends(lambda name: name.startswith(("kill-", "whole-")))
+    record_property("result", f"{killed} of {len(kills)} killed, {len(find_instances())} nodes, {len(wrong)} alive")
+    # A run that has to look less often than the one that was counted ends before a late kill.
+    assert killed >= len(kills) * 0.9
+    assert not wrong, "\n".join(wrong)
+
+
+def test_faults_do_not_keep_nodes_alive(
+    own_sandbox: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, no metadata, a cut network, a killed program, a broken `shutdown`, a frozen and a lost head."""
+    enter(own_sandbox, monkeypatch)
+    ec2, folder = boto3.client("ec2"), own_sandbox.project_dir
+    run(leased("faults", tmp_path, lifetime="60s", nodes=5))
+    run(leased("frozen", tmp_path, lifetime="25s", nodes=2))
+    run(leased("gone", tmp_path, lifetime="25s", nodes=2))
+
+    def hosts(name: str) -> list[tuple[str, str]]:
+        found = ec2.describe_instances(Filters=[{"Name": "tag:cluster:name", "Values": [name]}])["Reservations"]
+        made = [instance for reservation in found for instance in reservation["Instances"]]
+        made.sort(key=lambda instance: instance["AmiLaunchIndex"])
+        return [(instance["InstanceId"], instance["PrivateIpAddress"]) for instance in made]
+
+    def cause(fault: str) -> None:
+        control.cause_fault(folder, fault)
+
+    frozen, lost = hosts("frozen"), hosts("gone")
+    cause(f"freeze instance={frozen[0][0]}")
+    cause(f"kill instance={lost[0][0]} leaves=running")
+
+    full, dumb, cut, orphan, broken = hosts("faults")
+    ssh = Ssh(key=tmp_path / "faults" / "id_ed25519")
+    ec2.modify_instance_metadata_options(InstanceId=dumb[0], HttpEndpoint="disabled")
+    (group,) = ec2.describe_security_groups(GroupNames=["cluster-faults"])["SecurityGroups"]
+    ec2.authorize_security_group_ingress(
+        GroupId=group["GroupId"], IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
+    )
+    for _, address in (orphan, broken):
+        until(partial(is_armed, ssh, address), "the lease program")
+    # The program comes back from its other process.
+    ssh.run(orphan[1], "sudo kill -9 $(pgrep -f '[l]ease.py boot' | tail -n 1)")
+    ssh.run(broken[1], "printf '#!/bin/sh\\nexit 1\\n' | sudo tee /usr/sbin/shutdown /usr/sbin/poweroff >/dev/null")
+    for other in (full, dumb, orphan, broken):
+        cause(f"partition a={cut[0]} b={other[0]}")
+    cause(f"full-disk instance={full[0]}")
+    # A reboot with a full disk, and one without metadata: armed again.
+    ec2.reboot_instances(InstanceIds=[full[0], dumb[0]])
+
+    assert not wait_for_ends(lambda name: name == "faults")
+    # The frozen host runs nothing: it ends as soon as it continues. The lost one has no host to end.
+    states = {key: state for key, (name, state, _) in find_instances().items() if name in {"frozen", "gone"}}
+    assert [states[frozen[1][0]], states[lost[1][0]]] == ["terminated", "terminated"]
+    assert states[frozen[0][0]] == "running"
+    cause(f"thaw instance={frozen[0][0]}")
+    thawed = time.time()
+    until(lambda: find_instances()[frozen[0][0]][1] == "terminated", "the end of the thawed head")
+    assert time.time() - thawed < LATE_S
+    ec2.terminate_instances(InstanceIds=[lost[0][0]])
+
+
+def test_an_idle_cluster_ends_and_says_so(project: Project) -> None:
+    """A running command keeps it; afterwards it ends, `status` says why, and `down` removes the rest."""
+    project.run("up")
+    assert "lease  ends after 1h without use" in project.run("status").stdout
+    with project.running("exec", "--", "sleep", "45"):
+        until(lambda: "is logged in" in project.run("lease").stdout, "the login")
+        changed = json.loads(project.run("lease", "+2h", "--idle", "15s", "--json").stdout)
+        assert [node["answered"] for node in changed["nodes"]] == [True, True]
+        assert 7000 < changed["lease"]["remaining_s"] <= 7200
+        began = time.time()
+        while time.time() - began < 25:
+            assert json.loads(project.run("status", "--json").stdout)["node_counts"] == {"running": 2}
+
+    def status() -> dict[str, object]:
+        found: dict[str, object] = json.loads(project.run("status", "--json").stdout)
+        return found
+
+    # Without `status`, whose ssh session is a login.
+    time.sleep(40)
+    until(lambda: status()["state"] == "ended", "the end of the lease", timeout_s=90)
+    assert status()["lease_ended"] == "its lease ended it (idle = 15s)"
+    shown = project.run("status").stdout
+    assert "state  ended: its lease ended it (idle = 15s); cluster down removes what is left, free of charge" in shown
+    receipt = json.loads(project.run("down", "--yes", "--json").stdout)
+    assert receipt["gone"]
+    assert receipt["lease"] == "its lease ended it (idle = 15s)"
+    assert receipt["cost_usd"] == 0

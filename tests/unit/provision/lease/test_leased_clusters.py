@@ -1,0 +1,248 @@
+"""Clusters with a lease, against the sandbox's EC2 in this process: launch, kill points, resize, start, and the end."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundation.errors import ClusterError, ConfigError
+from foundation.progress import Event, silent
+from foundation.settings import check
+from provision.apply import apply
+from provision.lease.arm import SetLease, plan_lease
+from provision.lease.config import LeaseConfig
+from provision.lease.node.terms import Lease, parse_lease, render_lease
+from provision.lease.user_data import render_user_data
+from provision.model import ClusterState
+from provision.pause import find_spent, prepare_start
+from provision.plan import Plan
+from provision.status import SWITCHED_OFF, find_allocation, find_lease_end
+from provision_world import (
+    Killed,
+    World,
+    complete,
+    make_config,
+    make_group,
+    make_node,
+    make_state,
+    plan_kills,
+    run_side_by_side,
+)
+
+NOW = 1_900_000_000.0
+OFF = f"{SWITCHED_OFF}: Instance initiated shutdown"
+ALL = pytest.param(True, marks=pytest.mark.slow)
+
+
+def make_lease_config(**values: Any) -> LeaseConfig:
+    return check(LeaseConfig, values, source="cluster.toml")
+
+
+def kill_after_launch(world: World) -> None:
+    """`up`, killed after its launch took effect."""
+
+    def kill(event: Event) -> None:
+        if event.kind == "done" and event.what.startswith("launch"):
+            raise Killed(event.what)
+
+    with pytest.raises(Killed):
+        world.up(make_config(), report=kill)
+
+
+def leases(world: World) -> set[Lease | None]:
+    """Of all instances, as their user data has it, and as the tags have it."""
+    found = set()
+    for instance in world.sandbox.backend.sandbox_instances():
+        if instance.state in {"terminated", "shutting-down"}:
+            continue
+        tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
+        lease = parse_lease(tags["cluster:lease"])
+        data = base64.b64decode(str(instance.user_data)).decode()
+        assert data == render_user_data(lease, cluster="demo")
+        found.add(lease)
+    return found
+
+
+def test_a_launch_arms_the_lease(world: World) -> None:
+    world.lease = make_lease_config(lifetime="12h", idle="30m")
+    state = world.up(make_config())
+    (lease,) = leases(world)
+    assert lease is not None
+    assert lease.until == pytest.approx(world.time.time() + 43200, abs=120)
+    assert (lease.idle_s, lease.then, state.lease) == (1800.0, "down", lease)
+    behaviors = [i.instance_initiated_shutdown_behavior for i in world.sandbox.backend.sandbox_instances()]
+    assert behaviors == ["terminate", "terminate"]
+    assert {i.metadata_options.instance_metadata_tags for i in world.sandbox.backend.sandbox_instances()} == {"enabled"}
+    assert [group.lease for group in state.security_groups] == [render_lease(lease)]
+    assert not world.prepare(make_config())
+
+
+def test_then_stop(world: World) -> None:
+    world.lease = make_lease_config(idle="1h", then="stop")
+    world.up(make_config())
+    assert {i.instance_initiated_shutdown_behavior for i in world.sandbox.backend.sandbox_instances()} == {"stop"}
+
+
+def test_a_repeated_launch_has_the_same_deadline(late_world: World) -> None:
+    """Otherwise EC2 would refuse its token, or launch the nodes twice."""
+    late_world.lease = make_lease_config(lifetime="1h")
+    kill_after_launch(late_world)
+    (lease,) = leases(late_world)
+    late_world.time.sleep(1)
+    state = late_world.up(make_config())
+    assert leases(late_world) == {lease}
+    assert late_world.resources() == complete(2)
+    assert state.lease == lease
+
+
+@pytest.mark.parametrize("everything", [False, ALL], ids=["a third", "everything"])
+def test_up_killed_at_every_point_has_one_lease(world: World, tmp_path: Path, *, everything: bool) -> None:
+    """Whatever was launched is armed; the next `up` completes it, with the same lease for all, on the group, too."""
+    world.lease = make_lease_config(lifetime="1h", idle="30m")
+    world.calls.made.clear()
+    world.up(make_config())
+    points = list(world.calls.made)
+    world.down()
+    world.reset(tmp_path / "before")
+    world.lease = make_lease_config(lifetime="1h", idle="30m")
+
+    def kill(case: tuple[int, bool]) -> None:
+        point, before = case
+        world.move_files(tmp_path / f"{point}-{before}")
+        with world.killed_at(point, before=before), pytest.raises(Killed):
+            world.up(make_config())
+        assert None not in leases(world)  # every instance that exists has a deadline
+        world.time.sleep(5)
+        state = world.up(make_config())
+        (lease,) = leases(world)
+        assert lease is not None
+        assert lease.until is not None
+        assert {group.lease for group in state.security_groups} == {render_lease(lease)}
+        assert world.resources() == complete(2)
+        assert not world.prepare(make_config())
+
+    run_side_by_side(kill, plan_kills(points, everything=everything, which=0))
+
+
+def test_new_nodes_share_the_lease(world: World) -> None:
+    world.lease = make_lease_config(lifetime="1h")
+    world.up(make_config())
+    (lease,) = leases(world)
+    world.time.sleep(600)
+    world.lease = make_lease_config(lifetime="9h")  # changed since
+    world.resize(make_config(nodes=4))
+    assert leases(world) == {lease}
+    world.time.sleep(3600)
+    with pytest.raises(ClusterError, match="the lifetime of cluster demo ended at"):
+        world.resize(make_config(nodes=5))
+
+
+def test_resize_to_0_ends_the_lease(world: World) -> None:
+    world.lease = make_lease_config(lifetime="1h")
+    world.up(make_config())
+    world.resize(make_config(nodes=0))
+    state = world.settled()
+    assert state.lease is not None
+    assert not state.lease.limits
+    assert find_lease_end(state, now=world.time.time() + 9999) is None
+
+
+def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.lease = make_lease_config(budget_usd=200.0)
+    world.up(make_config())
+    (lease,) = leases(world)
+    assert lease is not None
+    # Two c5.xlarge, 200 GiB of gp3, two public addresses; see sandbox/api/prices.py.
+    assert lease.usd_per_hour == pytest.approx(2 * 0.17 + 200 * 0.08 / 730 + 0.01, abs=1e-5)
+    assert lease.stopped_usd_per_hour == pytest.approx(200 * 0.08 / 730, abs=1e-5)
+    world.down()
+    monkeypatch.setattr("provision.preflight.places.find_volume_price", lambda _: None)
+    with pytest.raises(ConfigError, match=r"\[lease\] budget_usd = 200: a price is unknown"):
+        world.prepare(make_config())
+    assert not world.resources()["instances"]
+
+
+def test_a_change_is_in_the_tags(world: World) -> None:
+    state = world.up(make_config())
+    assert state.lease is None
+    lease = Lease(set_at=NOW, until=NOW + 60)
+    (step,) = plan_lease(state, lease)
+    assert isinstance(step, SetLease)
+    assert [node.index for node in step.behaving] == [0, 1]  # it had no lease: a shutdown would only stop the nodes
+    assert plan_lease(make_state(make_node(0, lease=render_lease(lease))), lease) == ()
+    (again,) = plan_lease(make_state(make_node(0, lease=render_lease(lease))), lease._replace(set_at=NOW + 1))
+    assert isinstance(again, SetLease)
+    assert not again.behaving
+    assert not again.stopped
+
+
+def stopped_world(world: World) -> ClusterState:
+    world.lease = make_lease_config(lifetime="1h", budget_usd=5.0, then="stop")
+    world.up(make_config())
+    world.time.sleep(3600)
+    for instance in world.sandbox.backend.sandbox_instances():
+        instance.shut_down_from_inside()
+        instance.finish_stop()
+    return world.describe()
+
+
+def test_start_begins_a_new_lease(world: World) -> None:
+    state = stopped_world(world)
+    end = find_lease_end(state, now=world.time.time())
+    assert (end or "").startswith("its lifetime ended at ")
+    assert find_allocation(state, asked=2, lease_end=end).why == f"{end}; cluster start starts it"
+    config = make_lease_config(lifetime="2h", budget_usd=5.0, then="stop")
+    plan = prepare_start(world.clients, name="demo", config=make_config(), files=world.files, lease=config)
+    step = next(step for step in plan.steps if isinstance(step, SetLease))
+    apply(Plan(cluster="demo", steps=(step,)), clients=world.clients, files=world.files, report=silent)
+    (lease,) = leases(world)
+    assert lease is not None
+    assert lease.until == pytest.approx(world.time.time() + 7200, abs=120)
+    assert lease.spent_usd == pytest.approx(0.37, abs=0.02)  # an hour at both rates
+
+
+def test_a_spent_budget_prevents_a_start(world: World) -> None:
+    stopped_world(world)
+    config = make_lease_config(budget_usd=0.2)
+    with pytest.raises(ConfigError, match=r"the cluster has already cost \$0.3"):
+        prepare_start(world.clients, name="demo", config=make_config(), files=world.files, lease=config)
+
+
+def test_spent_counts_the_stop() -> None:
+    lease = Lease(set_at=NOW, until=NOW + 3600, usd_per_hour=2.0, stopped_usd_per_hour=0.5, spent_usd=1.0)
+    state = make_state(make_node(0, state="stopped", lease=render_lease(lease)))
+    assert find_spent(state, now=NOW + 3660 + 7200) == pytest.approx(1.0 + 2.0 * 3660 / 3600 + 0.5 * 2)
+
+
+GROUP = Lease(set_at=NOW, until=NOW + 60, idle_s=1800.0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ended", "lease", "now", "said"),
+    [
+        ([], {"i-1": OFF, "i-2": OFF}, GROUP, NOW + 99, "its lifetime ended at"),
+        ([], {"i-1": OFF, "i-2": OFF}, GROUP, NOW + 30, "its lease ended it (idle = 30m)"),
+        ([], {}, GROUP, NOW + 9999, "its lifetime ended at"),  # EC2 has forgotten the nodes
+        ([], {"i-1": "Client.UserInitiatedShutdown: User initiated shutdown"}, GROUP, NOW + 30, None),
+        ([], {"i-1": "Server.SpotInstanceTermination: x", "i-2": OFF}, GROUP, NOW + 30, None),
+        ([], {"i-1": OFF}, None, NOW, None),
+        ([], {"i-1": OFF}, GROUP._replace(until=None, idle_s=None), NOW, None),
+        ([{"state": "running"}], {"i-9": OFF}, GROUP, NOW + 99, None),
+        ([{"state": "stopped", "state_reason": OFF}], {}, GROUP, NOW + 99, "its lifetime ended at"),
+        ([{"state": "stopped", "state_reason": "User initiated"}], {}, GROUP, NOW + 30, None),
+    ],
+)
+def test_whether_the_lease_ended_the_cluster(
+    nodes: list[dict[str, Any]], ended: dict[str, str], lease: Lease | None, now: float, said: str | None
+) -> None:
+    groups = (make_group(lease=None if lease is None else render_lease(lease)),)
+    made = [make_node(index, **values) for index, values in enumerate(nodes)]
+    state = make_state(*made, security_groups=groups, ended=ended)
+    found = find_lease_end(state, now=now)
+    assert (found or "").startswith(said or "")
+    assert (found is None) is (said is None)
+    if said is not None and not nodes:
+        allocation = find_allocation(state, asked=2, lease_end=found)
+        assert allocation.state == "ended"
+        assert "cluster down removes what is left, free of charge" in (allocation.why or "")

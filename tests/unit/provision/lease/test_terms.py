@@ -1,0 +1,199 @@
+"""Deadlines: texts, ends, changes and rates."""
+
+import pytest
+
+from foundation.errors import ClusterError, ConfigError, UsageError
+from foundation.settings import check
+from provision.lease.config import LeaseConfig, find_conflicts
+from provision.lease.node.terms import (
+    MAX_TEXT,
+    Lease,
+    find_ends,
+    find_newest,
+    is_near,
+    parse_lease,
+    render_lease,
+    spent_at,
+)
+from provision.lease.plan import Change, Rates, add_rates, change_lease, describe_lease, make_lease, update_rates
+
+NOW = 1_800_000_000.0
+KNOWN = Rates(usd_per_hour=2.0, stopped_usd_per_hour=0.1)
+FULL = Lease(
+    set_at=NOW, until=NOW + 3600, idle_s=1800.0, budget_usd=123456.78, then="stop", usd_per_hour=1234.567891,
+    stopped_usd_per_hour=12.345678, spent_usd=98765.432101,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("lease", [Lease(set_at=NOW), FULL, FULL._replace(until=None), FULL._replace(idle_s=None)])
+def test_a_lease_is_its_text(lease: Lease) -> None:
+    text = render_lease(lease)
+    assert parse_lease(text) == lease
+    assert parse_lease(f"{text} later=thing") == lease
+    assert len(text) <= MAX_TEXT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "x", "until=2026-11-25T15:00:00Z then=down", "set=2026-11-25T15:00:00Z", "set=2026-11-25 then=down",
+        "set=2026-11-25T15:00:00Z then=sleep", "set=2026-11-25T15:00:00Z then=down idle=-1",
+        "set=2026-11-25T15:00:00Z then=down budget=nan", "set=2026-11-25T15:00:00Z then=down until=tomorrow",
+        "set=2026-11-25T15:00:00Z then=down idle=inf",
+    ],
+)  # fmt: skip
+def test_a_text_that_is_no_lease(text: str) -> None:
+    assert parse_lease(text) is None
+    assert find_newest([text, render_lease(FULL)]) == FULL
+
+
+def test_the_newest_counts() -> None:
+    older, newer = FULL, FULL._replace(set_at=NOW + 1, until=None)
+    assert find_newest([render_lease(newer), "damaged", render_lease(older)]) == newer
+    assert find_newest([]) is None
+
+
+@pytest.mark.parametrize(
+    ("left_s", "idle_s", "spent", "why", "first_s"),
+    [
+        (600.0, 0.0, 0.0, "lifetime", 600.0),
+        (5000.0, 1700.0, 0.0, "idle", 100.0),
+        (5000.0, 0.0, 199.5, "budget", 900.0),
+        (0.0, 0.0, 0.0, "lifetime", 0.0),
+        (-60.0, 5000.0, 0.0, "idle", -3200.0),
+        (5000.0, None, 0.0, "lifetime", 5000.0),  # whether it is idle is not known
+        (None, 0.0, 0.0, "idle", 1800.0),
+    ],
+)
+def test_the_first_end(left_s: float | None, idle_s: float | None, spent: float, why: str, first_s: float) -> None:
+    lease = Lease(until=1.0, idle_s=1800.0, budget_usd=200.0, usd_per_hour=2.0)
+    first = find_ends(lease, left_s, idle_s, spent)[0]
+    assert (first.why, first.left_s) == (why, first_s)
+
+
+def test_no_end_without_limits() -> None:
+    assert find_ends(Lease(), None, 1e9, 1e9) == []
+    assert find_ends(Lease(budget_usd=1.0), None, None, 5.0) == []  # unknown prices
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "why", "left_s", "near"),
+    [
+        (None, "lifetime", 601.0, False), (None, "lifetime", 600.0, True), (3600.0, "idle", 601.0, False),
+        (3600.0, "idle", 600.0, True), (600.0, "idle", 400.0, False), (600.0, "idle", 300.0, True),
+        (600.0, "budget", 500.0, True),
+    ],
+)  # fmt: skip
+def test_when_to_warn(idle_s: float | None, why: str, left_s: float, *, near: bool) -> None:
+    lease = Lease(idle_s=idle_s)
+    end = next(
+        e for e in [*find_ends(lease._replace(until=1.0, budget_usd=1.0, usd_per_hour=1.0), 0, 0, 0)] if e.why == why
+    )
+    assert is_near(lease, end._replace(left_s=left_s)) is near
+
+
+def make_config(**values: object) -> LeaseConfig:
+    return check(LeaseConfig, values, source="cluster.toml")
+
+
+def test_a_new_lease() -> None:
+    lease = make_lease(make_config(lifetime="12h", idle="30m", budget_usd=200.0), now=NOW, rates=KNOWN)
+    assert lease == Lease(NOW, NOW + 43200, 1800, 200.0, "down", 2.0, 0.1, 0.0)
+    assert make_lease(make_config(), now=NOW, rates=KNOWN) is None
+
+
+@pytest.mark.parametrize(("rates", "spent", "said"), [(Rates(), 0.0, "unknown"), (KNOWN, 200.0, "already cost")])
+def test_a_budget_that_cannot_be_kept(rates: Rates, spent: float, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\[lease\] budget_usd = 200: .*{said}"):
+        make_lease(make_config(budget_usd=200), now=NOW, rates=rates, spent_usd=spent)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("lifetime", "12"), ("lifetime", "0h"), ("lifetime", "40d"), ("lifetime", -5), ("lifetime", "1h30m"),
+        ("idle", "soon"), ("idle", ""), ("idle", True), ("budget_usd", 0), ("budget_usd", -1.0), ("budget_usd", "200"),
+        ("budget_usd", float("inf")), ("budget_usd", float("nan")), ("then", "sleep"), ("then", 1),
+        ("life_time", "1h"),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_refused_by_key(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=key):
+        make_config(**{"lifetime": "1h", key: value})
+
+
+def test_then_alone_is_refused() -> None:
+    with pytest.raises(ConfigError, match="then has no effect"):
+        make_config(then="stop")
+
+
+def test_conflicts_with_other_tables() -> None:
+    stop = make_config(idle="1h", then="stop")
+    assert list(find_conflicts(stop, market=("on-demand",), in_ec2=True)) == []
+    assert "spot instances cannot be stopped" in next(find_conflicts(stop, market=("on-demand", "spot"), in_ec2=True))
+    assert [said.partition(" = ")[0] for said in find_conflicts(
+        make_config(lifetime="1h", idle="1h", budget_usd=3.0), market=(), in_ec2=False
+    )] == ["[lease] lifetime", "[lease] idle", "[lease] budget_usd"]  # fmt: skip
+    assert list(find_conflicts(make_config(), market=(), in_ec2=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "until", "idle_s", "budget"),
+    [
+        (Change(extend_s=14400), NOW + 3600 + 14400, 1800.0, 300.0),
+        (Change(idle_s=60), NOW + 3600, 60.0, 300.0),
+        (Change(idle_s="none"), NOW + 3600, None, 300.0),
+        (Change(budget_usd=500.0), NOW + 3600, 1800.0, 500.0),
+        (Change(budget_usd="none"), NOW + 3600, 1800.0, None),
+        (Change(none=True), None, None, None),
+        (Change(extend_s=60, idle_s=120), NOW + 3660, 120.0, 300.0),
+    ],
+)
+def test_a_change(change: Change, until: float | None, idle_s: float | None, budget: float | None) -> None:
+    old = FULL._replace(budget_usd=300.0, usd_per_hour=2.0, spent_usd=7.0)
+    new = change_lease(old, change, now=NOW + 1800, rates=KNOWN, then="down")
+    assert (new.until, new.idle_s, new.budget_usd, new.then) == (until, idle_s, budget, "stop")
+    assert (new.set_at, new.spent_usd) == (NOW + 1800, 8.0)
+
+
+def test_a_change_is_later_than_the_last_whatever_the_clock_shows() -> None:
+    assert change_lease(FULL, Change(none=True), now=NOW - 500, rates=Rates(), then="down").set_at == NOW + 1
+
+
+def test_more_time_after_the_deadline_or_without_one_begins_now() -> None:
+    old = Lease(set_at=NOW, until=NOW + 10)
+    assert change_lease(old, Change(extend_s=60), now=NOW + 500, rates=Rates(), then="down").until == NOW + 560
+    assert change_lease(None, Change(extend_s=60), now=NOW, rates=Rates(), then="stop") == Lease(
+        set_at=NOW, until=NOW + 60, then="stop"
+    )
+
+
+def test_refused_changes() -> None:
+    with pytest.raises(UsageError, match="--none"):
+        change_lease(FULL, Change(none=True, extend_s=60), now=NOW, rates=KNOWN, then="down")
+    with pytest.raises(ClusterError, match="already cost"):
+        change_lease(FULL, Change(budget_usd=1.0), now=NOW, rates=KNOWN, then="down")
+
+
+def test_rates() -> None:
+    rates = add_rates([1.0, 0.5], disks_gib=730, usd_per_gib_month=0.08, public_addresses=2)
+    assert rates.usd_per_hour == pytest.approx(1.5 + 0.08 + 0.01)
+    assert rates.stopped_usd_per_hour == pytest.approx(0.08)
+    assert add_rates([1.0, None], disks_gib=1, usd_per_gib_month=0.08, public_addresses=0).usd_per_hour is None
+    assert add_rates([1.0], disks_gib=1, usd_per_gib_month=None, public_addresses=0) == Rates()
+    assert spent_at(FULL._replace(usd_per_hour=2.0, spent_usd=1.0), NOW + 7200) == 5.0
+    assert (
+        update_rates(
+            FULL, Rates(usd_per_hour=FULL.usd_per_hour, stopped_usd_per_hour=FULL.stopped_usd_per_hour), now=NOW
+        )
+        is FULL
+    )
+    assert update_rates(FULL, KNOWN, now=NOW + 10).usd_per_hour == 2.0
+
+
+def test_a_lease_in_words() -> None:
+    assert describe_lease(None, now=NOW).startswith("none")
+    assert describe_lease(Lease(set_at=NOW, until=NOW + 3660, idle_s=3600.0), now=NOW) == (
+        "ends in 1h01m (2027-01-15T09:01:00Z), or after 1h without use"
+    )
+    assert describe_lease(FULL._replace(until=None, idle_s=None), now=NOW) == "stops at $123457 ($98765.43 so far)"

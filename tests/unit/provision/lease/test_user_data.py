@@ -1,0 +1,56 @@
+"""The user data that arms the lease."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provision.lease.node.terms import Lease, render_lease
+from provision.lease.user_data import MAX_BYTES, render_program, render_user_data
+from real_mxnet import VERSIONS, find_python
+
+FULL = Lease(
+    set_at=1.8e9, until=1.9e9, idle_s=1800.0, budget_usd=123456.78, then="stop", usd_per_hour=1234.567891,
+    stopped_usd_per_hour=12.345678, spent_usd=98765.432101,
+)  # fmt: skip
+
+
+def test_it_fits_and_is_the_same_each_time() -> None:
+    text = render_user_data(FULL, cluster="a" * 32)
+    assert text.startswith("#cloud-boothook\n#!/bin/sh\n")
+    assert len(text.encode()) <= MAX_BYTES - 1000  # room for what comes
+    again = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from provision.lease.user_data import render_program; sys.stdout.write(render_program())",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[4],
+    ).stdout
+    assert again == render_program()
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_it_is_a_shell_script(shell: str) -> None:
+    text = render_user_data(FULL, cluster="demo")
+    assert subprocess.run([shell, "-n"], input=text, text=True, check=False).returncode == 0
+    words = "\n".join(line for line in text.splitlines()[2:] if line.startswith(("cluster=", "lease=")))
+    said = subprocess.run(
+        [shell], input=f'{words}\nprintf "%s|%s" "$cluster" "$lease"', text=True, capture_output=True, check=True
+    )
+    assert said.stdout == f"demo|{render_lease(FULL)}"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_packed_program_runs(tmp_path: Path, version: str) -> None:
+    interpreter = find_python(version)
+    if interpreter is None:
+        pytest.skip(f"there is no Python {version} here")
+    (tmp_path / "lease.py").write_text(render_program())
+    done = subprocess.run([interpreter, "-Es", str(tmp_path / "lease.py")], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "IndexError" in done.stderr  # no verb
