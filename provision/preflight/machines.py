@@ -60,6 +60,33 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
     return {name: _facts(name, found[name]) for name in types}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hardware:
+    """What every instance of a type has. gpus: NVIDIA's."""
+
+    gpus: int
+    memory_mib: int
+
+
+def describe_hardware(ec2: EC2Client, types: Iterable[str]) -> Mapping[str, Hardware]:
+    """The hardware of each of these types that the region has. Raises boto3's errors."""
+    pages = ec2.get_paginator("describe_instance_types").paginate(
+        Filters=[{"Name": "instance-type", "Values": sorted(set(types))}]
+    )
+    return {
+        str(info["InstanceType"]): Hardware(
+            gpus=sum(
+                gpu.get("Count", 0)
+                for gpu in info.get("GpuInfo", {}).get("Gpus", [])
+                if gpu.get("Manufacturer") == "NVIDIA"
+            ),
+            memory_mib=info["MemoryInfo"]["SizeInMiB"],
+        )
+        for page in pages
+        for info in page["InstanceTypes"]
+    }
+
+
 def _suggest(ec2: EC2Client, name: str) -> str | None:
     """A similar type of the same family, for one that does not exist. Raises boto3's errors."""
     family = name.partition(".")[0]

@@ -24,6 +24,7 @@ CODE = (
     "bootstrap/node/containers/engine.py",
     "bootstrap/node/containers/rank_proxy.py",
     "bootstrap/node/containers/site",
+    "bootstrap/node/health.py",
     "bootstrap/node/interfaces.py",
     "bootstrap/node/process_tree.py",
     "bootstrap/node/setup_env.py",

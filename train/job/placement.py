@@ -136,6 +136,8 @@ def describe_hosts(
             servers=placement.servers.get(node.host.name, 0),
             instance_id="" if node.host.spec else node.host.instance_id,
             place=place_of(node) if node.host.spec else None,
+            gpus=node.hardware.gpus if node.hardware is not None else None,
+            memory_mib=node.hardware.memory_mib if node.hardware is not None else None,
         )
         for node in placement.nodes
     )

@@ -88,7 +88,7 @@ class Container(Struct, frozen=True, kw_only=True):
 class JobHost(Struct, frozen=True, kw_only=True):
     """A host of a job. ip: its private address. place: None for a node of the cluster.
 
-    workers, servers: the number of processes there.
+    workers, servers: the number of processes there. gpus, memory_mib: what its instance type has.
     """
 
     name: Name
@@ -97,6 +97,8 @@ class JobHost(Struct, frozen=True, kw_only=True):
     servers: Count = 0
     instance_id: Optional[Annotated[str, Meta(max_length=255)]] = None
     place: Optional[Place] = None
+    gpus: Optional[Count] = None
+    memory_mib: Optional[Annotated[int, Meta(ge=0)]] = None
 
 
 class DataCheck(Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ PROGRAMS = {
     "role": "train.node.role.role",
     "stage": "train.node.staging.stage",
     "bench_network": "train.node.bench_network",
+    "health": "bootstrap.node.health",
 }
 
 if __name__ == "__main__":
