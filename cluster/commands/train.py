@@ -222,10 +222,13 @@ def train(
         access.result()  # raises before any host is set up
     with (
         if_interrupted("run cluster train again; no job was started"),
-        ready_nodes(app, find_nodes, hostfile=config.train.hosts, command=request.command, choose=choose_healthy) as (
-            ready,
-            script,
-        ),
+        ready_nodes(
+            app,
+            choice.find_nodes,
+            hostfile=config.train.hosts,
+            command=request.command,
+            choose=choice.choose_healthy,
+        ) as (ready, script),
         closing(head_of(app, ready)) as head,
         # Python starts on the head while AWS is waited for and the job is planned.
         closing(open_submission(head, follow=not detach)) as talk,

@@ -375,6 +375,17 @@ class _Jobs(Struct, frozen=True, kw_only=True):
 _JOBS_DECODER = Decoder(_Jobs)
 
 
+class Unhealthy(Struct, frozen=True, kw_only=True):
+    """A node that is unhealthy, as the head keeps it. id: its instance id, or its name if it has none."""
+
+    id: Name
+    reasons: tuple[Name, ...]
+
+
+class _UnhealthyNodes(Struct, frozen=True, kw_only=True):
+    unhealthy: dict[Name, Unhealthy] = {}
+
+
 class _Failure(Struct, frozen=True, kw_only=True):
     error: str
 
@@ -438,6 +449,14 @@ def split_jobs(line: bytes) -> list[bytes]:
     if len(found) > MAX_JOBS:
         raise ValueError(f"more than {MAX_JOBS} jobs in the list")
     return found
+
+
+def parse_unhealthy(line: bytes) -> dict[str, Unhealthy]:
+    """The unhealthy nodes in the head's list of jobs, by name; {} if that part is damaged."""
+    try:
+        return dict(decode(line, _UnhealthyNodes).unhealthy)
+    except (ValueError, RecursionError):
+        return {}
 
 
 def _split_damaged(line: bytes, begin: int) -> list[bytes]:
