@@ -119,6 +119,10 @@ def _describe_age(created: datetime | None, now: datetime) -> str:
 
 
 def _describe_market(option: LaunchOption) -> str:
+    if option.is_block:
+        return f"{option.how}, which has been paid for in advance"
+    if option.reservation is not None:
+        return f"{option.how}, at the price on demand"
     if option.market == "spot":
         return "spot: AWS may end the nodes at two minutes' notice"
     return "on demand"
@@ -128,7 +132,7 @@ def _group(options: Iterable[LaunchOption]) -> list[list[LaunchOption]]:
     """Options that differ by their zone alone stand together; the order is kept."""
     groups: dict[tuple[str, str], list[LaunchOption]] = {}
     for option in options:
-        groups.setdefault((option.market, option.instance_type), []).append(option)
+        groups.setdefault((option.how, option.instance_type), []).append(option)
     return list(groups.values())
 
 

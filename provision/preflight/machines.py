@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from foundation.errors import ConfigError
+from foundation.errors import ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_words, error_code
 from provision.config import ProvisionConfig, setting_error
@@ -51,7 +51,8 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
     for name in types:
         if name not in found:
             hint = _suggest(ec2, name) or HINT_TYPES
-            raise type_error(config, name, f"{config.region} has no such instance type", hint=hint)
+            wrong = type_error(config, name, f"{config.region} has no such instance type", hint=hint)
+            raise NotInRegionError(wrong.message, hint=wrong.hint)
     for name in types:
         architectures = found[name]["ProcessorInfo"]["SupportedArchitectures"]
         if not {"x86_64", "arm64"} & set(architectures):  # Macs: x86_64_mac and arm64_mac, only on Dedicated Hosts

@@ -127,6 +127,12 @@ def run_instances_request(
         request["Placement"] = {"GroupName": nodes.placement_group}
     if nodes.instance_profile is not None:
         request["IamInstanceProfile"] = {"Name": nodes.instance_profile}
+    if option.reservation is not None:
+        request["CapacityReservationSpecification"] = {
+            "CapacityReservationTarget": {"CapacityReservationId": option.reservation}
+        }
+    if option.is_block:
+        request["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
     if option.market == "spot":
         # One-time: AWS does not launch it again after an interruption.
         spot: SpotMarketOptionsTypeDef = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
