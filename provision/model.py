@@ -227,7 +227,8 @@ class LaunchOption:
 
     architecture: x86_64 or arm64. root_device: the image's root device name. placement: whether the nodes go into the
     cluster's placement group. efa: whether they get an Elastic Fabric Adapter. usd_per_hour: of one node.
-    reservation: the capacity reservation that they use, or None; is_block: it is a Capacity Block. image_created_at and usd_per_hour are None if unknown.
+    reservation: the capacity reservation that they use, or None; is_block: it is a Capacity Block.
+    image_created_at and usd_per_hour are None if unknown.
     """
 
     market: Market

@@ -86,6 +86,7 @@ def main() -> None:
             enforce=fleet.enforce,
             config=config,
             book=book,
+            others=settings.others,
         )
     )
     key = read_json(place.credentials_file, AccessKey)
@@ -123,7 +124,7 @@ def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(place, address)
     moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_app)), settings.region)
-    guarded = catch_errors(Authorization(moto, settings.region))
+    guarded = catch_errors(Authorization(moto, (settings.region, *settings.others)))
     return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), place.api_log)), tls)
 
 

@@ -185,8 +185,8 @@ def train(
         app.overrides |= {"train.script": asked.script, "train.args": list(asked.args)}
     elif asked.args:
         app.overrides["train.args"] = [*load_config(app.config_path, app.overrides).train.args, *asked.args]
-    config = app.config
     app.enter_cloud()
+    config = app.config
     provision, framework = config.provision, config.bootstrap.framework
     engine = find_engine(config.train.launcher, framework)
     check_framework(engine.name, framework, has_image=bool(config.container.image))

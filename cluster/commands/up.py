@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import click
@@ -18,17 +19,19 @@ from cluster.jobs import ask_for_job, confirm_ending
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
 from cluster.views.status import render_nodes, render_volume
-from foundation.errors import UsageError
+from foundation.errors import ClusterError, NoCapacityError, NotInRegionError, QuotaError, UsageError
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients, make_clients
-from provision.config import all_types
+from provision.config import all_regions, all_types
+from provision.files import ClusterFiles
 from provision.model import MAX_NODES
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
 from provision.pause import StartInstances, prepare_start
 from provision.plan import Plan, Wishes
 from provision.preflight.prices import find_volume_price
+from provision.regions import leave_region
 from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
 from provision.resources.launch import LaunchNodes
@@ -38,6 +41,8 @@ from provision.up import up as carry_out
 from provision.volumes.config import find_head_volume
 from train.job.payload import find_script, find_shadowed
 
+REGION_ERRORS = (NoCapacityError, NotInRegionError, QuotaError)
+"""After these, another region may give the nodes."""
 LEFT_BY_UP = "cluster up continues with the launched nodes, cluster down terminates them; until then they cost money"
 
 
@@ -85,16 +90,51 @@ def up(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool, keep
         app.say(f"warning: {warning}", style="yellow")
     with if_interrupted("run cluster up again; no node was launched"):
         app.enter_cloud(start_sandbox=True)
-        clients = make_clients(config.provision.region)
-        wishes = find_wishes(app)
-        bring_up(
-            app,
-            clients,
-            lambda avoid: prepare_up(clients, wishes=wishes, files=app.files, avoid=avoid),
-            dry_run=dry_run,
-            yes=yes,
-            keep_failed=keep_failed,
-        )
+        up_in_a_region(app, dry_run=dry_run, yes=yes, keep_failed=keep_failed)
+
+
+def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> None:
+    """Bring the cluster up in the region where it is, or else in the first that can give its nodes.
+
+    Deletes what was made in one region before it tries the next. Raises ClusterError.
+    """
+    regions = all_regions(app.config.provision)
+    refused: list[ClusterError] = []
+    for position, region in enumerate(regions):
+        elsewhere = regions[position + 1 :]
+        app.use_region(region)
+        clients = make_clients(region)
+        prepare = partial(_prepare_up, clients, find_wishes(app), app.files)
+        is_asked = False
+        try:
+            plan = prepare(frozenset())
+            if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
+                app.say(f"if {region} has no capacity, then: {', '.join(elsewhere)}")
+            is_asked = True
+            bring_up(app, clients, prepare, plan=plan, dry_run=dry_run, yes=yes, keep_failed=keep_failed)
+        except REGION_ERRORS as error:
+            if len(regions) == 1:
+                raise
+            refused.append(error)
+            yes = yes or is_asked  # the answer was yes
+            answer = error.message.replace("\n", "\n  ")
+            app.report(Event(kind="warn", what=f"{region} cannot give the nodes: {answer}"))
+            stays = leave_region(clients, name=app.config.name, files=app.files, report=app.report)
+            if stays is not None:
+                error.message += f"\nno other region is tried: {stays}"
+                raise
+            if elsewhere:
+                app.report(Event(kind="info", what=f"trying {elsewhere[0]}"))
+        else:
+            return
+    first = refused[0]
+    kind = type(first) if len({type(error) for error in refused}) == 1 else NoCapacityError
+    tried = ", ".join(regions)
+    raise kind(f"no region can give the nodes, and nothing was launched; tried {tried}", hint=first.hint)
+
+
+def _prepare_up(clients: Clients, wishes: Wishes, files: ClusterFiles, avoid: frozenset[str]) -> Plan:
+    return prepare_up(clients, wishes=wishes, files=files, avoid=avoid)
 
 
 def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool) -> None:
@@ -187,9 +227,9 @@ def start(app: App, *, yes: bool) -> None:
     current address.
     """
     app.check_has_instances("start", instead="cluster up, which sets up the hosts")
-    config = app.config
-    find_script(config.train.script, project_dir=app.project_dir)  # before anything costs money
+    find_script(app.config.train.script, project_dir=app.project_dir)  # before anything costs money
     app.enter_cloud()
+    config = app.config
     clients = make_clients(config.provision.region)
     bring_up(
         app,
@@ -243,6 +283,7 @@ def bring_up(
     clients: Clients,
     prepare: Callable[[frozenset[str]], Plan],
     *,
+    plan: Plan | None = None,
     dry_run: bool = False,
     yes: bool = False,
     keep_failed: bool = False,
@@ -251,10 +292,11 @@ def bring_up(
 ) -> bool:
     """Carry out what `prepare` plans; returns whether it was done, and not only shown or declined.
 
-    Prints the nodes to stdout, or with dry_run the plan. interrupted: the hint after Ctrl-C. Raises ClusterError.
+    plan: what it has planned already. Prints the nodes to stdout, or with dry_run the plan. interrupted: the hint after
+    Ctrl-C. Raises ClusterError.
     """
     config = app.config
-    plan = prepare(frozenset())
+    plan = plan if plan is not None else prepare(frozenset())
     if any(isinstance(step, LaunchNodes) for step in plan.steps):
         check_cache(cache_folder())  # before anything costs money
     shadowed = find_shadowed(config.train.script, project_dir=app.project_dir)

@@ -239,7 +239,8 @@ def _no_such_subnet(config: ProvisionConfig, words: str) -> ConfigError:
 def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
     """Every market, type and zone where the zone offers the type and the subnet has `least` free addresses. Pure.
 
-    The reservation comes first, then the markets; the zone changes fastest. Raises ConfigError or AwsError when there is no way.
+    The reservation comes first, then the markets; the zone changes fastest. Raises ConfigError or AwsError when there
+    is no way.
     """
     skipped: list[str] = []
     types = _find_offered(config, facts, skipped)

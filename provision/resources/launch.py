@@ -115,7 +115,8 @@ class LaunchNodes(Step):
             raise NoCapacityError(
                 f"no capacity for {_wanted(self)} in any place that was tried, and nothing was launched:\n"
                 + "\n".join(f"  {line}" for line in refused),
-                hint="wait, or allow more choices: [provision] instance_types, market, regions, min_nodes, capacity_wait_s",
+                hint="wait, or allow more choices: [provision] instance_types, market, regions, min_nodes, "
+                "capacity_wait_s",
             )
         context.without.update(self.indices)
         what = f"no capacity for nodes {format_indices(self.indices)}: continuing without them"

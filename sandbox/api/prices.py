@@ -106,7 +106,12 @@ def answer_call(action: str, asked: dict[str, Any], region: str) -> dict[str, An
         raise NotImplementedError(f"its price list has no {action}")
     if asked.get("ServiceCode", "AmazonEC2") != "AmazonEC2":
         raise RefusedError(Refusal(code="NotFoundException", message="The sandbox's price list has AmazonEC2 only."))
-    products = [product for product in _products(region) if _matches(product, asked.get("Filters", []))]
+    asked_for = {one["Field"]: one["Value"] for one in asked.get("Filters", [])}
+    products = [
+        product
+        for product in _products(asked_for.get("regionCode", region))
+        if _matches(product, asked.get("Filters", []))
+    ]
     begin = int(asked.get("NextToken") or 0)
     end = begin + min(int(asked.get("MaxResults") or PAGE), PAGE)
     answer: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": [json.dumps(p) for p in products[begin:end]]}
