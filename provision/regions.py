@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, TypeVar
 
-from foundation.errors import AwsError
-from foundation.progress import Report
+from foundation.errors import AwsError, ClusterError, NoCapacityError, NotInRegionError, QuotaError
+from foundation.progress import Event, Report
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors
 from provision.describe import describe_cluster, describe_nodes
@@ -19,6 +20,9 @@ from provision.resources.shared_volume import find_shared_volumes
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
+REGION_ERRORS = (NoCapacityError, NotInRegionError, QuotaError)
+"""After these, another region may give the nodes."""
+T = TypeVar("T")
 MakeClients = Callable[[str], Clients]
 
 
@@ -54,6 +58,39 @@ def find_remains(make_clients: MakeClients, regions: Sequence[str], *, name: str
     with bounded_pool() as pool:
         asked = {region: pool.submit(_ask, make_clients(region).ec2, name) for region in regions}
     return tuple(region for region, answer in asked.items() if _has_something(answer.result()))
+
+
+def try_regions(
+    regions: Sequence[str],
+    *,
+    attempt: Callable[[str], T],
+    leave: Callable[[str], str | None],
+    report: Report,
+) -> T:
+    """The result of the first attempt that succeeds: one region after the other, each answer reported.
+
+    leave: deletes what an attempt has made in its region; returns why the cluster must stay there, if it must.
+    Raises the error of an attempt that no other region mends, and if all fail, one that names the regions.
+    """
+    refused: list[ClusterError] = []
+    for region, following in zip_longest(regions, regions[1:]):
+        try:
+            return attempt(region)
+        except REGION_ERRORS as error:
+            if len(regions) == 1:
+                raise
+            refused.append(error)
+            words = error.message.replace("\n", "\n  ")
+            report(Event(kind="warn", what=f"{region} cannot give the nodes: {words}"))
+            stays = leave(region)
+            if stays is not None:
+                error.message += f"\nno other region is tried: {stays}"
+                raise
+            if following is not None:
+                report(Event(kind="info", what=f"trying {following}"))
+    kind = type(refused[0]) if len({type(error) for error in refused}) == 1 else NoCapacityError
+    said = f"no region can give the nodes, and nothing was launched; tried {', '.join(regions)}"
+    raise kind(said, hint=refused[0].hint)
 
 
 def leave_region(clients: Clients, *, name: str, files: ClusterFiles, report: Report) -> str | None:

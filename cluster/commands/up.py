@@ -19,7 +19,7 @@ from cluster.jobs import ask_for_job, confirm_ending
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
 from cluster.views.status import render_nodes, render_volume
-from foundation.errors import ClusterError, NoCapacityError, NotInRegionError, QuotaError, UsageError
+from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients, make_clients
@@ -31,7 +31,7 @@ from provision.oracle.torch import check_torch
 from provision.pause import StartInstances, prepare_start
 from provision.plan import Plan, Wishes
 from provision.preflight.prices import find_volume_price
-from provision.regions import leave_region
+from provision.regions import leave_region, try_regions
 from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
 from provision.resources.launch import LaunchNodes
@@ -41,8 +41,6 @@ from provision.up import up as carry_out
 from provision.volumes.config import find_head_volume
 from train.job.payload import find_script, find_shadowed
 
-REGION_ERRORS = (NoCapacityError, NotInRegionError, QuotaError)
-"""After these, another region may give the nodes."""
 LEFT_BY_UP = "cluster up continues with the launched nodes, cluster down terminates them; until then they cost money"
 
 
@@ -98,39 +96,24 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
 
     Deletes what was made in one region before it tries the next. Raises ClusterError.
     """
-    regions = all_regions(app.config.provision)
-    refused: list[ClusterError] = []
-    for position, region in enumerate(regions):
-        elsewhere = regions[position + 1 :]
+    agreed, regions = yes, all_regions(app.config.provision)
+
+    def attempt(region: str) -> None:
+        nonlocal agreed
         app.use_region(region)
         clients = make_clients(region)
         prepare = partial(_prepare_up, clients, find_wishes(app), app.files)
-        is_asked = False
-        try:
-            plan = prepare(frozenset())
-            if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
-                app.say(f"if {region} has no capacity, then: {', '.join(elsewhere)}")
-            is_asked = True
-            bring_up(app, clients, prepare, plan=plan, dry_run=dry_run, yes=yes, keep_failed=keep_failed)
-        except REGION_ERRORS as error:
-            if len(regions) == 1:
-                raise
-            refused.append(error)
-            yes = yes or is_asked  # the answer was yes
-            answer = error.message.replace("\n", "\n  ")
-            app.report(Event(kind="warn", what=f"{region} cannot give the nodes: {answer}"))
-            stays = leave_region(clients, name=app.config.name, files=app.files, report=app.report)
-            if stays is not None:
-                error.message += f"\nno other region is tried: {stays}"
-                raise
-            if elsewhere:
-                app.report(Event(kind="info", what=f"trying {elsewhere[0]}"))
-        else:
-            return
-    first = refused[0]
-    kind = type(first) if len({type(error) for error in refused}) == 1 else NoCapacityError
-    tried = ", ".join(regions)
-    raise kind(f"no region can give the nodes, and nothing was launched; tried {tried}", hint=first.hint)
+        plan = prepare(frozenset())
+        elsewhere = regions[regions.index(region) + 1 :]
+        if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
+            app.say(f"if {region} cannot give the nodes, then: {', '.join(elsewhere)}")
+        has_agreed, agreed = agreed, True  # another region is tried only after a yes
+        bring_up(app, clients, prepare, plan=plan, dry_run=dry_run, yes=has_agreed, keep_failed=keep_failed)
+
+    def leave(region: str) -> str | None:
+        return leave_region(make_clients(region), name=app.config.name, files=app.files_in(region), report=app.report)
+
+    try_regions(regions, attempt=attempt, leave=leave, report=app.report)
 
 
 def _prepare_up(clients: Clients, wishes: Wishes, files: ClusterFiles, avoid: frozenset[str]) -> Plan:
