@@ -1,6 +1,5 @@
 """EC2 in several regions, as the daemon sees it: one set of instances, whose hosts share one network."""
 
-from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -43,30 +42,34 @@ class Regions:
         """As a backend's."""
         return next(filter(None, (backend.find_private_address(public_ip) for backend in self._backends)), None)
 
+    def _merge(self, name: str) -> dict[Any, Any]:
+        """The entries of all regions. A copy: some of moto's dicts make an entry for each key that is looked up."""
+        return {key: value for backend in self._backends for key, value in getattr(backend, name).items()}
+
     @property
-    def volumes(self) -> ChainMap[str, Any]:
+    def volumes(self) -> dict[Any, Any]:
         """By id; so are the others."""
-        return ChainMap(*(backend.volumes for backend in self._backends))
+        return self._merge("volumes")
 
     @property
-    def reservations(self) -> ChainMap[str, Any]:
+    def reservations(self) -> dict[Any, Any]:
         """Those that RunInstances makes."""
-        return ChainMap(*(backend.reservations for backend in self._backends))
+        return self._merge("reservations")
 
     @property
-    def groups(self) -> ChainMap[str, Any]:
+    def groups(self) -> dict[Any, Any]:
         """Security groups, by VPC."""
-        return ChainMap(*(backend.groups for backend in self._backends))
+        return self._merge("groups")
 
     @property
-    def enis(self) -> ChainMap[str, Any]:
+    def enis(self) -> dict[Any, Any]:
         """Network interfaces."""
-        return ChainMap(*(backend.enis for backend in self._backends))
+        return self._merge("enis")
 
     @property
-    def managed_prefix_lists(self) -> ChainMap[str, Any]:
+    def managed_prefix_lists(self) -> dict[Any, Any]:
         """Prefix lists."""
-        return ChainMap(*(backend.managed_prefix_lists for backend in self._backends))
+        return self._merge("managed_prefix_lists")
 
 
 Backend = SandboxEC2Backend | Regions
