@@ -123,7 +123,7 @@ def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
     """The API server, on the sandbox's own address only."""
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(place, address)
-    moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_app)), settings.region)
+    moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_app)), settings.region, settings.others)
     guarded = catch_errors(Authorization(moto, (settings.region, *settings.others)))
     return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), place.api_log)), tls)
 
