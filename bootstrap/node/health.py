@@ -179,14 +179,16 @@ def count_devices() -> int:
     count = 0
     for device in os.listdir(_PCI) if os.path.isdir(_PCI) else ():
         try:
-            with (
-                open(os.path.join(_PCI, device, "vendor")) as vendor,
-                open(os.path.join(_PCI, device, "class")) as kind,
-            ):
-                count += vendor.read().strip() == "0x10de" and kind.read().startswith("0x03")
+            vendor, kind = (_read(os.path.join(_PCI, device, name)) for name in ("vendor", "class"))
         except OSError:
             continue  # just removed
+        count += vendor.strip() == "0x10de" and kind.startswith("0x03")
     return count
+
+
+def _read(path: str) -> str:
+    with open(path) as stream:
+        return stream.read()
 
 
 def read_kept() -> Optional[Any]:
