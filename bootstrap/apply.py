@@ -28,6 +28,7 @@ from bootstrap.transfer.sources import Sources
 from bootstrap.transfer.tree import Tree, TreeArchives
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
+from provision.preflight.machines import Hardware
 
 SCRIPT = "the set-up script"
 
@@ -40,6 +41,7 @@ class ReadyNode:
     setup: the digest of the set-up commands that have run there, None if there are none. library: what the environment
     has as its framework, such as "mxnet==1.7.0.post2", "source@v1.7.x+cu112" or "torch==2.13.0+cpu"; "" without one.
     torch: its PyTorch, whichever framework [bootstrap] names, None if it has none or only among the user's own files.
+    hardware: that of its instance type, None if unknown.
     """
 
     host: Host
@@ -53,6 +55,7 @@ class ReadyNode:
     framework: Framework = "mxnet"
     library: str = ""
     torch: Torch | None = None
+    hardware: Hardware | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

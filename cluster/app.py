@@ -20,6 +20,7 @@ from cluster.views.terminal import escape, find_columns, write
 from foundation.errors import Interrupted, NotFoundError, SandboxError, UsageError
 from foundation.progress import Event
 from foundation.user_folders import state_folder
+from provision.config import all_regions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +38,7 @@ class App:
     def __init__(self, *, config_path: Path) -> None:
         self.config_path = config_path
         self.overrides: dict[str, Any] = {}
+        self._sandbox_region: str | None = None
 
     @cached_property
     def config(self) -> ClusterConfig:
@@ -47,6 +49,26 @@ class App:
         """Override a value of cluster.toml after it was read. key: dotted."""
         self.overrides[key] = value
         self.__dict__.pop("config", None)
+
+    def use_region(self, region: str) -> None:
+        """From now on, `config` and `files` are for this one of [provision] region and regions; it comes first."""
+        known = all_regions(self.config.provision)
+        if region != known[0]:
+            self.overrides |= {"provision.region": region}
+            self.override("provision.regions", [other for other in known if other != region])
+            self.__dict__.pop("files", None)
+
+    def files_in(self, region: str) -> "ClusterFiles":
+        """This cluster's files for a region. Call enter_cloud first."""
+        from provision.files import ClusterFiles  # noqa: PLC0415 - as in `files`
+
+        name = self.config.name
+        if self.config.cloud == "aws":
+            return ClusterFiles(state_folder() / "aws" / region / name)
+        folder = sandbox_files_dir(self.project_dir)
+        if self.config.provision.regions and region != self._sandbox_region:
+            folder = folder.with_name(f"{folder.name}@{region}")
+        return ClusterFiles(folder / name)
 
     @property
     def project_dir(self) -> Path:
@@ -64,34 +86,51 @@ class App:
         """Where this cluster's private key, known hosts and journal are. Call enter_cloud first."""
         from provision.files import ClusterFiles  # noqa: PLC0415 - cryptography: `cluster data` saves 35 ms, 10 MB
 
-        if self.config.cloud == "aws":
-            return ClusterFiles(state_folder() / "aws" / self.config.provision.region / self.config.name)
         if self.config.cloud == "hosts":
             return ClusterFiles(state_folder() / "hosts" / self.config.name)
-        return ClusterFiles(sandbox_files_dir(self.project_dir) / self.config.name)
+        return self.files_in(self.config.provision.region)
 
     def enter_cloud(self, *, start_sandbox: bool = False) -> None:
         """Point AWS's environment variables at the configured cloud; the only place that does.
 
         `cloud = "aws"` and "hosts" leave them as the user set them. `cloud = "sandbox"` points them at this folder's
-        sandbox, which is started if start_sandbox. Raises NotFoundError when no sandbox runs, SandboxError.
+        sandbox, which is started if start_sandbox. With [provision] regions, `config` is for the region that has the
+        cluster. Raises NotFoundError when no sandbox runs, SandboxError, AwsError.
         """
-        if self.config.cloud != "sandbox":
-            return
+        if self.config.cloud == "sandbox":
+            self._enter_sandbox(start=start_sandbox)
+        if self.has_instances and self.config.provision.regions:
+            self._find_region()
+
+    def _find_region(self) -> None:
+        """Use the region that has the cluster, if one has it."""
+        from provision.aws.clients import make_clients  # noqa: PLC0415 - boto3; nearly nobody has several regions
+        from provision.regions import find_home  # noqa: PLC0415 - as above
+
+        regions = all_regions(self.config.provision)
+        noted = next((region for region in regions if self.files_in(region).exist), None)
+        home = find_home(make_clients, regions, name=self.config.name, noted=noted)
+        if home is not None:
+            self.use_region(home)
+
+    def _enter_sandbox(self, *, start: bool) -> None:
         from sandbox import control, rootless  # noqa: PLC0415 - commands on AWS save 40 ms
 
-        rootless.enter(self.project_dir, start=start_sandbox, report=self.report)
-        region = self.config.provision.region
+        rootless.enter(self.project_dir, start=start, report=self.report)
+        region, *others = all_regions(self.config.provision)
         info = control.find_running(self.project_dir)
         if info is None:
-            if not start_sandbox:
+            if not start:
                 raise NotFoundError(
                     "the sandbox of this folder is not running, so there is no cluster",
                     hint="cluster up (it starts the sandbox), or cluster sandbox start",
                 )
             rootless.become_root(self.project_dir, report=self.report)
-            info = control.start(self.project_dir, region=region, report=self.report, config=self.config.sandbox)
-        if info.region != region:
+            info = control.start(
+                self.project_dir, region=region, report=self.report, config=self.config.sandbox, others=others
+            )
+        self._sandbox_region = info.region
+        if info.region not in (region, *others):
             raise SandboxError(
                 f'the sandbox of this folder runs in region {info.region}, and [provision] region = "{region}"',
                 hint=f'set region = "{info.region}", or remove the sandbox and its content: cluster sandbox reset',

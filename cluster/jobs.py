@@ -38,7 +38,7 @@ from train.follow.records import (
 )
 from train.follow.run import STOPPED, end_everywhere, render_left, stop_job
 from train.job.payload import code_digest
-from train.job.protocol import JobResult, Left
+from train.job.protocol import JobResult, Left, parse_unhealthy
 
 PATIENCE_S = 4.0  # how long to wait for the head's answer
 CONNECT_S = 2.0
@@ -187,8 +187,10 @@ def ask_head(app: App, head: Head) -> tuple[JobRecord, ...]:
 def find_on_head(app: App, head: Head) -> tuple[JobRecord, ...] | None:
     """As ask_head; None if the head is not set up, so that no job can have run there."""
     line = head.ask("list")
-    if not line:
-        return None
+    return _read_list(app, head, line) if line else None
+
+
+def _read_list(app: App, head: Head, line: bytes) -> tuple[JobRecord, ...]:
     try:
         records = merge_records(read_jobs(line))
     except ValueError as error:
@@ -241,10 +243,11 @@ def ask_for_job(app: App, nodes: Nodes) -> Callable[[], HeadJob | None]:
 
 def _ask(app: App, nodes: Nodes) -> HeadJob:
     with open_head(app, nodes, wait_s=CONNECT_S) as head:
-        found = find_on_head(app, head)
-    records = found or ()
+        line = head.ask("list")
+        records = _read_list(app, head, line) if line else ()
     return HeadJob(
-        set_up=found is not None,
+        set_up=bool(line),
+        unhealthy=parse_unhealthy(line),
         record=find_running(records),
         last=next((record for record in records if record.has_ended), None),
         queued=sum(record.state == "queued" for record in records),

@@ -13,6 +13,7 @@ from bootstrap.environment.framework import is_of_framework
 from bootstrap.environment.project import LockedProject, check_against_lock, read_project
 from bootstrap.environment.requirements import Wanted, read_packages
 from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.host import Host
 from cluster.app import App
 from cluster.last_known import remember_names
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
@@ -33,6 +34,9 @@ from train.job.payload import collect_trees
 
 ASK_ABOVE_BYTES = 100_000_000
 BOOT_TIMEOUT_S = 300.0
+
+
+ChooseHosts = Callable[[Sequence[Host], Connections], Sequence[Host]]
 
 
 def source_of(app: App, clients: Clients | None = None) -> NodeSource:
@@ -81,13 +85,14 @@ def ready_nodes(
     wait_s: float = ANSWER_TIMEOUT_S,
     hostfile: Sequence[str] = (),
     command: Sequence[str] = (),
+    choose: ChooseHosts | None = None,
 ) -> Iterator[tuple[tuple[ReadyNode, ...], str]]:
     """Connect to a cluster's nodes and bring them up to date; the nodes, head first, and the script's path on each.
 
     nodes: or a function that describes them; then connecting starts meanwhile, at the addresses of the last time.
     wait_s: how long nodes may take to answer, in seconds. hostfile: lines that may name hosts of the user's own, which
-    are set up as well, and come last. command: what a job runs in place of [train] script. The connections are closed
-    with the block.
+    are set up as well, and come last. command: what a job runs in place of [train] script. choose: called before the
+    set-up; returns the hosts to set up, the head among them. The connections are closed with the block.
     Raises NotFoundError when there is no cluster, ConfigError for a line that names no host, ClusterError for what goes
     wrong on the nodes.
     """
@@ -99,9 +104,11 @@ def ready_nodes(
             if callable(nodes):
                 source.begin(connections)
             notify = find_notify(app)  # raises before anything is done
-            ready, script = _prepare(app, source, find_nodes, connections, others=others, command=command)
+            hosts = source.settle(find_nodes().find_hosts(), connections)
+            chosen = choose(hosts, connections) if choose is not None else hosts
+            ready, script = _prepare(app, source, find_nodes, connections, hosts=chosen, others=others, command=command)
             with suppress(ClusterError):  # such as a full disk; only the next command's start is slower
-                source.keep([node.host for node in ready])
+                source.keep([node.host for node in ready], left_out=[host for host in hosts if host not in chosen])
         watched = run_in_thread(lambda: watch_events(app, ready[0], notify))  # takes as long as a login
         yield ready, script
         watched.result()
@@ -117,13 +124,13 @@ def _prepare(
     find_nodes: Callable[[], Nodes],
     connections: Connections,
     *,
+    hosts: Sequence[Host],
     others: OtherHosts,
     command: Sequence[str],
 ) -> tuple[tuple[ReadyNode, ...], str]:
     config = app.config
     packages, project = find_packages(app)
     described = find_nodes()
-    hosts = source.settle(described.find_hosts(), connections)
     payload = collect_trees(
         config.train.script,
         sync=config.bootstrap.sync,

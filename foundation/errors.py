@@ -69,6 +69,14 @@ class QuotaError(AwsError):
     """A quota of the account on running instances is too low."""
 
 
+class NoCapacityError(AwsError):
+    """This region cannot give the nodes; another may."""
+
+
+class NotInRegionError(ConfigError):
+    """This region does not have what a setting names; another may."""
+
+
 class StalePlanError(ClusterError):
     """Another run, or AWS, has changed the cluster since the plan was made: plan again."""
 

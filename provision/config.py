@@ -73,15 +73,24 @@ InstanceType = Annotated[
 ]
 
 
+Region = Annotated[
+    str,
+    Shape(r"[a-z]{2}(-[a-z]+)+-?[0-9]{1,2}[a-z]?", 'an AWS region such as "us-east-1"'),
+    _check_region,
+]
+
+
 class ProvisionConfig(Settings, frozen=True, kw_only=True):
     """What `cluster up` provisions. Every setting has a default."""
 
-    region: Annotated[
-        str,
-        Shape(r"[a-z]{2}(-[a-z]+)+-?[0-9]{1,2}[a-z]?", 'an AWS region such as "us-east-1"'),
-        _check_region,
-        Meta(description="The AWS region of all resources."),
-    ] = "us-east-1"
+    region: Annotated[Region, Meta(description="The AWS region of all resources.")] = "us-east-1"
+    regions: Annotated[
+        tuple[Region, ...],
+        Meta(
+            description="Other regions to try, in this order, when `region` has no capacity, too low a quota, or does "
+            "not offer the types. All nodes of a cluster are in one region; all commands find it.",
+        ),
+    ] = ()
     nodes: Annotated[
         int,
         Meta(
@@ -107,6 +116,14 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
             "instances cost less, and AWS may end them at two minutes' notice.",
         ),
     ] = ("on-demand",)
+    reservation: Annotated[
+        str,
+        Shape(r"none|cr-[0-9a-f]{8,17}", '"none" or a capacity reservation such as "cr-0123456789abcdef0"'),
+        Meta(
+            description="An On-Demand Capacity Reservation or a Capacity Block, by its id: it is tried first, before "
+            "every market. Its instance type must be one of the types above.",
+        ),
+    ] = "none"
     min_nodes: Annotated[
         Literal["all"] | Annotated[int, Meta(ge=1, le=MAX_NODES)],
         Meta(
@@ -193,6 +210,11 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
         for key, listed in (("instance_types", all_types(self)), ("market", self.market)):
             if not listed or len(set(listed)) != len(listed):
                 yield f"{key} is empty or has duplicates: {', '.join(listed) or '[]'}"
+        if len({self.region, *self.regions}) != 1 + len(self.regions):
+            yield f"regions has duplicates, or names region itself: {', '.join((self.region, *self.regions))}"
+        for key in ("subnet_id", "ami"):
+            if self.regions and getattr(self, key) != "auto":
+                yield f'regions needs {key} = "auto": {getattr(self, key)} is in one region only'
         if self.min_nodes != "all" and self.min_nodes > self.nodes:
             yield f"min_nodes = {self.min_nodes} is greater than nodes = {self.nodes}"
         if self.ssh_address == "private" and self.ssh_from == "auto":
@@ -205,6 +227,11 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
 def all_types(config: ProvisionConfig) -> tuple[str, ...]:
     """The instance types in the order in which they are tried."""
     return (config.instance_type, *config.instance_types)
+
+
+def all_regions(config: ProvisionConfig) -> tuple[str, ...]:
+    """The regions in the order in which they are tried."""
+    return (config.region, *config.regions)
 
 
 def setting_error(config: ProvisionConfig, key: str, problem: str, *, hint: str) -> ConfigError:

@@ -31,7 +31,7 @@ from provision.resources.resource import KeptVolume, Look, Resource, Scope, Unse
 from provision.resources.shared_volume import SHARED_VOLUME
 from provision.resources.table import KINDS
 from provision.resources.unfinished_uploads import IDLE_S
-from provision.status import find_lease_end
+from provision.status import add_up, find_lease_end
 
 LEFTOVERS_TIMEOUT_S = 60.0
 """Volumes and interfaces stay in EC2's lists a little longer than their instance."""
@@ -256,6 +256,26 @@ class Receipt:
         """What a volume costs, in US dollars per month; None if unknown."""
         price = self.volume_usd_per_gib_month
         return None if price is None else price * volume.size_gib
+
+
+def add_receipts(one: Receipt, other: Receipt) -> Receipt:
+    """The receipt of a cluster that was deleted in two regions. Pure."""
+    bills = (one.bill, other.bill)
+    return replace(
+        one,
+        deleted=(*one.deleted, *other.deleted),
+        leftovers=(*one.leftovers, *other.leftovers),
+        looked_for=tuple(dict.fromkeys((*one.looked_for, *other.looked_for))),
+        unseen=(*one.unseen, *other.unseen),
+        in_progress=(*one.in_progress, *other.in_progress),
+        bill=Bill(
+            node_hours=sum(bill.node_hours for bill in bills),
+            usd=add_up([bill.usd for bill in bills]),
+            on_spot=any(bill.on_spot for bill in bills),
+            uncounted=tuple(each for bill in bills for each in bill.uncounted),
+        ),
+        kept=(*one.kept, *other.kept),
+    )
 
 
 def make_bill(plans: Sequence[Plan], *, prices: Prices, now: datetime, ended: Iterable[str] = ()) -> Bill:

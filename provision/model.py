@@ -237,6 +237,7 @@ class LaunchOption:
 
     architecture: x86_64 or arm64. root_device: the image's root device name. placement: whether the nodes go into the
     cluster's placement group. efa: whether they get an Elastic Fabric Adapter. usd_per_hour: of one node.
+    reservation: the capacity reservation that they use, or None; is_block: it is a Capacity Block.
     image_created_at and usd_per_hour are None if unknown.
     """
 
@@ -256,11 +257,20 @@ class LaunchOption:
     placement: bool = False
     efa: bool = False
     usd_per_hour: float | None = None
+    reservation: str | None = None
+    is_block: bool = False
 
     @property
     def label(self) -> str:
         """For messages: c5.xlarge on demand in us-east-1a."""
-        return f"{self.instance_type} {'on spot' if self.market == 'spot' else 'on demand'} in {self.zone}"
+        return f"{self.instance_type} {self.how} in {self.zone}"
+
+    @property
+    def how(self) -> str:
+        """For messages: on demand, on spot, in reservation cr-0123, in Capacity Block cr-0123."""
+        if self.reservation is not None:
+            return f"in {'Capacity Block' if self.is_block else 'reservation'} {self.reservation}"
+        return "on spot" if self.market == "spot" else "on demand"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

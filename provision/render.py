@@ -74,7 +74,7 @@ def render_preflight(
         *(("volumes", line) for line in preflight.mounts),
         (
             "price",
-            f"{_describe_price(first, nodes)} {_on(first)}; {_describe_disk_price(preflight, disks_gib)}"
+            f"{_describe_price(first, nodes)} {first.how}; {_describe_disk_price(preflight, disks_gib)}"
             + (f"; {price_note}" if price_note else ""),
         ),
         *(("not tried", line) for line in preflight.skipped),
@@ -126,6 +126,10 @@ def _describe_age(created: datetime | None, now: datetime) -> str:
 
 
 def _describe_market(option: LaunchOption) -> str:
+    if option.is_block:
+        return f"{option.how}, which has been paid for in advance"
+    if option.reservation is not None:
+        return f"{option.how}, at the price on demand"
     if option.market == "spot":
         return "spot: AWS may end the nodes at two minutes' notice"
     return "on demand"
@@ -135,7 +139,7 @@ def _group(options: Iterable[LaunchOption]) -> list[list[LaunchOption]]:
     """Options that differ by their zone alone stand together; the order is kept."""
     groups: dict[tuple[str, str], list[LaunchOption]] = {}
     for option in options:
-        groups.setdefault((option.market, option.instance_type), []).append(option)
+        groups.setdefault((option.how, option.instance_type), []).append(option)
     return list(groups.values())
 
 
@@ -150,14 +154,10 @@ def _describe_zones(options: Iterable[LaunchOption]) -> str:
 def _describe_alternatives(options: Iterable[LaunchOption], nodes: int) -> list[str]:
     """The other types and markets, with what they cost: tried in this order when there is no capacity."""
     return [
-        f"{group[0].instance_type} {_on(group[0])} in {', '.join(option.zone for option in group)}: "
+        f"{group[0].instance_type} {group[0].how} in {', '.join(option.zone for option in group)}: "
         f"{_describe_type(group[0]).partition(': ')[2]}; {_describe_price(group[0], nodes)}"
         for group in _group(options)[1:]
     ]
-
-
-def _on(option: LaunchOption) -> str:
-    return "on spot" if option.market == "spot" else "on demand"
 
 
 def _describe_price(option: LaunchOption, nodes: int) -> str:

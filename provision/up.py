@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from foundation.errors import AwsError, CapacityError, ClusterError, ConfigError, NotFoundError, StalePlanError
+from foundation.errors import CapacityError, ClusterError, ConfigError, NoCapacityError, NotFoundError, StalePlanError
 from foundation.progress import Event, Report, silent
 from provision.apply import apply
 from provision.aws.clients import Clients
@@ -266,8 +266,8 @@ def _describe_preflight(clients: Clients, wanted: Wanted, avoid: frozenset[str])
     preflight = describe_preflight(clients, replace(wanted, state=staying))
     options = tuple(option for option in preflight.options if option.label not in avoid)
     if not options:
-        raise AwsError(
+        raise NoCapacityError(
             f"no capacity in any place that was tried: {', '.join(sorted(avoid))}",
-            hint="wait, or allow more choices: [provision] instance_types, market, min_nodes",
+            hint="wait, or allow more choices: [provision] instance_types, market, regions, min_nodes",
         )
     return replace(preflight, options=options)

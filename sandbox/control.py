@@ -31,6 +31,7 @@ from sandbox.iam.policies import PolicyError, parse_policy
 from sandbox.place import (
     CHECKIP_PATH,
     CONTROL_TIMEOUT_S,
+    MAX_OTHERS,
     STATE_ROOT,
     AccessKey,
     DaemonStatus,
@@ -92,9 +93,17 @@ class SandboxStatus:
 
 
 @as_root()
-def start(project_dir: Path, *, region: str, report: Report, config: SandboxConfig | None = None) -> SandboxInfo:
+def start(
+    project_dir: Path,
+    *,
+    region: str,
+    report: Report,
+    config: SandboxConfig | None = None,
+    others: Sequence[str] = (),
+) -> SandboxInfo:
     """Starts the project's sandbox, or returns the one that runs. Leftovers of a crashed one are removed first.
 
+    others: more regions with instances, of which it takes the first MAX_OTHERS.
     config: [sandbox] of cluster.toml; a running sandbox keeps its own, and a difference is reported.
 
     Raises SandboxError when this machine cannot run one, or when it runs in another region; ConfigError when the policy
@@ -124,7 +133,7 @@ def start(project_dir: Path, *, region: str, report: Report, config: SandboxConf
         check_kernel()
         begun = time.monotonic()
         report(Event(kind="start", what="starting the sandbox"))
-        prepare(place, project_dir, region, config, policy=policy)
+        prepare(place, project_dir, region, config, policy=policy, others=others[:MAX_OTHERS])
         try:
             if config.packages:
                 report(Event(kind="start", what=f"fetching {', '.join(config.packages)}"))
@@ -376,7 +385,15 @@ def read_policy(project_dir: Path, config: SandboxConfig) -> str:
     return text
 
 
-def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig, *, policy: str) -> None:
+def prepare(
+    place: Place,
+    project_dir: Path,
+    region: str,
+    config: SandboxConfig,
+    *,
+    policy: str,
+    others: Sequence[str] = (),
+) -> None:
     """Writes the settings for the daemon and the credentials. Raises SandboxError.
 
     policy: an IAM policy document that limits the credentials, or "".
@@ -389,7 +406,7 @@ def prepare(place: Place, project_dir: Path, region: str, config: SandboxConfig,
     place.objects_dir.mkdir(mode=0o700)
     settings = Settings(
         project_dir=str(project_dir.resolve()), region=region, private=str(ranges.private),
-        public=str(ranges.public), config=config, policy=policy,
+        public=str(ranges.public), config=config, policy=policy, others=tuple(others),
     )  # fmt: skip
     write_json(place.settings_file, settings)
     letters = string.ascii_uppercase + "234567"

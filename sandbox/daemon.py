@@ -87,6 +87,7 @@ def main() -> None:
             config=config,
             book=book,
             note=StateLog(place.state_log).note,
+            others=settings.others,
         )
     )
     key = read_json(place.credentials_file, AccessKey)
@@ -123,8 +124,8 @@ def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
     """The API server, on the sandbox's own address only."""
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(place, address)
-    moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_app)), settings.region)
-    guarded = catch_errors(Authorization(moto, settings.region))
+    moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_app)), settings.region, settings.others)
+    guarded = catch_errors(Authorization(moto, (settings.region, *settings.others)))
     return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), place.api_log)), tls)
 
 

@@ -122,9 +122,16 @@ class Ranges:
         return IPv4Interface(f"{self.private[1]}/{self.private.prefixlen}")
 
 
+MAX_OTHERS = 2
+"""How many regions a sandbox has besides its own: their hosts share its range of addresses."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """A sandbox's settings. `policy`: the text of the IAM policy that [sandbox] of cluster.toml names, or ""."""
+    """A sandbox's settings. others: more regions with instances.
+
+    policy: the text of the IAM policy that [sandbox] of cluster.toml names, or "".
+    """
 
     project_dir: str
     region: str
@@ -132,6 +139,7 @@ class Settings:
     public: str
     config: SandboxConfig = field(default_factory=SandboxConfig)
     policy: str = ""
+    others: tuple[str, ...] = ()
 
     @property
     def ranges(self) -> Ranges:

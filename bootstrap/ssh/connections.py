@@ -134,6 +134,10 @@ class Connections:
         """The facts gathered by `begin`, once: setting up the host changes them."""
         return self._facts.pop(host.instance_id, None)
 
+    def keep_facts(self, host: Host, facts: NodeFacts) -> None:
+        """Keep facts that were gathered before its set-up, for `take_facts`."""
+        self._facts[host.instance_id] = facts
+
     def _take_early(self, host: Host) -> NodeConnection | None:
         begun, future = self._early.pop(host.instance_id, (None, None))
         if begun is None or future is None:

@@ -15,7 +15,7 @@ from bootstrap.environment.framework import LABELS
 from bootstrap.ssh.node_program import parse_message, read_program
 from foundation.errors import ClusterError
 
-Kind = Literal["connection", "compute", "all_reduce", "container", "s3", "clock", "disk", "ports", "volumes"]
+Kind = Literal["connection", "health", "compute", "all_reduce", "container", "s3", "clock", "disk", "ports", "volumes"]
 Status = Literal["ok", "warning", "failed", "unchecked"]
 EVERYWHERE = "all nodes"
 """The node of a check of the whole cluster."""

@@ -19,6 +19,7 @@ from bootstrap.verify.checks import (
     RANGES,
     Attempt,
     Check,
+    Kind,
     Offset,
     Probe,
     ProbeResult,
@@ -37,7 +38,18 @@ MODULES = ("messages", "setup_env", "verify")
 ANSWER_TIMEOUT_S = 30.0
 PORTS_TIMEOUT_S = 60.0
 CLOCK_SAMPLES = 5
-ORDER_OF_CHECKS = ("connection", "compute", "all_reduce", "container", "s3", "ports", "clock", "disk", "volumes")
+ORDER_OF_CHECKS: tuple[Kind, ...] = (
+    "connection",
+    "health",
+    "compute",
+    "all_reduce",
+    "container",
+    "s3",
+    "ports",
+    "clock",
+    "disk",
+    "volumes",
+)
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
 

@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("cluster.commands.up:up", "Launch the cluster's nodes and prepare them for training."),
     "status": ("cluster.commands.status:status", "Show the cluster's nodes, their cost and the running job."),
     "cost": ("cluster.commands.cost:cost", "Show what the cluster costs, and what earlier clusters of its name cost."),
-    "list": ("cluster.commands.status:list_", "List all clusters in the region."),
+    "list": ("cluster.commands.status:list_", "List all clusters in the region, or in all of [provision] regions."),
     "resize": ("cluster.commands.up:resize", "Change the number of nodes."),
     "stop": ("cluster.commands.stop:stop", "Stop a job, or stop the nodes."),
     "start": ("cluster.commands.up:start", "Start stopped nodes and prepare them for training."),
@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "allow": ("cluster.commands.adopt:allow", "Allow ssh from this machine's current address."),
     "verify": (
         "cluster.commands.verify:verify",
-        "Check the framework, S3 access, ports, clocks, disks and volumes on all nodes.",
+        "Check the nodes' health, the framework, S3 access, ports, clocks, disks and volumes on all nodes.",
     ),
     "train": ("cluster.commands.train:train", "Run a training job on the cluster."),
     "jobs": ("cluster.commands.logs:jobs", "List the cluster's jobs, newest first."),

@@ -1,6 +1,8 @@
 """`cluster down`."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import click
 
@@ -11,9 +13,11 @@ from cluster.jobs import ask_for_job, confirm_ending
 from cluster.nodes.other_hosts import memory_of, release
 from cluster.session import describe, unmount_before
 from foundation.errors import AwsError, ClusterError
-from provision.aws.clients import make_clients
-from provision.down import Receipt, prepare_down, receipt_document, render_receipt
+from provision.aws.clients import Clients, make_clients
+from provision.down import Ending, Receipt, add_receipts, prepare_down, receipt_document, render_receipt
 from provision.down import down as carry_out
+from provision.files import ClusterFiles
+from provision.regions import find_remains
 from provision.render import render_plan
 from provision.resources.instance_profile import KIND as ROLE
 from provision.volumes.config import find_head_volume
@@ -29,16 +33,54 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     Then it searches the account again and prints a receipt: what was deleted, what is left, how long the nodes ran and
     what they cost. Existing hosts stay; it removes the cluster's key and files from them.
     """
-    config = app.config
     if not app.has_instances:
         existing_hosts.down(app, yes=yes, as_json=as_json)
         return
     if not app.find_cloud():
-        _print(app, Receipt(cluster=config.name), as_json=as_json)
+        _print(app, Receipt(cluster=app.config.name), as_json=as_json)
         return
+    config = app.config
     clients = make_clients(config.provision.region)
-    urls = [url for url in (config.data.s3_url, config.data.s3_results) if url is not None]
     find_job = None if yes else ask_for_job(app, describe(app, clients))
+    parts = [_prepare_home(app, clients), *_prepare_elsewhere(app)]
+    others = app.files.other_hosts.exists()
+    if any(part.ending for part in parts):
+        _show_plans(app, parts, others=others)
+        if find_job is not None and not confirm_ending(app, "Delete all of this?", find_job):
+            app.say("cancelled: nothing was changed")
+            return
+    # Before AWS's resources, which may be needed to reach them.
+    with if_interrupted("cluster down deletes what is left"):
+        if parts[0].ending:
+            unmount_before(app, clients)
+        done, left = release(app) if others else ((), ())
+        with noting_costs(app, clients, before=True):
+            receipt = reduce(
+                add_receipts,
+                (carry_out(part.ending, clients=part.clients, files=part.files, report=app.report) for part in parts),
+            )
+    receipt = replace(receipt, deleted=(*receipt.deleted, *done), unseen=(*receipt.unseen, *left))
+    _print(app, receipt, as_json=as_json)
+    if receipt.leftovers:
+        raise ClusterError("not everything could be deleted", hint="run cluster down again in a minute")
+    for unseen in receipt.unseen:
+        if unseen.kind == ROLE and config.provision.instance_profile == "auto":
+            raise AwsError(f"the {ROLE} that `up` made may still be there: {unseen.why}", hint="cluster iam-policy")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """What the cluster has in one region."""
+
+    clients: Clients
+    files: ClusterFiles
+    ending: Ending
+
+
+def _prepare_home(app: App, clients: Clients) -> _Part:
+    """The cluster in its own region. Raises AwsError, ClusterError."""
+    config = app.config
+    urls = [url for url in (config.data.s3_url, config.data.s3_results) if url is not None]
     head_volume = find_head_volume(config.volumes)
     ending = prepare_down(
         clients,
@@ -48,28 +90,31 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         urls=urls,
         keep_volume=head_volume is not None and head_volume.keep,
     )
-    others = app.files.other_hosts.exists()
-    if ending:
-        app.say(render_plan(ending.plan).rstrip())
-        if others:
-            app.say(_render_others(app))
-        if find_job is not None and not confirm_ending(app, "Delete all of this?", find_job):
-            app.say("cancelled: nothing was changed")
-            return
-    # Before AWS's resources, which may be needed to reach them.
-    with if_interrupted("cluster down deletes what is left"):
-        if ending:
-            unmount_before(app, clients)
-        done, left = release(app) if others else ((), ())
-        with noting_costs(app, clients, before=True):
-            receipt = carry_out(ending, clients=clients, files=app.files, report=app.report)
-    receipt = replace(receipt, deleted=(*receipt.deleted, *done), unseen=(*receipt.unseen, *left))
-    _print(app, receipt, as_json=as_json)
-    if receipt.leftovers:
-        raise ClusterError("not everything could be deleted", hint="run cluster down again in a minute")
-    for unseen in receipt.unseen:
-        if unseen.kind == ROLE and config.provision.instance_profile == "auto":
-            raise AwsError(f"the {ROLE} that `up` made may still be there: {unseen.why}", hint="cluster iam-policy")
+    return _Part(clients=clients, files=app.files, ending=ending)
+
+
+def _prepare_elsewhere(app: App) -> list[_Part]:
+    """What a killed `up` may have left in the others of [provision] regions. Raises AwsError, ClusterError."""
+    config = app.config
+    others = config.provision.regions
+    having = {*find_remains(make_clients, others, name=config.name)} if others else set()
+    parts = []
+    for region in others:
+        clients, files = make_clients(region), app.files_in(region)
+        if region in having or files.exist:
+            ending = prepare_down(clients, name=config.name, files=files, report=app.report)
+            parts.append(_Part(clients=clients, files=files, ending=ending))
+    return parts
+
+
+def _show_plans(app: App, parts: Sequence[_Part], *, others: bool) -> None:
+    for part in parts:
+        if part.ending and len(parts) > 1:
+            app.say(f"in {part.clients.region}:")
+        if part.ending:
+            app.say(render_plan(part.ending.plan).rstrip())
+    if others:
+        app.say(_render_others(app))
 
 
 def _render_others(app: App) -> str:

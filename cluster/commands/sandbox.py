@@ -42,7 +42,11 @@ def start(app: App) -> None:
     rootless.enter(app.project_dir, start=True, report=app.report)
     rootless.become_root(app.project_dir, report=app.report)
     info = control.start(
-        app.project_dir, region=app.config.provision.region, report=app.report, config=app.config.sandbox
+        app.project_dir,
+        region=app.config.provision.region,
+        report=app.report,
+        config=app.config.sandbox,
+        others=app.config.provision.regions,
     )
     app.print(info.endpoint_url)
 
@@ -223,8 +227,9 @@ def _confirm_ending_jobs(app: App) -> bool:
 def _forget_clusters(app: App) -> None:
     """Delete the files of clusters that ended with their sandbox."""
     folder = sandbox_files_dir(app.project_dir)
-    if folder.exists():
-        shutil.rmtree(folder)
+    for each in (folder, *folder.parent.glob(f"{folder.name}@*")):  # those in other regions
+        if each.exists():
+            shutil.rmtree(each)
 
 
 def render_status(status: SandboxStatus) -> str:

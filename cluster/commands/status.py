@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
@@ -17,6 +18,7 @@ from cluster.views.status import HeadJob, Status, list_document, render_clusters
 from foundation.errors import ClusterError
 from foundation.thread_pool import run_in_thread
 from provision.aws.clients import make_clients
+from provision.config import all_regions
 from provision.describe import ClusterSummary, describe_cluster, describe_clusters
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances
@@ -41,11 +43,12 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
     if not app.has_instances:
         existing_hosts.show_status(app, as_json=as_json, wide=wide)
         return
+    is_there = app.find_cloud()
     config = app.config
     state, prices, job = ClusterState(name=config.name), {}, None
     volumes: tuple[SharedVolume, ...] = ()
     volume_price = None
-    if app.find_cloud():
+    if is_there:
         clients = make_clients(config.provision.region)
         state = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
         find_job = ask_for_job(app, Ec2Nodes(state, config.provision))
@@ -94,7 +97,7 @@ def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
 @wide_option
 @pass_app
 def list_(app: App, *, as_json: bool, wide: bool) -> None:
-    """List all clusters in the region.
+    """List all clusters in the region, or in all of [provision] regions.
 
     The list includes clusters that other people or machines created. KEY shows whether this machine has the private
     key. With cloud = "hosts", it lists the clusters that this machine set up on existing hosts.
@@ -102,16 +105,29 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
     if not app.has_instances:
         existing_hosts.show_list(app, as_json=as_json, wide=wide)
         return
-    region = app.config.provision.region
+    is_there = app.find_cloud()
+    regions = all_regions(app.config.provision)
+    tables, document = [], []
+    for region in regions:
+        table, entries = _list_region(app, region, is_there=is_there, columns=app.find_columns(wide=wide))
+        tables.append(f"{region}:\n{table}" if len(regions) > 1 and entries else table)
+        document += entries
+    app.show("\n".join(tables), document, as_json=as_json, wrapped=not wide)
+
+
+def _list_region(app: App, region: str, *, is_there: bool, columns: int | None) -> tuple[str, list[dict[str, Any]]]:
+    """The clusters of a region, as text and as JSON. is_there: the cloud can be asked. Raises AwsError."""
     clusters: tuple[ClusterSummary, ...] = ()
     prices = {}
-    if app.find_cloud():
+    root = app.files_in(region).root
+    if is_there:
         clients = make_clients(region)
         clusters = describe_clusters(
-            clients.ec2, known=lambda name: _read_files(app, name, ClusterFiles.known_instances, KnownInstances())
+            clients.ec2,
+            known=lambda name: _read_files(app, root, name, ClusterFiles.known_instances, KnownInstances()),
         )
         prices = dict(describe_node_prices(clients, [each for cluster in clusters for each in cluster.instances]))
-    keys_here = {cluster.name for cluster in clusters if _is_key_here(app, cluster)}
+    keys_here = {cluster.name for cluster in clusters if _is_key_here(app, root, cluster)}
     now = datetime.now(UTC)
     table = render_clusters(
         clusters,
@@ -120,22 +136,22 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
         keys_here=keys_here,
         now=now,
         price_note=app.price_note,
-        columns=app.find_columns(wide=wide),
+        columns=columns,
     )
     document = list_document(clusters, prices=prices, keys_here=keys_here, now=now, price_note=app.price_note)
-    app.show(table, document, as_json=as_json, wrapped=not wide)
+    return table, [{**entry, "region": region} for entry in document]
 
 
-def _read_files(app: App, name: str, read: Callable[[ClusterFiles], T], otherwise: T) -> T:
-    """What `read` finds in a cluster's files; a damaged one must not prevent the list."""
+def _read_files(app: App, root: Path, name: str, read: Callable[[ClusterFiles], T], otherwise: T) -> T:
+    """What `read` finds in a cluster's files; a damaged one must not prevent the list. root: of a cluster's files."""
     try:
-        return read(ClusterFiles(app.files.root.with_name(name)))
+        return read(ClusterFiles(root.with_name(name)))
     except ClusterError as error:
         app.say(error.message, style="yellow")
         return otherwise
 
 
-def _is_key_here(app: App, cluster: ClusterSummary) -> bool:
+def _is_key_here(app: App, root: Path, cluster: ClusterSummary) -> bool:
     """Whether this machine has the cluster's private key, and not one of an earlier cluster of that name."""
-    here = _read_files(app, cluster.name, ClusterFiles.find_public_key, None)
+    here = _read_files(app, root, cluster.name, ClusterFiles.find_public_key, None)
     return here is not None and cluster.public_key in {None, here}

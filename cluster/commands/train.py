@@ -9,6 +9,7 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ import click
 from msgspec import structs
 
 from bootstrap.apply import ReadyNode
+from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.host import Host
 from bootstrap.ssh.host_list import read_host_list
 from bootstrap.ssh.other_hosts import check_paths
 from cluster.app import App, if_interrupted, pass_app
@@ -26,6 +29,7 @@ from cluster.completion import SCRIPT
 from cluster.config import load_config, load_job_file
 from cluster.containers import find_login, prepare_image
 from cluster.costs import ask_for_prices
+from cluster.health import find_hardware, leave_out_unhealthy
 from cluster.jobs import head_of
 from cluster.last_known import find_names, remember_names
 from cluster.nodes.other_hosts import note_job
@@ -38,7 +42,9 @@ from foundation.thread_pool import run_in_thread
 from foundation.user_folders import find_user
 from provision.aws.clients import Clients, find_credentials, make_clients
 from provision.aws.iam_policy import render_job_policy
+from provision.preflight.machines import Hardware
 from train.engines import LAUNCHERS, REFUSED, find_engine
+from train.engines.schedulers import SCHEDULERS
 from train.follow.run import open_submission
 from train.job.checks import check_framework
 from train.job.config import DataConfig
@@ -181,8 +187,8 @@ def train(
         app.overrides |= {"train.script": asked.script, "train.args": list(asked.args)}
     elif asked.args:
         app.overrides["train.args"] = [*load_config(app.config_path, app.overrides).train.args, *asked.args]
-    config = app.config
     app.enter_cloud()
+    config = app.config
     provision, framework = config.provision, config.bootstrap.framework
     engine = find_engine(config.train.launcher, framework)
     check_framework(engine.name, framework, has_image=bool(config.container.image))
@@ -210,30 +216,31 @@ def train(
         )
     )
     prices = ask_for_prices(app, clients, described)
+    hardware = run_in_thread(lambda: find_hardware(app, described.result(), clients))
     surveyor = Surveyor(clients, url=config.data.s3_url, owner=None if app.has_instances else find_user())
 
-    chosen: list[str] = []
-
-    def find_nodes() -> Nodes:
-        found = described.result()
-        warn(app, found.find_warnings())
-        warn(app, found.find_differences())
-        found, chosen[:] = _wait_for_nodes(app, found, clients)
-        return found
+    choice = _NodeChoice(app, described, hardware, clients, is_scheduled=engine.name in SCHEDULERS)
 
     if not app.has_instances:
         access.result()  # raises before any host is set up
     with (
         if_interrupted("run cluster train again; no job was started"),
-        ready_nodes(app, find_nodes, hostfile=config.train.hosts, command=request.command) as (nodes, script),
-        closing(head_of(app, nodes)) as head,
+        ready_nodes(
+            app,
+            choice.find_nodes,
+            hostfile=config.train.hosts,
+            command=request.command,
+            choose=choice.choose_healthy,
+        ) as (ready, script),
+        closing(head_of(app, ready)) as head,
         # Python starts on the head while AWS is waited for and the job is planned.
         closing(open_submission(head, follow=not detach)) as talk,
     ):
+        nodes = choice.add_hardware(ready)
         if not engine.is_on_head:
             check_paths(nodes, launcher=engine.name, why=engine.is_for_nodes_alone)
         found = access.result()
-        job_config = structs.replace(config.train, hosts=tuple(chosen))
+        job_config = structs.replace(config.train, hosts=choice.hosts)
         image = prepare_image(app, find_used(job_config, nodes, framework), login)
         job = plan_job(
             job_config,
@@ -270,12 +277,61 @@ def train(
     return 0
 
 
+class _NodeChoice:
+    """The nodes of a job, described once, and without the unhealthy ones.
+
+    hosts: the value of [train] hosts, or that for [train] nodes. is_scheduled: a batch scheduler chooses the nodes.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        described: Future[Nodes],
+        hardware: Future[Mapping[str, Hardware]],
+        clients: Clients | None,
+        *,
+        is_scheduled: bool,
+    ) -> None:
+        self._app, self._described, self._hardware = app, described, hardware
+        self._clients, self._is_scheduled = clients, is_scheduled
+        self._nodes: Nodes | None = None
+        self.hosts: tuple[str, ...] = ()
+
+    def find_nodes(self) -> Nodes:
+        """Raises TooFewNodesError, ClusterError's kinds."""
+        if self._nodes is None:
+            found = self._described.result()
+            warn(self._app, found.find_warnings())
+            warn(self._app, found.find_differences())
+            self._nodes, self.hosts = _wait_for_nodes(self._app, found, self._clients)
+        return self._nodes
+
+    def choose_healthy(self, hosts: Sequence[Host], connections: Connections) -> Sequence[Host]:
+        """Those of all hosts that are to be set up. Raises TooFewNodesError, and as leave_out_unhealthy."""
+        config, nodes = self._app.config, self.find_nodes()
+        healthy = leave_out_unhealthy(
+            self._app, nodes, hosts, connections, hardware=self._hardware.result(), is_scheduled=self._is_scheduled
+        )
+        if nodes.excluded and not config.train.hosts:
+            self.hosts = nodes.select(config.train.nodes, requested=_requested(self._app, nodes))
+        return healthy
+
+    def add_hardware(self, nodes: Sequence[ReadyNode]) -> tuple[ReadyNode, ...]:
+        """The nodes with what is known of their types."""
+        known = self._hardware.result()
+        return tuple(replace(node, hardware=known.get(node.host.name)) for node in nodes)
+
+
+def _requested(app: App, nodes: Nodes) -> int:
+    return app.config.provision.nodes if app.has_instances else len(nodes.names)
+
+
 def _wait_for_nodes(app: App, nodes: Nodes, clients: Clients | None) -> tuple[Nodes, tuple[str, ...]]:
     """The nodes, and [train] hosts, or its value for [train] nodes; with --queue, waits until there are enough.
 
     Raises TooFewNodesError without --queue.
     """
-    train, requested = app.config.train, app.config.provision.nodes if app.has_instances else len(nodes.names)
+    train, requested = app.config.train, _requested(app, nodes)
     told = ""
     while nodes.names and not train.hosts:
         try:

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import click
@@ -27,13 +28,15 @@ from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients, make_clients
-from provision.config import all_types
+from provision.config import all_regions, all_types
+from provision.files import ClusterFiles
 from provision.model import MAX_NODES
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
 from provision.pause import StartInstances, prepare_start
-from provision.plan import Plan
+from provision.plan import Plan, Wishes
 from provision.preflight.prices import find_volume_price
+from provision.regions import leave_region, try_regions
 from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
 from provision.resources.launch import LaunchNodes
@@ -90,20 +93,40 @@ def up(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool, keep
         app.say(f"warning: {warning}", style="yellow")
     with if_interrupted("run cluster up again; no node was launched"):
         app.enter_cloud(start_sandbox=True)
-        clients = make_clients(config.provision.region)
-        wishes = find_wishes(app)
+        up_in_a_region(app, dry_run=dry_run, yes=yes, keep_failed=keep_failed)
+
+
+def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> None:
+    """Bring the cluster up in the region where it is, or else in the first that can give its nodes.
+
+    Deletes what was made in one region before it tries the next. Raises ClusterError.
+    """
+    agreed, regions = yes, all_regions(app.config.provision)
+
+    def attempt(region: str) -> None:
+        nonlocal agreed
+        app.use_region(region)
+        clients = make_clients(region)
         if not dry_run and app.files.addresses():  # nodes have been set up
-            described = Ec2Nodes(describe_state(app, clients), config.provision)
+            described = Ec2Nodes(describe_state(app, clients), app.config.provision)
             job = None if continue_without_head(app, described.state) else ask_for_job(app, described)()
             continue_waiting(app, job.record if job is not None else None)
-        bring_up(
-            app,
-            clients,
-            lambda avoid: prepare_up(clients, wishes=wishes, files=app.files, avoid=avoid),
-            dry_run=dry_run,
-            yes=yes,
-            keep_failed=keep_failed,
-        )
+        prepare = partial(_prepare_up, clients, find_wishes(app), app.files)
+        plan = prepare(frozenset())
+        elsewhere = regions[regions.index(region) + 1 :]
+        if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
+            app.say(f"if {region} cannot give the nodes, then: {', '.join(elsewhere)}")
+        has_agreed, agreed = agreed, True  # another region is tried only after a yes
+        bring_up(app, clients, prepare, plan=plan, dry_run=dry_run, yes=has_agreed, keep_failed=keep_failed)
+
+    def leave(region: str) -> str | None:
+        return leave_region(make_clients(region), name=app.config.name, files=app.files_in(region), report=app.report)
+
+    try_regions(regions, attempt=attempt, leave=leave, report=app.report)
+
+
+def _prepare_up(clients: Clients, wishes: Wishes, files: ClusterFiles, avoid: frozenset[str]) -> Plan:
+    return prepare_up(clients, wishes=wishes, files=files, avoid=avoid)
 
 
 def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool) -> None:
@@ -196,9 +219,9 @@ def start(app: App, *, yes: bool) -> None:
     current address.
     """
     app.check_has_instances("start", instead="cluster up, which sets up the hosts")
-    config = app.config
-    find_script(config.train.script, project_dir=app.project_dir)  # before anything costs money
+    find_script(app.config.train.script, project_dir=app.project_dir)  # before anything costs money
     app.enter_cloud()
+    config = app.config
     clients = make_clients(config.provision.region)
     bring_up(
         app,
@@ -241,6 +264,7 @@ def bring_up(
     clients: Clients,
     prepare: Callable[[frozenset[str]], Plan],
     *,
+    plan: Plan | None = None,
     dry_run: bool = False,
     yes: bool = False,
     keep_failed: bool = False,
@@ -249,10 +273,11 @@ def bring_up(
 ) -> bool:
     """Carry out what `prepare` plans; returns whether it was done, and not only shown or declined.
 
-    Prints the nodes to stdout, or with dry_run the plan. interrupted: the hint after Ctrl-C. Raises ClusterError.
+    plan: what it has planned already. Prints the nodes to stdout, or with dry_run the plan. interrupted: the hint after
+    Ctrl-C. Raises ClusterError.
     """
     config = app.config
-    plan = prepare(frozenset())
+    plan = plan if plan is not None else prepare(frozenset())
     if any(isinstance(step, LaunchNodes) for step in plan.steps):
         check_cache(cache_folder())  # before anything costs money
     shadowed = find_shadowed(config.train.script, project_dir=app.project_dir)

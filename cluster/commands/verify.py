@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
 from bootstrap.container.check import check_containers
 from bootstrap.verify.checks import Check, Probe
+from bootstrap.verify.health import check_health, find_unhealthy, keep_on_head, look
 from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.nodes import verify as try_nodes
 from bootstrap.verify.volumes import check_volumes
 from cluster.app import App, pass_app
 from cluster.containers import find_login
+from cluster.health import find_hardware, ids_of
 from cluster.session import describe_and_warn, ready_nodes, source_of
 from cluster.views.layout import render_table
 from foundation.errors import ClusterError
@@ -25,7 +27,7 @@ SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unchecked": "-"}
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
 def verify(app: App, *, as_json: bool) -> None:
-    """Check the framework, S3 access, ports, clocks, disks and volumes on all nodes.
+    """Check the nodes' health, the framework, S3 access, ports, clocks, disks and volumes on all nodes.
 
     MXNet or PyTorch computes ones((2,3))*2+1 on each GPU, or on the CPU of nodes without one. Each node reads [data]
     url, and connects to every other node on the ports of MXNet's scheduler and parameter servers. With PyTorch, all
@@ -49,8 +51,17 @@ def verify(app: App, *, as_json: bool) -> None:
             probes=[s3] if isinstance(s3, Probe) else [],
             report=app.report,
         )
+        hardware = find_hardware(app, described)
+        findings = look(nodes)
+        # Clocks have a check of their own.
+        unhealthy = find_unhealthy(replace(findings, offsets={}), hardware)
+        keep_on_head(nodes[0].connection, findings, unhealthy, ids=ids_of(nodes), report=app.report)
         mounts = source_of(app).describe_mounts(described)
-        more = [*([s3] if isinstance(s3, Check) else []), *check_volumes(nodes, mounts, report=app.report)]
+        more = [
+            check_health(name, report, unhealthy.get(name, ()), hardware.get(name))
+            for name, report in findings.reports.items()
+        ]
+        more += [*([s3] if isinstance(s3, Check) else []), *check_volumes(nodes, mounts, report=app.report)]
         if app.config.container.image:
             more += check_containers(
                 nodes,

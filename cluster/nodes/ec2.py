@@ -47,6 +47,11 @@ class Ec2Nodes(Nodes):
         """The nodes with their markets."""
         return tuple(Candidate(name=name, market=node.market) for name, node in self._nodes.items())
 
+    @property
+    def instance_types(self) -> dict[str, str]:
+        """As EC2 shows them."""
+        return {name: node.instance_type for name, node in self._nodes.items()}
+
     def runs(self, name: str) -> bool:
         """As EC2 shows it."""
         return self._nodes[name].state == "running"
@@ -163,9 +168,12 @@ class Ec2Source(NodeSource):
             return ()
         return describe_mounts(self._clients or make_clients(config.provision.region), config.volumes, nodes.state)
 
-    def keep(self, hosts: Sequence[Host]) -> None:
+    def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
         """Keep the addresses, for `begin`. Raises ClusterError."""
-        self._app.files.keep_addresses({host.instance_id: host.address for host in hosts if not host.spec})
+        files = self._app.files
+        known = files.addresses()
+        kept = [*hosts, *(host for host in left_out if host.instance_id in known)]
+        files.keep_addresses({host.instance_id: host.address for host in kept if not host.spec})
 
     def _access(self, nodes: Nodes | None = None) -> InstanceAccess:
         """The cluster's keys. nodes: forget the host keys of all other instances."""

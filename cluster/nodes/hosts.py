@@ -194,7 +194,7 @@ class HostSource(NodeSource):
         """What cluster.toml says."""
         return plan_mounts(self._app.config.volumes, region=self._app.config.provision.region)
 
-    def keep(self, hosts: Sequence[Host]) -> None:
+    def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
         """The hosts are remembered when they are connected to."""
 
 

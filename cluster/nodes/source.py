@@ -18,11 +18,15 @@ ConnectToOther = Callable[[Host], NodeConnection]
 
 
 class Nodes(ABC):
-    """The nodes of a cluster, as its source has described them. `names`: all of them, the head's first."""
+    """The nodes of a cluster, as its source has described them.
+
+    names: all of them, the head's first. excluded: those that no job may use.
+    """
 
     def __init__(self, cluster: str, names: tuple[str, ...]) -> None:
         self.cluster = cluster
         self.names = names
+        self.excluded: frozenset[str] = frozenset()
 
     @abstractmethod
     def runs(self, name: str) -> bool:
@@ -60,10 +64,16 @@ class Nodes(ABC):
 
     def select(self, selection: int | str, *, requested: int) -> tuple[str, ...]:
         """The value of [train] hosts for [train] nodes; (): every node once. Raises TooFewNodesError."""
-        chosen = select_nodes(selection, self.candidates, requested=requested)
+        candidates = [one for one in self.candidates if one.name not in self.excluded]
+        chosen = select_nodes(selection, candidates, requested=requested)
         if chosen == self.names:
             return self.job_hosts
         return tuple(word for word in self.job_hosts or self.names if self.find_name(word) in chosen)
+
+    @property
+    def instance_types(self) -> dict[str, str]:
+        """The nodes' instance types by name, as far as they have one."""
+        return {}
 
     def find_warnings(self) -> Iterator[str]:
         """What a user should know before these nodes are used."""
@@ -134,5 +144,8 @@ class NodeSource(ABC):
         """What the nodes mount, in the order of [[volumes]]. Raises ClusterError's kinds."""
 
     @abstractmethod
-    def keep(self, hosts: Sequence[Host]) -> None:
-        """Remember hosts that have been set up, as far as they are nodes. Raises ClusterError."""
+    def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
+        """Remember hosts that have been set up, as far as they are nodes. Raises ClusterError.
+
+        left_out: hosts that this command has not set up; an earlier one may have.
+        """

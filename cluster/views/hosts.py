@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from bootstrap.ssh.host import Host
 from cluster.views.layout import render_table
-from cluster.views.status import HeadJob, job_document, render_job_lines
+from cluster.views.status import HeadJob, job_document, render_job_lines, render_unhealthy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +36,13 @@ class HostsStatus:
         if "unreachable" in states:
             return "degraded"
         return "ready" if states == {"ready"} else "not-set-up"
+
+    @property
+    def unhealthy(self) -> dict[str, tuple[str, ...]]:
+        """Why hosts are unhealthy, by name; only those that are."""
+        job = self.job or HeadJob()
+        found = {each.host.name: job.find_reasons(each.host.name, each.host.instance_id) for each in self.hosts}
+        return {name: reasons for name, reasons in found.items() if reasons}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +76,7 @@ def render_hosts_status(status: HostsStatus, *, columns: int | None = None) -> s
     hints = {"ready": "", "degraded": "", "not-set-up": ": cluster up sets up the hosts"}
     lines = [render_hosts(status.hosts, columns=columns)]
     lines += [f"error  {each.why}" for each in status.hosts if each.why is not None]
+    lines += render_unhealthy(status.unhealthy)
     lines.append(f"state  {status.state.replace('-', ' ')}{hints[status.state]}")
     return "\n".join([*lines, *render_job_lines(status.job, now=status.now)])
 
@@ -85,6 +93,7 @@ def status_document(status: HostsStatus) -> dict[str, Any]:
                 "role": "head" if each.host.is_head else "worker",
                 "state": each.state,
                 "why": each.why,
+                "unhealthy": list(status.unhealthy.get(each.host.name, ())),
                 "processes": each.processes,
                 "user": each.host.user,
                 "port": each.host.port,

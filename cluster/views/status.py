@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,7 +29,7 @@ from provision.status import (
     find_lease_end,
 )
 from train.follow.records import JobRecord
-from train.job.protocol import Attempt
+from train.job.protocol import Attempt, Unhealthy, shorten
 
 MOMENTS = frozenset({"submitted_at", "started_at", "held_at", "ended_at", "since"})  # of a job's record
 INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public_ip launched_at"
@@ -40,6 +40,7 @@ class HeadJob:
     """The running job as the head reports it; `why` says why it could not be asked.
 
     queued: how many jobs wait. last: the newest that has ended. set_up: whether the head can run jobs at all.
+    unhealthy: nodes that were unhealthy when they were last looked at, by name.
     """
 
     record: JobRecord | None = None
@@ -47,6 +48,12 @@ class HeadJob:
     queued: int = 0
     set_up: bool = True
     why: str | None = None
+    unhealthy: Mapping[str, Unhealthy] = field(default_factory=dict)
+
+    def find_reasons(self, node: str, node_id: str) -> tuple[str, ...]:
+        """Why a node is unhealthy; () if it is not, or is another one by now. node_id: its instance id."""
+        found = self.unhealthy.get(node)
+        return tuple(map(shorten, found.reasons)) if found is not None and found.id == node_id else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,12 +93,20 @@ class Status:
         errors = find_errors(self.state)
         return tuple(error for error in errors if error.code != SWITCHED_OFF) if self.lease_end else errors
 
+    @property
+    def unhealthy(self) -> Mapping[str, tuple[str, ...]]:
+        """Why nodes are unhealthy, by name; only those that are."""
+        job = self.job or HeadJob()
+        found = {node.name: job.find_reasons(node.name, node.instance_id) for node in self.state.nodes}
+        return {name: reasons for name, reasons in found.items() if reasons}
+
 
 def render_status(status: Status, *, columns: int | None = None) -> str:
     """The nodes in a table, then what went wrong, the state, and the price. columns: see render_nodes."""
-    lines = [render_nodes(status.state, now=status.now, columns=columns)]
+    lines = [render_nodes(status.state, now=status.now, columns=columns, unhealthy=status.unhealthy)]
     lines += render_untrusted(status.state.untrusted)
     lines += [_render_error(error) for error in status.errors]
+    lines += render_unhealthy(status.unhealthy)
     allocation = status.allocation
     lines.append(f"state  {allocation.state.replace('-', ' ')}" + (f": {allocation.why}" if allocation.why else ""))
     if status.state.nodes:
@@ -113,14 +128,28 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def render_nodes(state: ClusterState, *, now: datetime | None = None, columns: int | None = None) -> str:
-    """A table of the nodes; one sentence when there are none. columns: the width that it fits into."""
+def render_unhealthy(unhealthy: Mapping[str, Sequence[str]]) -> list[str]:
+    """A line for each unhealthy node, with the reasons."""
+    return [f"error  {name} is unhealthy: {'; '.join(reasons)}" for name, reasons in unhealthy.items()]
+
+
+def render_nodes(
+    state: ClusterState,
+    *,
+    now: datetime | None = None,
+    columns: int | None = None,
+    unhealthy: Collection[str] = (),
+) -> str:
+    """A table of the nodes; one sentence when there are none. columns: the width that it fits into.
+
+    unhealthy: the names of those that run and are.
+    """
     if not state.nodes:
         ending = f"; {count_ending(state.ending)}" if state.ending else ""
         return f"cluster {state.name} has no nodes{ending}"
     moment = now or datetime.now(UTC)
     heading = ("NODE", "ROLE", "STATE", "TYPE", "MARKET", "ZONE", "PRIVATE", "PUBLIC", "AGE", "INSTANCE")
-    rows = [heading, *(_row(node, moment) for node in state.nodes)]
+    rows = [heading, *(_row(node, moment, is_unhealthy=node.name in unhealthy) for node in state.nodes)]
     return render_table(rows, columns=columns, drop=("ZONE", "MARKET", "PRIVATE", "AGE", "ROLE", "TYPE"))
 
 
@@ -193,7 +222,13 @@ def status_document(status: Status) -> dict[str, Any]:
         "lease": lease_document(state.lease, now=status.now.timestamp()),
         "lease_ended": status.lease_end,
         "node_counts": dict(Counter(node.state for node in state.nodes)),
-        "nodes": [_pick(node, f"name role started_at {INSTANCE_FIELDS}") for node in state.nodes],
+        "nodes": [
+            {
+                **_pick(node, f"name role started_at {INSTANCE_FIELDS}"),
+                "unhealthy": list(status.unhealthy.get(node.name, ())),
+            }
+            for node in state.nodes
+        ],
         "untrusted": [untrusted_document(instance) for instance in state.untrusted],
         "errors": [
             {
@@ -338,11 +373,11 @@ def _pick(item: object, names: str) -> dict[str, Any]:
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in found.items()}
 
 
-def _row(node: Node, now: datetime) -> tuple[str, ...]:
+def _row(node: Node, now: datetime, *, is_unhealthy: bool) -> tuple[str, ...]:
     return (
         node.name,
         node.role,
-        node.state,
+        "unhealthy" if is_unhealthy and node.state == "running" else node.state,
         node.instance_type,
         node.market,
         node.zone,

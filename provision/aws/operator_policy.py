@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from provision.aws.iam_policy import Statement, allow, ec2_principal, parse_folder, partition_of, render_document
-from provision.config import ProvisionConfig
+from provision.config import ProvisionConfig, all_regions
 from provision.model import TAG_KEEP, TAG_LEASE, TAG_NAME, TAG_RAN, federated_name, profile_name, resource_name
 from provision.resources.table import KINDS
 from provision.volumes.config import VolumeConfig, find_head_volume
@@ -21,6 +21,7 @@ MAX_POLICY_LENGTH = 6144
 (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html)."""
 
 _LOOKS = (
+    "ec2:DescribeCapacityReservations",
     "ec2:DescribeImages",
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeInstanceTypes",
@@ -70,12 +71,12 @@ def render_operator_policy(
     name: the cluster's; None: all clusters of the region. The buckets are those of the URLs. sts:GetCallerIdentity and
     sts:GetSessionToken need no permission. Raises ConfigError for a URL with special characters of IAM.
     """
-    scope = _Scope(name=name, region=config.region)
+    scope = _Scope(name=name, regions=all_regions(config))
     return render_document(
         [
-            *_ec2_statements(scope, spot="spot" in config.market),
+            *map(scope.limit, _ec2_statements(scope, config)),
             *_lookup_statements(scope),
-            *_volume_statements(scope, volumes),
+            *map(scope.limit, _volume_statements(scope, volumes)),
             *_iam_statements(scope, config),
             *_job_statements(scope, config),
             *_bucket_statements(
@@ -92,10 +93,30 @@ def render_operator_policy(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Scope:
-    """The cluster, or all clusters, of an operator."""
+    """The cluster, or all clusters, of an operator. regions: where it may be; not empty."""
 
     name: str | None
-    region: str
+    regions: tuple[str, ...]
+
+    @property
+    def region(self) -> str:
+        """The region in ARNs: `*` for several, which `here` limits."""
+        return self.regions[0] if len(self.regions) == 1 else "*"
+
+    @property
+    def partition(self) -> str:
+        return partition_of(self.regions[0])
+
+    @property
+    def here(self) -> Condition:
+        """The condition that a call is in one of the regions."""
+        return {"StringEquals": {"aws:RequestedRegion": self.regions[0] if len(self.regions) == 1 else [*self.regions]}}
+
+    def limit(self, statement: Statement) -> Statement:
+        """A statement whose ARNs have the region; with several regions, limited to them."""
+        if len(self.regions) == 1 or statement.get("Condition", {}).get("StringEquals", {}).get("aws:RequestedRegion"):
+            return statement
+        return {**statement, "Condition": _both(statement.get("Condition", {}), self.here)}
 
     @property
     def resource_name(self) -> str:
@@ -106,10 +127,10 @@ class _Scope:
         return profile_name(self.name or "*", region=self.region)
 
     def ec2(self, *resources: str) -> list[str]:
-        return [f"arn:{partition_of(self.region)}:ec2:{self.region}:*:{one}" for one in resources]
+        return [f"arn:{self.partition}:ec2:{self.region}:*:{one}" for one in resources]
 
     def iam(self, resource: str) -> str:
-        return f"arn:{partition_of(self.region)}:iam::*:{resource}"
+        return f"arn:{self.partition}:iam::*:{resource}"
 
     def tagged(self, kind: str) -> Condition:
         """The condition that a resource is the cluster's. kind: RequestTag or ResourceTag."""
@@ -122,14 +143,16 @@ def _actions(*verbs: str) -> list[str]:
     return sorted(f"ec2:{action}" for kind in KINDS for action in kind.actions if action.startswith(verbs or ""))
 
 
-def _ec2_statements(scope: _Scope, *, spot: bool) -> list[Statement]:
+def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
     """Allows making and changing only what carries the cluster's tag.
 
     A launch also uses an image, a subnet and, in the dry run before the cluster's group exists, the VPC's default
     group. A spot request that RunInstances makes has no condition keys.
     """
-    image = f"arn:{partition_of(scope.region)}:ec2:{scope.region}::image/*"
-    requests = ("spot-instances-request/*",) if spot else ()
+    image = f"arn:{scope.partition}:ec2:{scope.region}::image/*"
+    requests = ("spot-instances-request/*",) if "spot" in config.market else ()
+    if config.reservation != "none":
+        requests = (*requests, f"capacity-reservation/{config.reservation}")
     # Names instead of tags, so that dry runs work before the resource exists.
     named = (f"key-pair/{scope.resource_name}", f"placement-group/{scope.resource_name}")
     used = scope.ec2("security-group/*", "subnet/*", *named, *requests)
@@ -150,7 +173,7 @@ def _ec2_statements(scope: _Scope, *, spot: bool) -> list[Statement]:
             "Look",
             sorted([*_LOOKS, *_actions("Describe")]),
             ["*"],
-            {"StringEquals": {"aws:RequestedRegion": scope.region}},
+            scope.here,
         ),
         allow("LaunchWith", ["ec2:RunInstances"], [image, *used]),
         allow("MakeGroupIn", ["ec2:CreateSecurityGroup"], scope.ec2("vpc/*")),
@@ -163,7 +186,7 @@ def _ec2_statements(scope: _Scope, *, spot: bool) -> list[Statement]:
 
 def _lookup_statements(scope: _Scope) -> list[Statement]:
     """What `up` reads from other services: images, vCPU quotas, prices."""
-    partition = partition_of(scope.region)
+    partition = scope.partition
     parameters = [f"arn:{partition}:ssm:{scope.region}::parameter/{path}" for path in _PUBLIC_PARAMETERS]
     return [
         allow("FindImages", ["ssm:GetParameter"], parameters),
@@ -182,7 +205,7 @@ def _volume_statements(scope: _Scope, volumes: Sequence[VolumeConfig]) -> list[S
         }
         statements.append(allow("KeepVolume", ["ec2:CreateTags"], scope.ec2("volume/*"), _both(ours, keep_alone)))
     if any(volume.kind == "file-system" for volume in volumes):
-        in_region: Condition = {"StringEquals": {"aws:RequestedRegion": scope.region}}
+        in_region: Condition = scope.here
         statements.append(allow("FindFileSystems", list(_FILE_SYSTEM_LOOKS), ["*"], in_region))
     return statements
 
@@ -207,7 +230,7 @@ def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
         statements.append(allow("FindProfile", _PROFILE_LOOKS, [named]))
         passed = scope.iam(f"role/{config.instance_profile}")
     # Both names, as in AWS's own AWSEC2SpotServiceRolePolicy: in China, either may be used.
-    services = sorted({"ec2.amazonaws.com", ec2_principal(scope.region)})
+    services = sorted({"ec2.amazonaws.com", ec2_principal(scope.regions[0])})
     to_ec2: Condition = {"StringEquals": {"iam:PassedToService": services}}
     return [*statements, allow("GiveRole", ["iam:PassRole"], [passed], to_ec2)]
 
@@ -216,7 +239,7 @@ def _job_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
     """Temporary credentials for jobs, limited to their URLs in S3 and to the operator's own permissions."""
     if config.instance_profile != "none":
         return []
-    named = f"arn:{partition_of(scope.region)}:sts::*:federated-user/{federated_name(scope.name or '*')}"
+    named = f"arn:{scope.partition}:sts::*:federated-user/{federated_name(scope.name or '*')}"
     return [allow("LimitJobs", ["sts:GetFederationToken"], [named])]
 
 
@@ -231,7 +254,7 @@ def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[St
         f"{verb}{it}" for verb in ("Get", "Put") for it in ("BucketPublicAccessBlock", "EncryptionConfiguration")
     ]
     of_objects = ("AbortMultipartUpload", "DeleteObject", "GetObject", "ListMultipartUploadParts", "PutObject")
-    arns = [f"arn:{partition_of(scope.region)}:s3:::{bucket}" for bucket in buckets]
+    arns = [f"arn:{scope.partition}:s3:::{bucket}" for bucket in buckets]
     return [
         *statements,
         allow("Buckets", [f"s3:{action}" for action in (*of_bucket, *of_new_ones, "PutLifecycleConfiguration")], arns),

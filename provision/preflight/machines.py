@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from foundation.errors import ConfigError
+from foundation.errors import ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_words, error_code
 from provision.config import ProvisionConfig, setting_error
@@ -51,13 +51,41 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
     for name in types:
         if name not in found:
             hint = _suggest(ec2, name) or HINT_TYPES
-            raise type_error(config, name, f"{config.region} has no such instance type", hint=hint)
+            wrong = type_error(config, name, f"{config.region} has no such instance type", hint=hint)
+            raise NotInRegionError(wrong.message, hint=wrong.hint)
     for name in types:
         architectures = found[name]["ProcessorInfo"]["SupportedArchitectures"]
         if not {"x86_64", "arm64"} & set(architectures):  # Macs: x86_64_mac and arm64_mac, only on Dedicated Hosts
             problem = f"its architecture is {', '.join(architectures)}, which has no Linux image"
             raise type_error(config, name, problem, hint='use another type, such as "c5.xlarge" or "g5.xlarge"')
     return {name: _facts(name, found[name]) for name in types}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hardware:
+    """What every instance of a type has. gpus: NVIDIA's."""
+
+    gpus: int
+    memory_mib: int
+
+
+def describe_hardware(ec2: EC2Client, types: Iterable[str]) -> Mapping[str, Hardware]:
+    """The hardware of each of these types that the region has. Raises boto3's errors."""
+    pages = ec2.get_paginator("describe_instance_types").paginate(
+        Filters=[{"Name": "instance-type", "Values": sorted(set(types))}]
+    )
+    return {
+        str(info["InstanceType"]): Hardware(
+            gpus=sum(
+                gpu.get("Count", 0)
+                for gpu in info.get("GpuInfo", {}).get("Gpus", [])
+                if gpu.get("Manufacturer") == "NVIDIA"
+            ),
+            memory_mib=info["MemoryInfo"]["SizeInMiB"],
+        )
+        for page in pages
+        for info in page["InstanceTypes"]
+    }
 
 
 def _suggest(ec2: EC2Client, name: str) -> str | None:

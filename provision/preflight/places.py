@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from foundation.errors import AwsError, ClusterError, ConfigError
+from foundation.errors import AwsError, ClusterError, ConfigError, NoCapacityError, NotInRegionError
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors, aws_words, error_code
 from provision.config import ProvisionConfig, all_types, setting_error
@@ -27,6 +27,7 @@ from provision.preflight.machines import (
 from provision.preflight.mounts import describe_planned_mounts
 from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price
 from provision.preflight.quotas import describe_quotas, quota_error
+from provision.preflight.reservations import Reservation, find_obstacle, find_reservation, render_end
 from provision.resources.shared_volume import choose_volume, deletion_command
 
 if TYPE_CHECKING:
@@ -61,16 +62,21 @@ def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
         mounts = mounts_asked.result()
     kept = drop_over_quota(places, quotas, least=least, launching=launching)
     prices = prices_asked.result()
-    used = ((option.market, option.instance_type) for option in kept.options)
+    used = ((option.market, option.instance_type) for option in kept.options if option.reservation is None)
+    ends = [render_end(facts.reservation)] if facts.reservation and kept.options[0].reservation else []
     return Preflight(
-        options=tuple(replace(option, usd_per_hour=prices[_place(option)]) for option in kept.options),
+        options=tuple(
+            # A Capacity Block has been paid in advance.
+            replace(option, usd_per_hour=0.0 if option.is_block else prices[_place(option)])
+            for option in kept.options
+        ),
         skipped=kept.skipped,
         quotas=tuple(dict.fromkeys(quotas[place] for place in used if place in quotas)),
         permissions=permissions,
         public_address=config.ssh_address == "public",
         volume_usd_per_gib_month=volume_price_asked.result(),
         mounts=mounts.lines,
-        warnings=mounts.warnings,
+        warnings=(*mounts.warnings, *filter(None, ends)),
     )
 
 
@@ -80,6 +86,7 @@ def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterSta
         known_asked = pool.submit(describe_types, clients.ec2, config, types)
         zones_asked = pool.submit(describe_offered_zones, clients.ec2, types)
         subnets_asked = pool.submit(describe_subnets, clients.ec2, config, state)
+        reservation_asked = pool.submit(find_reservation, clients.ec2, config)
     known = known_asked.result()
     for facts in known.values():
         if config.efa and not facts.efa:
@@ -92,6 +99,7 @@ def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterSta
         images=images,
         subnets=subnets_asked.result(),
         settled=bool(state.nodes),
+        reservation=reservation_asked.result(),
     )
 
 
@@ -162,7 +170,7 @@ class Facts:
     """What AWS has.
 
     By the type's name: types, in the order in which they are tried; zones that offer a type; images for a type.
-    subnets: sorted by zone. settled: the cluster has nodes, in the only subnet.
+    subnets: sorted by zone. settled: the cluster has nodes, in the only subnet. reservation: None without one here.
     """
 
     types: Mapping[str, TypeFacts]
@@ -170,6 +178,7 @@ class Facts:
     images: Mapping[str, Image]
     subnets: tuple[Subnet, ...]
     settled: bool = False
+    reservation: Reservation | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,7 +203,7 @@ def describe_subnets(ec2: EC2Client, config: ProvisionConfig, state: ClusterStat
     else:
         found = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
         if not found:
-            raise AwsError(
+            raise NoCapacityError(
                 f"{config.region} has no default subnet in this account",
                 hint="set [provision] subnet_id in cluster.toml, or make one: aws ec2 create-default-vpc",
             )
@@ -230,12 +239,13 @@ def _no_such_subnet(config: ProvisionConfig, words: str) -> ConfigError:
 def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
     """Every market, type and zone where the zone offers the type and the subnet has `least` free addresses. Pure.
 
-    The zone changes fastest. Raises ConfigError or AwsError when there is no way.
+    The reservation comes first, then the markets; the zone changes fastest. Raises ConfigError or AwsError when there
+    is no way.
     """
     skipped: list[str] = []
     types = _find_offered(config, facts, skipped)
     roomy = _find_roomy(config, facts, types, skipped, least=least)
-    options: list[LaunchOption] = []
+    options = _in_reservation(config, facts, types, roomy, skipped, least=least)
     for market in config.market:
         for name in types:
             if market == "spot" and not facts.types[name].on_spot:
@@ -253,6 +263,43 @@ def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
     return Places(options=tuple(options), skipped=tuple(skipped))
 
 
+def _in_reservation(
+    config: ProvisionConfig,
+    facts: Facts,
+    types: Sequence[str],
+    roomy: Sequence[Subnet],
+    skipped: list[str],
+    *,
+    least: int,
+) -> list[LaunchOption]:
+    """The way to launch in the reservation; adds to `skipped` why there is none."""
+    if config.reservation == "none":
+        return []
+    reservation = facts.reservation
+    if reservation is None:
+        skipped.append(f"{config.region} does not have reservation {config.reservation}")
+        return []
+    why = find_obstacle(config, reservation, least=least)
+    subnets = [subnet for subnet in roomy if subnet.zone == reservation.zone]
+    if why is None and reservation.instance_type not in types:
+        why = f"the cluster's nodes are not {reservation.instance_type}"
+    if why is None and not subnets:
+        why = f"it is in {reservation.zone}, where no subnet can be used"
+    if why is not None:
+        skipped.append(f"reservation {reservation.reservation_id}: {why}")
+        return []
+    return [
+        replace(
+            _make_option(config, facts, reservation.instance_type, market="on-demand", subnet=subnet),
+            reservation=reservation.reservation_id,
+            is_block=reservation.is_block,
+            # A cluster placement group only takes reservations that were made for it.
+            placement=False,
+        )
+        for subnet in subnets
+    ]
+
+
 def drop_over_quota(
     places: Places, quotas: Mapping[tuple[Market, str], Quota], *, least: int, launching: int
 ) -> Places:
@@ -264,7 +311,7 @@ def drop_over_quota(
     over: dict[str, Quota] = {}
     options: list[LaunchOption] = []
     for option in places.options:
-        quota = quotas.get((option.market, option.instance_type))
+        quota = quotas.get((option.market, option.instance_type)) if option.reservation is None else None
         fewest = replace(quota, needed=option.vcpus * max(least, 1)) if quota is not None else None
         if quota is None or fewest is None or fewest.suffices:
             options.append(option)
@@ -307,7 +354,8 @@ def _not_offered(config: ProvisionConfig, facts: Facts) -> ClusterError:
         problem = f"its zone {facts.subnets[0].zone} does not offer {', '.join(facts.types)}"
         return setting_error(config, "subnet_id", problem, hint=f"{name} is offered in: {zones}")
     problem = f"only offered in {zones}, without a default subnet"
-    return type_error(config, name, problem, hint="use another type, or set a subnet: [provision] subnet_id")
+    wrong = type_error(config, name, problem, hint="use another type, or set a subnet: [provision] subnet_id")
+    return NotInRegionError(wrong.message, hint=wrong.hint)
 
 
 def _find_roomy(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from foundation.errors import AwsError, QuotaError, StalePlanError
+from foundation.errors import NoCapacityError, QuotaError, StalePlanError
 from foundation.progress import Event
 from provision.aws.clients import error_code, translate_refusal
 from provision.aws.error_hints import RETRY_CODES
@@ -47,6 +47,7 @@ NO_CAPACITY_CODES = frozenset(
         "InsufficientHostCapacity",
         "InsufficientInstanceCapacity",
         "InsufficientReservedInstanceCapacity",
+        "ReservationCapacityExceeded",
         "SpotMaxPriceTooLow",
         "Unsupported",
     }
@@ -111,7 +112,7 @@ class LaunchNodes(Step):
         """Launches the nodes in one call, in the first place with capacity. False: nothing was launched.
 
         Either they exist (EC2's lists may lag behind the plan), or there is no capacity and none is required. Raises
-        StalePlanError when some of them exist, AwsError when there is no capacity.
+        StalePlanError when some of them exist, NoCapacityError when there is no capacity.
         """
         tries = _plan_tries(self, context)
         wait_for_interrupted_launches(
@@ -136,10 +137,11 @@ class LaunchNodes(Step):
         if refused is None:
             return True
         if self.least > 0:
-            raise AwsError(
+            raise NoCapacityError(
                 f"no capacity for {_wanted(self)} in any place that was tried, and nothing was launched:\n"
                 + "\n".join(f"  {line}" for line in refused),
-                hint="wait, or allow more choices: [provision] instance_types, market, min_nodes, capacity_wait_s",
+                hint="wait, or allow more choices: [provision] instance_types, market, regions, min_nodes, "
+                "capacity_wait_s",
             )
         context.without.update(self.indices)
         what = f"no capacity for nodes {format_indices(self.indices)}: continuing without them"
@@ -227,7 +229,7 @@ class Try:
     @property
     def bucket(self) -> tuple[str, str, int]:
         """What a quota depends on: it is the same in every zone."""
-        return self.option.market, self.option.instance_type, self.least
+        return self.option.how, self.option.instance_type, self.least
 
 
 def _wanted(step: LaunchNodes) -> str:

@@ -111,6 +111,12 @@ def run_instances_request(
         request["IamInstanceProfile"] = {"Name": nodes.instance_profile}
     if lease is not None:
         request["InstanceInitiatedShutdownBehavior"] = find_shutdown_behavior(lease)
+    if option.reservation is not None:
+        request["CapacityReservationSpecification"] = {
+            "CapacityReservationTarget": {"CapacityReservationId": option.reservation}
+        }
+    if option.is_block:
+        request["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
     if option.market == "spot":
         # One-time: AWS does not launch it again after an interruption.
         spot: SpotMarketOptionsTypeDef = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}

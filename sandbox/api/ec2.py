@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Network
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from moto.core.common_types import TYPE_RESPONSE
 from moto.ec2 import urls as ec2_urls
@@ -30,10 +30,14 @@ from moto.ec2.models.vpcs import VPC
 from sandbox.api import limits
 from sandbox.api.consistency import Tokens, Unsettled
 from sandbox.api.instances import IncorrectInstanceStateError, PlacementGroups, SandboxInstance
+from sandbox.api.reservations import CapacityReservations
 from sandbox.api.volumes import SandboxVolume
 from sandbox.config import Market, SandboxConfig
 from sandbox.faults import FaultBook
 from sandbox.hosts.network import Group, Rule
+
+if TYPE_CHECKING:
+    from sandbox.api.regions import Backend
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +46,7 @@ class Ec2Settings:
 
     wake: called when the daemon has something to do. read_console: an instance's console output so far.
     enforce: applies the security groups to the hosts' links. config: [sandbox] of cluster.toml. book: the armed faults.
-    note: logs an instance's new state.
+    note: logs an instance's new state. others: up to two more regions with instances.
     """
 
     region: str
@@ -50,10 +54,21 @@ class Ec2Settings:
     public: IPv4Network
     wake: Callable[[], None]
     read_console: Callable[[str], str]
-    enforce: Callable[["SandboxEC2Backend"], None]
+    enforce: Callable[["Backend"], None]
     config: SandboxConfig
     book: FaultBook
     note: Callable[[SandboxInstance], None] = lambda _: None
+    others: tuple[str, ...] = ()
+
+    def range_of(self, region: str) -> IPv4Network:
+        """The addresses of a region's default VPC. Of the sandbox's own region: all, of which it uses the first half.
+
+        Each other region uses a part of the second half, so that hosts of all regions have different addresses.
+        """
+        if region not in self.others:
+            return self.private
+        quarters = list(self.private.subnets(prefixlen_diff=2))
+        return quarters[2 + self.others.index(region)]
 
 
 DEFAULT_INSTANCE_TYPE = "m1.small"  # of a launch that names none
@@ -74,10 +89,11 @@ class SandboxEC2Backend(EC2Backend):
         self.answers: Tokens[TYPE_RESPONSE] = Tokens()
         self.unsettled = Unsettled(self.settings.config.consistency_delay_s)
         self.placement_groups = PlacementGroups(self)
+        self.capacity_reservations = CapacityReservations(self)
 
     def create_default_vpc(self) -> VPC:
         """The default VPC in the sandbox's own range, with an internet gateway, and a default subnet in each zone."""
-        vpc = self.create_vpc(cidr_block=str(self.settings.private), is_default=True)
+        vpc = self.create_vpc(cidr_block=str(self.settings.range_of(self.region_name)), is_default=True)
         gateway = self.create_internet_gateway()
         self.attach_internet_gateway(gateway.id, vpc.id)
         main = self.describe_route_tables(filters={"vpc-id": vpc.id, "association.main": "true"})[0]
@@ -123,7 +139,7 @@ class SandboxEC2Backend(EC2Backend):
 
     def check_launch(self, image_id: str, key_name: str | None, instance_type: str, zone: str | None) -> None:
         """Raises EC2ClientError, in EC2's words, for names that do not exist."""
-        if self.region_name != self.settings.region:
+        if self.region_name not in (self.settings.region, *self.settings.others):
             raise EC2ClientError(
                 "OptInRequired",
                 f"This sandbox runs instances in {self.settings.region} only, not in {self.region_name}.",
@@ -222,10 +238,11 @@ class SandboxEC2Backend(EC2Backend):
         )
 
     def describe_regions(self, region_names: list[str] | None = None) -> list[Region]:
-        """The sandbox's own region. Raises EC2ClientError for others."""
-        if unknown := set(region_names or ()) - {self.settings.region}:
+        """The regions with instances. Raises EC2ClientError for others."""
+        known = {self.settings.region, *self.settings.others}
+        if unknown := set(region_names or ()) - known:
             raise EC2ClientError("InvalidParameterValue", f"Invalid region provided: {', '.join(sorted(unknown))}")
-        return [region for region in self.regions if region.name == self.settings.region]
+        return [region for region in self.regions if region.name in known]
 
     def describe_instance_type_offerings(
         self, location_type: str | None = None, filters: dict[str, Any] | None = None
@@ -279,22 +296,22 @@ class SandboxEC2Backend(EC2Backend):
 class PublicAddresses:
     """The sandbox's public addresses; a released one is reused as late as possible."""
 
-    def __init__(self, public: IPv4Network, backend: EC2Backend) -> None:
-        self._backend = backend
+    def __init__(self, public: IPv4Network, backends: Iterable[EC2Backend]) -> None:
+        self._backends = tuple(backends)
         self._count = public.num_addresses - 2
         self._next = itertools.cycle(public.hosts())
 
     def take(self) -> str:
         """A free address. Raises EC2ClientError when there is none."""
-        used = {eni.public_ip for eni in self._backend.enis.values()}
-        used |= {address.public_ip for address in self._backend.addresses}
+        used = {eni.public_ip for backend in self._backends for eni in backend.enis.values()}
+        used |= {address.public_ip for backend in self._backends for address in backend.addresses}
         for address in itertools.islice(self._next, self._count):
             if str(address) not in used:
                 return str(address)
         raise EC2ClientError("InsufficientAddressCapacity", "The sandbox has no free public address.")
 
 
-def read_groups(backend: EC2Backend, wanted: Iterable[str]) -> tuple[Group, ...]:
+def read_groups(backend: "Backend", wanted: Iterable[str]) -> tuple[Group, ...]:
     """The groups with these ids, and those that their rules name."""
     everything = {group.id: group for groups in backend.groups.values() for group in groups.values()}
     members = _members_of(backend)
@@ -317,7 +334,7 @@ def read_groups(backend: EC2Backend, wanted: Iterable[str]) -> tuple[Group, ...]
     return tuple(found.values())
 
 
-def _members_of(backend: EC2Backend) -> dict[str, list[str]]:
+def _members_of(backend: "Backend") -> dict[str, list[str]]:
     members: dict[str, list[str]] = {}
     for interface in backend.enis.values():
         for group in interface.group_set:
@@ -325,7 +342,7 @@ def _members_of(backend: EC2Backend) -> dict[str, list[str]]:
     return members
 
 
-def _read_rules(backend: EC2Backend, rules: Iterable[Any]) -> Iterator[Rule]:
+def _read_rules(backend: "Backend", rules: Iterable[Any]) -> Iterator[Rule]:
     """Without rules for IPv6 addresses, which the sandbox does not have."""
     for rule in rules:
         for peer in _peers_of(backend, rule):
@@ -337,7 +354,7 @@ def _read_rules(backend: EC2Backend, rules: Iterable[Any]) -> Iterator[Rule]:
             )
 
 
-def _peers_of(backend: EC2Backend, rule: Any) -> Iterator[IPv4Network | str]:
+def _peers_of(backend: "Backend", rule: Any) -> Iterator[IPv4Network | str]:
     if rule.cidr_ipv4:
         yield IPv4Network(rule.cidr_ipv4, strict=False)
     if rule.source_group.get("GroupId"):

@@ -194,6 +194,15 @@ class SandboxEC2Response(EC2Response):
         """The zone, the number of instances that quota and capacity allow, and the id of the capacity fault, if any."""
         backend, instance_type, market = self.sandbox_backend, self._instance_type(), self._market()
         zone = self._find_zone()
+        if reservation_id := self._reservation_id():  # its capacity is there, and counted against the quota already
+            free = backend.capacity_reservations.check_launch(
+                reservation_id,
+                instance_type=instance_type,
+                zone=zone,
+                low=low,
+                market_type=self._get_param("InstanceMarketOptions.MarketType"),
+            )
+            return backend.capacity_reservations.get(reservation_id).availability_zone, min(high, free), None
         zones = [zone] if zone else [
             name for name in limits.zones_offering(instance_type, self.region) if name in backend.get_default_subnets()
         ]  # fmt: skip
@@ -203,6 +212,10 @@ class SandboxEC2Response(EC2Response):
         return limits.reserve_capacity(
             instance_type, market, low, high, zones=zones, book=backend.settings.book, named=zone is not None
         )
+
+    def _reservation_id(self) -> str | None:
+        target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
+        return cast("str | None", self._get_param(target))
 
     def _complete(self, launched: list[SandboxInstance], fault_id: str | None) -> None:
         """Adds what moto leaves out, and the instance profile, which moto gives only to the first instance."""
@@ -222,6 +235,8 @@ class SandboxEC2Response(EC2Response):
             instance.client_token = self._get_param("ClientToken", "")
             if tags := self._parse_tag_specification().get("network-interface"):
                 self.ec2_backend.create_tags([nic.id for nic in instance.nics.values()], tags)
+        if reservation_id := self._reservation_id():
+            self.sandbox_backend.capacity_reservations.assign(launched, reservation_id)
         if self._market() == "spot":
             register_spot_requests(
                 launched, self._get_param("InstanceMarketOptions.SpotOptions", {}), self._parse_tag_specification()
@@ -252,6 +267,35 @@ class SandboxEC2Response(EC2Response):
         used = {i.placement.group_name for i in self.sandbox_backend.sandbox_instances() if i.state != "terminated"}
         self.sandbox_backend.placement_groups.delete(self._get_param("GroupName", ""), used=used)
         return EmptyResult()
+
+    def create_capacity_reservation(self) -> ActionResult:
+        """Reserves capacity, which the sandbox always has."""
+        names = (
+            "InstanceType",
+            "InstancePlatform",
+            "AvailabilityZone",
+            "InstanceMatchCriteria",
+            "EndDate",
+            "EndDateType",
+        )
+        asked = {name: value for name in names if (value := self._get_param(name)) is not None}
+        limits.check_offered(asked["InstanceType"], asked["AvailabilityZone"], self.region)
+        count = int(self._get_param("InstanceCount"))
+        made = self.sandbox_backend.capacity_reservations.create(asked, count=count)
+        made.add_tags(self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {}))
+        return ActionResult({"CapacityReservation": made})
+
+    def describe_capacity_reservations(self) -> ActionResult:
+        """The named reservations, or all, that match the filters."""
+        found = self.sandbox_backend.capacity_reservations.describe(
+            self._get_param("CapacityReservationIds", []), self._filters_from_querystring()
+        )
+        return ActionResult({"CapacityReservations": found})
+
+    def cancel_capacity_reservation(self) -> ActionResult:
+        """Ends a reservation; its instances run on."""
+        self.sandbox_backend.capacity_reservations.get(self._get_param("CapacityReservationId")).state = "cancelled"
+        return ActionResult({"Return": True})
 
     def create_volume(self) -> ActionResult:
         """As moto's; the daemon makes the volume `available`."""

@@ -111,6 +111,7 @@ def _publish(
         hypervisor="xen",
         root_device_type="ebs",
         boot_mode="uefi-preferred",
+        region_name=f"{backend.region_name}a",  # a zone
         **more,
     )
     ami.root_gib, ami.deprecated = root_gib, created + LIFETIME

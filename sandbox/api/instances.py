@@ -63,6 +63,8 @@ class SandboxInstance(Instance):
         self.never_boots = False
         # The id of the capacity fault whose `free` rises again when the instance ends.
         self.capacity_fault: str | None = None
+        # The capacity reservation in which it was launched.
+        self.capacity_reservation_id: str | None = None
         # Whether its host is dead or frozen, which only EC2's status checks show.
         self.impaired = False
 

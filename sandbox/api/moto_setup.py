@@ -1,6 +1,7 @@
 """Replaces moto's own classes with the sandbox's, for the whole process."""
 
 import datetime as dt
+from dataclasses import replace
 from functools import cache
 
 from moto import backends
@@ -26,6 +27,7 @@ from sandbox.api.ec2_actions import SandboxEC2Response
 from sandbox.api.file_systems import SandboxFileSystem
 from sandbox.api.instances import SandboxInstance
 from sandbox.api.limits import SandboxQuotasResponse
+from sandbox.api.regions import Backend, Regions
 from sandbox.api.s3 import install_uploads
 from sandbox.api.volumes import SandboxAttachment, SandboxVolume
 from sandbox.hosts.names import Names
@@ -39,8 +41,8 @@ INSTANCE_FILTERS = {
 _list_modules = backends.list_of_moto_modules
 
 
-def install(settings: Ec2Settings) -> SandboxEC2Backend:
-    """Installs the sandbox's classes; returns the EC2 backend of the sandbox's region."""
+def install(settings: Ec2Settings) -> Backend:
+    """Installs the sandbox's classes; returns the EC2 of the sandbox's region, or of all its regions."""
     SandboxEC2Backend.settings = settings
     ec2_backends.backend = SandboxEC2Backend
     ec2_urls.url_paths = {"{0}/": SandboxEC2Response.dispatch}
@@ -48,6 +50,8 @@ def install(settings: Ec2Settings) -> SandboxEC2Backend:
     # For CreateTags and DescribeTags.
     ec2_utils.EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
     ec2_utils.EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"
+    ec2_utils.EC2_RESOURCE_TO_PREFIX["capacity-reservation"] = "cr"
+    ec2_utils.EC2_PREFIX_TO_RESOURCE["cr"] = "capacity-reservation"
     instances.Instance = SandboxInstance  # type: ignore[misc]
     elastic_block_store.Volume = SandboxVolume  # type: ignore[misc]
     elastic_block_store.VolumeAttachment = SandboxAttachment  # type: ignore[misc]
@@ -59,15 +63,20 @@ def install(settings: Ec2Settings) -> SandboxEC2Backend:
     validator = policy_validation.BaseIAMPolicyValidator
     validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
     remember_lookups()
-    backend = ec2_backends[DEFAULT_ACCOUNT_ID][settings.region]
-    assert isinstance(backend, SandboxEC2Backend)  # noqa: S101 -- made by the line above that names it
-    addresses = PublicAddresses(settings.public, backend)
+    regions = (settings.region, *settings.others)
+    made = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in regions]
+    found = [backend for backend in made if isinstance(backend, SandboxEC2Backend)]
+    addresses = PublicAddresses(settings.public, found)
     elastic_network_interfaces.random_public_ip = addresses.take  # type: ignore[attr-defined]
     elastic_ip_addresses.random_ip = addresses.take  # type: ignore[attr-defined]
     names = Names(region=settings.region, private=settings.private, public=settings.public)
     elastic_network_interfaces.generate_dns_from_ip = names.name_of  # type: ignore[attr-defined,assignment]
-    images.publish(backend, _some_weeks_ago())
-    return backend
+    for backend in found:
+        images.publish(backend, _some_weeks_ago())
+    whole = found[0] if len(found) == 1 else Regions(found)
+    # A call in one region must not forget the hosts of the others.
+    SandboxEC2Backend.settings = replace(settings, enforce=lambda _: settings.enforce(whole))
+    return whole
 
 
 def _some_weeks_ago() -> dt.datetime:

@@ -10,7 +10,7 @@ https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -84,8 +84,8 @@ def _step_of(at: dt.datetime) -> int:
     return (at - EPOCH) // SPOT_STEP
 
 
-def answer_pricing(app: WSGIApplication, region: str) -> WSGIApplication:
-    """Adds the price list service to an application, with prices for the sandbox's region."""
+def answer_pricing(app: WSGIApplication, region: str, others: Sequence[str] = ()) -> WSGIApplication:
+    """Adds the price list service to an application, with prices for the sandbox's region and its others."""
 
     def answering(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         target = environ.get("HTTP_X_AMZ_TARGET", "")
@@ -93,7 +93,7 @@ def answer_pricing(app: WSGIApplication, region: str) -> WSGIApplication:
             return app(environ, start_response)
         asked = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
         try:
-            body = json.dumps(answer_call(target.removeprefix(TARGET), asked, region)).encode()
+            body = json.dumps(answer_call(target.removeprefix(TARGET), asked, region, others)).encode()
         except RefusedError as error:
             return refuse(environ, start_response, "pricing", error.refusal)
         start_response("200 OK", [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))])
@@ -102,7 +102,7 @@ def answer_pricing(app: WSGIApplication, region: str) -> WSGIApplication:
     return answering
 
 
-def answer_call(action: str, asked: dict[str, Any], region: str) -> dict[str, Any]:
+def answer_call(action: str, asked: dict[str, Any], region: str, others: Sequence[str] = ()) -> dict[str, Any]:
     """The answer to a call. Pure. Raises RefusedError, and NotImplementedError for other actions."""
     if action != "GetProducts":
         raise NotImplementedError(f"its price list has no {action}")
@@ -110,8 +110,11 @@ def answer_call(action: str, asked: dict[str, Any], region: str) -> dict[str, An
     if service not in ("AmazonEC2", "AmazonVPC"):
         message = "The sandbox's price list has AmazonEC2 and AmazonVPC only."
         raise RefusedError(Refusal(code="NotFoundException", message=message))
-    every = _products(region) if service == "AmazonEC2" else _addresses(region)
-    products = [product for product in every if _matches(product, asked.get("Filters", []))]
+    filters: list[dict[str, str]] = asked.get("Filters", [])
+    wanted = {one["Field"]: one["Value"] for one in filters}.get("regionCode")
+    priced = wanted if wanted is not None and wanted in others else region
+    every = _products(priced) if service == "AmazonEC2" else _addresses(priced)
+    products = [product for product in every if _matches(product, filters)]
     begin = int(asked.get("NextToken") or 0)
     end = begin + min(int(asked.get("MaxResults") or PAGE), PAGE)
     answer: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": [json.dumps(p) for p in products[begin:end]]}

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sandbox.api import ec2
+from sandbox.api import ec2, regions
 from sandbox.api.instances import Interruption, SandboxInstance
 from sandbox.faults import Act, FaultError
 from sandbox.hosts.fleet import Fleet, HostSlot
@@ -23,7 +23,7 @@ END_TIMEOUT_S = 5.0
 class HostFaults:
     """Causes the immediate kinds of faults. `acts`: by kind."""
 
-    def __init__(self, fleet: Fleet, backend: ec2.SandboxEC2Backend) -> None:
+    def __init__(self, fleet: Fleet, backend: regions.Backend) -> None:
         self._fleet = fleet
         self._backend = backend
         acts: dict[str, Act] = {

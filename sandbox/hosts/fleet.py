@@ -13,10 +13,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import cast
 
-from moto.ec2.models import EC2Backend
-
 from foundation.thread_pool import bounded_pool
-from sandbox.api import ec2
+from sandbox.api import ec2, regions
 from sandbox.api.ec2 import read_groups
 from sandbox.api.instances import SandboxInstance
 from sandbox.api.volumes import SandboxAttachment, SandboxVolume
@@ -91,7 +89,7 @@ class Links:
         """Connects a host, or cuts it from everything."""
         (self._off.discard if on else self._off.add)(instance_id)
 
-    def refresh(self, backend: EC2Backend) -> None:
+    def refresh(self, backend: regions.Backend) -> None:
         """Loads the security groups into the router if anything has changed."""
         ports = [
             Port(link=link_of(number), groups=_groups_of(backend, instance_id))
@@ -119,7 +117,7 @@ class Links:
         return link_of(self._numbers[instance_id])
 
 
-def _groups_of(backend: EC2Backend, instance_id: str) -> tuple[str, ...]:
+def _groups_of(backend: regions.Backend, instance_id: str) -> tuple[str, ...]:
     interface = backend.get_instance(instance_id).nics.get(0)
     return tuple(group.id for group in interface.group_set) if interface is not None else ()
 
@@ -147,7 +145,7 @@ class HostSlot:
 class PhantomFleet:
     """Instances without hosts, for [sandbox] hosts = "none": each enters its next state at once."""
 
-    def reconcile(self, backend: ec2.SandboxEC2Backend) -> None:
+    def reconcile(self, backend: regions.Backend) -> None:
         """Takes every instance one step further, without waiting."""
         with ec2.lock:
             for instance in backend.sandbox_instances():
@@ -157,7 +155,7 @@ class PhantomFleet:
                 self._advance_volume(backend, volume)
             self.enforce(backend)
 
-    def _advance_volume(self, backend: ec2.SandboxEC2Backend, volume: SandboxVolume) -> None:
+    def _advance_volume(self, backend: regions.Backend, volume: SandboxVolume) -> None:
         """Takes a volume and its attachment one step further."""
         volume.is_ready = True
         attachment = cast("SandboxAttachment | None", volume.attachment)
@@ -190,7 +188,7 @@ class PhantomFleet:
         elif instance.state == "stopping":
             instance.finish_stop()
 
-    def describe(self, backend: ec2.SandboxEC2Backend) -> tuple[HostStatus, ...]:
+    def describe(self, backend: regions.Backend) -> tuple[HostStatus, ...]:
         """The instances that are not terminated, with their hosts."""
         with ec2.lock:
             return tuple(
@@ -208,7 +206,7 @@ class PhantomFleet:
     def _pid_of(self, _instance_id: str, /) -> int | None:
         return None
 
-    def enforce(self, backend: ec2.SandboxEC2Backend) -> None:
+    def enforce(self, backend: regions.Backend) -> None:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
 
     def read_console(self, _instance_id: str, /) -> str:
@@ -321,7 +319,7 @@ class Fleet(PhantomFleet):
             sshd=sshd,
         )
 
-    def reconcile(self, backend: ec2.SandboxEC2Backend) -> None:
+    def reconcile(self, backend: regions.Backend) -> None:
         """As above; also removes the images of deleted volumes."""
         super().reconcile(backend)
         if self._place.volumes_dir.exists():
@@ -460,7 +458,7 @@ class Fleet(PhantomFleet):
             instance.finish_stop()
             log.info("%s: stopped", instance.id)
 
-    def enforce(self, backend: ec2.SandboxEC2Backend) -> None:
+    def enforce(self, backend: regions.Backend) -> None:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
         self.links.refresh(backend)
 

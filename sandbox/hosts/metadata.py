@@ -21,11 +21,10 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, NamedTuple
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
-from moto.ec2.models import EC2Backend
 from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
 
-from sandbox.api import ec2
+from sandbox.api import ec2, regions
 from sandbox.api.instances import SandboxInstance
 from sandbox.hosts.fleet import read_user_data
 from sandbox.hosts.network import METADATA_ADDRESS
@@ -93,7 +92,7 @@ def render_time(time: dt.datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def read_tree(backend: EC2Backend, instance: SandboxInstance, credentials: RoleCredentials) -> Tree:
+def read_tree(backend: regions.Backend, instance: SandboxInstance, credentials: RoleCredentials) -> Tree:
     """Everything that IMDS has for an instance, except its user data. Use it under EC2's lock."""
     zone = str(instance.availability_zone)
     tree: dict[str, str | None] = {
@@ -149,7 +148,7 @@ def _groups_of(instance: SandboxInstance) -> list[Any]:
     return sorted(instance.nics[0].group_set, key=lambda group: str(group.name))
 
 
-def _reservation_of(backend: EC2Backend, instance: SandboxInstance) -> str | None:
+def _reservation_of(backend: regions.Backend, instance: SandboxInstance) -> str | None:
     return next((key for key, value in backend.reservations.items() if instance in value.instances), None)
 
 
@@ -259,7 +258,7 @@ class Tokens:
 class MetadataService:
     """Answers requests. Any thread may call it."""
 
-    def __init__(self, backend: ec2.SandboxEC2Backend) -> None:
+    def __init__(self, backend: regions.Backend) -> None:
         self._backend = backend
         self._tokens = Tokens()
         self._credentials = RoleCredentials()

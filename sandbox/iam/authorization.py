@@ -30,11 +30,11 @@ TELLS_OF_ABSENCE = ("GetObject", "HeadObject")
 
 
 class Authorization:
-    """WSGI middleware below ApiLog, which describes each call. region: the sandbox's."""
+    """WSGI middleware below ApiLog, which describes each call. regions: the sandbox's."""
 
-    def __init__(self, app: WSGIApplication, region: str) -> None:
+    def __init__(self, app: WSGIApplication, regions: Iterable[str]) -> None:
         self._app = app
-        self._region = region
+        self._regions = tuple(regions)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Passes the call on, or refuses it with AWS's error."""
@@ -60,8 +60,8 @@ class Authorization:
         secret, token = find_secret(access_key_id)
         check_signature(environ, signature, secret, token, dt.datetime.now(dt.UTC))
         environ[CALLER_KEY] = name_caller(access_key_id)
-        if known["service"] in REGIONAL and known["region"] != self._region:
-            message = f"the sandbox of this folder runs in {self._region}, not in {known['region']}"
+        if known["service"] in REGIONAL and known["region"] not in self._regions:
+            message = f"the sandbox of this folder runs in {', '.join(self._regions)}, not in {known['region']}"
             raise RefusedError(Refusal(code="InvalidRegion", message=message))
         try:
             principal = find_principal(access_key_id)
@@ -92,7 +92,7 @@ class Authorization:
     def _describe(self, call: Call) -> Iterable[Ask]:
         if call.service != "ec2":
             return describe_asks(call)
-        backend = ec2_backends[DEFAULT_ACCOUNT_ID][self._region]
+        backend = ec2_backends[DEFAULT_ACCOUNT_ID][call.region]
         assert isinstance(backend, ec2.SandboxEC2Backend)  # noqa: S101 -- moto_setup.py put it there
         with ec2.lock:
             return list(Ec2Asks(call, backend).describe())

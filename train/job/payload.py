@@ -26,6 +26,7 @@ CODE = (
     "bootstrap/node/containers/engine.py",
     "bootstrap/node/containers/rank_proxy.py",
     "bootstrap/node/containers/site",
+    "bootstrap/node/health.py",
     "bootstrap/node/interfaces.py",
     "bootstrap/node/notify.py",
     "bootstrap/node/process_tree.py",

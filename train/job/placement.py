@@ -142,6 +142,8 @@ def describe_hosts(
             instance_id="" if node.host.spec else node.host.instance_id,
             place=place_of(node) if node.host.spec else None,
             usd_per_hour=None if node.host.spec else prices.get(node.host.instance_id),
+            gpus=node.hardware.gpus if node.hardware is not None else None,
+            memory_mib=node.hardware.memory_mib if node.hardware is not None else None,
         )
         for node in placement.nodes
     )

@@ -94,6 +94,7 @@ class JobHost(Struct, frozen=True, kw_only=True):
     """A host of a job. ip: its private address. place: None for a node of the cluster.
 
     workers, servers: the number of processes there. usd_per_hour: the price of the instance; None if unknown.
+    gpus, memory_mib: what its instance type has.
     """
 
     name: Name
@@ -103,6 +104,8 @@ class JobHost(Struct, frozen=True, kw_only=True):
     instance_id: Optional[Annotated[str, Meta(max_length=255)]] = None
     place: Optional[Place] = None
     usd_per_hour: Optional[Usd] = None
+    gpus: Optional[Count] = None
+    memory_mib: Optional[Annotated[int, Meta(ge=0)]] = None
 
 
 def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:
@@ -476,6 +479,17 @@ class _Jobs(Struct, frozen=True, kw_only=True):
 _JOBS_DECODER = Decoder(_Jobs)
 
 
+class Unhealthy(Struct, frozen=True, kw_only=True):
+    """A node that is unhealthy, as the head keeps it. id: its instance id, or its name if it has none."""
+
+    id: Name
+    reasons: tuple[Name, ...]
+
+
+class _UnhealthyNodes(Struct, frozen=True, kw_only=True):
+    unhealthy: dict[Name, Unhealthy] = {}
+
+
 class _Failure(Struct, frozen=True, kw_only=True):
     error: str
 
@@ -539,6 +553,14 @@ def split_jobs(line: bytes) -> list[bytes]:
     if len(found) > MAX_JOBS:
         raise ValueError(f"more than {MAX_JOBS} jobs in the list")
     return found
+
+
+def parse_unhealthy(line: bytes) -> dict[str, Unhealthy]:
+    """The unhealthy nodes in the head's list of jobs, by name; {} if that part is damaged."""
+    try:
+        return dict(decode(line, _UnhealthyNodes).unhealthy)
+    except (ValueError, RecursionError):
+        return {}
 
 
 def _split_damaged(line: bytes, begin: int) -> list[bytes]:

@@ -18,6 +18,7 @@ PROGRAMS = {
     "stage": "train.node.staging.stage",
     "send_files": "train.node.send_files",
     "bench_network": "train.node.bench_network",
+    "health": "bootstrap.node.health",
 }
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ Answers are lines of JSON on stdout, and then the exit code is 0:
     check    protocol.Checked
     follow   the job's log from byte OFFSET on, and every 2 s {"alive": true}, which is not part of the log; ends after
              the result, or with --no-wait at the current end of the log
-    list     {"jobs": [record, ...]}, the newest first, then the ids of damaged records
+    list     {"jobs": [record, ...]}, the newest first, then the ids of damaged records; "unhealthy": {node: {"id":
+             instance id, "reasons": [...]}, ...} if there are unhealthy nodes
     stop     protocol.StopAnswer when all processes have ended; "already": true if the job had ended before: then the
              processes that it left are ended
     replace  protocol.Replaced, with the nodes that are still missing; the job goes on once there are none
@@ -37,7 +38,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from bootstrap.node import process_tree
+from bootstrap.node import health, process_tree
 from foundation.decode import decode
 from foundation.file_lock import FileLock
 from train.engines.schedulers import SCHEDULERS
@@ -303,8 +304,10 @@ def follow_job(words: Sequence[str]) -> None:
 
 
 def list_jobs(_words: Sequence[str]) -> None:
-    """Print all jobs."""
-    answer({"jobs": [*recovery.recover_all(), *({"id": job} for job in job_folder.find_damaged())]})
+    """Print all jobs, and the unhealthy nodes."""
+    found = {"jobs": [*recovery.recover_all(), *({"id": job} for job in job_folder.find_damaged())]}
+    unhealthy = health.read_kept()
+    answer({**found, "unhealthy": unhealthy} if unhealthy else found)
 
 
 def stop_job(words: Sequence[str]) -> None:

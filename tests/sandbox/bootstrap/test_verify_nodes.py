@@ -74,7 +74,7 @@ def failures(checks: list[dict[str, Any]]) -> list[tuple[str, str]]:
 @pytest.mark.usefixtures("record")
 def test_healthy_nodes_pass_every_check(two_nodes: Project) -> None:
     checks, _ = verified(two_nodes)
-    kinds = ("compute", "s3", "ports", "clock", "disk")
+    kinds = ("health", "compute", "s3", "ports", "clock", "disk")
     assert [(check["node"], check["check"], check["status"]) for check in checks] == [
         (node, kind, "ok") for node in ("node-0", "node-1") for kind in kinds
     ]

@@ -29,12 +29,14 @@ from sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
 from sandbox.api.faults import ApiFaults, CutError
 from sandbox.api.log import ApiLog, StateLog
 from sandbox.api.prices import answer_pricing
+from sandbox.api.regions import Backend
 from sandbox.api.server import catch_errors, hide_content_types
 from sandbox.config import SandboxConfig
 from sandbox.faults import FaultBook
 from sandbox.hosts.fleet import PhantomFleet
 
 REGION = "us-east-1"
+OTHER_REGION = "us-west-2"
 CALLER = "arn:aws:iam::123456789012:user/ada"
 
 
@@ -67,11 +69,22 @@ class InProcessSandbox:
         self.config = SandboxConfig(hosts="none")
         self.state_log = log.with_name("states.jsonl")
         self._states = StateLog(self.state_log)
-        self.backend = self._install()
+        self.whole = self._install()
         moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_backend_app)), REGION)
         self.app: WSGIApplication = ApiLog(ApiFaults(catch_errors(moto), self.book, lambda _: CALLER), log)
 
-    def _install(self) -> SandboxEC2Backend:
+    @property
+    def backend(self) -> SandboxEC2Backend:
+        """EC2 in REGION."""
+        return self.in_region(REGION)
+
+    def in_region(self, region: str) -> SandboxEC2Backend:
+        """EC2 in a region."""
+        found = ec2_backends[DEFAULT_ACCOUNT_ID][region]
+        assert isinstance(found, SandboxEC2Backend)
+        return found
+
+    def _install(self) -> Backend:
         return moto_setup.install(
             Ec2Settings(
                 region=REGION,
@@ -83,6 +96,7 @@ class InProcessSandbox:
                 config=self.config,
                 book=self.book,
                 note=self._states.note,
+                others=(OTHER_REGION,),
             )
         )
 
@@ -95,24 +109,25 @@ class InProcessSandbox:
                 backend.reset()
         for backend in (*ec2_backends[DEFAULT_ACCOUNT_ID].values(),):
             backend.reset()
-        self.backend = self._install()
-        self.backend.unsettled = Unsettled(self.config.consistency_delay_s, self.clock.monotonic)
+        self.whole = self._install()
+        for region in (REGION, OTHER_REGION):
+            self.in_region(region).unsettled = Unsettled(self.config.consistency_delay_s, self.clock.monotonic)
 
-    def make_clients(self, watch: Callable[[boto3.session.Session], None]) -> Clients:
+    def make_clients(self, watch: Callable[[boto3.session.Session], None], region: str = REGION) -> Clients:
         """Clients whose requests all go here. watch: may register for botocore's events."""
         session = boto3.session.Session(
-            region_name=REGION, aws_access_key_id="testing", aws_secret_access_key="testing"
+            region_name=region, aws_access_key_id="testing", aws_secret_access_key="testing"
         )
         session.events.register("before-send", self._answer)
         watch(session)
-        return Clients(session, region=REGION)
+        return Clients(session, region=region)
 
     def _answer(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
         with self._one_at_a_time:
             return self._ask(request)
 
     def _ask(self, request: AWSPreparedRequest) -> AWSResponse:
-        self.fleet.reconcile(self.backend)
+        self.fleet.reconcile(self.whole)
         status: list[Any] = []
 
         def start_response(line: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Any:

@@ -26,7 +26,7 @@ from train.job import protocol
 from train.job.protocol import JobHost, JobResult, JobState, Left, Order, Record, Stall
 from train.node import instance_credentials, job_folder
 from train.node.role import environment
-from train.node.supervisor import job_log, launching, publish, recovery
+from train.node.supervisor import health, job_log, launching, publish, recovery
 from train.node.supervisor.allocation import Allocation
 from train.node.supervisor.attempts import restarts
 from train.node.supervisor.attempts.attempt import Attempt, JobSide
@@ -444,6 +444,23 @@ class Supervisor:
             self.step_quietly()
         return left
 
+    def look_at_health(self) -> str:
+        """The job has failed: which of its nodes are unhealthy, in words; also a warning. "" if none is."""
+        order, attempt = self.order, self.attempt
+        if not attempt.processes.all:
+            return ""  # nothing ran on a node
+        silent = {*attempt.outcome.silent_hosts, *attempt.lost}
+        try:
+            found = health.find_unhealthy(order.hosts, silent, head=order.hosts[0], python=order.python)
+            health.keep(order.hosts, found)
+        except OSError as error:  # such as a full disk
+            self.say(f"cannot check the nodes' health: {job_folder.describe(error)}")
+            return ""
+        text = health.render(found)
+        if text:
+            self.warn("health", text)
+        return text
+
     def step_quietly(self) -> None:
         """A step that fails the job if the log cannot be written."""
         try:
@@ -460,6 +477,8 @@ class Supervisor:
             error = f"{error}; {restarts.explain_end(self.attempt.lost, self.ended)}"
         if left and state == "done":
             state, exit_code, error = "failed", 1, "the job succeeded, but left processes behind"
+        unhealthy = self.look_at_health() if state == "failed" else ""
+        error = "\n".join(filter(None, [error, unhealthy])) or None
         result = JobResult(state=state, exit_code=exit_code, error=error, left=left)
         record = self.record
         record.state, record.exit_code, record.error, record.left = state, exit_code, error, left

@@ -1,0 +1,133 @@
+"""Finds unhealthy nodes: node/health.py looks at all of them at the same time, and this machine judges."""
+
+import json
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bootstrap.apply import ReadyNode
+from bootstrap.environment.facts import gather_facts
+from bootstrap.node import health
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.node_program import HINT, NodeProgram
+from bootstrap.verify.checks import Check, Offset, estimate_offset, find_wrong
+from foundation.errors import ClusterError, ConnectError
+from foundation.progress import Event, Report
+from provision.model import count
+from provision.preflight.machines import Hardware
+
+MODULES = ("health",)
+TIMEOUT_S = health.GPUS_TIMEOUT_S + 2 * health.LOG_TIMEOUT_S + 5.0
+Unhealthy = Mapping[str, tuple[str, ...]]
+"""Why nodes must not be used, by name; only those that are unhealthy."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Findings:
+    """The reports of node/health.py on all nodes, by name, and their clocks compared with this machine's."""
+
+    reports: Mapping[str, health.Report]
+    offsets: Mapping[str, Offset]
+
+
+def look_before_set_up(hosts: Sequence[Host], connections: Connections, *, python: str) -> Findings:
+    """Look at nodes that are about to be set up, and keep their facts. python: [bootstrap] python.
+
+    Raises ClusterError that names every node that cannot be looked at.
+    """
+
+    def find_python(host: Host) -> tuple[NodeConnection, str]:
+        connection = connections.get(host)
+        facts = connections.take_facts(host) or gather_facts(connection, python=python)
+        connections.keep_facts(host, facts)
+        return connection, facts.python
+
+    by_name = {host.name: host for host in hosts}
+    return _look(list(by_name), lambda name: find_python(by_name[name]))
+
+
+def look(nodes: Sequence[ReadyNode]) -> Findings:
+    """Look at nodes that have been set up. Raises as look_before_set_up does."""
+    found = {node.host.name: (node.connection, node.facts.python) for node in nodes}
+    return _look(list(found), found.__getitem__)
+
+
+def _look(names: Sequence[str], connect: Callable[[str], tuple[NodeConnection, str]]) -> Findings:
+    reports: dict[str, health.Report] = {}
+    offsets: dict[str, Offset] = {}
+
+    def examine(name: str) -> None:
+        connection, python = connect(name)
+        sent = time.time()
+        program = NodeProgram(connection, python=python, modules=MODULES)
+        try:
+            messages = program.messages(time.monotonic() + TIMEOUT_S)
+            report = health.check(next(messages))
+        except ValueError as error:
+            raise ConnectError(f"{name}: health.py sent an invalid report: {error}", hint=HINT) from None
+        finally:
+            program.close()
+        reports[name] = report
+        offsets[name] = estimate_offset([(sent, report["now"], time.time())])
+
+    on_all(names, examine)
+    return Findings(reports={name: reports[name] for name in names}, offsets={name: offsets[name] for name in names})
+
+
+def find_unhealthy(findings: Findings, hardware: Mapping[str, Hardware]) -> Unhealthy:
+    """The unhealthy nodes, with the reasons. hardware: of each node's type, by the node's name. Pure."""
+    wrong = find_wrong(findings.offsets)
+    found = health.judge_all(
+        findings.reports,
+        {name: (its.gpus, its.memory_mib) for name, its in hardware.items()},
+        {name: findings.offsets[name].ahead_s for name in wrong},
+    )
+    return {name: tuple(reasons) for name, reasons in found.items()}
+
+
+def keep_on_head(
+    head: NodeConnection, findings: Findings, unhealthy: Unhealthy, *, ids: Mapping[str, str], report: Report
+) -> None:
+    """Keep the judgement on the head, for `cluster status`. ids: all nodes' instance ids, by name.
+
+    A head that cannot be written to is itself unhealthy, and said to be.
+    """
+    kept = {name: {"id": ids[name], "reasons": list(reasons)} for name, reasons in unhealthy.items()}
+    if (findings.reports[head.host.name]["kept"] or {}) == kept:
+        return
+    path = shlex.quote(health.KEPT)
+    script = f"umask 077; printf %s {shlex.quote(json.dumps(kept))} >{path}.new && mv {path}.new {path}"
+    try:
+        head.run(script, timeout_s=60, what="the script that keeps what is unhealthy")
+    except ClusterError as error:
+        report(Event(kind="warn", what=f"cluster status will not show unhealthy nodes: {error.message}"))
+
+
+def advise(names: Sequence[str]) -> str:
+    """The next command for unhealthy nodes. Pure."""
+    nodes = " ".join(f"--node {name}" for name in names)
+    return (
+        f"cluster exec {nodes} -- sudo reboot; if that does not help, terminate the instance, and cluster up "
+        "launches another"
+    )
+
+
+def check_health(node: str, report: health.Report, reasons: Sequence[str], hardware: Hardware | None) -> Check:
+    """The check of `cluster verify` for one node. reasons: of find_unhealthy. Pure."""
+    if reasons:
+        return Check(
+            node=node, check="health", subject="node", status="failed", said="; ".join(reasons), hint=advise([node])
+        )
+    looked = ["disks"]
+    looked += ["memory"] * (report["memory_mib"] is not None and hardware is not None)
+    looked += [count(len(report["gpus"]), "GPU")] if report["gpus"] is not None else []
+    looked += ["kernel log"] * bool(report["gpus"] is not None and report["xids"] is not None)
+    said = f"no faults: {', '.join(looked)}"
+    if report["gpus"] is not None and report["xids"] is None:
+        hint = f"cluster exec --node {node} -- sudo dmesg"
+        said += "; its kernel log cannot be read"
+        return Check(node=node, check="health", subject="node", status="unchecked", said=said, hint=hint)
+    return Check(node=node, check="health", subject="node", status="ok", said=said)

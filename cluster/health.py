@@ -1,0 +1,74 @@
+"""Unhealthy nodes: looks at the nodes before a job, and leaves the unhealthy ones out."""
+
+from collections.abc import Mapping, Sequence
+
+from bootstrap.apply import ReadyNode
+from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.host import Host
+from bootstrap.verify.health import Unhealthy, advise, find_unhealthy, keep_on_head, look_before_set_up
+from cluster.app import App
+from cluster.nodes.source import Nodes
+from foundation.errors import ClusterError
+from foundation.progress import Event
+from provision.aws.clients import Clients, make_clients
+from provision.preflight.machines import Hardware, describe_hardware
+
+
+def find_hardware(app: App, nodes: Nodes, clients: Clients | None = None) -> Mapping[str, Hardware]:
+    """The hardware of each node's instance type, by the node's name; {} for hosts, which have none. Raises AwsError."""
+    types = nodes.instance_types
+    if not types:
+        return {}
+    found = describe_hardware((clients or make_clients(app.config.provision.region)).ec2, types.values())
+    return {name: found[type_] for name, type_ in types.items() if type_ in found}
+
+
+def ids_of(nodes: Sequence[ReadyNode]) -> dict[str, str]:
+    """The nodes' instance ids, by name."""
+    return {node.host.name: node.host.instance_id for node in nodes}
+
+
+def leave_out_unhealthy(
+    app: App,
+    nodes: Nodes,
+    hosts: Sequence[Host],
+    connections: Connections,
+    *,
+    hardware: Mapping[str, Hardware],
+    is_scheduled: bool,
+) -> tuple[Host, ...]:
+    """Look at the nodes before a job; the healthy ones. The others are named, and excluded from `nodes`.
+
+    hardware: see find_hardware. is_scheduled: a batch scheduler chooses the nodes, and none is left out.
+    Raises ClusterError for an unhealthy head, for one that [train] hosts names, and for nodes that cannot be looked at.
+    """
+    findings = look_before_set_up(hosts, connections, python=app.config.bootstrap.python)
+    unhealthy = find_unhealthy(findings, hardware)
+    head = hosts[0]
+    ids = {host.name: host.instance_id for host in hosts}
+    keep_on_head(connections.get(head), findings, unhealthy, ids=ids, report=app.report)
+    if not unhealthy:
+        return tuple(hosts)
+    refuse_unhealthy(unhealthy, hosts, named=app.config.train.hosts)
+    told = "unhealthy" if is_scheduled else "unhealthy and left out"
+    for name, reasons in unhealthy.items():
+        app.report(Event(kind="warn", what=f"{told}: {'; '.join(reasons)} ({advise([name])})", where=name))
+    if is_scheduled:
+        return tuple(hosts)
+    nodes.excluded = frozenset(unhealthy)
+    return tuple(host for host in hosts if host.name not in unhealthy)
+
+
+def refuse_unhealthy(unhealthy: Unhealthy, hosts: Sequence[Host], *, named: Sequence[str]) -> None:
+    """Raises ClusterError for an unhealthy head, which no job can do without, and for nodes that the user names. Pure.
+
+    hosts: all, the head first. named: [train] hosts.
+    """
+    words = {word.partition(":")[0] for word in named}
+    for host in hosts:
+        reasons = unhealthy.get(host.name)
+        is_named = bool({host.name, host.private_ip} & words) or host.spec in named
+        if reasons is None or not (host is hosts[0] or is_named):
+            continue
+        what = "the head" if host is hosts[0] else "which [train] hosts names"
+        raise ClusterError(f"{host.name}, {what}, is unhealthy: {'; '.join(reasons)}", hint=advise([host.name]))

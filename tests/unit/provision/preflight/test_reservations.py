@@ -1,0 +1,156 @@
+"""Capacity reservations and Capacity Blocks: the first place to try, and why one cannot be used."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from foundation.errors import ConfigError
+from provision.aws.operator_policy import render_operator_policy
+from provision.preflight.reservations import Reservation, find_obstacle, render_end
+from provision.render import render_plan
+from provision_world import World, make_config
+from sandbox_in_process import REGION
+
+END = datetime(2030, 1, 2, 11, 30, tzinfo=UTC)
+ZONE = f"{REGION}c"
+
+
+def make_reservation(**values: Any) -> Reservation:
+    defaults: dict[str, Any] = {
+        "reservation_id": "cr-0123456789abcdef0",
+        "instance_type": "c5.xlarge",
+        "platform": "Linux/UNIX",
+        "zone": ZONE,
+        "state": "active",
+        "free": 2,
+    }
+    return Reservation(**{**defaults, **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "obstacle"),
+    [
+        ({}, None),
+        ({"is_block": True, "ends_at": END}, None),
+        ({"free": 1}, "it has room for 1 more instance, 2 are needed"),
+        ({"state": "expired"}, "it is expired"),
+        ({"state": "scheduled", "starts_at": END}, "it is scheduled, and starts at 2030-01-02 11:30 UTC"),
+        ({"platform": "Windows"}, "it is for Windows"),
+        (
+            {"placement_group": "arn:aws:ec2:us-east-1:123456789012:placement-group/mine"},
+            "it is for the placement group mine",
+        ),
+    ],
+)
+def test_what_a_reservation_is_good_for(values: dict[str, Any], obstacle: str | None) -> None:
+    assert find_obstacle(make_config(), make_reservation(**values), least=2) == obstacle
+
+
+def test_a_reservation_of_another_type_is_refused() -> None:
+    config = make_config(reservation="cr-0123456789abcdef0")
+    with pytest.raises(ConfigError) as error:
+        find_obstacle(config, make_reservation(instance_type="p5.48xlarge"), least=2)
+    assert error.value.message == (
+        '[provision] reservation = "cr-0123456789abcdef0": it is for p5.48xlarge, and instance_type is c5.xlarge'
+    )
+    assert error.value.hint == 'set instance_type = "p5.48xlarge"'
+    config = make_config(instance_types=["p5.48xlarge"])
+    assert find_obstacle(config, make_reservation(instance_type="p5.48xlarge"), least=2) is None
+
+
+def test_the_end_of_a_block() -> None:
+    assert render_end(make_reservation()) is None
+    block = render_end(make_reservation(is_block=True, ends_at=END)) or ""
+    assert "ends at 2030-01-02 11:30 UTC: AWS terminates its instances 30 min before" in block
+
+
+# -- launches ----------------------------------------------------------------------------------------------------------
+
+
+def reserve(world: World, count: int, *, zone: str = ZONE, is_block: bool = False) -> str:
+    backend = world.sandbox.backend.capacity_reservations
+    asked = {"InstanceType": "c5.xlarge", "AvailabilityZone": zone}
+    made = backend.create(asked, count=count, reservation_type="capacity-block" if is_block else "default")
+    return str(made.id)
+
+
+@pytest.mark.parametrize("is_block", [False, True])
+def test_nodes_launch_in_the_reservation_first(world: World, *, is_block: bool) -> None:
+    """Although no zone has capacity otherwise, nor the account a quota."""
+    reservation = reserve(world, 2, is_block=is_block)
+    world.sandbox.book.arm("capacity")
+    config = make_config(reservation=reservation)
+    text = render_plan(world.prepare(config))
+    title = "Capacity Block" if is_block else "reservation"
+    assert f"in {title} {reservation}" in text
+    state = world.up(config)
+    assert {node.zone for node in state.nodes} == {ZONE}
+    used = {one.capacity_reservation_id for one in world.sandbox.backend.sandbox_instances()}
+    assert used == {reservation}
+    assert world.sandbox.backend.capacity_reservations.get(reservation).available_instance_count == 0
+
+
+def test_the_markets_follow_a_reservation_that_is_too_small(world: World) -> None:
+    reservation = reserve(world, 1)
+    config = make_config(reservation=reservation, market=["spot", "on-demand"])
+    text = render_plan(world.prepare(config))
+    said = f"reservation {reservation}: it has room for 1 more instance, 2 are needed"
+    assert said in " ".join(text.split())
+    state = world.up(config)
+    assert {node.market for node in state.nodes} == {"spot"}
+
+
+def test_every_answer_is_printed_in_the_order_of_attempts(world: World) -> None:
+    reservation = reserve(world, 2)
+    config = make_config(reservation=reservation, market=["spot", "on-demand"])
+    world.sandbox.book.arm("capacity market=spot")
+    told: list[str] = []
+    backend = world.sandbox.backend.capacity_reservations.get(reservation)
+
+    def fill(event: Any) -> None:
+        backend.total_instance_count = 0  # after the plan
+        told.append(event.what)
+
+    state = world.up(config, report=fill)
+    assert {node.market for node in state.nodes} == {"on-demand"}
+    answers = [line.removeprefix("no capacity for 2 x ") for line in told if line.startswith("no capacity for")]
+    assert answers[0].startswith(f"c5.xlarge in reservation {reservation} in {ZONE}: ")
+    assert answers[0].endswith("(ReservationCapacityExceeded)")
+    zones = [f"{REGION}{letter}" for letter in "abcdf"]
+    assert [answer.partition(":")[0] for answer in answers[1:]] == [f"c5.xlarge on spot in {zone}" for zone in zones]
+
+
+def test_a_reservation_that_does_not_exist(world: World) -> None:
+    with pytest.raises(ConfigError, match="us-east-1 has no such capacity reservation of this account"):
+        world.prepare(make_config(reservation="cr-0123456789abcdef0"))
+    text = render_plan(world.prepare(make_config(reservation="cr-0123456789abcdef0", regions=["us-west-2"])))
+    assert "us-east-1 does not have reservation cr-0123456789abcdef0" in text
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"regions": ["us-east-1"]}, "regions has duplicates, or names region itself: us-east-1, us-east-1"),
+        ({"regions": ["us-west-2", "us-west-2"]}, "regions has duplicates"),
+        ({"regions": ["us-west-2"], "subnet_id": "subnet-0123456789abcdef0"}, 'regions needs subnet_id = "auto"'),
+        ({"regions": ["us-west-2"], "ami": "ami-0123456789abcdef0"}, 'regions needs ami = "auto"'),
+        ({"regions": ["us-west"]}, "an AWS region"),
+        ({"reservation": "crusoe"}, "capacity reservation"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_config(**settings)
+
+
+def test_the_operators_policy_names_all_regions_and_the_reservation() -> None:
+    config = make_config(regions=["us-west-2"], reservation="cr-0123456789abcdef0")
+    text = render_operator_policy(config, name="demo", data_url=None, results_url=None)
+    assert "capacity-reservation/cr-0123456789abcdef0" in text
+    assert '"us-east-1"' in text
+    assert '"us-west-2"' in text
+    assert len(text.replace(" ", "").replace("\n", "")) < 6144

@@ -1,0 +1,222 @@
+"""Several regions: the first that can give the nodes gets them, everybody finds it, and nothing is left in another."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundation.errors import AwsError, ClusterError, NoCapacityError, NotInRegionError, QuotaError
+from foundation.progress import Event, silent
+from provision.aws.clients import Clients
+from provision.down import add_receipts
+from provision.files import ClusterFiles
+from provision.model import ClusterState
+from provision.plan import Wishes
+from provision.regions import find_home, find_remains, leave_region, try_regions
+from provision.up import prepare_up, up
+from provision_world import NAME, Killed, World, complete, make_config, plan_kills
+from sandbox_in_process import OTHER_REGION, REGION
+
+REGIONS = (REGION, OTHER_REGION)
+FULL = f"capacity zone={REGION}*"
+
+
+@dataclass
+class Both:
+    """A user's machine, and an account in two regions."""
+
+    world: World
+    root: Path
+    clients: dict[str, Clients]
+
+    def files(self, region: str) -> ClusterFiles:
+        return ClusterFiles(self.root / region)
+
+    def find_home(self) -> str | None:
+        noted = next((region for region in REGIONS if self.files(region).exist), None)
+        return find_home(self.clients.__getitem__, REGIONS, name=NAME, noted=noted)
+
+    def attempt(self, region: str, **settings: Any) -> ClusterState:
+        config = make_config(region=region, **settings)
+        wishes, files = Wishes(name=NAME, config=config), self.files(region)
+
+        def prepare(avoid: frozenset[str] = frozenset()) -> Any:
+            return prepare_up(self.clients[region], wishes=wishes, files=files, avoid=avoid)
+
+        return up(prepare(), clients=self.clients[region], files=files, report=silent, replan=prepare)
+
+    def leave(self, region: str) -> str | None:
+        return leave_region(self.clients[region], name=NAME, files=self.files(region), report=silent)
+
+    def up(self, report: Callable[[Event], None] = silent, **settings: Any) -> ClusterState:
+        """As `cluster up` does it."""
+        home = self.find_home() or REGION
+        order = (home, *(region for region in REGIONS if region != home))
+        attempt = lambda region: self.attempt(region, **settings)  # noqa: E731
+        return try_regions(order, attempt=attempt, leave=self.leave, report=report)
+
+    def down(self) -> None:
+        """As `cluster down` does it."""
+        for region in REGIONS:
+            replace(self.world, clients=self.clients[region], files=self.files(region)).down()
+
+    def resources(self, region: str) -> Counter[str]:
+        backend = self.world.sandbox.in_region(region)
+        return replace(self.world, sandbox=Only(backend)).resources()  # type: ignore[arg-type]
+
+
+@dataclass
+class Only:
+    """A sandbox with one region, for World.resources."""
+
+    backend: Any
+
+
+@pytest.fixture
+def both(world: World, tmp_path: Path) -> Both:
+    other = world.sandbox.make_clients(world.calls.watch, OTHER_REGION)
+    return Both(world=world, root=tmp_path / "regions", clients={REGION: world.clients, OTHER_REGION: other})
+
+
+def test_the_first_region_gets_the_nodes_if_it_can(both: Both) -> None:
+    state = both.up()
+    assert {node.zone[:-1] for node in state.nodes} == {REGION}
+    assert both.resources(OTHER_REGION) == Counter()
+    assert both.find_home() == REGION
+
+
+def test_the_next_region_gets_them_and_nothing_is_left_in_the_first(both: Both) -> None:
+    both.world.sandbox.book.arm(FULL)
+    told: list[str] = []
+    state = both.up(lambda event: told.append(event.what))
+    assert {node.zone[:-1] for node in state.nodes} == {OTHER_REGION}
+    assert both.resources(REGION) == Counter()
+    assert both.resources(OTHER_REGION) == complete(2)
+    assert [line.partition(":")[0] for line in told] == [f"{REGION} cannot give the nodes", f"trying {OTHER_REGION}"]
+    zones = [line.split(":")[0].rpartition(" ")[2] for line in told[0].splitlines() if "InsufficientInst" in line]
+    assert zones == [f"{REGION}{letter}" for letter in "abcdf"]  # c5.xlarge is not offered in us-east-1e
+    assert not both.files(REGION).exist
+    both.up()  # nothing to do, although there is room in the first again
+    both.world.sandbox.book.disarm("all")
+    again = both.up()
+    assert [node.instance_id for node in again.nodes] == [node.instance_id for node in state.nodes]
+
+
+def test_every_machine_finds_the_region(both: Both, tmp_path: Path) -> None:
+    both.world.sandbox.book.arm(FULL)
+    both.up()
+    assert find_remains(both.clients.__getitem__, REGIONS, name=NAME) == (OTHER_REGION,)
+    elsewhere = replace(both, root=tmp_path / "another machine")
+    assert elsewhere.find_home() == OTHER_REGION
+    # Files of an earlier cluster, which was in another region, are no truth.
+    elsewhere.files(REGION).make_key()
+    assert elsewhere.find_home() == OTHER_REGION
+    both.down()
+    assert both.find_home() is None
+    assert elsewhere.find_home() == REGION  # EC2 may not list yet what was just made
+    assert find_remains(both.clients.__getitem__, REGIONS, name=NAME) == ()
+
+
+def test_a_region_that_does_not_answer(both: Both) -> None:
+    both.up()
+    both.world.sandbox.book.arm("unauthorized action=DescribeInstances count=all")
+    with pytest.raises(AwsError, match=REGION):
+        find_home(both.clients.__getitem__, REGIONS, name=NAME, noted=None)
+
+
+def test_no_region_has_room(both: Both) -> None:
+    both.world.sandbox.book.arm("capacity")
+    with pytest.raises(NoCapacityError, match=f"tried {REGION}, {OTHER_REGION}"):
+        both.up()
+    assert both.resources(REGION) == both.resources(OTHER_REGION) == Counter()
+    assert both.find_home() is None
+
+
+def test_a_type_that_a_region_does_not_have(both: Both) -> None:
+    with pytest.raises(NotInRegionError, match=r'instance_types, "c99.xlarge": us-west-2 has no such instance type'):
+        both.attempt(OTHER_REGION, instance_types=["c99.xlarge"])
+
+
+def test_a_cluster_with_nodes_stays_where_they_are(both: Both) -> None:
+    both.up()
+    both.world.sandbox.book.arm(FULL)
+    with pytest.raises(NoCapacityError, match="no other region is tried: the cluster has instances there"):
+        both.up(nodes=3)
+    assert both.resources(REGION) == complete(2)
+    assert both.resources(OTHER_REGION) == Counter()
+
+
+@pytest.mark.parametrize(
+    ("errors", "raised"),
+    [
+        ([QuotaError("a"), QuotaError("b")], QuotaError),
+        ([QuotaError("a"), NoCapacityError("b")], NoCapacityError),
+        ([NotInRegionError("a"), NotInRegionError("b")], NotInRegionError),
+        ([AwsError("a")], AwsError),
+    ],
+)
+def test_the_error_after_all_regions(errors: list[ClusterError], raised: type[ClusterError]) -> None:
+    left: list[str] = []
+    given = dict(zip(REGIONS, errors, strict=False))
+
+    def fail(region: str) -> None:
+        raise given[region]
+
+    def leave(region: str) -> None:
+        left.append(region)
+
+    with pytest.raises(raised) as error:
+        try_regions(REGIONS, attempt=fail, leave=leave, report=silent)
+    assert type(error.value) is raised
+    assert left == ([] if raised is AwsError else list(REGIONS))
+    with pytest.raises(type(errors[0])) as alone:
+        try_regions(REGIONS[:1], attempt=fail, leave=leave, report=silent)
+    assert alone.value is errors[0]
+
+
+def test_receipts_of_two_regions_are_one(both: Both) -> None:
+    both.up()
+    receipt = replace(both.world, files=both.files(REGION)).down()
+    other = replace(both.world, clients=both.clients[OTHER_REGION], files=both.files(OTHER_REGION)).down()
+    whole = add_receipts(receipt, other)
+    assert len(whole.deleted) == len(receipt.deleted) + len(other.deleted)
+    assert whole.bill.node_hours == receipt.bill.node_hours + other.bill.node_hours
+
+
+# -- killed ------------------------------------------------------------------------------------------------------------
+
+
+def check_kills(both: Both, tmp_path: Path, *, everything: bool) -> None:
+    """`up`, whose first region is full, is killed at an API call, and run again, or `down` is run."""
+    both.world.sandbox.book.arm(FULL)
+    both.world.calls.made.clear()
+    both.up()
+    points = list(both.world.calls.made)
+    kills = plan_kills(points, everything=everything, which=0)
+    for number, (point, before) in enumerate(kills if everything else kills[:: len(kills) // 7]):
+        both.world.reset(tmp_path / "unused")
+        both.root = tmp_path / str(number)
+        both.world.sandbox.book.arm(FULL)
+        with both.world.killed_at(point, before=before), pytest.raises(Killed):
+            both.up()
+        both.world.time.sleep(60)
+        where = f"{'before' if before else 'after'} call {point} of {len(points)}, {points[point]}"
+        if number % 2:
+            state = both.up()
+            assert {node.zone[:-1] for node in state.nodes} == {OTHER_REGION}, where
+            assert both.resources(REGION) == Counter(), where
+            assert both.resources(OTHER_REGION) == complete(2), where
+        both.down()
+        assert both.resources(REGION) == both.resources(OTHER_REGION) == Counter(), where
+
+
+def test_some_kills(both: Both, tmp_path: Path) -> None:
+    check_kills(both, tmp_path, everything=False)
+
+
+@pytest.mark.slow
+def test_a_kill_at_every_call(both: Both, tmp_path: Path) -> None:
+    check_kills(both, tmp_path, everything=True)
