@@ -8,17 +8,22 @@ its attempts and its log so far. Without [data] results, the record is lost with
 import tempfile
 import time
 from contextlib import closing
+from dataclasses import replace
 
 from msgspec import structs
 
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
+from cluster.costs import ask_for_prices
+from cluster.health import find_hardware
 from cluster.jobs import ask_head, end_from_here, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
+from cluster.notify import find_notify
 from cluster.replacement import launch
 from cluster.session import BOOT_TIMEOUT_S, ready_nodes, source_of
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
+from foundation.thread_pool import run_in_thread
 from provision.aws.clients import make_clients
 from provision.aws.iam_policy import render_job_policy
 from provision.model import ClusterState
@@ -142,7 +147,9 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
     surveyor = Surveyor(clients, url=config.data.s3_url, owner=None)
     log = read_log(app, job)
     nodes = Ec2Nodes(state, config.provision)
-    with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S, command=command) as (ready, script):
+    prices, hardware = ask_for_prices(app, clients, run_in_thread(lambda: nodes)), find_hardware(app, nodes, clients)
+    with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S, command=command) as (set_up, script):
+        ready = tuple(replace(node, hardware=hardware.get(node.host.name)) for node in set_up)
         image = prepare_image(app, find_used(train, ready, config.bootstrap.framework), find_login(app, clients))
         planned = plan_job(
             train,
@@ -160,6 +167,8 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
             container=config.container,
             image=image,
             volumes=[volume.mount for volume in config.volumes],
+            prices=prices(),
+            notify=find_notify(app),
         )
         first = find_first_process(log)
         order, warnings = continue_order(planned.order, job, ready, attempts, first_process=first)

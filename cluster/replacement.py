@@ -8,15 +8,19 @@ can be interrupted: the next command finds what is there and continues.
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from bootstrap.apply import ReadyNode
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
+from cluster.costs import ask_for_prices, noting_costs
+from cluster.health import find_hardware
 from cluster.jobs import head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, open_connections, ready_nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
+from foundation.thread_pool import run_in_thread
 from provision.aws.clients import make_clients
 from provision.model import ClusterState
 from provision.plan import Plan
@@ -63,14 +67,17 @@ def replace_lost(app: App, record: JobRecord, *, note: Note = lambda _: None) ->
     with if_interrupted("the job waits; the next command, such as cluster status, continues"):
         state = launch(app, lost)
         note("launched")
-        nodes = Ec2Nodes(state, app.config.provision)
+        nodes, clients = Ec2Nodes(state, app.config.provision), make_clients(app.config.provision.region)
+        prices = ask_for_prices(app, clients, run_in_thread(lambda: nodes))
+        hardware = find_hardware(app, nodes, clients)
         new = [node.name for node in state.nodes if node.index in lost]
         with open_connections(app, nodes, wait_s=BOOT_TIMEOUT_S) as connections:
             for name in new:
                 connections.get(nodes.find_host(name))
         note("sshd")
-        with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S) as (ready, _):
-            hosts = plan_hosts(job, ready, names)
+        with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S) as (set_up, _):
+            ready = tuple(replace(node, hardware=hardware.get(node.host.name)) for node in set_up)
+            hosts = plan_hosts(job, ready, names, prices())
             prepare_for(app, job, ready, [node for node in ready if node.host.name in names])
             note("set up")
             with closing(head_of(app, ready)) as head:
@@ -92,7 +99,8 @@ def launch(app: App, lost: dict[int, str]) -> ClusterState:
     plan = prepare(frozenset())
     if plan:
         app.say(render_plan(plan, price_note=app.price_note).rstrip())
-    return carry_out(plan, clients=clients, files=app.files, report=app.report, replan=prepare)
+    with noting_costs(app, clients):
+        return carry_out(plan, clients=clients, files=app.files, report=app.report, replan=prepare)
 
 
 def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence[ReadyNode]) -> None:

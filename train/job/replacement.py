@@ -5,7 +5,7 @@ contains in its place.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import structs
 
@@ -37,17 +37,32 @@ def find_lost(record: Record, names: Sequence[str]) -> dict[int, str]:
     return lost
 
 
-def plan_hosts(record: Record, nodes: Sequence[ReadyNode], names: Sequence[str]) -> tuple[JobHost, ...]:
-    """The hosts with these names as they are now, for the job. Raises ClusterError if one has not been replaced."""
-    found = {node.host.name: node.host for node in nodes}
+def plan_hosts(
+    record: Record, nodes: Sequence[ReadyNode], names: Sequence[str], prices: Mapping[str, float]
+) -> tuple[JobHost, ...]:
+    """The hosts with these names as they are now, for the job. Raises ClusterError if one has not been replaced.
+
+    prices: US dollars per hour by the instance's id, as far as they are known.
+    """
+    found = {node.host.name: node for node in nodes}
     before = {host.name: host.instance_id for host in record.nodes}
-    missing = [name for name in names if name not in found or found[name].instance_id == before.get(name)]
+    missing = [name for name in names if name not in found or found[name].host.instance_id == before.get(name)]
     if missing:
         raise ClusterError(
             f"job {record.id} still waits for {', '.join(missing)}: there was no capacity for a new node",
             hint="the next command tries again: cluster status",
         )
-    return tuple(JobHost(name=name, ip=found[name].private_ip, instance_id=found[name].instance_id) for name in names)
+    return tuple(
+        JobHost(
+            name=name,
+            ip=found[name].host.private_ip,
+            instance_id=found[name].host.instance_id,
+            usd_per_hour=prices.get(found[name].host.instance_id),
+            gpus=hardware.gpus if (hardware := found[name].hardware) is not None else None,
+            memory_mib=hardware.memory_mib if hardware is not None else None,
+        )
+        for name in names
+    )
 
 
 def find_paths(record: Record) -> tuple[str, ...]:
