@@ -18,6 +18,7 @@ from cluster.health import find_hardware
 from cluster.jobs import head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, open_connections, ready_nodes
+from cluster.views.status import HeadJob
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
@@ -52,6 +53,27 @@ def continue_waiting(app: App, record: JobRecord | None) -> bool:
         app.report(Event(kind="warn", what=f"{error.message}{hint}"))
         return False
     return True
+
+
+def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bool) -> None:
+    """Replace the nodes that a job or `cluster verify` found unhealthy when it last looked, after asking.
+
+    Not the head, whose records would be lost; not while a job runs, nor with [train] on_node_loss = "fail". `up` then
+    sets the new nodes up. job: what the head says. Raises ClusterError's kinds.
+    """
+    if job is None or job.record is not None or app.config.train.on_node_loss != "requeue":
+        return
+    reasons = {node: job.find_reasons(node.name, node.instance_id) for node in nodes.state.nodes if node.role != "head"}
+    unhealthy = [node for node, why in reasons.items() if why]
+    if not unhealthy:
+        return
+    for node in unhealthy:
+        app.say(f"{node.name} is unhealthy: {'; '.join(reasons[node])}")
+    names = ", ".join(node.name for node in unhealthy)
+    if not app.confirm(f"Terminate {names}, and launch new nodes in place of it?", yes=yes):
+        app.say(f"{names} stays, and jobs do without it")
+        return
+    launch(app, {node.index: node.instance_id for node in unhealthy})
 
 
 def replace_lost(app: App, record: JobRecord, *, note: Note = lambda _: None) -> None:

@@ -21,7 +21,7 @@ from cluster.jobs import ask_for_job, confirm_ending
 from cluster.lease import tell_ready_nodes
 from cluster.lost_head import continue_without_head
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
-from cluster.replacement import continue_waiting
+from cluster.replacement import continue_waiting, replace_unhealthy
 from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, ready_nodes
 from cluster.views.status import render_nodes, render_volume
 from foundation.errors import UsageError
@@ -110,7 +110,8 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
         if not dry_run and app.files.addresses():  # nodes have been set up
             described = Ec2Nodes(describe_state(app, clients), app.config.provision)
             job = None if continue_without_head(app, described.state) else ask_for_job(app, described)()
-            continue_waiting(app, job.record if job is not None else None)
+            if not continue_waiting(app, job.record if job is not None else None):
+                replace_unhealthy(app, described, job, yes=yes)
         prepare = partial(_prepare_up, clients, find_wishes(app), app.files)
         plan = prepare(frozenset())
         elsewhere = regions[regions.index(region) + 1 :]

@@ -594,6 +594,8 @@ def _render_reason(attempt: Attempt) -> str:
         return f"{names} interrupted (spot notice)"
     if attempt.reason == "lost":
         return f"{names} lost"
+    if attempt.reason == "unhealthy":
+        return f"it failed, and {names} {'are' if len(attempt.lost) > 1 else 'is'} unhealthy"
     return (attempt.error or f"exit code {attempt.exit_code}").partition("\n")[0]
 
 

@@ -33,8 +33,12 @@ JobState = Literal["queued", "pending", "starting", "running", "waiting", "endin
 """waiting: for nodes that replace lost ones."""
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
 OnNodeLoss = Literal["requeue", "fail"]
-EndReason = Literal["done", "stopped", "error", "overtime", "notice", "lost"]
-"""Why an attempt ended. notice: a node of it was about to be interrupted; lost: a node was lost without notice."""
+EndReason = Literal["done", "stopped", "error", "overtime", "notice", "lost", "unhealthy"]
+"""Why an attempt ended.
+
+notice: a node of it was about to be interrupted; lost: a node was lost without notice; unhealthy: it failed, and a node
+of it was unhealthy.
+"""
 
 ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 """The whole name of an environment variable."""

@@ -114,7 +114,7 @@ def end_attempts(record: Record, lost: Sequence[str], *, at: float) -> tuple[Att
 
 def check_restarts(record: Record, attempts: Iterable[Attempt], restarts: int) -> None:
     """Raises ClusterError if a job has lost nodes more often than [train] restarts allows."""
-    times = sum(attempt.reason in ("notice", "lost") for attempt in attempts)
+    times = sum(attempt.reason in ("notice", "lost", "unhealthy") for attempt in attempts)
     if times > restarts:
         raise ClusterError(
             f"job {record.id} has lost nodes {times} times, and [train] restarts = {restarts}",

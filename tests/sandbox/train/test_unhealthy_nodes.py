@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from job_steps import borrowed, records
-from project import Project
+from job_steps import borrowed, hosts_of, records
+from project import REPOSITORY, Project
+from waits import until
 
 pytestmark = pytest.mark.sandbox
 
@@ -71,9 +73,10 @@ def test_disks_that_become_read_only(nodes: Project) -> None:
 def test_a_job_that_fails_says_which_node_is_unhealthy(nodes: Project) -> None:
     """Its own process makes the node's home read-only, and fails."""
     program = f'[ "$CLUSTER_HOST" = node-1 ] || sleep 60; ({READ_ONLY}); exit 5'
-    command = ["--kv-store", "none", "--launcher", "env", "--", "sh", "-c", program]
+    words = ", ".join(json.dumps(word) for word in ("sh", "-c", program))
+    (nodes.directory / "fail.toml").write_text(f'command = [{words}]\non_node_loss = "fail"\n')
     try:
-        done = nodes.run("train", *command, code=5)
+        done = nodes.run("train", "--kv-store", "none", "--launcher", "env", "--job", "fail.toml", code=5)
     finally:
         nodes.run("exec", "--node", "node-1", "--", "sh", "-c", "cd / && sudo umount -l ~")
     assert f"node-1 is unhealthy: {HOME}" in done.stderr
@@ -82,3 +85,34 @@ def test_a_job_that_fails_says_which_node_is_unhealthy(nodes: Project) -> None:
     assert unhealthy(nodes) == {"node-0": [], "node-1": [HOME]}
     nodes.run("train", "--kv-store", "none", "--launcher", "env", "--", "true")
     assert unhealthy(nodes) == {"node-0": [], "node-1": []}
+
+
+# Fails on node-1 at first, whose home it makes read-only.
+BREAKS = f'[ "$CLUSTER_ATTEMPT" = 1 ] || exit 0; [ "$CLUSTER_HOST" = node-1 ] || sleep 60; ({READ_ONLY}); exit 5'
+
+
+@pytest.mark.slow
+def test_unhealthy_nodes_are_replaced(own_project: Path) -> None:
+    project = Project(own_project)
+    project.write((REPOSITORY / "cluster.toml").read_text())
+    project.run("up")
+    before = hosts_of(project)
+    project.run("train", "--detach", "--kv-store", "none", "--launcher", "env", "--", "sh", "-c", BREAKS)
+    until(lambda: records(project)[0]["state"] == "waiting", "the job waits", timeout_s=60)
+    waiting = records(project)[0]
+    assert waiting["waiting_for"] == ["node-1"]
+    assert (waiting["attempts"][0]["reason"], waiting["attempts"][0]["exit_code"]) == ("unhealthy", 5)
+    shown = project.run("status").stderr
+    assert f"job {waiting['id']} goes on" in shown
+    until(lambda: records(project)[0]["state"] == "done", "the job ends", timeout_s=60)
+    ids = {name: host.instance_id for name, host in hosts_of(project, again=True).items()}
+    assert ids["node-0"] == before["node-0"].instance_id
+    assert ids["node-1"] != before["node-1"].instance_id
+
+    # Without a job, `up` replaces it.
+    with fault(project, "node-1", READ_ONLY, "true"):
+        project.run("train", "--kv-store", "none", "--launcher", "env", "--", "true")
+        assert unhealthy(project) == {"node-0": [], "node-1": [HOME]}
+        project.run("up", "--yes")
+        assert unhealthy(project) == {"node-0": [], "node-1": []}
+        assert hosts_of(project, again=True)["node-1"].instance_id not in {ids["node-1"], before["node-1"].instance_id}

@@ -1,7 +1,7 @@
 """What nvidia-smi and the kernel print on machines with NVIDIA's GPUs, without the parts that nobody reads.
 
-A10G and T4: recordings of `nvidia-smi -q -x` on a g5 and a g4dn instance, driver 515.105.01. H100: the form of driver
-590, which has other names for throttling and for SRAM errors. V100: the form of driver 440.
+A10G and T4: shortened recordings of `nvidia-smi -q -x` on g5 and g4dn instances, driver 515.105.01. H100 and V100 are
+not recorded, but written in the form of drivers 590 and 440: the first has other names for throttling and SRAM errors.
 """
 
 A10G = """<?xml version="1.0" ?>

@@ -110,6 +110,7 @@ class Supervisor:
         self.state: Optional[JobState] = None
         self.is_stopped = False  # somebody has stopped the job
         self.is_over = False  # the job has ended, apart from its record
+        self.unhealthy = ""  # nodes of the current attempt, once it has failed
         self.ended = list(order.attempts)  # the attempts before the current one
         # How long they have run.
         self.ran_s = sum((one.ended_at or one.started_at) - one.started_at for one in self.ended)
@@ -294,14 +295,17 @@ class Supervisor:
         self.step_quietly()  # writes all of its output
         attempt, order = self.attempt, self.order
         ending = attempt.ending
-        follows = restarts.plan_next(order, ending, attempt.lost, left, self.ended)
+        if ending.state == "failed":
+            self.look_at_health()
+        replaced = attempt.lost or attempt.unhealthy
+        follows = restarts.plan_next(order, ending, replaced, left, self.ended)
         if follows == "end":
             return False
         self.note_ended(attempt)
         self.attempt = self.make_attempt(attempt.number + 1, attempt.processes.first + len(attempt.processes.all))
         self.say(f"attempt {attempt.number} has ended: {ending.error}")
         if follows == "wait":
-            self.record.waiting_for = attempt.lost
+            self.record.waiting_for = replaced
         if self.is_stopped:  # while the attempt was being ended
             self.attempt.outcome.stop()
         return True
@@ -310,6 +314,7 @@ class Supervisor:
         """Add an attempt that has ended to the record, before another one follows."""
         self.ended.append(attempt.record())
         self.done = attempt.done or self.done
+        self.unhealthy = ""
         self.ran_s += (attempt.ended_at or 0.0) - (attempt.started_at or 0.0)
         self.record.stall = None
         self.log.close_files()
@@ -444,22 +449,23 @@ class Supervisor:
             self.step_quietly()
         return left
 
-    def look_at_health(self) -> str:
-        """The job has failed: which of its nodes are unhealthy, in words; also a warning. "" if none is."""
+    def look_at_health(self) -> None:
+        """The attempt has failed: find out, and warn, which of its nodes are unhealthy."""
         order, attempt = self.order, self.attempt
         if not attempt.processes.all:
-            return ""  # nothing ran on a node
+            return  # nothing ran on a node
         silent = {*attempt.outcome.silent_hosts, *attempt.lost}
         try:
             found = health.find_unhealthy(order.hosts, silent, head=order.hosts[0], python=order.python)
             health.keep(order.hosts, found)
         except OSError as error:  # such as a full disk
             self.say(f"cannot check the nodes' health: {job_folder.describe(error)}")
-            return ""
-        text = health.render(found)
-        if text:
-            self.warn("health", text)
-        return text
+            return
+        self.unhealthy = health.render(found)
+        self.warn("health", self.unhealthy or None)
+        for name, reasons in found.items():
+            self.notifier.send("unhealthy", health.render({name: reasons}), node=name)
+        attempt.unhealthy = restarts.find_replaceable(order, found)
 
     def step_quietly(self) -> None:
         """A step that fails the job if the log cannot be written."""
@@ -477,8 +483,8 @@ class Supervisor:
             error = f"{error}; {restarts.explain_end(self.attempt.lost, self.ended)}"
         if left and state == "done":
             state, exit_code, error = "failed", 1, "the job succeeded, but left processes behind"
-        unhealthy = self.look_at_health() if state == "failed" else ""
-        error = "\n".join(filter(None, [error, unhealthy])) or None
+        if state == "failed":
+            error = "\n".join(filter(None, [error, self.unhealthy])) or None
         result = JobResult(state=state, exit_code=exit_code, error=error, left=left)
         record = self.record
         record.state, record.exit_code, record.error, record.left = state, exit_code, error, left

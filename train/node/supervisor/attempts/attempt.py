@@ -61,6 +61,7 @@ class Attempt:
         self.started_at: Optional[float] = None
         self.ended_at: Optional[float] = None
         self.lost: tuple[str, ...] = ()
+        self.unhealthy: tuple[str, ...] = ()  # those that can be replaced
         self.lost_batches: Optional[int] = None
         self.resumed: Optional[dict[str, int]] = None  # from where it goes on
         self.is_running = self.is_over = False
@@ -317,8 +318,8 @@ class Attempt:
             ended_at=self.ended_at,
             exit_code=ending.exit_code if ending is not None else None,
             error=ending.error if ending is not None else None,
-            reason="lost" if reason == "error" and self.lost else reason,
-            lost=self.lost,
+            reason=restarts.find_reason(reason, self.lost, self.unhealthy),
+            lost=self.lost or self.unhealthy,
             lost_batches=self.lost_batches,
             cost_usd=protocol.cost_of(self.order.hosts, (self.ended_at or now) - started_at),
         )

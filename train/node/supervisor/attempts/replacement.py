@@ -37,7 +37,7 @@ class Replacement:
         self._order, self._loop, self._say = order, loop, say
         self.waiting_for = waiting_for
         self.returned: list[JobHost] = []  # the same instances as before, where processes may have been left
-        self._may_return = reason != "notice"  # after a notice, EC2 still has to end the node
+        self._may_return = reason not in ("notice", "unhealthy")  # those nodes answer, and are to be replaced
         self._child: Optional[launching.Child] = None
         self._search: Optional[recovery.Searches] = None
         self._claimed_until = 0.0

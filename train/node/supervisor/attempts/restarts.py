@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from train.job.protocol import Attempt, EndReason, JobHost, JobState, Left, Order
 
 ATTEMPT, RESUME = "CLUSTER_ATTEMPT", "CLUSTER_RESUME"
-LOSSES = ("notice", "lost")
+LOSSES = ("notice", "lost", "unhealthy")
 WITH_NODES = 10
 RESUME_OPTION, PREFIX_OPTION = "--resume", "--model-prefix"
 # What this project's scripts print with --resume.
@@ -48,6 +48,20 @@ def find_lost(ending: Ending, suspects: Collection[str], left: Left, rebooted: C
     """
     unreachable = {name for name in suspects if any(pid == 0 for pid, _ in left.get(name, ()))}
     return tuple(sorted({*ending.lost, *unreachable, *(name for name in suspects if name in rebooted)}))
+
+
+def find_replaceable(order: Order, unhealthy: Collection[str]) -> tuple[str, ...]:
+    """Those of the unhealthy hosts that are replaced: not the head, where this runs, and not the user's own."""
+    if order.on_node_loss != "requeue":
+        return ()
+    return tuple(host.name for host in order.hosts[1:] if host.place is None and host.name in unhealthy)
+
+
+def find_reason(reason: Optional[EndReason], lost: Collection[str], unhealthy: Collection[str]) -> Optional[EndReason]:
+    """Why an attempt has ended: an error with a lost or an unhealthy node is put down to the node."""
+    if reason != "error" or not (lost or unhealthy):
+        return reason
+    return "lost" if lost else "unhealthy"
 
 
 def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, before: Iterable[Attempt]) -> Next:

@@ -229,3 +229,42 @@ def test_a_job_pays_for_its_attempts_and_between_them_for_the_nodes_that_it_keep
     assert find_cost(record, 130.0) == 30.0
     record.attempts = (replace(first, cost_usd=None),)
     assert find_cost(record, 130.0) is None
+
+
+@pytest.mark.parametrize(
+    ("unhealthy", "changes", "replaced"),
+    [
+        ((), {}, ()),
+        (("node-1",), {}, ("node-1",)),
+        (("node-1", "node-0"), {}, ("node-1",)),
+        (("node-0",), {}, ()),
+        (("mine", "node-1"), {"hosts": (*HOSTS, OWN)}, ("node-1",)),
+        (("node-1",), {"on_node_loss": "fail"}, ()),
+    ],
+)
+def test_which_unhealthy_nodes_are_replaced(unhealthy: Any, changes: dict[str, Any], replaced: Any) -> None:
+    given = order()
+    for name, value in changes.items():
+        setattr(given, name, value)
+    assert restarts.find_replaceable(given, unhealthy) == replaced
+
+
+@pytest.mark.parametrize(
+    ("reason", "lost", "unhealthy", "found"),
+    [
+        ("error", (), (), "error"),
+        ("error", (), ("node-1",), "unhealthy"),
+        ("error", ("node-1",), (), "lost"),
+        ("error", ("node-1",), ("node-2",), "lost"),
+        ("notice", ("node-1",), ("node-2",), "notice"),
+        ("done", (), ("node-1",), "done"),
+        (None, (), (), None),
+    ],
+)
+def test_why_an_attempt_ended(reason: Any, lost: Any, unhealthy: Any, found: Any) -> None:
+    assert restarts.find_reason(reason, lost, unhealthy) == found
+
+
+def test_an_unhealthy_node_counts_as_a_restart() -> None:
+    assert restarts.plan_next(order(), ERROR, ("node-1",), {}, before("unhealthy")) == "wait"
+    assert restarts.plan_next(order(), ERROR, ("node-1",), {}, before("unhealthy", "lost")) == "end"
