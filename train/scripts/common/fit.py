@@ -52,7 +52,7 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
         # The servers add up gradients and the workers update, so that the optimizer's state can be saved.
         os.environ.setdefault(models.UPDATE_ON_SERVERS, "0")
     compression = {"type": options.gc_type, "threshold": options.gc_threshold} if options.gc_type != "none" else None
-    module = TrainedModule(network, contexts, run, compression)
+    module = TrainedModule(network, contexts, steps, start, compression, seed_of=run.seed_of)
     after = _After(run, module, asked)
     begun = run.begin()
     module.fit(
@@ -86,7 +86,7 @@ class Run:
         self.steps = steps
         self.batches = batches
         self.start = start
-        self.first_batch = 0  # the batches that are done, of all epochs together
+        self._first_batch = 0  # the batches that are done, of all epochs together
         self._begun = 0
         self._passes = [0] * workers.part.count
 
@@ -105,8 +105,13 @@ class Run:
             began = time.time()
             self.data.move_to(start.epoch, start.batch, then.passes[self.workers.part.index])
             logger.info("Continues in the middle of the data, found in %.1f s", time.time() - began)
-        self.first_batch = start.epoch * self.batches + self._begun
+        self._first_batch = start.epoch * self.batches + self._begun
         return self._begun
+
+    def seed_of(self, step: int) -> int:
+        """The seed of what layers draw at random in a step, counted from where this process began."""
+        seed = self.options.seed + 1_000_003 * self.workers.part.index + 7919 * (self._first_batch + step)
+        return int(seed % 2**31)
 
     def batch(self, epoch: int, number: int) -> int:
         """The finished batches of an epoch, after the one that module.fit calls this number, from 0 up."""
@@ -138,13 +143,18 @@ class TrainedModule(mx.mod.Module):
         self,
         network: mx.sym.Symbol,
         contexts: List[mx.Context],
-        run: Run,
+        steps: int,
+        start: Optional[models.Start],
         compression: Optional[Dict[str, Any]],
+        *,
+        seed_of: Callable[[int], int] = int,
     ) -> None:
+        """steps: per update. start: with the optimizer's initial state. seed_of: the seed of each step, from 0 up."""
         super().__init__(network, context=contexts, compression_params=compression)
-        self._run = run
-        self._steps = run.steps
+        self._steps = steps
         self._done = 0
+        self._start = start
+        self._seed_of = seed_of
         self._draws = any(layer.get("op") == "Dropout" for layer in json.loads(network.tojson())["nodes"])
 
     @property
@@ -155,9 +165,7 @@ class TrainedModule(mx.mod.Module):
     def forward_backward(self, data_batch: mx.io.DataBatch) -> None:
         """As in Module; what layers draw at random depends only on the number of the batch."""
         if self._draws:
-            step = self._run.first_batch + self._done
-            seed = self._run.options.seed + 1_000_003 * self._run.workers.part.index + 7919 * step
-            mx.random.seed(seed % 2**31)
+            mx.random.seed(self._seed_of(self._done))
         super().forward_backward(data_batch)
 
     def bind(self, *positional: Any, **named: Any) -> None:
@@ -169,8 +177,8 @@ class TrainedModule(mx.mod.Module):
     def init_optimizer(self, *positional: Any, **named: Any) -> None:
         """As in Module; loads the initial state."""
         super().init_optimizer(*positional, **named)
-        start = self._run.start
-        if start.states is None:
+        start = self._start
+        if start is None or start.states is None:
             return
         self.load_optimizer_states(start.states)
         schedule = start.found.manifest.get("m_schedule") if start.found is not None else None

@@ -238,7 +238,7 @@ def test_checkpoints_within_epochs_take_turns(
         save_batch(checkpoints, place, sequence, epoch, batch)
         assert place_of(checkpoints, prefix) == (epoch, batch)
     names = sorted(name for name in place.sizes() if name.endswith(".json"))
-    assert names == ["net-0001.json", "net-batch-0.json", "net-batch-1.json"]
+    assert names == ["net-0001.json", "net-batch-0.json", "net-batch-1.json", "net-symbol.json"]
     assert checkpoints.prune(place, 1) == []
     # Damaged, or half overwritten: the one before counts.
     damage(prefix, "net-batch-1.states", lambda data: data[::-1], lambda: request.getfixturevalue("server"))
@@ -259,7 +259,8 @@ def test_the_next_one_replaces_the_older_and_is_newer_despite_the_clock(
     for batch in (10, 20):
         save_batch(checkpoints, place, sequence, 0, batch)
     # On the node that replaced the first one, whose clock is an hour behind.
-    monkeypatch.setattr(checkpoints.time, "time", lambda now=checkpoints.time.time() - 3600: now)
+    earlier = checkpoints.time.time() - 3600
+    monkeypatch.setattr(checkpoints.time, "time", lambda: earlier)
     sequence = checkpoints.Sequence(checkpoints.find_newest(place))
     assert save_batch(checkpoints, place, sequence, 0, 30).endswith("net-batch-0.params")
     assert place_of(checkpoints, prefix) == (0, 30)
