@@ -19,8 +19,6 @@ CODE = (
     "foundation/decode.py",
     "foundation/file_lock.py",
     "foundation/thread_pool.py",
-    "mxnet_cluster/__init__.py",
-    "mxnet_cluster/interruption.py",
     "bootstrap/__init__.py",
     "bootstrap/node/_cluster_compat.py",
     "bootstrap/node/containers/engine.py",

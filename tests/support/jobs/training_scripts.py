@@ -66,9 +66,7 @@ def save(checkpoints: ModuleType, place: Any, epoch: int, run: str = "first") ->
 
         return write
 
-    checkpoints.save(
-        place, checkpoints.Position(epoch), {kind: writer(kind) for kind in KINDS}, symbol="{}", facts={"run": run}
-    )
+    checkpoints.save(place, epoch, {kind: writer(kind) for kind in KINDS}, symbol="{}", facts={"run": run})
 
 
 def check(found: Any) -> tuple[int, str]:

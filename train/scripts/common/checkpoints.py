@@ -5,8 +5,8 @@ written last, P-0005.json: a manifest with every file's size and SHA-256. A chec
 files do not match it, does not count, so the process may be killed at any moment. P-symbol.json, MXNet's description
 of the network, is the same for all checkpoints; PyTorch has none.
 
-A checkpoint within an epoch, P-0005-batch-000120.params and so on, comes after 120 batches of the sixth epoch. Only
-the newest one is kept, until the epoch's end.
+Checkpoints within an epoch take turns as P-batch-0 and P-batch-1: one of them is complete while the other is written,
+and nothing needs to be deleted, which a job may not do in S3. Their manifests say which batch of which epoch they are.
 
 S3 is accessed by this project's own client, in the same tree on the nodes: not every MXNet wheel can.
 """
@@ -23,36 +23,33 @@ import shutil
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from common import ScriptError
 
 logger = logging.getLogger()
 _CODE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 _TEMPORARY = ".partial"
+_TICK_S = 0.001
 FORMAT = 1
 Writer = Callable[[str], None]  # writes a file's content to a local path
 
 
-class Position(NamedTuple):
-    """How far a training is: after `epoch` whole epochs and `batch` batches of the next one, which has `batches`."""
-
-    epoch: int
-    batch: int = 0
-    batches: int = 0
-
-
 class Checkpoint(NamedTuple):
-    """A complete checkpoint, after `epoch` whole epochs and `batch` batches of the next one.
+    """A complete checkpoint. paths: its files on this machine, by what they hold: "params", "states".
 
-    paths: its files on this machine, by what they hold: "params", "states".
+    epoch, batch: the finished epochs, and the finished batches of the next one.
     """
 
     epoch: int
     manifest: Dict[str, Any]
     paths: Dict[str, str]
     name: str  # of its params, whole, for people
-    batch: int = 0
+
+    @property
+    def batch(self) -> int:
+        """The finished batches of the epoch that was being trained; 0 between two epochs."""
+        return int(self.manifest.get("batch", 0))
 
     @property
     def mark(self) -> int:
@@ -241,35 +238,38 @@ class Bucket(Place):
 
 def save(
     place: Place,
-    position: Position,
+    epoch: int,
     writers: Dict[str, Writer],
     *,
+    batch: int = 0,
+    turn: int = 0,
+    written_at: Optional[float] = None,
     symbol: Optional[str] = None,
     has_symbol: bool = True,
     facts: Dict[str, Any],
 ) -> str:
     """Write a checkpoint, the manifest last; returns the name of its params.
 
-    writers: functions that write the content of "params" and "states". facts: more entries for the manifest. symbol:
-    None if the training wrote it with an earlier checkpoint. has_symbol: False for other frameworks than MXNet. Raises
-    ScriptError if a file cannot be written.
+    batch, turn: after this batch of the next epoch, and which of the two names to use for it. written_at: now, in
+    seconds; newer than that of every other checkpoint. writers: functions that write the content of "params" and
+    "states". facts: more entries for the manifest. symbol: None if the training wrote it with an earlier checkpoint.
+    has_symbol: False for other frameworks than MXNet. Raises ScriptError if a file cannot be written.
     """
-    began = time.time()
-    epoch, batch, batches = position
+    stem = f"batch-{turn}" if batch else f"{epoch:04d}"
+    began = time.time() if written_at is None else written_at
     # An existing checkpoint of this epoch stops to count once its first file is replaced. Nothing is deleted for that:
     # the role of an instance profile may not be allowed to.
-    files = {kind: _write(place, file_name(place, epoch, kind, batch), writer) for kind, writer in writers.items()}
+    files = {kind: _write(place, f"{place.base}-{stem}.{kind}", writer) for kind, writer in writers.items()}
     symbol_name = f"{place.base}-symbol.json"
     if symbol is not None:
         place.write(symbol_name, symbol.encode("utf-8"))
     manifest = dict(facts, format=FORMAT, epoch=epoch, files=files, written_at=began)
     if batch:
-        manifest.update(batch=batch, batches=batches)
+        manifest["batch"] = batch
     if has_symbol:
         manifest["symbol"] = symbol_name
-    content = json.dumps(manifest, indent=1, sort_keys=True).encode("utf-8")
-    place.write(file_name(place, epoch, "json", batch), content)
-    return place.url(file_name(place, epoch, "params", batch))
+    place.write(f"{place.base}-{stem}.json", json.dumps(manifest, indent=1, sort_keys=True).encode("utf-8"))
+    return place.url(files["params"]["name"])
 
 
 def find_newest(place: Place) -> Optional[Checkpoint]:
@@ -303,35 +303,58 @@ def find_epoch(place: Place, epoch: int) -> Optional[Checkpoint]:
 
 
 def prune(place: Place, keep: int) -> List[int]:
-    """Remove all complete checkpoints except the last `keep`, or none if it is 0; returns the removed ones' epochs.
-
-    Of those within an epoch, remove all but the newest checkpoint of all.
-    """
-    sizes = place.sizes()
-    if not keep and not any("-batch-" in name for name in sizes):
-        return []
-    complete = _complete(place, sizes)
-    whole = [manifest for manifest in complete if not manifest.get("batch")]
-    older = whole[keep:] if keep else []
-    for manifest in older + [manifest for manifest in complete[1:] if manifest.get("batch")]:
-        place.delete(file_name(place, manifest["epoch"], "json", manifest.get("batch", 0)))
+    """Remove the complete checkpoints of epochs except the last `keep`; returns the epochs of the removed ones."""
+    epochs = []
+    complete = [manifest for manifest in _complete(place, place.sizes()) if not manifest.get("batch")]
+    for manifest in complete[keep:]:
+        place.delete(file_name(place, manifest["epoch"], "json"))
         for file in manifest["files"].values():
             place.delete(file["name"])
-    return [manifest["epoch"] for manifest in older]
+        epochs.append(manifest["epoch"])
+    return epochs
+
+
+def words_of_start(found: Checkpoint) -> str:
+    """What a resumed training prints; `cluster train` reads it, to count the batches that were lost."""
+    return f"Resumed from epoch {found.epoch} batch {found.batch}"
 
 
 def find_wanted(options: argparse.Namespace, *, advice: str) -> Optional[Checkpoint]:
     """The checkpoint of --load-epoch, or with --resume the newest one, None without any.
 
+    A later attempt of a job with --load-epoch has both: it begins with that epoch if its job has saved nothing newer.
     advice: for those whose --load-epoch is not there. Raises ScriptError.
     """
     place = open_place(options.model_prefix, to_write=False)
     if options.resume:
-        return find_newest(place)
+        newest = find_newest(place)
+        if newest is not None or not options.load_epoch:
+            return newest
     found = find_epoch(place, options.load_epoch)
     if found is None:
         raise ScriptError(f"no saved model {place.url(file_name(place, options.load_epoch, 'params'))}; {advice}")
     return found
+
+
+class Sequence:
+    """Gives each checkpoint of a training its time and its turn.
+
+    newest: the one that it continues from. Its time counts, not only this node's clock: a node that replaced another
+    may be behind, and its checkpoints are newer nevertheless.
+    """
+
+    def __init__(self, newest: Optional[Checkpoint]) -> None:
+        manifest = newest.manifest if newest is not None else {}
+        self._last = float(manifest.get("written_at", 0))
+        name = manifest["files"]["params"]["name"] if manifest.get("batch") else ""
+        self._turn = 0 if name.endswith("-batch-0.params") else 1
+
+    def next(self, batch: int) -> Dict[str, Any]:
+        """The arguments of `save` for the next checkpoint."""
+        self._last = max(time.time(), self._last + _TICK_S)
+        if batch:
+            self._turn = 1 - self._turn
+        return {"batch": batch, "turn": self._turn, "written_at": self._last}
 
 
 class Pruner:
@@ -340,26 +363,25 @@ class Pruner:
     def __init__(self, place: Place, keep: int) -> None:
         self._place = place
         self._keep = keep
-        self._is_refused = False
 
     def prune(self) -> None:
         """Remove older checkpoints, until the place refuses it."""
-        if self._is_refused:
+        if not self._keep:
             return
         try:
             removed = prune(self._place, self._keep)
         except ScriptError as error:
             # A job that may write may not be allowed to delete: no reason to end the training.
             logger.warning("Keeping all checkpoints from now on: %s", error)
-            self._is_refused = True
+            self._keep = 0
         else:
             for epoch in removed:
                 logger.info("Removed the checkpoint of epoch %d", epoch)
 
 
-def file_name(place: Place, epoch: int, kind: str, batch: int = 0) -> str:
-    """MXNet's name for a checkpoint's file, with the batch of one within an epoch."""
-    return f"{place.base}-{epoch:04d}{f'-batch-{batch:06d}' if batch else ''}.{kind}"
+def file_name(place: Place, epoch: int, kind: str) -> str:
+    """MXNet's name for a checkpoint's file."""
+    return f"{place.base}-{epoch:04d}.{kind}"
 
 
 def _write(place: Place, name: str, writer: Writer) -> Dict[str, Any]:
@@ -375,10 +397,14 @@ def _write(place: Place, name: str, writer: Writer) -> Dict[str, Any]:
 
 def _complete(place: Place, sizes: Dict[str, int]) -> List[Dict[str, Any]]:
     """The manifests whose files exist in the right size, newest first."""
-    pattern = re.compile(re.escape(place.base) + r"-\d{4,}(?:-batch-\d{6,})?\.json")
+    pattern = re.compile(re.escape(place.base) + r"-(\d{4,}|batch-[01])\.json")
     manifests = [_read(place, name) for name in sizes if pattern.fullmatch(name)]
     complete = [manifest for manifest in manifests if manifest is not None and _has_sizes(manifest, sizes)]
-    return sorted(complete, key=lambda one: (one["written_at"], one["epoch"], one.get("batch", 0)), reverse=True)
+    return sorted(complete, key=_age, reverse=True)
+
+
+def _age(manifest: Dict[str, Any]) -> Tuple[float, int, int]:
+    return manifest["written_at"], manifest["epoch"], manifest.get("batch", 0)
 
 
 def _read(place: Place, name: str) -> Optional[Dict[str, Any]]:
@@ -389,8 +415,8 @@ def _read(place: Place, name: str) -> Optional[Dict[str, Any]]:
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     known = found.get("format") == FORMAT and "params" in found["files"]
-    numbers = (found.get("epoch"), found.get("batch", 0))
-    whole = all(isinstance(one, int) for one in numbers) and isinstance(found.get("written_at"), (int, float))
+    whole = isinstance(found.get("epoch"), int) and isinstance(found.get("written_at"), (int, float))
+    whole = whole and type(found.get("batch", 0)) is int and found.get("batch", 0) >= 0
     return found if known and whole and all(name.startswith(place.base + "-") for name, _, _ in files) else None
 
 
@@ -406,16 +432,7 @@ def _checked(place: Place, manifest: Dict[str, Any]) -> Optional[Checkpoint]:
         if _sha256(path) != file["sha256"]:
             return None
         paths[kind] = path
-    name = place.url(manifest["files"]["params"]["name"])
-    return Checkpoint(manifest["epoch"], manifest, paths, name, manifest.get("batch", 0))
-
-
-def find_position(batch: int, saved_batches: int, batches: int) -> int:
-    """The finished batches of an epoch with `batches`, by a checkpoint of one with saved_batches; 0 is unknown. Pure.
-
-    Another --batch-size or number of workers makes longer or shorter epochs: about the same part of it is done.
-    """
-    return min(batch * batches // (saved_batches or batches), batches - 1)
+    return Checkpoint(manifest["epoch"], manifest, paths, place.url(manifest["files"]["params"]["name"]))
 
 
 def _sha256(path: str) -> str:

@@ -54,24 +54,20 @@ def _data_problems(options: argparse.Namespace) -> List[str]:
 def model_problems(options: argparse.Namespace, environment: Mapping[str, str]) -> List[str]:
     """The problems of the options for checkpoints."""
     problems = []
-    if options.load_epoch and not options.model_prefix:
-        problems.append("--load-epoch needs --model-prefix, where the model was saved")
-    if options.resume and not options.model_prefix:
-        problems.append("--resume needs --model-prefix, where the checkpoints are")
-    is_resumed = options.resume and not options.is_restarted
-    if options.auto_prefix and (is_resumed or options.load_epoch):
+    for name, words in (
+        ("load_epoch", "--load-epoch needs --model-prefix, where the model was saved"),
+        ("resume", "--resume needs --model-prefix, where the checkpoints are"),
+        ("checkpoint_batches", "--checkpoint-batches needs --model-prefix, where to save them"),
+    ):
+        if getattr(options, name) and not options.model_prefix:
+            problems.append(words)
+    is_later_attempt = environment.get("CLUSTER_ATTEMPT", "1") != "1"  # of the same job, in the same place
+    if options.auto_prefix and (options.load_epoch or (options.resume and not is_later_attempt)):
         problems.append("--model-prefix auto is a new place for every job: to resume, name it, as in s3://bucket/model")
     if options.auto_prefix and options.model_prefix == "auto":
         problems.append("--model-prefix auto: neither $CLUSTER_OUTPUT_URL nor $CLUSTER_OUTPUT_DIR is set")
-    if options.resume and options.load_epoch:
+    if options.resume and options.load_epoch and not is_later_attempt:
         problems.append("--resume finds the epoch itself: leave out --load-epoch")
-    if options.checkpoint_batches and not options.model_prefix:
-        problems.append("--checkpoint-batches needs --model-prefix, where the checkpoints are saved")
-    return problems + _prefix_problems(options, environment)
-
-
-def _prefix_problems(options: argparse.Namespace, environment: Mapping[str, str]) -> List[str]:
-    problems = []
     prefix = options.model_prefix or ""
     if "://" in prefix and not prefix.startswith("s3://"):
         problems.append(f"--model-prefix {prefix}: neither a local path nor s3://BUCKET/PREFIX")

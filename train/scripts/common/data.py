@@ -25,13 +25,14 @@ class Part(NamedTuple):
 class Source(NamedTuple):
     """Where data comes from.
 
-    open_train(part, batch_size): the iterator over a part. open_val(batch_size): one pass over all validation data, the
-    last batch padded; None: there is none. same_order: every pass over a part has the same order, and is cheap to read.
+    open_train(part, batch_size, number): the iterator over a part, in the order of the pass with this number, from 0
+    up. open_val(batch_size): one pass over all validation data, the last batch padded; None: there is none. reopens:
+    each pass has an order of its own; False: the iterator is reset for the next pass.
     """
 
-    open_train: Callable[[Part, int], mx.io.DataIter]
+    open_train: Callable[[Part, int, int], mx.io.DataIter]
     open_val: Optional[Callable[[int], Iterable[mx.io.DataBatch]]]
-    same_order: bool = False
+    reopens: bool = False
 
 
 def mnist_source(folder: str, seed: int) -> Source:
@@ -40,7 +41,7 @@ def mnist_source(folder: str, seed: int) -> Source:
     def file(name: str) -> str:
         return folder.rstrip("/") + "/" + name
 
-    def open_train(part: Part, batch_size: int) -> mx.io.DataIter:
+    def open_train(part: Part, batch_size: int, _: int) -> mx.io.DataIter:
         return mx.io.MNISTIter(
             image=file("train-images-idx3-ubyte"), label=file("train-labels-idx1-ubyte"),
             batch_size=batch_size, num_parts=part.count, part_index=part.index, shuffle=True, seed=seed,
@@ -56,7 +57,7 @@ def mnist_source(folder: str, seed: int) -> Source:
         )  # fmt: skip
         return list(_rebatched(single, batch_size))
 
-    return Source(open_train, open_val, same_order=True)
+    return Source(open_train, open_val)
 
 
 def record_source(options: argparse.Namespace, *, image: Dict[str, object], distort: Dict[str, object]) -> Source:
@@ -69,24 +70,31 @@ def record_source(options: argparse.Namespace, *, image: Dict[str, object], dist
         if index:
             settings["path_imgidx"] = index
         return mx.io.ImageRecordIter(
-            path_imgrec=uri, batch_size=batch_size, num_parts=part.count, part_index=part.index, seed=options.seed,
+            path_imgrec=uri, batch_size=batch_size, num_parts=part.count, part_index=part.index,
             preprocess_threads=options.data_nthreads, verbose=False, **image, **settings,
         )  # fmt: skip
 
-    def open_train(part: Part, batch_size: int) -> mx.io.DataIter:
-        return open_records(options.data_train, options.data_train_idx, part, batch_size, shuffle=True, **distort)
+    def open_train(part: Part, batch_size: int, number: int) -> mx.io.DataIter:
+        # Opened again for each pass, so that its order does not depend on the passes before: a resumed training does
+        # not read those.
+        seeds = {"seed": options.seed + number}
+        if number and "seed_aug" in mx.io.ImageRecordIter.__doc__:
+            seeds["seed_aug"] = options.seed + number
+        return open_records(
+            options.data_train, options.data_train_idx, part, batch_size, shuffle=True, **seeds, **distort
+        )
 
     # Opened again for each pass: the iterator fills the last batch with the first examples, and, when reset,
     # leaves those out of its next pass.
     def open_val(batch_size: int) -> mx.io.DataIter:
         return open_records(options.data_val, options.data_val_idx, Part(0, 1), batch_size, shuffle=False)
 
-    return Source(open_train, open_val if options.data_val else None)
+    return Source(open_train, open_val if options.data_val else None, reopens=True)
 
 
 def made_up_source(options: argparse.Namespace) -> Source:
     """One batch of random images and labels, over and over: measures everything except reading data."""
-    return Source(lambda part, batch_size: MadeUpIter(options, part, batch_size), None)
+    return Source(lambda part, batch_size, _: MadeUpIter(options, part, batch_size), None)
 
 
 class MadeUpIter(mx.io.DataIter):
@@ -115,7 +123,7 @@ class MadeUpIter(mx.io.DataIter):
 def count_examples(source: Source, part: Part) -> int:
     """Count the examples of a part by reading it: neither format gives the number."""
     try:
-        return sum(1 for _ in source.open_train(part, 1))
+        return sum(1 for _ in source.open_train(part, 1, 0))
     except StopIteration:  # MXNet reads the first batch at once
         return 0
 
@@ -123,76 +131,97 @@ def count_examples(source: Source, part: Part) -> int:
 def open_epochs(source: Source, part: Part, batch_size: int, batches: int) -> "EpochIter":
     """The part in batches, with this many per epoch. Raises ScriptError if it does not fill one."""
     try:
-        return EpochIter(source.open_train(part, batch_size), batches)
+        return EpochIter(source, part, batch_size, batches)
     except StopIteration:
         raise _too_small(batch_size) from None
 
 
 class EpochIter(mx.io.DataIter):
-    """Exactly `batches` batches per epoch from an iterator of any length.
+    """Exactly `batches` batches per epoch from passes over a part, which have any length.
 
-    An epoch continues where the last one ended, and starts the data again at its end.
+    An epoch continues where the last one ended, and begins the next pass at the end of one.
     """
 
-    def __init__(self, endless: mx.io.DataIter, batches: int) -> None:
-        super().__init__(endless.batch_size)
-        self.provide_data = endless.provide_data
-        self.provide_label = endless.provide_label
-        self._inner = endless
+    def __init__(self, source: Source, part: Part, batch_size: int, batches: int) -> None:
+        super().__init__(batch_size)
+        self._open = functools.partial(source.open_train, part, batch_size)
+        self._reopens = source.reopens
+        self._inner = self._open(0)
+        self.provide_data = self._inner.provide_data
+        self.provide_label = self._inner.provide_label
         self._batches = batches
         self._done = 0
-        self._since_reset = 0
+        self._pass = 0
+        self._since_begin = 0  # batches of this pass
         self._warned = False
+        self.pass_batches = 0
+        """The batches of a pass, all of which have as many; 0 until one has ended."""
+
+    def move_to(self, epoch: int, batch: int, pass_batches: int) -> None:
+        """Continue after these epochs and batches, as a training that has read all of them would.
+
+        Reads what it skips, at most one pass, or two if pass_batches is 0: not known. Raises ScriptError.
+        """
+        self._done = batch
+        self.pass_batches = pass_batches
+        left = epoch * self._batches + batch
+        if self.pass_batches:
+            number, left = divmod(left, self.pass_batches)
+            self._begin(number)
+        while left:
+            if self._read() is not None:
+                left -= 1
+                continue
+            number, left = divmod(left, self.pass_batches)
+            self._begin(1 + number)
 
     def reset(self) -> None:
         """Start the next epoch."""
         self._done = 0
-
-    def skip(self, batches: int, *, before: int) -> None:
-        """Continue after this many batches of an epoch, for a training that is resumed.
-
-        before: batches of the epochs before, which are skipped, too. Reads what it skips, at most two passes over the
-        data and an epoch: the iterators cannot seek.
-        """
-        left = before + batches
-        done = 0  # of this pass over the data
-        while left:
-            try:
-                self._inner.next()
-            except StopIteration:
-                self._inner.reset()
-                if not done:
-                    raise _too_small(self.batch_size) from None
-                left, done = left % done, 0
-            else:
-                left -= 1
-                done += 1
-        self._done = batches
-        self._since_reset = done
 
     def next(self) -> mx.io.DataBatch:
         """The next batch; raises ScriptError if the data does not fill one."""
         if self._done == self._batches:
             raise StopIteration
         self._done += 1
-        self._since_reset += 1
-        try:
-            return self._inner.next()
-        except StopIteration:
-            self._begin_again()
-        try:
-            return self._inner.next()
-        except StopIteration:
-            raise _too_small(self.batch_size) from None
+        batch = self._read()
+        if batch is None:
+            self._begin(self._pass + 1)
+            batch = self._read()
+        if batch is None:
+            raise _too_small(self.batch_size)
+        return batch
 
-    def _begin_again(self) -> None:
-        self._inner.reset()
-        had, self._since_reset = self._since_reset - 1, 1
-        if had < self._batches / 2 and not self._warned:
+    def _read(self) -> Optional[mx.io.DataBatch]:
+        """The next batch of this pass; None at its end."""
+        try:
+            batch = self._inner.next()
+        except StopIteration:
+            self.pass_batches = self._since_begin
+            if not self.pass_batches:
+                raise _too_small(self.batch_size) from None
+            self._warn_if_small()
+            return None
+        self._since_begin += 1
+        return batch
+
+    def _begin(self, number: int) -> None:
+        """Begin a pass, unless it has just begun."""
+        if self._reopens and number != self._pass:
+            try:
+                self._inner = self._open(number)
+            except StopIteration:
+                raise _too_small(self.batch_size) from None
+        elif self._since_begin:
+            self._inner.reset()
+        self._pass, self._since_begin = number, 0
+
+    def _warn_if_small(self) -> None:
+        if self.pass_batches < self._batches / 2 and not self._warned:
             self._warned = True
             logger.warning(
                 "this worker's data has %d batches, an epoch %d: each epoch reads it several times; see --num-examples",
-                had,
+                self.pass_batches,
                 self._batches,
             )
 

@@ -4,12 +4,12 @@ import argparse
 import json
 import logging
 import os
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 
 from common import ScriptError, checkpoints
-from common.checkpoints import Checkpoint, Position, open_place
+from common.checkpoints import Checkpoint, open_place
 from common.options import settings_of_network
 from common.workers import Workers, exchange
 
@@ -19,23 +19,32 @@ Arrays = Dict[str, mx.nd.NDArray]
 
 
 class Start(NamedTuple):
-    """Where training begins. found: the checkpoint. states: the optimizer's file; None: a new state."""
+    """Where training begins. epoch: the number of finished epochs. states: the optimizer's file; None: a new state.
 
-    found: Optional[Checkpoint] = None
+    batch: the finished batches of the next epoch. found: the checkpoint; None: from the beginning.
+    """
+
+    epoch: int = 0
+    batch: int = 0
     arg_params: Optional[Arrays] = None
     aux_params: Optional[Arrays] = None
     states: Optional[str] = None
+    found: Optional[Checkpoint] = None
 
-    @property
-    def epoch(self) -> int:
-        """The number of finished epochs."""
-        return 0 if self.found is None else self.found.epoch
 
-    def find_batch(self, batches: int) -> int:
-        """The number of finished batches of the next epoch, which has `batches`."""
-        if self.found is None:
-            return 0
-        return checkpoints.find_position(self.found.batch, self.found.manifest.get("batches", 0), batches)
+class Position(NamedTuple):
+    """Where a training is in its data, and what this depends on.
+
+    batches: per epoch. workers, batch_size, seed, data: of which trainings have the same order of records. passes: the
+    batches in each worker's part, by rank; 0: not known yet.
+    """
+
+    batches: int
+    workers: int
+    batch_size: int
+    seed: int
+    data: str
+    passes: List[int]
 
 
 def find_start(options: argparse.Namespace, workers: Workers, network: mx.sym.Symbol) -> Start:
@@ -55,11 +64,28 @@ def find_start(options: argparse.Namespace, workers: Workers, network: mx.sym.Sy
     arrays = _load(found, options, network)
     states = _usable_states(found, options)
     logger.info("Loaded %s", found.name)
+    logger.info(checkpoints.words_of_start(found))
     logger.info(
         "Epoch[%d] is next, of %d; the optimizer %s", found.epoch, options.num_epochs,
         "continues from its saved state" if states else "starts from scratch: its state is not in the checkpoint",
     )  # fmt: skip
-    return Start(found, arrays[0], arrays[1], states)
+    return Start(found.epoch, found.batch, arrays[0], arrays[1], states, found)
+
+
+def find_position(start: Start, now: Position) -> Optional[Position]:
+    """Where the saved training was in its data, if this one has the same order of records."""
+    saved = (start.found.manifest if start.found is not None else {}).get("position")
+    if not isinstance(saved, dict) or set(saved) != set(Position._fields):
+        return None
+    then = Position(**saved)
+    return then if then._replace(passes=now.passes) == now else None
+
+
+def find_batch(start: Start, batches: int) -> int:
+    """The batch with which to continue in an epoch of `batches`: the same part of it is done as in the saved one."""
+    saved = (start.found.manifest if start.found is not None else {}).get("position")
+    then = saved.get("batches") if isinstance(saved, dict) else None
+    return start.batch * batches // then if then else 0
 
 
 def keeps_states(options: argparse.Namespace) -> bool:
@@ -76,25 +102,41 @@ def keeps_states(options: argparse.Namespace) -> bool:
 class Saver:
     """Saves checkpoints of a training; only on worker 0."""
 
-    def __init__(self, options: argparse.Namespace, module: mx.mod.Module) -> None:
+    def __init__(self, options: argparse.Namespace, module: mx.mod.Module, start: Start) -> None:
         self._options = options
         self._module = module
+        self._sequence = checkpoints.Sequence(start.found)
+        self._last: Optional[Tuple[int, int, str]] = None
         self._place = open_place(options.model_prefix, to_write=True)
         self._has_symbol = False
         self._pruner = checkpoints.Pruner(self._place, options.keep_checkpoints)
 
-    def save(self, position: Position, symbol: mx.sym.Symbol, arg_params: Arrays, aux_params: Arrays) -> str:
-        """Save a checkpoint; returns the name of its params. Raises ScriptError."""
+    def save(self, epoch: int, batch: int, position: Position, metrics: List[List[float]]) -> str:
+        """Save a checkpoint after these epochs and batches, once; returns the name of its params. Raises ScriptError.
+
+        metrics: of the batches of an unfinished epoch.
+        """
+        if self._last is not None and self._last[:2] == (epoch, batch):
+            return self._last[2]
+        arg_params, aux_params = self._module.get_params()
         arrays = {f"arg:{name}": value for name, value in arg_params.items()}
         arrays.update({f"aux:{name}": value for name, value in aux_params.items()})
         writers = {"params": lambda path: _write_arrays(path, arrays)}
         if keeps_states(self._options):
             writers["states"] = self._module.save_optimizer_states
-        described = None if self._has_symbol else symbol.tojson()
-        name = checkpoints.save(self._place, position, writers, symbol=described, facts=_facts(self._options))
+        described = None if self._has_symbol else self._module.symbol.tojson()
+        facts = dict(_facts(self._options), position=position._asdict(), metrics=metrics)
+        schedule = getattr(self._module.optimizer, "m_schedule", None)
+        if schedule is not None:
+            facts["m_schedule"] = float(schedule)
+        name = checkpoints.save(
+            self._place, epoch, writers, symbol=described, facts=facts, **self._sequence.next(batch)
+        )
         self._has_symbol = True
+        self._last = (epoch, batch, name)
         logger.info("Saved checkpoint to %s", name)
-        self._pruner.prune()
+        if not batch:
+            self._pruner.prune()
         return name
 
 
@@ -121,19 +163,21 @@ def _optimizer_facts(options: argparse.Namespace) -> Dict[str, Any]:
 
 def _agree(found: Optional[Checkpoint], workers: Workers, prefix: str) -> None:
     """Raises ScriptError if the workers have found different checkpoints."""
-    mine = [0, 0, 0] if found is None else [found.epoch, found.batch, found.mark]
+    mine = [0, 0, 0] if found is None else [found.epoch, found.mark, found.batch]
     theirs = exchange(workers, "checkpoint", mine)
     if any(other != theirs[0] for other in theirs):
-        listed = ", ".join(f"worker {rank} {_name(epoch, batch)}" for rank, (epoch, batch, _) in enumerate(theirs))
+        listed = ", ".join(f"worker {rank} {_words_of_place(numbers)}" for rank, numbers in enumerate(theirs))
         raise ScriptError(
             f"the workers do not find the same checkpoint {prefix}-*: {listed}; "
             "--model-prefix must be a place that all of them share, such as s3://bucket/model"
         )
 
 
-def _name(epoch: int, batch: int) -> str:
-    words = [f"epoch {epoch}"] if epoch or batch else ["none"]
-    return ", ".join(words + [f"batch {batch}"] * bool(batch))
+def _words_of_place(numbers: List[int]) -> str:
+    epoch, mark, batch = numbers
+    if not mark and not epoch:
+        return "none"
+    return f"epoch {epoch} batch {batch}" if batch else f"epoch {epoch}"
 
 
 def _load(found: Checkpoint, options: argparse.Namespace, network: mx.sym.Symbol) -> Tuple[Arrays, Arrays]:

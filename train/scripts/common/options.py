@@ -20,7 +20,6 @@ WARMUPS = ("linear", "power2", "sqrt")
 _WITH_MOMENTUM = ("sgd", "nag", "signum", "dcasgd")
 DATA_URL = "CLUSTER_DATA_URL"  # set by `cluster train` from cluster.toml's [data] url
 OUTPUT_URL, OUTPUT_DIR = "CLUSTER_OUTPUT_URL", "CLUSTER_OUTPUT_DIR"  # set by `cluster train` for each job
-ATTEMPT = "CLUSTER_ATTEMPT"  # counts from 1: more than once, if the job has lost a node
 AUTO = "auto"
 
 
@@ -106,16 +105,12 @@ def _fill_in(options: argparse.Namespace, usual: Defaults, environment: Mapping[
 
 
 def fill_in_rate_and_model(options: argparse.Namespace, usual: Defaults, environment: Mapping[str, str]) -> None:
-    """Set what `add_rate` and `add_model` leave open; adds auto_prefix: --model-prefix was auto.
-
-    is_restarted: this is not the first attempt of the job.
-    """
+    """Set what `add_rate` and `add_model` leave open; adds auto_prefix: --model-prefix was auto."""
     if options.lr_step_epochs is None and usual.lr_step_epochs is not None:
         options.lr_step_epochs = list(usual.lr_step_epochs)
     elif options.lr_step_epochs is None:
         options.lr_step_epochs = sorted({options.num_epochs // 2, options.num_epochs * 3 // 4} - {0})
     options.auto_prefix = options.model_prefix == AUTO
-    options.is_restarted = environment.get(ATTEMPT, "1") != "1"
     if options.auto_prefix:
         url = environment.get(OUTPUT_URL)
         folder = environment.get(OUTPUT_DIR)
@@ -240,7 +235,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="save checkpoints here: a local path or s3://; auto: in the job's own output folder",
     )
     add_number(add, "--save-period", 1, "epochs between two of them", default=1)
-    add_number(add, "--checkpoint-batches", 0, "save every N batches within an epoch, too; 0: no", default=0)
+    add_number(add, "--checkpoint-batches", 1, "also save one every N batches; only the newest of these is kept")
     add("--keep-checkpoints", type=count_or_all, default=0, metavar="N", help="how many to keep; all by default")
     add("--resume", action="store_true", help="continue from the newest complete checkpoint, or begin without one")
     add_number(add, "--load-epoch", 1, "continue from the checkpoint of epoch N")

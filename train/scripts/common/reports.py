@@ -16,11 +16,6 @@ def log_as(rank: int) -> None:
     )  # fmt: skip
 
 
-def report_resumed(epoch: int, batch: int) -> None:
-    """Say where training continues; the job's supervisor reads it to count lost batches."""
-    logger.info("Resumed from epoch %d batch %d", epoch, batch)
-
-
 class Speedometer:
     """Reports the speed and the metrics every `every` batches, as MXNet's Speedometer does.
 
@@ -32,9 +27,9 @@ class Speedometer:
         self._every = every
         self._last = (0, time.monotonic())
 
-    def begin_epoch(self, first: int = 0) -> None:
-        """Restart the clock: what happens between two epochs does not count. first: batches that are done."""
-        self._last = (first, time.monotonic())
+    def begin_epoch(self, batch: int = 0) -> None:
+        """Restart the clock: what happens between two epochs does not count. batch: how many are done."""
+        self._last = (batch, time.monotonic())
 
     def is_due(self, batch: int) -> bool:
         """Whether to report after this batch, counted from 1."""

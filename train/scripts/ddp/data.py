@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import itertools
 import math
 import struct
 from typing import Callable, Iterable, List, NamedTuple, Optional, Tuple
@@ -38,16 +39,21 @@ class TrainLoader:
     def __init__(self, images: TensorDataset, batch_size: int, ranks: Ranks, seed: int) -> None:
         self._sampler = DistributedSampler(images, ranks.count, ranks.rank, shuffle=True, seed=seed, drop_last=True)
         # batch_size=None: the sampler yields whole batches, which TensorDataset looks up at once.
-        self._batches = BatchSampler(self._sampler, batch_size, drop_last=True)
+        batches = BatchSampler(self._sampler, batch_size, drop_last=True)
         self._images = images
+        self._batches = batches
+        self._loader = DataLoader(images, sampler=batches, batch_size=None)
 
-    def epoch(self, number: int, first: int = 0) -> Batches:
-        """The batches of an epoch, without the `first` ones.
+    def epoch(self, number: int, begin: int = 0) -> Batches:
+        """The batches of an epoch from number `begin` on.
 
         Every rank has the same number of them: gradients are averaged after each.
         """
         self._sampler.set_epoch(number)
-        return DataLoader(self._images, sampler=list(self._batches)[first:], batch_size=None)
+        if not begin:
+            return self._loader
+        rest = list(itertools.islice(self._batches, begin, None))  # numbers of images: those skipped are not read
+        return DataLoader(self._images, sampler=rest, batch_size=None)
 
 
 def val_batches(images: TensorDataset, batch_size: int, ranks: Ranks) -> Batches:

@@ -1,14 +1,13 @@
 """The training loop: one process, or one rank of several, with DistributedDataParallel."""
 
 import argparse
+import functools
 import logging
 import time
-from typing import Dict, Optional
+from typing import Dict, List, Optional, Sequence
 
 import torch
-from common import reports, schedule
-from common.checkpointing import Checkpointing, Save
-from common.checkpoints import Position, find_position
+from common import notice, reports, schedule
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,27 +23,28 @@ def train(options: argparse.Namespace) -> None:
 
     Raises ScriptError if the ranks cannot join each other, or data or a checkpoint cannot be used.
     """
+    asked = notice.Notice()
+    asked.listen()
     with join(options.dist_backend, options.dist_timeout) as ranks:
         reports.log_as(ranks.rank)
         logging.getLogger("torch").setLevel(logging.WARNING)
         torch.manual_seed(options.seed)
         start = models.find_start(options, ranks)
-        if start.words:
-            logger.info(start.words)
+        for line in start.words.splitlines():
+            logger.info(line)
         if start.epoch >= options.num_epochs:
             logger.info("Nothing to do: %d of %d epochs are done", start.epoch, options.num_epochs)
             return
-        training = Training(options, ranks, start)
-        if options.resume:
-            reports.report_resumed(start.epoch, training.first)
-        training.run(start.epoch)
+        Training(options, ranks, start, asked).run()
 
 
 class Training:
-    """A network, its optimizer and its data, on one rank. first: the finished batches of the first epoch."""
+    """A network, its optimizer and its data, on one rank."""
 
-    def __init__(self, options: argparse.Namespace, ranks: Ranks, start: models.Start) -> None:
+    def __init__(self, options: argparse.Namespace, ranks: Ranks, start: models.Start, asked: notice.Notice) -> None:
         self._options = options
+        self._start = start
+        self._asked = asked
         self._ranks = ranks
         self._digits = data.load(options)
         parts = schedule.split_examples(len(self._digits.train), ranks.count)
@@ -67,40 +67,51 @@ class Training:
             options.warmup_epochs * self._batches,
             options.warmup_strategy,
         )
-        self._saver = models.Saver(options) if options.model_prefix and ranks.rank == 0 else None
-        self.first = find_position(start.batch, start.batches, self._batches)
-        self._checkpointing = None
-        if ranks.rank == 0:
-            self._checkpointing = Checkpointing(options.checkpoint_batches, self._batches, 1, self._make_save())
+        self._begin_batch = models.find_batch(start, self._position())
+        self._metrics = Metrics()
+        self._saver = models.Saver(options, start) if options.model_prefix and ranks.rank == 0 else None
+        save = functools.partial(self._save, self._saver) if self._saver is not None else None
+        self._checkpointer = notice.Checkpointer(asked, save, options.checkpoint_batches or 0, in_step=True)
         self._speedometer = reports.Speedometer(options.batch_size, options.disp_batches)
         logger.info(
             "Rank %d of %d on %s, %d batches of %d per epoch, PyTorch %s", ranks.rank, ranks.count, ranks.device,
             self._batches, options.batch_size, torch.__version__,
         )  # fmt: skip
 
-    def run(self, begin_epoch: int) -> None:
-        """Train all epochs from this one on."""
-        for epoch in range(begin_epoch, self._options.num_epochs):
+    def run(self) -> None:
+        """Train from the start on."""
+        for epoch in range(self._start.epoch, self._options.num_epochs):
             began = time.monotonic()
-            metrics = self._train_epoch(epoch, self.first if epoch == begin_epoch else 0)
+            metrics = self._train_epoch(epoch)
             reports.report_epoch(epoch, "Train", metrics, time.monotonic() - began)
             done = epoch + 1
             is_last = done == self._options.num_epochs
             if self._saver is not None and (done % self._options.save_period == 0 or is_last):
-                self._saver.save(Position(done), self._network, self._optimizer)
+                self._save(self._saver, done, 0)
+            self._checkpointer.after_batch(done, 0)
             if self._digits.val is not None:
-                reports.report_epoch(epoch, "Validation", self._validate(self._digits.val))
+                reports.report_epoch(epoch, "Validation", self._validate(self._digits.val, done))
 
-    def _make_save(self) -> Optional[Save]:
-        saver = self._saver
-        return None if saver is None else lambda position: saver.save(position, self._network, self._optimizer)
+    def _position(self) -> Dict[str, int]:
+        """What the order of the images depends on, for the manifest."""
+        return {
+            "batches": self._batches, "batch_size": self._options.batch_size, "workers": self._ranks.count,
+            "seed": self._options.seed,
+        }  # fmt: skip
 
-    def _train_epoch(self, epoch: int, first: int) -> Dict[str, float]:
-        """Train an epoch, without its `first` batches; returns this rank's metrics."""
+    def _save(self, saver: models.Saver, epoch: int, batch: int) -> str:
+        facts = {"position": self._position(), "metrics": self._metrics.sums() if batch else []}
+        return saver.save(epoch, batch, self._network, self._optimizer, facts)
+
+    def _train_epoch(self, epoch: int) -> Dict[str, float]:
+        """Train an epoch; returns this rank's metrics."""
         self._model.train()
-        self._speedometer.begin_epoch(first)
-        metrics = Metrics()
-        for number, (images, labels) in enumerate(self._on_device(self._loader.epoch(epoch, first)), start=first + 1):
+        begin = self._begin_batch if epoch == self._start.epoch else 0
+        sums = (self._start.facts or {}).get("metrics") if begin and self._ranks.rank == 0 else None
+        metrics = self._metrics = Metrics(sums or ())
+        self._speedometer.begin_epoch(begin)
+        batches = self._on_device(self._loader.epoch(epoch, begin))
+        for number, (images, labels) in enumerate(batches, start=begin + 1):
             for group in self._optimizer.param_groups:
                 group["lr"] = self._rate(epoch * self._batches + number)
             self._optimizer.zero_grad(set_to_none=True)
@@ -111,12 +122,13 @@ class Training:
             metrics.add(scores, labels, loss)
             if self._speedometer.is_due(number):
                 self._speedometer.report(epoch, number, metrics.compute())
-            if self._checkpointing is not None:
-                self._checkpointing.after_batch(epoch, number)
+            self._asked.note_progress(epoch, number, self._batches)
+            if number < self._batches:
+                self._checkpointer.after_batch(epoch, number)
         return metrics.compute()
 
     @torch.no_grad()
-    def _validate(self, images: torch.utils.data.TensorDataset) -> Dict[str, float]:
+    def _validate(self, images: torch.utils.data.TensorDataset, done: int) -> Dict[str, float]:
         """The metrics over all ranks' parts."""
         self._network.eval()
         metrics = Metrics()
@@ -124,6 +136,7 @@ class Training:
         for pixels, labels in self._on_device(batches):
             scores = self._network(pixels)
             metrics.add(scores, labels, cross_entropy(scores, labels))
+            self._checkpointer.after_batch(done, 0)
         return metrics.compute(self._ranks)
 
     def _on_device(self, batches: data.Batches) -> data.Batches:
@@ -134,10 +147,16 @@ class Training:
 class Metrics:
     """Accuracy and loss over some batches. Sums stay on the device: reading one waits for the GPU."""
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._right: torch.Tensor = torch.zeros(())
-        self._loss: torch.Tensor = torch.zeros(())
+    def __init__(self, sums: Sequence[float] = ()) -> None:
+        """sums: those of earlier batches."""
+        count, right, loss = sums or (0, 0, 0)
+        self._count = int(count)
+        self._right: torch.Tensor = torch.tensor(float(right))
+        self._loss: torch.Tensor = torch.tensor(float(loss))
+
+    def sums(self) -> List[float]:
+        """The examples, those that were right, and the sum of their losses."""
+        return [float(self._count), float(self._right), float(self._loss)]
 
     def add(self, scores: torch.Tensor, labels: torch.Tensor, loss: torch.Tensor) -> None:
         """Add a batch; loss: its mean."""
@@ -147,6 +166,6 @@ class Metrics:
 
     def compute(self, ranks: Optional[Ranks] = None) -> Dict[str, float]:
         """The means so far; over all ranks if they are given."""
-        sums = [float(self._count), float(self._right), float(self._loss)]
+        sums = self.sums()
         count, right, loss = ranks.sum(sums) if ranks is not None else sums
         return {"accuracy": right / count, "loss": loss / count}

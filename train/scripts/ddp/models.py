@@ -3,11 +3,11 @@
 import argparse
 import io
 import logging
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from common import ScriptError, checkpoints
-from common.checkpoints import Checkpoint, Position, open_place
+from common.checkpoints import Checkpoint, open_place
 
 from ddp.ranks import Ranks
 
@@ -16,17 +16,19 @@ Tensors = Dict[str, torch.Tensor]
 
 
 class Start(NamedTuple):
-    """Where training begins. epoch: the number of finished epochs. batch, batches: as in the checkpoint's manifest.
+    """Where training begins. epoch, batch: the finished epochs, and the finished batches of the next one.
 
-    model: its state_dict(); momenta: SGD's state; both only on rank 0, and None if training starts from scratch.
+    found: the checkpoint; model: its state_dict(); momenta: SGD's state; all only on rank 0, and None if training
+    starts from scratch.
     """
 
     epoch: int = 0
+    batch: int = 0
     words: str = ""  # for people
+    facts: Optional[Dict[str, Any]] = None  # the manifest's entries that all ranks need
     model: Optional[Tensors] = None
     momenta: Optional[Tensors] = None
-    batch: int = 0
-    batches: int = 0
+    found: Optional[Checkpoint] = None
 
 
 def find_start(options: argparse.Namespace, ranks: Ranks) -> Start:
@@ -39,10 +41,10 @@ def find_start(options: argparse.Namespace, ranks: Ranks) -> Start:
     def load() -> List[Any]:
         nonlocal own
         own = _load_start(options)
-        return [own.epoch, own.words, own.batch, own.batches]
+        return [own.epoch, own.batch, own.words, own.facts]
 
-    epoch, words, batch, batches = ranks.share(load)
-    return own._replace(epoch=epoch, words=words, batch=batch, batches=batches)
+    epoch, batch, words, facts = ranks.share(load)
+    return own._replace(epoch=epoch, batch=batch, words=words, facts=facts)
 
 
 def _load_start(options: argparse.Namespace) -> Start:
@@ -54,7 +56,20 @@ def _load_start(options: argparse.Namespace) -> Start:
     _check(found, options)
     model = _load(found.paths["params"], found)
     momenta = _load(found.paths["states"], found) if "states" in found.paths else None
-    return Start(found.epoch, f"Loaded {found.name}", model, momenta, found.batch, found.manifest.get("batches", 0))
+    words = f"Loaded {found.name}\n{checkpoints.words_of_start(found)}"
+    facts = {name: found.manifest[name] for name in ("position", "metrics") if name in found.manifest}
+    return Start(found.epoch, found.batch, words, facts, model, momenta, found)
+
+
+def find_batch(start: Start, position: Dict[str, int]) -> int:
+    """The batch with which to continue in an epoch; position: this training's, as the manifest has it.
+
+    With other ranks or batches, the same part of the epoch is done as in the saved one.
+    """
+    then = (start.facts or {}).get("position")
+    if not isinstance(then, dict) or not then.get("batches"):
+        return 0
+    return start.batch * position["batches"] // int(then["batches"])
 
 
 def restore(start: Start, network: torch.nn.Module) -> None:
@@ -83,20 +98,34 @@ def restore_momenta(start: Start, network: torch.nn.Module, optimizer: torch.opt
 class Saver:
     """Saves checkpoints of a training; only on rank 0."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, start: Start) -> None:
         self._options = options
+        self._sequence = checkpoints.Sequence(start.found)
+        self._last: Optional[Tuple[int, int, str]] = None
         self._place = open_place(options.model_prefix, to_write=True)
         self._pruner = checkpoints.Pruner(self._place, options.keep_checkpoints)
 
-    def save(self, position: Position, model: torch.nn.Module, optimizer: torch.optim.SGD) -> str:
-        """Save a checkpoint; returns the name of its params. Raises ScriptError."""
+    def save(
+        self, epoch: int, batch: int, model: torch.nn.Module, optimizer: torch.optim.SGD, facts: Dict[str, Any]
+    ) -> str:
+        """Save a checkpoint after these epochs and batches, once; returns the name of its params. Raises ScriptError.
+
+        facts: entries for the manifest.
+        """
+        if self._last is not None and self._last[:2] == (epoch, batch):
+            return self._last[2]
         writers = {
             "params": lambda path: _write(path, model.state_dict()),
             "states": lambda path: _write(path, _momenta(model, optimizer)),
         }
-        name = checkpoints.save(self._place, position, writers, has_symbol=False, facts=_facts(self._options))
+        facts = dict(_facts(self._options), **facts)
+        name = checkpoints.save(
+            self._place, epoch, writers, has_symbol=False, facts=facts, **self._sequence.next(batch)
+        )
+        self._last = (epoch, batch, name)
         logger.info("Saved checkpoint to %s", name)
-        self._pruner.prune()
+        if not batch:
+            self._pruner.prune()
         return name
 
 

@@ -216,3 +216,53 @@ def test_credentials_that_cannot_be_renewed(checkpoints: ModuleType) -> None:
     with pytest.raises(checkpoints.ScriptError, match=r"s3://models/net-1.json: .*ExpiredToken"):
         bucket.write("net-1.json", b"content")
     bucket.close()
+
+
+def save_batch(checkpoints: ModuleType, place: Any, sequence: Any, epoch: int, batch: int) -> str:
+    writers = {kind: lambda path: Path(path).write_text(f"{epoch} {batch}") for kind in ("params", "states")}
+    name: str = checkpoints.save(place, epoch, writers, symbol="{}", facts={}, **sequence.next(batch))
+    return name
+
+
+def place_of(checkpoints: ModuleType, prefix: str) -> tuple[int, int]:
+    found = checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))
+    assert Path(found.paths["params"]).read_text() == f"{found.epoch} {found.batch}"
+    return found.epoch, found.batch
+
+
+def test_checkpoints_within_epochs_take_turns(
+    checkpoints: ModuleType, prefix: str, request: pytest.FixtureRequest
+) -> None:
+    place, sequence = opened(checkpoints, prefix), checkpoints.Sequence(None)
+    for epoch, batch in ((0, 10), (0, 20), (0, 30), (1, 0), (1, 10)):
+        save_batch(checkpoints, place, sequence, epoch, batch)
+        assert place_of(checkpoints, prefix) == (epoch, batch)
+    names = sorted(name for name in place.sizes() if name.endswith(".json"))
+    assert names == ["net-0001.json", "net-batch-0.json", "net-batch-1.json", "net-symbol.json"]
+    assert checkpoints.prune(place, 1) == []
+    # Damaged, or half overwritten: the one before counts.
+    damage(prefix, "net-batch-1.states", lambda data: data[::-1], lambda: request.getfixturevalue("server"))
+    assert place_of(checkpoints, prefix) == (1, 0)
+    damage(prefix, "net-0001.json", lambda data: data[:20], lambda: request.getfixturevalue("server"))
+    assert place_of(checkpoints, prefix) == (0, 30)
+    damage(
+        prefix, "net-batch-0.json", lambda data: data.replace(b"30", b'"x"'), lambda: request.getfixturevalue("server")
+    )
+    assert checkpoints.find_newest(opened(checkpoints, prefix, to_write=False)) is None
+
+
+def test_the_next_one_replaces_the_older_and_is_newer_despite_the_clock(
+    checkpoints: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = str(tmp_path / "net")
+    place, sequence = opened(checkpoints, prefix), checkpoints.Sequence(None)
+    for batch in (10, 20):
+        save_batch(checkpoints, place, sequence, 0, batch)
+    # On the node that replaced the first one, whose clock is an hour behind.
+    earlier = checkpoints.time.time() - 3600
+    monkeypatch.setattr(checkpoints.time, "time", lambda: earlier)
+    sequence = checkpoints.Sequence(checkpoints.find_newest(place))
+    assert save_batch(checkpoints, place, sequence, 0, 30).endswith("net-batch-0.params")
+    assert place_of(checkpoints, prefix) == (0, 30)
+    save_batch(checkpoints, place, sequence, 1, 0)
+    assert place_of(checkpoints, prefix) == (1, 0)

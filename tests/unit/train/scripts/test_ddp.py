@@ -22,7 +22,7 @@ SCRIPT = SCRIPTS / "train_mnist_torch.py"
 OPTIONS = (
     "network", "data-dir", "data-train", "data-val", "batch-size", "num-epochs", "mom", "wd", "seed", "lr", "lr-factor",
     "lr-step-epochs", "warmup-epochs", "warmup-strategy", "disp-batches", "model-prefix", "save-period",
-    "keep-checkpoints", "resume", "load-epoch", "dist-backend", "dist-timeout",
+    "keep-checkpoints", "resume", "load-epoch", "checkpoint-batches", "dist-backend", "dist-timeout",
 )  # fmt: skip
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 PATTERN = re.compile("RANK|WORLD_SIZE|LOCAL_|MASTER_|CLUSTER_|TORCHELASTIC|GLOO_|NCCL_")
@@ -142,7 +142,7 @@ def test_cluster_train_understands_the_reports(caplog: pytest.LogCaptureFixture)
 def test_a_checkpoint_of_pytorch_names_no_symbol(checkpoints: ModuleType, tmp_path: Path) -> None:
     place = opened(checkpoints, str(tmp_path / "net"))
     writers = {kind: lambda path: Path(path).write_text("x") for kind in ("params", "states")}
-    checkpoints.save(place, checkpoints.Position(1), writers, has_symbol=False, facts={"torch": "2"})
+    checkpoints.save(place, 1, writers, has_symbol=False, facts={"torch": "2"})
     found = checkpoints.find_newest(place)
     assert (found.epoch, "symbol" in found.manifest) == (1, False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net-0001.json", "net-0001.params", "net-0001.states"]

@@ -1,170 +1,173 @@
-"""A training that is interrupted and resumed ends with the same model: the real MXNet and PyTorch.
+"""Trainings that are interrupted continue exactly: the final model is that of one that was not."""
 
-Slow: two workers with servers, and two ranks.
-"""
-
-import json
 import os
-import re
-import socket
-import subprocess
-from collections.abc import Callable
+import signal
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from project import REPOSITORY
+from interrupted_trainings import Training, count, final_model, mxnet_training, torch_training
 from real_mxnet import real_mxnet
 from real_torch import real_torch
-from train.node.role.notice import PROGRESS, SAVED, VARIABLE, NoticeFile
-from train.node.supervisor.attempts.restarts import count_lost_batches, parse_resumed
-from training_scripts import SCRIPTS, opened, script_modules, write_digits
+from training_scripts import script_modules, write_digits
 
-EPOCHS, BATCHES = 3, 60  # of 32 images
-OURS = re.compile("DMLC_|CLUSTER_|RANK|WORLD_SIZE|LOCAL_|MASTER_|TORCHELASTIC")
+OPTIONS = ("--num-epochs", "3", "--lr-step-epochs", "1", "--disp-batches", "5", "--resume")
 
 
 @pytest.fixture
-def digits(tmp_path: Path) -> Path:
-    return write_digits(tmp_path / "digits", train=BATCHES * 32 + 17, t10k=10)
+def notice(tmp_path: Path) -> Iterator[ModuleType]:
+    before = signal.getsignal(signal.SIGUSR1)
+    with script_modules("common.notice") as (module,):
+        yield module
+    signal.signal(signal.SIGUSR1, before)
 
 
-class Training:
-    """The processes of one training. The last one is worker 0, and prints."""
-
-    def __init__(self, python: str, script: str, words: tuple[str, ...], environments: list[dict[str, str]]) -> None:
-        clean = {key: value for key, value in os.environ.items() if not OURS.match(key)}
-        base = {**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
-        self.processes = [
-            subprocess.Popen(
-                [python, "-W", "ignore", SCRIPTS / script, *words],
-                env={**base, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )
-            for environment in environments
-        ]  # fmt: skip
-        self.output = ""
-
-    def read_until(self, pattern: str) -> None:
-        """Read worker 0's output up to a line that matches."""
-        stream = self.processes[-1].stdout
-        assert stream is not None
-        for line in stream:
-            self.output += line
-            if re.search(pattern, line):
-                return
-        raise AssertionError(f"no {pattern} in\n{self.output}")
-
-    def finish(self) -> None:
-        for process in reversed(self.processes):
-            output, _ = process.communicate(timeout=120)
-            if process is self.processes[-1]:
-                self.output += output
-            assert process.returncode == 0, self.output + output
-
-    def kill(self) -> None:
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.communicate()
+def make_notice(module: ModuleType, folder: Path) -> tuple[Any, Path]:
+    path = folder / "notice" / "attempt-1"
+    path.parent.mkdir(exist_ok=True)
+    return module.Notice({"CLUSTER_NOTICE_FILE": str(path)}), path
 
 
-def mxnet_alone(**environment: str) -> list[dict[str, str]]:
-    return [environment]
+def test_a_notice_is_answered_once(notice: ModuleType, tmp_path: Path) -> None:
+    asked, path = make_notice(notice, tmp_path)
+    assert not asked.is_given()
+    path.touch()
+    assert asked.is_given()
+    asked.answer("m", 0, 3)
+    assert not asked.is_given()
+    asked.wait_for_end(0.01)  # nothing ends this process
+    assert not asked.is_given()
+    path.unlink()
+    asked.wait_for_end(60)  # returns: the notice is withdrawn
+    path.touch()
+    assert asked.is_given()
 
 
-def mxnet_job(**environment: str) -> list[dict[str, str]]:
-    where = {"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(find_port()), "DMLC_NODE_HOST": "127.0.0.1"}
-    where |= {"DMLC_NUM_WORKER": "2", "DMLC_NUM_SERVER": "2", **environment}
-    roles = ["scheduler", "server", "server", "worker", "worker"]
-    return [{**where, "DMLC_ROLE": role} for role in roles]
+def test_a_signal_is_a_notice_without_a_file(notice: ModuleType) -> None:
+    asked = notice.Notice({})
+    asked.listen()
+    assert not asked.is_given()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert asked.is_given()
+    asked.answer("m", 0, 3)
+    asked.wait_for_end()
+    assert not asked.is_given()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert asked.is_given()
 
 
-def torch_ranks(**environment: str) -> list[dict[str, str]]:
-    where = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_port()), **environment}
-    return [{**where, "RANK": rank, "LOCAL_RANK": rank} for rank in ("1", "0")]
+def test_when_checkpoints_are_saved(notice: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[tuple[int, int]] = []
+    asked = notice.Notice({})
+    asked.listen()
+
+    def save(epoch: int, batch: int) -> str:
+        saved.append((epoch, batch))
+        return "m"
+
+    checkpointer = notice.Checkpointer(asked, save, 3, in_step=True)
+    for batch in range(1, 10):
+        checkpointer.after_batch(2, batch)
+        if batch == 4:
+            os.kill(os.getpid(), signal.SIGUSR1)
+    assert saved == [(2, 3), (2, 5), (2, 6), (2, 9)]
 
 
-def find_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        port: int = trial.getsockname()[1]
-        return port
-
-
-def read_digests(prefix: Path) -> dict[str, str]:
-    """Of the files of the last checkpoint."""
-    manifest = json.loads(prefix.with_name(f"{prefix.name}-{EPOCHS:04}.json").read_text())
-    assert "batch" not in manifest
-    return {kind: file["sha256"] for kind, file in manifest["files"].items()}
-
-
-def find_newest(prefix: Path) -> Any:
-    with script_modules("common.checkpoints") as (checkpoints,):
-        found = checkpoints.find_newest(opened(checkpoints, str(prefix), to_write=False))
-    assert found is not None
-    return {"epoch": found.epoch, "batch": found.batch}
-
-
-def interrupt(
-    tmp_path: Path, digits: Path, python: str, script: str, where: Callable[..., list[dict[str, str]]], *more: str
+def test_a_checkpoint_that_cannot_be_saved_does_not_end_the_training(
+    notice: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interrupt a training by notices and by SIGKILL; each time it goes on, and it ends with the same files."""
-    words = ("--data-dir", str(digits), "--num-epochs", str(EPOCHS), "--disp-batches", "1", *more)
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    training = Training(python, script, (*words, "--model-prefix", str(whole)), where())
-    training.finish()
+    asked, path = make_notice(notice, tmp_path)
+    path.touch()
+    tries: list[int] = []
 
-    position = {"epoch": 0, "batch": 0}
-    resumable = (*words, "--model-prefix", str(parts), "--resume", "--checkpoint-batches", "7")
-    # A report, and whether a notice comes then, or SIGKILL. The second and the last notice are there from the start.
-    reports = [
-        ("Epoch.0. Batch .([0-9]+-)?20]", True),
-        ("", True),
-        ("Epoch.1. Batch .([0-9]+-)?27]", False),
-        ("", True),
-    ]
-    for number, (report, is_notice) in enumerate(reports):
-        file = tmp_path / f"notice-{number}"
-        if not report:
-            file.touch()
-        training = Training(python, script, resumable, where(**{VARIABLE: str(file)}))
-        try:
-            training.read_until(report or "will be interrupted: waiting to continue elsewhere")
-            if is_notice and report:
-                file.touch()
-                training.read_until("will be interrupted: waiting to continue elsewhere")
-        finally:
-            training.kill()
-        assert next(filter(None, map(parse_resumed, training.output.splitlines())), None) == position
-        before, position = position, find_newest(parts)
-        if is_notice:
-            reader = NoticeFile(str(file))
-            saved, done = reader.read_new(SAVED), reader.read_new(PROGRESS)
-            assert saved == position
-            assert json.loads(Path(f"{file}{SAVED}").read_text())["url"].startswith(str(parts))
-            assert count_lost_batches(done, saved) == 0
-            assert report or position == {"epoch": before["epoch"], "batch": before["batch"] + 1}
-        else:
-            assert position["epoch"] == 1
-            assert position["batch"] % 7 == 0
-            assert position["batch"] > 27 - 7
-    training = Training(python, script, (*words, "--model-prefix", str(parts), "--resume"), where())
-    training.finish()
-    assert f"Resumed from epoch {position['epoch']} batch {position['batch']}" in training.output
-    assert read_digests(parts) == read_digests(whole)
-    assert sorted(path.name for path in tmp_path.glob("parts-*batch*")) == []  # older than the last epoch's
+    def save(epoch: int, batch: int) -> str:
+        tries.append(batch)
+        raise notice.ScriptError("No space left on device")
+
+    now = 100.0
+    monkeypatch.setattr(notice.time, "monotonic", lambda: now)
+    checkpointer = notice.Checkpointer(asked, save, 0, in_step=True)
+    for batch in (1, 2):
+        checkpointer.after_batch(0, batch)
+    now = 106.0
+    checkpointer.after_batch(0, 3)
+    assert tries == [1, 3]  # not in every batch
+    assert not Path(f"{path}.saved").exists()
+    every = notice.Checkpointer(notice.Notice({}), save, 5, in_step=True)
+    with pytest.raises(notice.ScriptError):
+        every.after_batch(0, 5)
 
 
-def test_mxnet(tmp_path: Path, digits: Path) -> None:
-    interrupt(tmp_path, digits, real_mxnet(), "train_mnist.py", mxnet_alone)
+def test_without_space_for_progress_training_goes_on(notice: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    asked = notice.Notice({"CLUSTER_NOTICE_FILE": str(tmp_path / "file" / "attempt-1")})
+    for batch in (1, 2):
+        asked.note_progress(0, batch, 30)
+    asked.answer("m", 0, 2)
+
+
+# -- with the real frameworks ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_digits(tmp_path_factory.mktemp("digits") / "files", train=640, t10k=40)
+
+
+def training(framework: str, processes: int, digits: Path, folder: Path, *words: str) -> Training:
+    given = ("--data-dir", str(digits), "--model-prefix", str(folder / "net"), *OPTIONS, *words)
+    if framework == "torch":
+        return torch_training(real_torch(), folder, *given, ranks=processes)
+    return mxnet_training(real_mxnet(), folder, *given, workers=processes)
+
+
+@pytest.mark.parametrize(
+    ("who", "moments", "words"),
+    [
+        (("mxnet", 1), (27,), ()),
+        (("torch", 1), (27,), ()),
+        pytest.param(("mxnet", 1), (1, 19, 20, 21, 38, 55), ("--macrobatch-size", "64"), marks=pytest.mark.slow),
+        pytest.param(("mxnet", 1), (30,), ("--optimizer", "adam", "--lr", "0.001"), marks=pytest.mark.slow),
+        pytest.param(("mxnet", 1), (30,), ("--optimizer", "nadam", "--lr", "0.001"), marks=pytest.mark.slow),
+        pytest.param(("mxnet", 2), (1, 9, 10, 14, 25), (), marks=pytest.mark.slow),
+        pytest.param(("torch", 2), (1, 9, 14, 25), (), marks=pytest.mark.slow),
+    ],
+)
+def test_the_final_model_is_the_same(
+    tmp_path: Path, digits: Path, who: tuple[str, int], moments: tuple[int, ...], words: tuple[str, ...]
+) -> None:
+    for name in ("whole", *map(str, moments)):
+        (tmp_path / name).mkdir()
+    training(*who, digits, tmp_path / "whole", *words).run()
+    whole = final_model(tmp_path / "whole" / "net", 3)
+    for number, after in enumerate(moments):
+        own = training(*who, digits, tmp_path / str(after), *words)
+        saved, last = own.interrupt(after, signalled=number % 2 == 1)
+        batches = last["batches"]
+        assert 0 <= count(last) - count(saved, batches) <= 1 + ("--macrobatch-size" in words)
+        outputs = own.run()
+        place = f"Resumed from epoch {saved['epoch']} batch {saved['batch']}"
+        first = next(text for name, text in sorted(outputs.items()) if name in {"worker-0", "rank-0"})
+        assert place in first
+        assert final_model(tmp_path / str(after) / "net", 3) == whole
 
 
 @pytest.mark.slow
-def test_two_workers_of_mxnet(tmp_path: Path, digits: Path) -> None:
-    interrupt(tmp_path, digits, real_mxnet(), "train_mnist.py", mxnet_job, "--kv-store", "dist_sync")
-
-
-@pytest.mark.slow
-def test_pytorch(tmp_path: Path, digits: Path) -> None:
-    interrupt(tmp_path, digits, real_torch(), "train_mnist_torch.py", torch_ranks)
+@pytest.mark.parametrize("framework", ["mxnet", "torch"])
+def test_without_a_notice_at_most_the_interval_is_lost(tmp_path: Path, digits: Path, framework: str) -> None:
+    """Killed three times, at any moment: also while it saves."""
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    training(framework, 1, digits, tmp_path / "whole").run()
+    own = training(framework, 1, digits, tmp_path / "killed", "--checkpoint-batches", "4")
+    for after in (6, 23, 41):
+        last = own.kill(after)
+        outputs = own.run("--num-epochs", "3") if after == 41 else own.first_lines()
+        place = own.resumed(outputs)
+        assert 0 <= count(last) - count(place, last["batches"]) <= 4
+    names = {path.name for path in (tmp_path / "killed").glob("net-batch-*.json")}
+    assert names == {"net-batch-0.json", "net-batch-1.json"}
+    assert final_model(tmp_path / "killed" / "net", 3) == final_model(tmp_path / "whole" / "net", 3)

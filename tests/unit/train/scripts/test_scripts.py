@@ -19,7 +19,7 @@ FIELD = (
     "initializer", "optimizer", "mom", "wd", "batch-size", "disp-batches", "model-prefix", "save-period", "monitor",
     "load-epoch", "top-k", "loss", "test-io", "dtype", "gc-type", "gc-threshold", "macrobatch-size", "warmup-epochs",
     "warmup-strategy", "data-nthreads", "data-train", "data-train-idx", "data-val", "data-val-idx", "benchmark",
-    "num-classes", "resume", "keep-checkpoints", "seed",
+    "num-classes", "resume", "keep-checkpoints", "checkpoint-batches", "seed",
 )  # fmt: skip
 FIELD_OF_IMAGES = (
     "image-shape", "rgb-mean", "rgb-std", "pad-size", "fill-value", "random-crop", "random-mirror", "max-random-h",
@@ -93,6 +93,7 @@ def test_help_needs_no_mxnet(script: str) -> None:
         (("--data-dir", "d", "--load-epoch", "20", "--model-prefix", "m"), "nothing to do"),
         (("--data-dir", "d", "--top-k", "11"), "only 10 classes"),
         (("--data-dir", "d", "--resume"), "--resume needs --model-prefix"),
+        (("--data-dir", "d", "--checkpoint-batches", "5"), "--checkpoint-batches needs --model-prefix"),
         (("--data-dir", "d", "--resume", "--load-epoch", "3", "--model-prefix", "m"), "leave out --load-epoch"),
         (("--data-dir", "d", "--model-prefix", "auto"), "neither $CLUSTER_OUTPUT_URL nor $CLUSTER_OUTPUT_DIR"),
         (("--data-dir", "d", "--model-prefix", "auto", "--resume"), "a new place for every job"),
@@ -212,6 +213,14 @@ def test_the_automatic_prefix_is_in_the_jobs_output(options: ModuleType) -> None
     assert parse(options, *auto, **folder).model_prefix == "/home/x/output/model"
     url = {"CLUSTER_OUTPUT_URL": "s3://b/results/job-1/"}
     assert parse(options, *auto, **folder, **url).model_prefix == "s3://b/results/job-1/model"
+
+
+def test_a_later_attempt_resumes_in_the_jobs_output(options: ModuleType) -> None:
+    auto = ("--data-dir", "d", "--model-prefix", "auto", "--resume")
+    where = {"CLUSTER_OUTPUT_URL": "s3://b/results/job-1/"}
+    assert parse(options, *auto, **where, CLUSTER_ATTEMPT="2").model_prefix == "s3://b/results/job-1/model"
+    with pytest.raises(SystemExit):
+        parse(options, *auto, **where, CLUSTER_ATTEMPT="1")
 
 
 def test_resume_with_dist_async_needs_s3(options: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

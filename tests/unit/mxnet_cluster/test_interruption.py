@@ -1,0 +1,135 @@
+"""What users' programs learn of a notice, and what the supervisor learns from them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mxnet_cluster import interruption
+from mxnet_cluster.interruption import Interruption
+from project import REPOSITORY
+from train.node.role.notice import PROGRESS, SAVED, NoticeFile
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGUSR1)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def notice(tmp_path: Path) -> Path:
+    return tmp_path / "notice" / "attempt-1"
+
+
+def open_with(notice: Path) -> Interruption:
+    return Interruption({"CLUSTER_NOTICE_FILE": str(notice)})
+
+
+def test_outside_a_job_there_is_no_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLUSTER_NOTICE_FILE", raising=False)
+    found = Interruption()
+    assert not found.has_notice()
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+    found.note_progress(1, 2, 3)
+    found.note_saved("model", 1, 2)
+    found.wait_for_end()  # at once
+
+
+def test_the_notice_file_is_a_notice(notice: Path) -> None:
+    found = open_with(notice)
+    assert not found.has_notice()
+    notice.parent.mkdir()
+    notice.touch()
+    assert found.has_notice()
+
+
+def test_the_signal_is_a_notice(notice: Path) -> None:
+    found = open_with(notice)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert found.has_notice()
+
+
+def test_a_program_keeps_its_own_handler(notice: Path) -> None:
+    seen = []
+    signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
+    found = open_with(notice)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert seen == [1]
+    assert not found.has_notice()
+
+
+def test_another_thread_cannot_handle_signals(notice: Path) -> None:
+    made: list[Interruption] = []
+    thread = threading.Thread(target=lambda: made.append(open_with(notice)))
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+    assert not made[0].has_notice()
+
+
+def test_the_supervisor_reads_what_is_noted(notice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(interruption.time, "monotonic", lambda: clock[0])
+    found, reader = open_with(notice), NoticeFile(str(notice))
+    found.note_progress(2, 7, 10)
+    assert reader.read_new(PROGRESS) == {"epoch": 2, "batch": 7, "batches": 10}
+    found.note_progress(2, 8, 10)  # too soon after the last one
+    assert reader.read_new(PROGRESS) is None
+    found.note_progress(2, 9, 10, at_once=True)
+    assert reader.read_new(PROGRESS) == {"epoch": 2, "batch": 9, "batches": 10}
+    clock[0] += interruption.PROGRESS_EVERY_S
+    found.note_progress(3, 0, 10)
+    assert reader.read_new(PROGRESS) == {"epoch": 3, "batch": 0, "batches": 10}
+    assert reader.read_new(SAVED) is None
+    found.note_saved("s3://bucket/model", 3, 0)
+    assert reader.read_new(SAVED) == {"epoch": 3, "batch": 0}
+    assert json.loads(Path(f"{notice}.saved").read_text())["url"] == "s3://bucket/model"
+    assert sorted(path.name for path in notice.parent.iterdir()) == ["attempt-1.progress", "attempt-1.saved"]
+
+
+# The loop of docs/how-to/survive-interruptions.md, whose model is a sum.
+PROGRAM = """
+import json, os, sys
+from mxnet_cluster.interruption import Interruption
+
+place, notice_at = sys.argv[1], int(sys.argv[2])
+interruption = Interruption()
+begin, model = 0, 0
+if os.environ.get("CLUSTER_RESUME") == "1":
+    begin, model = json.load(open(place))
+    print(f"Resumed from epoch 0 batch {begin}")
+for batch in range(begin, 10):
+    model += batch ** 2
+    done = batch + 1
+    interruption.note_progress(0, done, 10)
+    if done == notice_at:
+        open(os.environ["CLUSTER_NOTICE_FILE"], "w").close()
+    if interruption.has_notice():
+        with open(place + ".new", "w") as stream:
+            json.dump([done, model], stream)
+        os.replace(place + ".new", place)
+        interruption.note_saved(place, 0, done)
+        sys.exit(3)
+print("model", model)
+"""
+
+
+def test_the_loop_of_the_documentation(tmp_path: Path) -> None:
+    def run(attempt: int, notice_at: int, **more: str) -> subprocess.CompletedProcess[str]:
+        env = {"PYTHONPATH": str(REPOSITORY), "CLUSTER_NOTICE_FILE": str(tmp_path / f"attempt-{attempt}"), **more}
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "model"), str(notice_at)]
+        return subprocess.run(command, env=env, check=False, capture_output=True, text=True)
+
+    first = run(1, 4)
+    assert first.returncode == 3, first.stderr
+    assert NoticeFile(str(tmp_path / "attempt-1")).read_new(SAVED) == {"epoch": 0, "batch": 4}
+    second = run(2, 99, CLUSTER_RESUME="1")
+    assert second.stdout.splitlines() == ["Resumed from epoch 0 batch 4", "model 285"]
