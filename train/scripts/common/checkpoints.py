@@ -26,6 +26,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from common import ScriptError
+from common.options import JOB_ID
 
 logger = logging.getLogger()
 _CODE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
@@ -266,16 +267,23 @@ def save(
     manifest = dict(facts, format=FORMAT, epoch=epoch, files=files, written_at=began)
     if batch:
         manifest["batch"] = batch
+    if os.environ.get(JOB_ID):
+        manifest["job"] = os.environ[JOB_ID]
     if has_symbol:
         manifest["symbol"] = symbol_name
     place.write(f"{place.base}-{stem}.json", json.dumps(manifest, indent=1, sort_keys=True).encode("utf-8"))
     return place.url(files["params"]["name"])
 
 
-def find_newest(place: Place) -> Optional[Checkpoint]:
-    """The complete checkpoint that was written last, with every file verified; None if there is none."""
+def find_newest(place: Place, job: Optional[str] = None) -> Optional[Checkpoint]:
+    """The complete checkpoint that was written last, with every file verified; None if there is none.
+
+    job: the id of the job that wrote it; None: any.
+    """
     sizes = place.sizes()
     for manifest in _complete(place, sizes):
+        if job is not None and manifest.get("job") != job:
+            continue
         found = _checked(place, manifest)
         if found is not None:
             return found
@@ -327,7 +335,7 @@ def find_wanted(options: argparse.Namespace, *, advice: str) -> Optional[Checkpo
     """
     place = open_place(options.model_prefix, to_write=False)
     if options.resume:
-        newest = find_newest(place)
+        newest = find_newest(place, options.only_job)
         if newest is not None or not options.load_epoch:
             return newest
     found = find_epoch(place, options.load_epoch)

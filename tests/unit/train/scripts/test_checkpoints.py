@@ -266,3 +266,16 @@ def test_the_next_one_replaces_the_older_and_is_newer_despite_the_clock(
     assert place_of(checkpoints, prefix) == (0, 30)
     save_batch(checkpoints, place, sequence, 1, 0)
     assert place_of(checkpoints, prefix) == (1, 0)
+
+
+def test_only_a_jobs_own_checkpoints(checkpoints: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = opened(checkpoints, str(tmp_path / "net"))
+    monkeypatch.setenv("CLUSTER_JOB_ID", "job-1")
+    save(checkpoints, place, 1)
+    monkeypatch.setenv("CLUSTER_JOB_ID", "job-2")
+    save(checkpoints, place, 2)
+    monkeypatch.delenv("CLUSTER_JOB_ID")
+    save(checkpoints, place, 3)
+    epochs = [checkpoints.find_newest(place, job) for job in ("job-1", "job-2", None)]
+    assert [found.epoch for found in epochs] == [1, 2, 3]
+    assert checkpoints.find_newest(place, "job-3") is None

@@ -223,6 +223,17 @@ def test_a_later_attempt_resumes_in_the_jobs_output(options: ModuleType) -> None
         parse(options, *auto, **where, CLUSTER_ATTEMPT="1")
 
 
+def test_later_attempts_of_a_job_resume_from_its_own_checkpoints(options: ModuleType) -> None:
+    words = ("--data-dir", "d", "--model-prefix", "s3://b/m")
+    later = {"CLUSTER_RESUME": "1", "CLUSTER_ATTEMPT": "2", "CLUSTER_JOB_ID": "job-1"}
+    chosen = parse(options, *words, **later)
+    assert (chosen.resume, chosen.only_job) == (True, "job-1")
+    chosen = parse(options, *words, "--resume", **later)
+    assert (chosen.resume, chosen.only_job) == (True, None)
+    assert not parse(options, "--data-dir", "d", **later).resume
+    assert not parse(options, *words, CLUSTER_ATTEMPT="1", CLUSTER_JOB_ID="job-1").resume
+
+
 def test_resume_with_dist_async_needs_s3(options: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--data-dir", "d", "--resume", "--kv-store", "dist_async", "--model-prefix")
     assert parse(options, *words, "s3://b/m", **LAUNCHED).resume

@@ -16,8 +16,7 @@ from train.job.protocol import Attempt, EndReason, JobHost, JobState, Left, Orde
 ATTEMPT, RESUME = "CLUSTER_ATTEMPT", "CLUSTER_RESUME"
 LOSSES = ("notice", "lost", "unhealthy")
 WITH_NODES = 10
-RESUME_OPTION, PREFIX_OPTION = "--resume", "--model-prefix"
-# What this project's scripts print with --resume.
+# What this project's scripts print when they resume, as they do with CLUSTER_RESUME=1.
 RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
 
 
@@ -99,21 +98,7 @@ def next_order(order: Order, number: int) -> Order:
     env = {**order.env, ATTEMPT: str(number)}
     if number == 1:
         return replace(order, env=env)
-    hosts = tuple(
-        replace(host, place=replace(host.place, command=resume_words(order, host.place.command)))
-        if host.place is not None
-        else host
-        for host in order.hosts
-    )
-    return replace(order, env={**env, RESUME: "1"}, hosts=hosts, command=resume_words(order, order.command))
-
-
-def resume_words(order: Order, command: tuple[str, ...]) -> tuple[str, ...]:
-    """A command that goes on from the last checkpoint: this project's scripts do with --resume, if they save any."""
-    saves = any(word == PREFIX_OPTION or word.startswith(PREFIX_OPTION + "=") for word in command)
-    if order.script_source != "shipped" or not saves or RESUME_OPTION in command:
-        return command
-    return (*command, RESUME_OPTION)
+    return replace(order, env={**env, RESUME: "1"})
 
 
 def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str]) -> Optional[str]:

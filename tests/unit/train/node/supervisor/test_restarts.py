@@ -104,39 +104,13 @@ def test_which_nodes_are_lost(ending: Ending, suspects: Any, left: Any, rebooted
     assert restarts.find_lost(ending, suspects, left, rebooted) == lost
 
 
-TRAIN = ("python", "/code/train_mnist.py", "--model-prefix", "s3://b/m")
-
-
-@pytest.mark.parametrize(
-    ("source", "command", "added"),
-    [
-        ("shipped", TRAIN, ("--resume",)),
-        ("shipped", ("python", "train_mnist.py", "--model-prefix=m"), ("--resume",)),
-        ("shipped", (*TRAIN, "--resume"), ()),
-        ("shipped", ("python", "train_mnist.py"), ()),
-        ("project", TRAIN, ()),
-        (None, TRAIN, ()),
-    ],
-)
-def test_only_this_projects_scripts_get_resume(source: Any, command: tuple[str, ...], added: tuple[str, ...]) -> None:
-    given = order(command=command, script_source=source, env={"A": "1"})
+def test_later_attempts_resume() -> None:
+    given = order(command=("python", "/code/train_mnist.py"), env={"A": "1"})
     first, second = restarts.next_order(given, 1), restarts.next_order(given, 2)
-    assert (first.command, first.env) == (command, {"A": "1", "CLUSTER_ATTEMPT": "1"})
-    assert (second.command, second.env) == (
-        (*command, *added),
-        {"A": "1", "CLUSTER_ATTEMPT": "2", "CLUSTER_RESUME": "1"},
-    )
-    assert (given.command, given.env) == (command, {"A": "1"})
-    assert restarts.next_order(given, 3).command == (*command, *added)
-
-
-def test_hosts_of_the_users_own_resume_too() -> None:
-    given = order(script_source="shipped", command=TRAIN)
-    place = Place(user="me", port=22, python="p", code_dir="/c", cwd="/", command=("p", "t.py", "--model-prefix", "m"))
-    given.hosts = (*HOSTS, JobHost(name="mine", ip="10.0.0.9", place=place))
-    made = restarts.next_order(given, 2).hosts[2].place
-    assert made is not None
-    assert made.command == ("p", "t.py", "--model-prefix", "m", "--resume")
+    assert first.env == {"A": "1", "CLUSTER_ATTEMPT": "1"}
+    assert second.env == {"A": "1", "CLUSTER_ATTEMPT": "2", "CLUSTER_RESUME": "1"}
+    assert given.env == {"A": "1"}
+    assert second.command == given.command
 
 
 def test_new_hosts_run_what_the_old_ones_did() -> None:
