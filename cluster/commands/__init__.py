@@ -14,7 +14,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("cluster.commands.init:init", "Write an annotated cluster.toml."),
     "up": ("cluster.commands.up:up", "Launch the cluster's nodes and prepare them for training."),
     "status": ("cluster.commands.status:status", "Show the cluster's nodes, their cost and the running job."),
-    "cost": ("cluster.commands.cost:cost", "Show what the cluster costs, and what earlier clusters of its name cost."),
+    "cost": (
+        "cluster.commands.status:cost",
+        "Show the costs of the cluster and of earlier ones of its name.",
+    ),
     "list": ("cluster.commands.status:list_", "List all clusters in the region, or in all of [provision] regions."),
     "resize": ("cluster.commands.up:resize", "Change the number of nodes."),
     "stop": ("cluster.commands.stop:stop", "Stop a job, or stop the nodes."),

@@ -11,7 +11,7 @@ from cluster.commands import OrderedGroup
 from cluster.completion import NODE
 from cluster.jobs import ask_head, open_head
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
-from cluster.replacement import replace_lost
+from cluster.recovery.replacement import replace_lost
 from foundation.errors import ClusterError, JobError, NotFoundError, UsageError
 from provision.aws.clients import Clients, aws_errors, make_clients
 from provision.interruption import ROLE_HINT, send_notice

@@ -15,10 +15,10 @@ import click
 from cluster.app import App, pass_app, wide_option
 from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
-from cluster.lost_head import continue_without_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.source import Nodes
-from cluster.replacement import continue_waiting
+from cluster.recovery.lost_head import continue_without_head
+from cluster.recovery.replacement import continue_waiting
 from cluster.views.live import JobDisplay
 from cluster.views.status import iso_time, job_documents, render_jobs
 from foundation.errors import JobError

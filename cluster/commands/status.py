@@ -1,4 +1,4 @@
-"""`cluster status` and `list`."""
+"""`cluster status`, `cluster list` and `cluster cost`."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,14 +11,19 @@ from cluster import existing_hosts
 from cluster.app import App, pass_app, wide_option
 from cluster.costs import note_costs
 from cluster.jobs import ask_for_job
-from cluster.lost_head import continue_without_head
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.replacement import continue_waiting
+from cluster.recovery.lost_head import continue_without_head
+from cluster.recovery.replacement import continue_waiting
+from cluster.views.cost import cost_document, render_costs
 from cluster.views.status import HeadJob, Status, list_document, render_clusters, render_status, status_document
 from foundation.errors import ClusterError
 from foundation.thread_pool import run_in_thread
-from provision.aws.clients import make_clients
+from provision.aws.clients import Clients, make_clients
 from provision.config import all_regions
+from provision.cost import storage
+from provision.cost.bill import ClusterBill, make_bills
+from provision.cost.ledger import Ledger
+from provision.cost.observe import find_histories
 from provision.describe import ClusterSummary, describe_cluster, describe_clusters
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances
@@ -155,3 +160,34 @@ def _is_key_here(app: App, root: Path, cluster: ClusterSummary) -> bool:
     """Whether this machine has the cluster's private key, and not one of an earlier cluster of that name."""
     here = _read_files(app, root, cluster.name, ClusterFiles.find_public_key, None)
     return here is not None and cluster.public_key in {None, here}
+
+
+@click.command("cost")
+@click.option("--json", "as_json", is_flag=True, help="Print the costs as JSON.")
+@wide_option
+@pass_app
+def cost(app: App, *, as_json: bool, wide: bool) -> None:
+    """Show what the cluster costs, and what earlier clusters of its name cost.
+
+    For each node: the instance, its disk and its public address, from launch to end. Spot instances are billed at each
+    hour's price. With [data] results in S3, the costs are also kept there, in costs/NAME.json.
+    """
+    app.check_has_instances("cost", instead="cluster status")
+    now = datetime.now(UTC).timestamp()
+    bills: tuple[ClusterBill, ...] = ()
+    if app.find_cloud():
+        clients = make_clients(app.config.provision.region)
+        ledger = note_costs(app, clients)
+        bills = find_bills(clients, storage.read(app.files.root) if ledger is None else ledger, now=now)
+    app.show(
+        render_costs(app.config.name, bills, now=now, price_note=app.price_note, columns=app.find_columns(wide=wide)),
+        cost_document(app.config.name, bills, now=now, price_note=app.price_note),
+        as_json=as_json,
+        wrapped=not wide,
+    )
+
+
+def find_bills(clients: Clients, ledger: Ledger, *, now: float) -> tuple[ClusterBill, ...]:
+    """The bills of a ledger, with the spot prices of the instances that run. Raises nothing."""
+    running = [node for node in ledger.nodes if node.runs]
+    return make_bills(ledger, histories=find_histories(clients, running), now=now)

@@ -19,9 +19,9 @@ from cluster.config import ClusterConfig, load_config
 from cluster.costs import noting_costs
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.lease import tell_ready_nodes
-from cluster.lost_head import continue_without_head
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
-from cluster.replacement import continue_waiting, replace_unhealthy
+from cluster.recovery.lost_head import continue_without_head
+from cluster.recovery.replacement import continue_waiting, replace_unhealthy
 from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, ready_nodes
 from cluster.views.status import render_nodes, render_volume
 from foundation.errors import UsageError

@@ -77,6 +77,7 @@ def test_from_nothing_to_everything() -> None:
             least=2,
             group_id=None,
             options=(make_option(),),
+            total=2,
         ),
         WaitForRunning(nodes=2, public_address=True),
     )

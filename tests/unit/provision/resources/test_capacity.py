@@ -76,7 +76,7 @@ def test_the_order_of_the_places(world: World) -> None:
         ("spot", "c5.xlarge"), ("spot", "p4d.24xlarge"), ("on-demand", "c5.xlarge"), ("on-demand", "p4d.24xlarge"),
     ]  # fmt: skip
     assert launches(world) == len(options) == len(set(tried)) > 8
-    assert "[provision] instance_types, market, min_nodes" in str(caught.value.hint)
+    assert "[provision] instance_types, market, regions, min_nodes" in str(caught.value.hint)
     assert world.files.launches() == ()
     assert "instances" not in world.resources()
 

@@ -19,7 +19,7 @@ from cluster.health import find_hardware
 from cluster.jobs import ask_head, end_from_here, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.notify import find_notify
-from cluster.replacement import launch
+from cluster.recovery.replacement import launch
 from cluster.session import BOOT_TIMEOUT_S, ready_nodes, source_of
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
