@@ -64,7 +64,8 @@ class Training:
             for process in started.values():
                 process.kill()
             for process in started.values():
-                process.communicate()
+                if process.stdout is not None and not process.stdout.closed:
+                    process.communicate()
 
     @property
     def notice(self) -> Path:

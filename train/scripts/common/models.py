@@ -141,9 +141,13 @@ class Saver:
 
 
 def _write_arrays(path: str, arrays: Arrays) -> None:
-    mx.nd.save(path, arrays)
-    # MXNet ignores an error of closing the file, which is where a full disk shows.
-    if len(mx.nd.load(path)) != len(arrays):
+    try:
+        mx.nd.save(path, arrays)
+        # MXNet ignores an error of closing the file, which is where a full disk shows.
+        complete = len(mx.nd.load(path)) == len(arrays)
+    except mx.base.MXNetError as error:
+        raise ScriptError(f"{path} was not written completely: is the disk full?") from error
+    if not complete:
         raise ScriptError(f"{path} was not written completely: is the disk full?")
 
 

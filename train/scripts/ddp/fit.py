@@ -59,6 +59,8 @@ class Training:
         self._optimizer = torch.optim.SGD(
             self._network.parameters(), lr=options.lr, momentum=options.mom, weight_decay=options.wd
         )
+        if start.epoch or start.batch:
+            self._order_gradients()
         models.restore_momenta(start, self._network, self._optimizer, ranks)
         self._rate = schedule.LearningRate(
             options.lr,
@@ -91,6 +93,14 @@ class Training:
             self._checkpointer.after_batch(done, 0)
             if self._digits.val is not None:
                 reports.report_epoch(epoch, "Validation", self._validate(self._digits.val, done))
+
+    def _order_gradients(self) -> None:
+        """Have DistributedDataParallel group the gradients as it does after its first batch.
+
+        With three or more ranks, a sum depends on these groups: without this, the first batch would differ.
+        """
+        self._model(torch.zeros(1, 1, 28, 28, dtype=torch.uint8, device=self._ranks.device)).sum().backward()
+        self._optimizer.zero_grad(set_to_none=True)
 
     def _position(self) -> Dict[str, int]:
         """What the order of the images depends on, for the manifest."""

@@ -127,7 +127,7 @@ def test_killed_at_any_line(checkpoints: ModuleType, tmp_path: Path) -> None:
 
 def test_a_later_attempt_of_a_job_with_load_epoch(checkpoints: ModuleType, prefix: str) -> None:
     place = opened(checkpoints, prefix)
-    options = SimpleNamespace(model_prefix=prefix, resume=True, load_epoch=4)
+    options = SimpleNamespace(only_job=None, model_prefix=prefix, resume=True, load_epoch=4)
     with pytest.raises(checkpoints.ScriptError, match="no saved model"):
         checkpoints.find_wanted(options, advice="")
     Path(f"{prefix}-0004.params").write_bytes(b"weights")  # of another program

@@ -1,7 +1,9 @@
 """Trainings that are interrupted continue exactly: the final model is that of one that was not."""
 
+import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from interrupted_trainings import Training, count, final_model, mxnet_training, torch_training
+from interrupted_trainings import Training, count, final_model, mxnet_training, torch_training, wait_until
 from real_mxnet import real_mxnet
 from real_torch import real_torch
 from training_scripts import script_modules, write_digits
@@ -133,6 +135,7 @@ def training(framework: str, processes: int, digits: Path, folder: Path, *words:
         pytest.param(("mxnet", 1), (30,), ("--optimizer", "adam", "--lr", "0.001"), marks=pytest.mark.slow),
         pytest.param(("mxnet", 1), (30,), ("--optimizer", "nadam", "--lr", "0.001"), marks=pytest.mark.slow),
         pytest.param(("mxnet", 2), (1, 9, 10, 14, 25), (), marks=pytest.mark.slow),
+        pytest.param(("torch", 3), (9,), (), marks=pytest.mark.slow),
         pytest.param(("torch", 2), (1, 9, 14, 25), (), marks=pytest.mark.slow),
     ],
 )
@@ -171,3 +174,34 @@ def test_without_a_notice_at_most_the_interval_is_lost(tmp_path: Path, digits: P
     names = {path.name for path in (tmp_path / "killed").glob("net-batch-*.json")}
     assert names == {"net-batch-0.json", "net-batch-1.json"}
     assert final_model(tmp_path / "killed" / "net", 3) == final_model(tmp_path / "whole" / "net", 3)
+
+
+@pytest.mark.slow
+@pytest.mark.sandbox
+def test_a_full_disk(tmp_path: Path, digits: Path) -> None:
+    """The last checkpoint that had room stays complete, and the next run continues from it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "whole").mkdir()
+    training("mxnet", 1, digits, tmp_path / "whole").run()
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk), check=True)
+    try:
+        own = training("mxnet", 1, digits, disk, "--checkpoint-batches", "4")
+        with own.running() as processes:
+            wait_until((disk / "net-batch-0.json").exists, 0.001)
+            fill(disk / "filler")
+            output = processes["worker-0"].communicate()[0]
+            assert processes["worker-0"].returncode == 1
+        assert "No space left on device" in output or "is the disk full?" in output
+        (disk / "filler").unlink()
+        assert "Resumed from epoch" in own.run()["worker-0"]
+        assert final_model(disk / "net", 3) == final_model(tmp_path / "whole" / "net", 3)
+    finally:
+        subprocess.run(("umount", disk), check=True)
+
+
+def fill(path: Path) -> None:
+    """Let this file take all space that is left."""
+    with path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
