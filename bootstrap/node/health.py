@@ -86,10 +86,11 @@ def look() -> Report:
     gpus, driver_error = look_at_gpus(GPUS_TIMEOUT_S)
     has_nvidia = gpus is not None or driver_error is not None or count_devices() > 0
     home = os.path.expanduser("~")
+    temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - tempfile.gettempdir() fails on a full disk
     return {
         "now": time.time(),
         "memory_mib": read_memory("/proc/meminfo"),
-        "read_only": find_read_only([home, os.path.join(home, ".cluster"), tempfile.gettempdir()]),
+        "read_only": find_read_only([home, os.path.join(home, ".cluster"), temporary]),
         "gpus": gpus,
         "driver_error": driver_error,
         "xids": parse_xids(read_kernel_log()) if has_nvidia else [],
