@@ -167,7 +167,7 @@ def _is_key_here(app: App, root: Path, cluster: ClusterSummary) -> bool:
 @wide_option
 @pass_app
 def cost(app: App, *, as_json: bool, wide: bool) -> None:
-    """Show what the cluster costs, and what earlier clusters of its name cost.
+    """Show the costs of the cluster and of earlier ones of its name.
 
     For each node: the instance, its disk and its public address, from launch to end. Spot instances are billed at each
     hour's price. With [data] results in S3, the costs are also kept there, in costs/NAME.json.

@@ -76,7 +76,7 @@ def test_no_capacity_anywhere(phantoms: Project) -> None:
         for zone in "abcdf"  # and not e, where AWS has no c5
     ]
     assert advice == (
-        "  try: wait, or allow more choices: [provision] instance_types, market, min_nodes, capacity_wait_s"
+        "  try: wait, or allow more choices: [provision] instance_types, market, regions, min_nodes, capacity_wait_s"
     )
 
 

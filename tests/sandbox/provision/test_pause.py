@@ -123,8 +123,8 @@ def test_lists_the_clusters_of_the_region(two_nodes: Project) -> None:
     finally:
         two_nodes.write(before)
     assert prices == "prices are simulated"
-    assert heading.split() == ["NAME", "NODES", "TYPE", "AGE", "PRICE/h", "OWNER", "KEY"]
-    assert re.fullmatch(r"demo +2 running +c5\.xlarge +\S+ +\$\S+ +\S+ +here", line)
+    assert heading.split() == ["NAME", "NODES", "TYPE", "AGE", "ENDS", "PRICE/h", "OWNER", "KEY"]
+    assert re.fullmatch(r"demo +2 running +c5\.xlarge +\S+ +\S.* +\$\S+ +\S+ +here", line)
 
 
 @pytest.mark.slow

@@ -119,7 +119,8 @@ def test_packets_to_the_outside_are_rejected_at_once(
     assert inside.read("ip route show default") == f"default via {gateway} dev eth0"
     # Programs find their own address like this.
     assert f" src {inside.address} " in inside.read("ip -o route get 8.8.8.8")
-    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IP)) as arriving:
+    # Protocol 0: until it is bound, it would receive from all interfaces.
+    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0) as arriving:
         arriving.bind((place_of(sandbox.project_dir).interface, ETH_P_IP))
         arriving.settimeout(0)
         # More than the kernel's own limit for a second.
