@@ -213,6 +213,21 @@ EPOCHS = 20
 TRAINING = ("--network", "mlp", "--num-epochs", str(EPOCHS), "--batch-size", "16", "--disp-batches", "5")
 
 
+def read_digests(key: str) -> dict[str, str]:
+    """Of the files of the last checkpoint: the weights and the optimizer's state."""
+    body = boto3.client("s3").get_object(Bucket="cluster-demo", Key=f"{key}-{EPOCHS:04}.json")["Body"].read()
+    return {kind: file["sha256"] for kind, file in json.loads(body)["files"].items()}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(with_data: Project) -> dict[str, str]:
+    """The digests of a training without interruptions."""
+    with_data.run("train", "--", *TRAINING, "--model-prefix", "s3://cluster-demo/models/whole/m")
+    with pytest.MonkeyPatch.context() as patch:
+        ec2_of(with_data, patch)
+        return read_digests("models/whole/m")
+
+
 def train_and_interrupt(project: Project, prefix: str, after_s: float, *how: str) -> str:
     """Train the digits, interrupt node-1 so long after its first checkpoint, and wait for the end; what is shown."""
     before = hosts_of(project, again=True)
@@ -253,15 +268,22 @@ def test_interruptions_at_random_moments(
     with_data: Project,
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
+    uninterrupted: dict[str, str],
     how: tuple[str, ...],
     *,
     number: int,
 ) -> None:
+    """The final model is that of a training without interruptions, bit for bit."""
     ec2 = ec2_of(with_data, monkeypatch)
     after_s = random.Random(number).uniform(0, 4)
 
     shown = train_and_interrupt(with_data, f"s3://cluster-demo/models/{number}-{len(how)}/m", after_s, *how)
 
+    lost = re.search(r"lost batches: (\d+)", shown)
+    if not how:
+        assert lost is not None, shown
+        assert int(lost[1]) <= 1
+    assert read_digests(f"models/{number}-{len(how)}/m") == uninterrupted
     assert live(ec2) == {host.instance_id for host in hosts_of(with_data).values()}
     told = ", ".join(line for line in shown.splitlines() if ("sshd" in line and "again" in line) or "lost" in line)
     record_property("result", f"interruption {number}, {after_s:.1f} s after the first checkpoint: {told}")
