@@ -8,11 +8,11 @@ from provision.lease.plan import describe_config, describe_lease
 from provision.model import LaunchOption, Permissions, Preflight, count
 from provision.plan import Plan, Wanted
 from provision.preflight.mounts import find_volume_gib
+from provision.preflight.prices import HOURS_A_MONTH
 from provision.preflight.quotas import find_quota_kind, render_quota
 
 _WIDTH = 78  # with the indent of a plan: 80 columns
 _LABEL = 13
-_HOURS_A_MONTH = 730
 
 
 def render_plan(plan: Plan, *, price_note: str = "") -> str:
@@ -171,7 +171,7 @@ def _describe_disk_price(preflight: Preflight, gib: int) -> str:
     if preflight.volume_usd_per_gib_month is None:
         return "disks unknown per month"
     per_month = preflight.volume_usd_per_gib_month * gib
-    return f"disks {_usd(per_month)} per month ({_usd(per_month / _HOURS_A_MONTH)} per hour)"
+    return f"disks {_usd(per_month)} per month ({_usd(per_month / HOURS_A_MONTH)} per hour)"
 
 
 def _usd(amount: float) -> str:

@@ -19,8 +19,9 @@ from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.source import Nodes
 from cluster.recovery.lost_head import continue_without_head
 from cluster.recovery.replacement import continue_waiting
+from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.live import JobDisplay
-from cluster.views.status import iso_time, job_documents, render_jobs
+from cluster.views.status import iso_time
 from foundation.errors import JobError
 from train.follow.events import Event, EventReader, Selection, parse_since
 from train.follow.records import JobRecord, fetch_s3_log, find_running

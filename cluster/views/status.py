@@ -1,4 +1,4 @@
-"""A cluster, the clusters of a region, and jobs, as text and as JSON. Pure."""
+"""A cluster and the clusters of a region, as text and as JSON. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ from provision.describe import ClusterSummary
 from provision.lease.node.terms import Lease, find_newest, spent_at
 from provision.lease.plan import describe_lease, render_left
 from provision.membership import describe_untrusted
-from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
+from provision.model import ClusterState, Instance, Node, UntrustedInstance
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
 from provision.status import (
@@ -29,7 +29,7 @@ from provision.status import (
     find_lease_end,
 )
 from train.follow.records import JobRecord
-from train.job.protocol import Attempt, Unhealthy, shorten
+from train.job.protocol import Unhealthy, shorten
 
 MOMENTS = frozenset({"submitted_at", "started_at", "held_at", "ended_at", "since"})  # of a job's record
 INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public_ip launched_at"
@@ -497,108 +497,6 @@ def _usd_per_hour(cluster: ClusterSummary, prices: Prices, now: datetime) -> flo
     return add_up([compute_cost(node, prices=prices, now=now).usd_per_hour for node in cluster.instances])
 
 
-# -- jobs --------------------------------------------------------------------------------------------------------------
-
-
-def render_jobs(records: Sequence[JobRecord], *, now: datetime, columns: int | None = None) -> str:
-    """A table of jobs in the order given; one sentence when there are none. columns: the width that it fits into.
-
-    The error or the warnings of a job follow in lines of their own.
-    """
-    if not records:
-        return "no job has run on this cluster"
-    heading = ("JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "COST", "CODE")
-    table = render_table(
-        [heading, *(_job_row(record, now) for record in records)],
-        columns=columns,
-        drop=("SERVERS", "WORKERS", "TOOK", "COST", "NAME", "STARTED"),
-    )
-    first, *rows = table.split("\n")
-    lines = [first]
-    for record, row in zip(records, rows, strict=True):
-        lines += [row, *(f"    {note}" for note in _describe_trouble(record))]
-    newest = next((record for record in records if not record.is_damaged), None)
-    if newest is not None and (results := find_results(newest)):
-        lines.append(f"files of {newest.id}: {results}")
-    if any(record.source == "s3" for record in records):
-        lines.append("(s3): the last copy in [data] results; no longer on the head")
-    return "\n".join(lines)
-
-
-def job_documents(records: Sequence[JobRecord]) -> list[dict[str, Any]]:
-    """What `cluster jobs --json` prints: the records with their times as ISO 8601, and where each was read."""
-    return [{**_with_iso_times(record.document), "source": record.source} for record in records]
-
-
-def _with_iso_times(value: Any) -> Any:
-    """A record, or a part of one, with its moments as ISO 8601 has them."""
-    if isinstance(value, Mapping):
-        return {
-            name: iso_time(below) if name in MOMENTS and isinstance(below, int | float) else _with_iso_times(below)
-            for name, below in value.items()
-        }
-    return [_with_iso_times(below) for below in value] if isinstance(value, list) else value
-
-
 def iso_time(at: float | None) -> str | None:
     """Seconds since the epoch as ISO 8601 has them, with milliseconds, in UTC. Pure."""
     return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-
-
-def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
-    in_s3 = " (s3)" if record.source == "s3" else ""
-    if record.is_damaged:
-        return (record.id, "-", f"damaged{in_s3}", *("-" for _ in range(6)))
-    lost = record.source == "s3" and not record.has_ended
-    return (
-        record.id,
-        record.name,
-        f"{'? ' if lost else ''}{record.state}{in_s3}",
-        str(record.workers),
-        str(record.servers),
-        _moment(record.started_at),
-        "?" if lost else render_took(record, now=now),
-        "-" if record.cost_usd is None else render_usd(record.cost_usd),
-        "-" if record.exit_code is None else str(record.exit_code),
-    )
-
-
-def _describe_trouble(record: JobRecord) -> list[str]:
-    """A job's error or stall and its warnings, one line each."""
-    found = render_attempts(record)
-    found += [record.error] if record.error else [record.stall] if record.stall else []
-    if record.job_number and not record.has_ended:
-        pending = f": {record.pending}" if record.pending else ""
-        found.append(f"{record.scheduler} job {record.job_number}{pending}")
-    return [text.partition("\n")[0] for text in (*found, *(f"warning: {text}" for text in record.warnings))]
-
-
-def render_attempts(record: JobRecord) -> list[str]:
-    """The attempts of a job before the last one, how each ended, and what the next one waits for."""
-    lines = []
-    for attempt in record.attempts:
-        is_last = attempt is record.attempts[-1]
-        if attempt.ended_at is None or (is_last and record.has_ended):
-            continue
-        took = render_age(attempt.ended_at - attempt.started_at)
-        lost = "" if attempt.lost_batches is None else f", {count(attempt.lost_batches, 'batch', 'batches')} lost"
-        lines.append(f"attempt {attempt.number} ended after {took}: {_render_reason(attempt)}{lost}")
-    if record.waiting_for:
-        lines.append(f"waiting for {', '.join(record.waiting_for)}")
-    return lines
-
-
-def _render_reason(attempt: Attempt) -> str:
-    names = ", ".join(attempt.lost)
-    if attempt.reason == "notice":
-        return f"{names} interrupted (spot notice)"
-    if attempt.reason == "lost":
-        return f"{names} lost"
-    if attempt.reason == "unhealthy":
-        return f"it failed, and {names} {'are' if len(attempt.lost) > 1 else 'is'} unhealthy"
-    return (attempt.error or f"exit code {attempt.exit_code}").partition("\n")[0]
-
-
-def _moment(at: float | None) -> str:
-    """In this machine's time zone."""
-    return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S}"

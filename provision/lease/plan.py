@@ -7,11 +7,7 @@ from foundation.durations import render_duration
 from foundation.errors import ConfigError, UsageError
 from provision.lease.config import LeaseConfig
 from provision.lease.node.terms import Lease, render_moment, spent_at
-
-HOURS_A_MONTH = 730
-"""As in AWS's examples of prices (https://aws.amazon.com/ebs/pricing/)."""
-PUBLIC_ADDRESS_USD_PER_HOUR = 0.005
-"""In every region (https://aws.amazon.com/vpc/pricing/)."""
+from provision.preflight.prices import HOURS_A_MONTH, USD_PER_ADDRESS_HOUR
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +29,7 @@ def add_rates(
     if any(price is None for price in known):
         return Rates(stopped_usd_per_hour=disks)
     running = sum(price for price in known if price is not None)
-    return Rates(
-        usd_per_hour=running + disks + public_addresses * PUBLIC_ADDRESS_USD_PER_HOUR, stopped_usd_per_hour=disks
-    )
+    return Rates(usd_per_hour=running + disks + public_addresses * USD_PER_ADDRESS_HOUR, stopped_usd_per_hour=disks)
 
 
 def make_lease(config: LeaseConfig, *, now: float, rates: Rates, spent_usd: float = 0.0) -> Lease | None:

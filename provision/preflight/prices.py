@@ -41,6 +41,8 @@ _GP3 = {"productFamily": "Storage", "volumeApiName": "gp3"}
 _ADDRESS = {"group": "VPCPublicIPv4Address"}
 _IN_USE = "PublicIPv4:InUseAddress"
 """How the usagetype of an address on an instance ends; the group also has idle ones, and contiguous blocks."""
+HOURS_A_MONTH = 730
+"""As in AWS's examples of prices: https://aws.amazon.com/ebs/pricing/"""
 USD_PER_ADDRESS_HOUR = 0.005
 """A public IPv4 address, in all regions: https://aws.amazon.com/vpc/pricing/"""
 _HOURS = frozenset({"Hrs", "Hours"})

@@ -39,6 +39,8 @@ EndReason = Literal["done", "stopped", "error", "overtime", "notice", "lost", "u
 notice: a node of it was about to be interrupted; lost: a node was lost without notice; unhealthy: it failed, and a node
 of it was unhealthy.
 """
+LOSSES: frozenset[EndReason] = frozenset({"notice", "lost", "unhealthy"})
+"""Those of an attempt that counts among [train] restarts."""
 
 ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 """The whole name of an environment variable."""

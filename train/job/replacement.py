@@ -13,7 +13,7 @@ from bootstrap.apply import ReadyNode
 from foundation.errors import ClusterError
 from train.engines import ENGINES
 from train.job.config import TrainConfig
-from train.job.protocol import Attempt, JobHost, Order, Record
+from train.job.protocol import LOSSES, Attempt, JobHost, Order, Record
 
 MASKED = "***"
 """In the record, instead of a secret or a part of it (train/node/job_folder.py)."""
@@ -114,7 +114,7 @@ def end_attempts(record: Record, lost: Sequence[str], *, at: float) -> tuple[Att
 
 def check_restarts(record: Record, attempts: Iterable[Attempt], restarts: int) -> None:
     """Raises ClusterError if a job has lost nodes more often than [train] restarts allows."""
-    times = sum(attempt.reason in ("notice", "lost", "unhealthy") for attempt in attempts)
+    times = sum(attempt.reason in LOSSES for attempt in attempts)
     if times > restarts:
         raise ClusterError(
             f"job {record.id} has lost nodes {times} times, and [train] restarts = {restarts}",

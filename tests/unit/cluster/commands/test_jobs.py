@@ -8,16 +8,9 @@ import pytest
 from cluster import jobs
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes
+from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.results import find_results
-from cluster.views.status import (
-    HeadJob,
-    Status,
-    job_documents,
-    render_job_lines,
-    render_jobs,
-    render_status,
-    status_document,
-)
+from cluster.views.status import HeadJob, Status, render_job_lines, render_status, status_document
 from foundation.errors import ConnectError, NotFoundError, UsageError
 from job_records import NOW, make_record, make_running, make_state
 from provision.config import ProvisionConfig

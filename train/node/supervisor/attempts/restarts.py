@@ -11,10 +11,9 @@ from typing import Literal, Optional
 
 from msgspec.structs import replace
 
-from train.job.protocol import Attempt, EndReason, JobHost, JobState, Left, Order
+from train.job.protocol import LOSSES, Attempt, EndReason, JobHost, JobState, Left, Order
 
 ATTEMPT, RESUME = "CLUSTER_ATTEMPT", "CLUSTER_RESUME"
-LOSSES = ("notice", "lost", "unhealthy")
 WITH_NODES = 10
 # What this project's scripts print when they resume, as they do with CLUSTER_RESUME=1.
 RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
