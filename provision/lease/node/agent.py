@@ -523,14 +523,16 @@ def open_control() -> Any:
     path = os.path.join(RUN, "lease.sock")
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if os.path.exists(path):
-            os.unlink(path)
+        draft = path + ".new"
+        if os.path.exists(draft):
+            os.unlink(draft)
         before = os.umask(0o177)
         try:
-            control.bind(path)
+            control.bind(draft)
         finally:
             os.umask(before)
         control.listen(8)
+        os.rename(draft, path)  # once it is there, it answers
     except OSError as error:
         say("cannot listen: {}".format(error))
         return None
