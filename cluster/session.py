@@ -74,6 +74,7 @@ def find_wishes(app: App) -> Wishes:
         results_url=config.data.s3_results,
         volumes=config.volumes,
         lease=config.lease,
+        replaces_nodes=config.train.on_node_loss == "requeue",
     )
 
 

@@ -88,7 +88,7 @@ class Wishes:
     """The cluster that the user wants.
 
     data_url, results_url: what a role for its nodes may read and write. volumes: what its nodes mount. lease: when it
-    ends by itself.
+    ends by itself. replaces_nodes: such a role may also replace lost nodes.
     """
 
     name: str
@@ -97,6 +97,7 @@ class Wishes:
     results_url: str | None = None
     volumes: tuple[VolumeConfig, ...] = ()
     lease: LeaseConfig = NO_LEASE
+    replaces_nodes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

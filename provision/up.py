@@ -10,7 +10,7 @@ from foundation.errors import CapacityError, ClusterError, ConfigError, NoCapaci
 from foundation.progress import Event, Report, silent
 from provision.apply import apply
 from provision.aws.clients import Clients
-from provision.aws.iam_policy import render_role_policy
+from provision.aws.role_policy import render_role_policy
 from provision.config import ProvisionConfig, all_types
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
@@ -235,7 +235,14 @@ def _describe_wanted(
     }
     policy = None
     if config.instance_profile == "auto":
-        policy = render_role_policy(data_url=wishes.data_url, results_url=wishes.results_url, region=clients.region)
+        policy = render_role_policy(
+            config,
+            name=wishes.name,
+            region=clients.region,
+            data_url=wishes.data_url,
+            results_url=wishes.results_url,
+            replaces_nodes=wishes.replaces_nodes,
+        )
     wanted = Wanted(
         name=wishes.name,
         config=config,

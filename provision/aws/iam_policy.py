@@ -1,6 +1,7 @@
-"""IAM policies for the nodes' role and for a job's credentials, and the parts of every policy. Pure.
+"""IAM policies for a job's credentials and for volumes, and the parts of every policy. Pure.
 
-provision/aws/operator_policy.py has the operator's policy. The resources and condition keys of each action:
+provision/aws/operator_policy.py has the operator's policy, provision/aws/role_policy.py that of the nodes' role. The
+resources and condition keys of each action:
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
 """
 
@@ -19,8 +20,8 @@ Statement = dict[str, Any]
 MAX_SESSION_POLICY_LENGTH = 2048
 """Characters of a session policy (https://docs.aws.amazon.com/STS/latest/APIReference/API_GetFederationToken.html)."""
 
-_READ = ("s3:GetObject",)
-_WRITE = ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts", "s3:PutObject")
+READ = ("s3:GetObject",)
+WRITE = ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts", "s3:PutObject")
 """No deletion. But a job can overwrite objects and abort uploads, unless the bucket keeps versions."""
 
 _NOT_LITERAL = re.compile(r"[*?$\x00-\x1f\x7f]")
@@ -91,33 +92,6 @@ def render_trust_policy(region: str) -> str:
     return render_document([statement])
 
 
-def render_role_policy(*, data_url: str | None, results_url: str | None, region: str) -> str:
-    """What the nodes' role may do, as JSON: read below data_url; write and read below results_url.
-
-    Both are "s3://BUCKET/FOLDER/". The role may list only these folders. One prefix has no slash at its end, because
-    MXNet's reader looks for a folder that way (dmlc-core, src/io/s3_filesys.cc, TryGetPathInfo): so the role can also
-    list keys that begin with the folder's name. Raises ConfigError when there is neither URL, or when IAM would not
-    take a character literally.
-    """
-    partition = partition_of(region)
-    statements: list[Statement] = []
-    if data_url is not None:
-        folder = parse_folder(data_url, key="[data] url")
-        statements.append(allow("ReadData", ["s3:GetObject"], _object_arns(folder, partition)))
-        statements.append(_list_statement("ListData", folder, partition))
-    if results_url is not None:
-        folder = parse_folder(results_url, key="[data] results")
-        statements.append(allow("WriteResults", sorted(_READ + _WRITE), _object_arns(folder, partition)))
-        statements.append(_list_statement("ListResults", folder, partition))
-    if not statements:
-        raise ConfigError(
-            '[provision] instance_profile = "auto": the role would have nothing to read or write, since neither '
-            "[data] url nor [data] results is set",
-            hint='set [data] url = "s3://BUCKET/FOLDER/", or instance_profile = "none"',
-        )
-    return render_document(statements)
-
-
 def render_job_policy(scope: S3Scope, *, region: str) -> str:
     """What a job's credentials may do, as compact JSON: a session policy, which has a short size limit.
 
@@ -133,9 +107,9 @@ def render_job_policy(scope: S3Scope, *, region: str) -> str:
     for keys in read:
         buckets.setdefault(keys.bucket, []).extend(keys.prefixes)
     base = f"arn:{partition_of(region)}:s3:::"
-    statements = [_allow_shortly(_READ, [f"{base}{path}" for keys in read for path in keys.paths])]
+    statements = [_allow_shortly(READ, [f"{base}{path}" for keys in read for path in keys.paths])]
     if written:
-        statements.append(_allow_shortly(_WRITE, [f"{base}{path}" for keys in written for path in keys.paths]))
+        statements.append(_allow_shortly(WRITE, [f"{base}{path}" for keys in written for path in keys.paths]))
     for bucket, prefixes in buckets.items():
         condition = None if "*" in prefixes else {"StringLike": {"s3:prefix": list(dict.fromkeys(prefixes))}}
         statements.append(_allow_shortly(["s3:ListBucket"], [f"{base}{bucket}"], condition))
@@ -160,7 +134,7 @@ def render_volumes_policy(sources: Sequence[MountSource], *, region: str) -> str
     base = f"arn:{partition_of(region)}:s3:::"
     statements = []
     for source in sources:
-        actions = _READ if source.read_only else (*_READ, *_WRITE, "s3:DeleteObject")
+        actions = READ if source.read_only else (*READ, *WRITE, "s3:DeleteObject")
         statements.append(_allow_shortly(actions, [f"{base}{source.bucket}/{source.prefix}*"]))
         folder = source.prefix.rstrip("/")
         prefixes = {"StringLikeIfExists": {"s3:prefix": [folder, f"{folder}/*"]}} if folder else None
@@ -200,12 +174,6 @@ def allow(
 def render_document(statements: Sequence[Statement]) -> str:
     """A policy of these statements, as JSON."""
     return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, indent=2)
-
-
-def _object_arns(folder: Folder, partition: str) -> list[str]:
-    base = f"arn:{partition}:s3:::{folder.bucket}/{folder.key}"
-    below = f"{base}/*" if folder.key else f"{base}*"
-    return [base, below] if folder.exact else [below]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,11 +218,6 @@ def _allow_shortly(
     statement = allow("", actions, list(dict.fromkeys(resources)), condition)
     del statement["Sid"]
     return statement
-
-
-def _list_statement(sid: str, folder: Folder, partition: str) -> Statement:
-    prefixes = {"StringLike": {"s3:prefix": [folder.key, f"{folder.key}/*"]}} if folder.key else None
-    return allow(sid, ["s3:ListBucket"], [f"arn:{partition}:s3:::{folder.bucket}"], prefixes)
 
 
 def _word_or_list(words: Sequence[str]) -> str | list[str]:

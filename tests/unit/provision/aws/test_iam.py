@@ -13,7 +13,8 @@ from moto.iam.models import iam_backends
 from foundation.errors import AwsError, ClusterError
 from foundation.progress import silent
 from provision.aws.clients import aws_errors
-from provision.aws.iam_policy import render_role_policy, render_trust_policy
+from provision.aws.iam_policy import render_trust_policy
+from provision.aws.role_policy import render_role_policy
 from provision.plan import Context, Step
 from provision.resources.instance_profile import (
     POLICY_NAME,
@@ -28,8 +29,16 @@ from provision_world import NAME, Killed, World, aws_error, make_config, make_wa
 
 REGION = "us-east-1"
 CALLED = "cluster-us-east-1-demo"
-POLICY = render_role_policy(data_url="s3://data/digits/", results_url=None, region=REGION)
-OTHER_POLICY = render_role_policy(data_url="s3://data/mnist/", results_url=None, region=REGION)
+
+
+def policy_for(data_url: str) -> str:
+    return render_role_policy(
+        make_config(), name=NAME, region=REGION, data_url=data_url, results_url=None, replaces_nodes=True
+    )
+
+
+POLICY = policy_for("s3://data/digits/")
+OTHER_POLICY = policy_for("s3://data/mnist/")
 OWNER = "arn:aws:iam::123456789012:user/ada,lovelace@example.com"
 
 

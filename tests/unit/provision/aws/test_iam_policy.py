@@ -18,10 +18,11 @@ from provision.aws.iam_policy import (
     S3Scope,
     partition_of,
     render_job_policy,
-    render_role_policy,
     render_trust_policy,
 )
 from provision.aws.operator_policy import MAX_POLICY_LENGTH, render_operator_policy
+from provision.aws.role_policy import MAX_POLICY_LENGTH as MAX_ROLE_POLICY_LENGTH
+from provision.aws.role_policy import render_role_policy
 from provision.config import ProvisionConfig
 from provision.model import federated_name
 from provision.volumes.config import VolumeConfig
@@ -34,8 +35,15 @@ DATA = "s3://data/digits/"
 RESULTS = "s3://results/models/"
 
 
-def role(data: str | None = DATA, results: str | None = RESULTS) -> str:
-    return render_role_policy(data_url=data, results_url=results, region=REGION)
+def role(data: str | None = DATA, results: str | None = RESULTS, *, replaces: bool = True, **config: Any) -> str:
+    return render_role_policy(
+        ProvisionConfig(**config),
+        name="demo",
+        region=config.get("region", REGION),
+        data_url=data,
+        results_url=results,
+        replaces_nodes=replaces,
+    )
 
 
 def operator(
@@ -183,10 +191,10 @@ def test_a_whole_bucket(url: str) -> None:
     assert not may(document, "s3:GetObject", "arn:aws:s3:::database/anything")
 
 
-def test_rejects_a_role_without_urls() -> None:
-    with pytest.raises(ConfigError, match=r"\[data\] url") as caught:
-        role(data=None, results=None)
-    assert "instance_profile" in str(caught.value.hint)
+def test_a_role_without_urls_reads_nothing() -> None:
+    document = role(data=None, results=None)
+    assert "s3:" not in document
+    assert may(document, "ec2:TerminateInstances", ec2("instance/i-1"), aws__ResourceTag___cluster__name="demo")
 
 
 @pytest.mark.parametrize("letter", ["*", "?", "$", "\n"])
@@ -214,7 +222,7 @@ def test_only_ec2_may_assume_the_role(region: str, service: str) -> None:
 def test_arns_have_the_regions_partition(region: str, partition: str) -> None:
     assert partition_of(region) == partition
     policies = (
-        render_role_policy(data_url=DATA, results_url=RESULTS, region=region),
+        role(region=region, market=["spot"]),
         operator(region=region, instance_profile="auto", market=["spot"]),
     )
     for arn in re.findall(r"arn:[a-z-]*:", "".join(policies)):
@@ -264,6 +272,105 @@ def test_an_operator_changes_only_what_has_the_clusters_tag(
     action: str, resource: str, context: dict[str, str], *, allowed: bool
 ) -> None:
     assert may(operator(), action, ec2(resource), **context) is allowed
+
+
+TYPED = {**MADE, "ec2__InstanceType": "c5.xlarge"}
+AT_LAUNCH = {**MADE, "ec2__CreateAction": "RunInstances"}
+OTHERS = {"aws__RequestTag___cluster__name": "other"}
+ROLE = f"arn:aws:iam::{ACCOUNT}:role"
+TO_EC2 = {"iam__PassedToService": "ec2.amazonaws.com"}
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "context", "allowed"),
+    [
+        ("ec2:TerminateInstances", "instance/i-1", OURS, "always"),
+        ("ec2:TerminateInstances", "instance/i-1", NEIGHBOURS, "never"),
+        ("ec2:TerminateInstances", "instance/i-1", {}, "never"),
+        ("ec2:StopInstances", "instance/i-1", OURS, "always"),
+        ("ec2:StopInstances", "instance/i-1", NEIGHBOURS, "never"),
+        ("ec2:StartInstances", "instance/i-1", OURS, "never"),
+        ("ec2:RebootInstances", "instance/i-1", OURS, "never"),
+        ("ec2:ModifyInstanceAttribute", "instance/i-1", OURS, "never"),
+        ("ec2:RunInstances", "instance/*", TYPED, "replacing"),
+        ("ec2:RunInstances", "instance/*", {**TYPED, "ec2__InstanceType": "p5.48xlarge"}, "never"),
+        ("ec2:RunInstances", "instance/*", {**TYPED, **OTHERS}, "never"),
+        ("ec2:RunInstances", "instance/*", {"ec2__InstanceType": "c5.xlarge"}, "never"),
+        ("ec2:RunInstances", "volume/*", MADE, "replacing"),
+        ("ec2:RunInstances", "volume/*", {}, "never"),
+        ("ec2:RunInstances", "network-interface/*", MADE, "replacing"),
+        ("ec2:RunInstances", "network-interface/*", OTHERS, "never"),
+        ("ec2:RunInstances", "security-group/sg-1", OURS, "replacing"),
+        ("ec2:RunInstances", "security-group/sg-1", NEIGHBOURS, "never"),
+        ("ec2:RunInstances", "security-group/sg-default", {}, "never"),
+        ("ec2:RunInstances", "key-pair/cluster-demo", {}, "replacing"),
+        ("ec2:RunInstances", "key-pair/cluster-other", {}, "never"),
+        ("ec2:RunInstances", "placement-group/cluster-demo", {}, "replacing"),
+        ("ec2:RunInstances", "placement-group/cluster-other", {}, "never"),
+        ("ec2:RunInstances", "subnet/subnet-1", {}, "replacing"),
+        ("ec2:RunInstances", "spot-instances-request/*", {}, "never"),
+        ("ec2:CreateTags", "instance/*", AT_LAUNCH, "replacing"),
+        ("ec2:CreateTags", "volume/*", AT_LAUNCH, "replacing"),
+        ("ec2:CreateTags", "instance/i-1", MADE, "never"),
+        ("ec2:CreateTags", "instance/i-1", OURS, "never"),
+        ("ec2:CreateTags", "instance/*", {**AT_LAUNCH, **OTHERS}, "never"),
+        ("ec2:CreateTags", "security-group/sg-1", AT_LAUNCH, "never"),
+        ("ec2:DeleteTags", "instance/i-1", OURS, "never"),
+        ("ec2:AuthorizeSecurityGroupIngress", "security-group/sg-1", OURS, "never"),
+        ("ec2:ImportKeyPair", "key-pair/cluster-demo", MADE, "never"),
+        ("ec2:DeleteVolume", "volume/vol-1", OURS, "never"),
+        ("ec2:AttachVolume", "volume/vol-1", OURS, "never"),
+        ("ec2:DescribeInstances", "*", {}, "always"),
+        ("ec2:DescribeInstances", "*", {"aws__RequestedRegion": "eu-west-1"}, "never"),
+        ("ec2:DescribeSubnets", "*", {}, "replacing"),
+        ("ec2:DescribeInstanceAttribute", "instance/i-1", OURS, "never"),
+        ("iam:PassRole", f"{ROLE}/cluster-us-east-1-demo", TO_EC2, "replacing"),
+        ("iam:PassRole", f"{ROLE}/cluster-us-east-1-demo", {"iam__PassedToService": "lambda.amazonaws.com"}, "never"),
+        ("iam:PassRole", f"{ROLE}/cluster-us-east-1-other", TO_EC2, "never"),
+        ("iam:PassRole", f"{ROLE}/admin", TO_EC2, "never"),
+        ("iam:PutRolePolicy", f"{ROLE}/cluster-us-east-1-demo", {}, "never"),
+        ("sts:AssumeRole", f"{ROLE}/cluster-us-east-1-demo", {}, "never"),
+    ],
+)
+def test_a_role_ends_and_replaces_only_nodes_of_its_cluster(
+    action: str, resource: str, context: dict[str, str], allowed: str
+) -> None:
+    arn = resource if resource.startswith(("arn:", "*")) else ec2(resource)
+    assert may(role(), action, arn, **context) is (allowed != "never")
+    assert may(role(replaces=False), action, arn, **context) is (allowed == "always")
+
+
+def test_a_role_launches_only_the_configured_image_subnet_and_market() -> None:
+    image = f"arn:aws:ec2:{REGION}::image"
+    open_ = role(instance_types=["m5.large"])
+    narrow = role(ami="ami-1", subnet_id="subnet-1", market=["spot"], reservation="cr-1")
+    for resource, by_open, by_narrow in (
+        (f"{image}/ami-1", True, True),
+        (f"{image}/ami-2", True, False),
+        (ec2("subnet/subnet-1"), True, True),
+        (ec2("subnet/subnet-2"), True, False),
+        (ec2("spot-instances-request/*"), False, True),
+        (ec2("capacity-reservation/cr-1"), False, True),
+        (ec2("capacity-reservation/cr-2"), False, False),
+    ):
+        assert may(open_, "ec2:RunInstances", resource) is by_open, resource
+        assert may(narrow, "ec2:RunInstances", resource) is by_narrow, resource
+    assert may(open_, "ec2:RunInstances", ec2("instance/*"), **{**MADE, "ec2__InstanceType": "m5.large"})
+    assert may(narrow, "ec2:CreateTags", ec2("spot-instances-request/*"), **AT_LAUNCH)
+    assert not may(narrow, "ec2:CreateTags", ec2("capacity-reservation/cr-1"), **AT_LAUNCH)
+
+
+def test_the_longest_role_fits() -> None:
+    types = [f"c{n}.metal-48xlarge" for n in range(20)]
+    document = render_role_policy(
+        ProvisionConfig(region="ap-southeast-1", instance_types=types, market=["spot"], reservation="cr-" + "0" * 17),
+        name="n" * 40,
+        region="ap-southeast-1",
+        data_url=f"s3://{'d' * 63}/{'f' * 200}",
+        results_url=f"s3://{'r' * 63}/{'f' * 200}",
+        replaces_nodes=True,
+    )
+    assert len(re.sub(r"\s", "", document)) < MAX_ROLE_POLICY_LENGTH
 
 
 def test_an_operator_of_all_clusters_also_needs_a_tag() -> None:

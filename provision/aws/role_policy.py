@@ -1,0 +1,130 @@
+"""The policy of the nodes' role, `instance_profile = "auto"`: the least that nodes need in AWS. Pure.
+
+A node uses its own folders of S3, ends nodes of its own cluster (provision/lease/), and launches a node in place of a
+lost one (cluster/recovery/). Whoever can run a program on a node can do the same. The resources and condition keys of
+each action: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from provision.aws.iam_policy import (
+    READ,
+    WRITE,
+    Folder,
+    Statement,
+    allow,
+    ec2_principal,
+    parse_folder,
+    partition_of,
+    render_document,
+)
+from provision.config import ProvisionConfig, all_types
+from provision.model import TAG_NAME, profile_name, resource_name
+
+Condition = Mapping[str, Mapping[str, Any]]
+
+MAX_POLICY_LENGTH = 10240
+"""Characters of all inline policies of a role, without white space
+(https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html)."""
+
+_LAUNCH_LOOKS = (
+    "ec2:DescribeCapacityReservations",
+    "ec2:DescribeImages",
+    "ec2:DescribeInstanceTypeOfferings",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeKeyPairs",
+    "ec2:DescribePlacementGroups",
+    "ec2:DescribeSecurityGroups",
+    "ec2:DescribeSpotPriceHistory",
+    "ec2:DescribeSubnets",
+    "ec2:DescribeVolumes",
+)
+"""What a launch in place of a lost node reads. Not ec2:Describe*: DescribeInstanceAttribute shows user data."""
+
+
+def render_role_policy(
+    config: ProvisionConfig,
+    *,
+    name: str,
+    region: str,
+    data_url: str | None,
+    results_url: str | None,
+    replaces_nodes: bool,
+) -> str:
+    """What the role of the nodes of the cluster `name` may do, as JSON.
+
+    replaces_nodes: it may launch nodes in place of lost ones. data_url, to read below it, and results_url, to write and
+    read below it, are "s3://BUCKET/FOLDER/". The role may list only these folders. One prefix has no slash at its end,
+    because MXNet's reader looks for a folder that way (dmlc-core, src/io/s3_filesys.cc, TryGetPathInfo): so the role
+    can also list keys that begin with the folder's name. Raises ConfigError when IAM would not take a character
+    literally.
+    """
+    partition = partition_of(region)
+    statements: list[Statement] = []
+    if data_url is not None:
+        folder = parse_folder(data_url, key="[data] url")
+        statements.append(allow("ReadData", ["s3:GetObject"], _object_arns(folder, partition)))
+        statements.append(_list_statement("ListData", folder, partition))
+    if results_url is not None:
+        folder = parse_folder(results_url, key="[data] results")
+        statements.append(allow("WriteResults", sorted(READ + WRITE), _object_arns(folder, partition)))
+        statements.append(_list_statement("ListResults", folder, partition))
+    ours: Condition = {"StringEquals": {f"aws:ResourceTag/{TAG_NAME}": name}}
+    here: Condition = {"StringEquals": {"aws:RequestedRegion": region}}
+    instances = f"arn:{partition}:ec2:{region}:*:instance/*"
+    statements.append(allow("FindNodes", ["ec2:DescribeInstances"], ["*"], here))
+    statements.append(allow("EndNodes", ["ec2:StopInstances", "ec2:TerminateInstances"], [instances], ours))
+    if replaces_nodes:
+        statements += _launch_statements(config, name=name, region=region, here=here, ours=ours)
+    return render_document(statements)
+
+
+def _launch_statements(
+    config: ProvisionConfig, *, name: str, region: str, here: Condition, ours: Condition
+) -> list[Statement]:
+    """Launches only nodes of this cluster, of its types, in its group, with its key and its role.
+
+    EC2 refuses a subnet outside the group's VPC. An instance profile is limited by the role that it passes.
+    """
+    partition = partition_of(region)
+
+    def ec2(*resources: str) -> list[str]:
+        return [f"arn:{partition}:ec2:{region}:*:{one}" for one in resources]
+
+    tagged: Condition = {"StringEquals": {f"aws:RequestTag/{TAG_NAME}": name}}
+    typed: Condition = {"StringEquals": {**tagged["StringEquals"], "ec2:InstanceType": list(all_types(config))}}
+    at_launch: Condition = {"StringEquals": {**tagged["StringEquals"], "ec2:CreateAction": "RunInstances"}}
+    to_ec2: Condition = {
+        "StringEquals": {"iam:PassedToService": sorted({"ec2.amazonaws.com", ec2_principal(region)})}  # either in China
+    }
+    image = f"arn:{partition}:ec2:{region}::image/{'*' if config.ami == 'auto' else config.ami}"
+    subnet = f"subnet/{'*' if config.subnet_id == 'auto' else config.subnet_id}"
+    # A spot request that RunInstances makes has no condition keys.
+    requests = ("spot-instances-request/*",) if "spot" in config.market else ()
+    if config.reservation != "none":
+        requests = (*requests, f"capacity-reservation/{config.reservation}")
+    named = (f"key-pair/{resource_name(name)}", f"placement-group/{resource_name(name)}")
+    made = ("volume/*", "network-interface/*")
+    role = f"arn:{partition}:iam::*:role/{profile_name(name, region=region)}"
+    return [
+        allow("LookForPlaces", list(_LAUNCH_LOOKS), ["*"], here),
+        allow("FindPrices", ["pricing:GetProducts"], ["*"]),
+        allow("LaunchNodes", ["ec2:RunInstances"], ec2("instance/*"), typed),
+        allow("LaunchDisks", ["ec2:RunInstances"], ec2(*made), tagged),
+        allow("LaunchInGroup", ["ec2:RunInstances"], ec2("security-group/*"), ours),
+        allow("LaunchWith", ["ec2:RunInstances"], [image, *ec2(subnet, *named, *requests)]),
+        allow("TagWhatIsLaunched", ["ec2:CreateTags"], ec2("instance/*", *made, *requests[:1]), at_launch),
+        allow("GiveRole", ["iam:PassRole"], [role], to_ec2),
+    ]
+
+
+def _object_arns(folder: Folder, partition: str) -> list[str]:
+    base = f"arn:{partition}:s3:::{folder.bucket}/{folder.key}"
+    below = f"{base}/*" if folder.key else f"{base}*"
+    return [base, below] if folder.exact else [below]
+
+
+def _list_statement(sid: str, folder: Folder, partition: str) -> Statement:
+    prefixes = {"StringLike": {"s3:prefix": [folder.key, f"{folder.key}/*"]}} if folder.key else None
+    return allow(sid, ["s3:ListBucket"], [f"arn:{partition}:s3:::{folder.bucket}"], prefixes)
