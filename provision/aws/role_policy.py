@@ -109,6 +109,7 @@ def _launch_statements(
     role = f"arn:{partition}:iam::*:role/{profile_name(name, region=region)}"
     return [
         allow("LookForPlaces", list(_LAUNCH_LOOKS), ["*"], here),
+        allow("FindHostKeys", ["ec2:GetConsoleOutput"], ec2("instance/*"), ours),
         allow("FindPrices", ["pricing:GetProducts"], ["*"]),
         allow("LaunchNodes", ["ec2:RunInstances"], ec2("instance/*"), typed),
         allow("LaunchDisks", ["ec2:RunInstances"], ec2(*made), tagged),

@@ -324,6 +324,8 @@ TO_EC2 = {"iam__PassedToService": "ec2.amazonaws.com"}
         ("ec2:DescribeInstances", "*", {"aws__RequestedRegion": "eu-west-1"}, "never"),
         ("ec2:DescribeSubnets", "*", {}, "replacing"),
         ("ec2:DescribeInstanceAttribute", "instance/i-1", OURS, "never"),
+        ("ec2:GetConsoleOutput", "instance/i-1", OURS, "replacing"),
+        ("ec2:GetConsoleOutput", "instance/i-1", NEIGHBOURS, "never"),
         ("iam:PassRole", f"{ROLE}/cluster-us-east-1-demo", TO_EC2, "replacing"),
         ("iam:PassRole", f"{ROLE}/cluster-us-east-1-demo", {"iam__PassedToService": "lambda.amazonaws.com"}, "never"),
         ("iam:PassRole", f"{ROLE}/cluster-us-east-1-other", TO_EC2, "never"),
