@@ -321,7 +321,8 @@ def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances])
         keys = ec2.describe_key_pairs(Filters=[carriers], IncludePublicKey=True)["KeyPairs"]
     instances = [each for each in found if each.instance["State"]["Name"] != "terminated"]
     owners: dict[str, str | None] = {}
-    for tags in (thing.get("Tags", []) for thing in (*keys, *groups, *(each.instance for each in instances))):
+    # The key pair's owner counts: an instance may have been launched by the head.
+    for tags in (thing.get("Tags", []) for thing in (*(each.instance for each in instances), *groups, *keys)):
         name = find_tag(tags, TAG_NAME) or ""
         if NAME_PATTERN.fullmatch(name):
             owners[name] = find_tag(tags, TAG_OWNER) or owners.get(name)

@@ -88,7 +88,8 @@ class Wishes:
     """The cluster that the user wants.
 
     data_url, results_url: what a role for its nodes may read and write. volumes: what its nodes mount. lease: when it
-    ends by itself. replaces_nodes: such a role may also replace lost nodes.
+    ends by itself. replaces_nodes: such a role may also launch nodes in place of lost ones. from_head: if the head
+    launches them itself, the line of authorized_keys with which they let it in; it makes nothing else.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Wishes:
     volumes: tuple[VolumeConfig, ...] = ()
     lease: LeaseConfig = NO_LEASE
     replaces_nodes: bool = False
+    from_head: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +107,7 @@ class Wanted:
     """The wanted cluster and the existing one: the input of all plans.
 
     preflight: None when no node is missing. local_key: the public half of this machine's private key, if any.
-    role_policy: the policy of the nodes' role, as JSON; None without a role.
+    role_policy: the policy of the nodes' role, as JSON; None without a role. from_head: see Wishes.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Wanted:
     role_policy: str | None = None
     volumes: tuple[VolumeConfig, ...] = ()
     lease: LeaseConfig = NO_LEASE
+    from_head: str | None = None
 
     @property
     def resource_name(self) -> str:

@@ -23,8 +23,9 @@ from provision.preflight.places import describe_preflight
 from provision.resources.instance_profile import find_profile_name
 from provision.resources.instances import TerminateInstances, WaitForEnding, WaitForTerminated
 from provision.resources.launch_recovery import wait_for_interrupted_launches
+from provision.resources.placement_group import PLACEMENT_GROUP
 from provision.resources.resource import Scope
-from provision.resources.table import KINDS
+from provision.resources.table import HEAD_KINDS, KINDS
 
 Replan = Callable[[frozenset[str]], Plan]
 """Plans again, without the places with these labels, which had no capacity."""
@@ -129,10 +130,13 @@ def plan_up(wanted: Wanted) -> Plan:
     other nodes, or its key is lost.
     """
     refuse_impossible(name=wanted.name, config=wanted.config, state=wanted.state)
-    plans = (*(kind.plan_up for kind in KINDS), *(kind.plan_on_nodes for kind in KINDS))
+    is_head = wanted.from_head is not None
+    kinds = HEAD_KINDS if is_head else KINDS
+    plans = (*(kind.plan_up for kind in kinds), *(kind.plan_on_nodes for kind in kinds))
+    repair = () if is_head else plan_repair(wanted.state)
     return Plan(
         cluster=wanted.name,
-        steps=(*(step for plan in plans if plan is not None for step in plan(wanted)), *plan_repair(wanted.state)),
+        steps=(*(step for plan in plans if plan is not None for step in plan(wanted)), *repair),
         owner=wanted.caller.owner,
         wanted=wanted,
         left_alone=wanted.state.untrusted,
@@ -227,14 +231,19 @@ def _describe_wanted(
 ) -> Wanted:
     """Everything that a plan needs; the preflight only if nodes are missing."""
     scope, config = Scope(clients=clients, name=wishes.name), wishes.config
+    group, ssh_from = state.security_group, None
+    if wishes.from_head is not None:
+        if group is None or state.key_pair is None or not state.key_pair.ours:
+            raise ClusterError(f"cluster {wishes.name} lacks its security group or key pair", hint="cluster up")
+        ssh_from = ", ".join(group.ssh_open_to)  # the head does not change it
     found = {
         kind.kind: kind.find(scope)
-        for kind in KINDS
+        for kind in (KINDS if wishes.from_head is None else (PLACEMENT_GROUP,))
         if config.nodes > 0 and kind.plan_up is not None and kind.find is not None
         if kind.is_wanted is None or kind.is_wanted(wishes)
     }
     policy = None
-    if config.instance_profile == "auto":
+    if config.instance_profile == "auto" and wishes.from_head is None:
         policy = render_role_policy(
             config,
             name=wishes.name,
@@ -247,11 +256,12 @@ def _describe_wanted(
         name=wishes.name,
         config=config,
         state=replace(state, found=found),
-        caller=describe_caller(clients, config),
+        caller=describe_caller(clients, config, ssh_from=ssh_from),
         local_key=files.find_public_key(),
         role_policy=policy,
         volumes=wishes.volumes,
         lease=wishes.lease,
+        from_head=wishes.from_head,
     )
     if wanted.missing:
         _refuse_ended(state)

@@ -1,4 +1,7 @@
-"""The nodes' user data: it makes sshd end dead sessions, and arms the lease, at every boot. Pure."""
+"""The nodes' user data: at every boot, it makes sshd end dead sessions, and arms the lease. Pure.
+
+A node that the head launched lets the head log in, which then sets it up.
+"""
 
 from __future__ import annotations
 
@@ -80,11 +83,32 @@ fi
 """
 
 
-def render_user_data(lease: Lease | None, *, cluster: str) -> str:
-    """The user data of a cluster's nodes: at most MAX_BYTES. lease: None for none yet; it can be set later."""
+# At the first boot: later, the set-up has written such a line, perhaps of another head. In the background, since
+# cloud-init makes the user, and writes the key of the launch, after this script.
+_LET_IN = r"""
+# Lets the head log in, which launched this node.
+(
+    for attempt in $(seq 300); do
+        keys=$(getent passwd "$user" | cut -d: -f6)/.ssh/authorized_keys
+        [ ! -s "$keys" ] || break
+        sleep 1
+    done
+    grep -q " ${authorized##* }\$" "$keys" || echo "$authorized" >>"$keys"
+) >/dev/null 2>&1 &
+"""
+
+
+def render_user_data(lease: Lease | None, *, cluster: str, user: str = "", authorized: str = "") -> str:
+    """The user data of a cluster's nodes: at most MAX_BYTES. lease: None for none yet; it can be set later.
+
+    authorized: a line that is added to the authorized_keys of `user`, unless a line with the same comment is there.
+    """
     text = "" if lease is None else render_lease(lease)
     head = f"#cloud-boothook\n#!/bin/sh\ncluster={shlex.quote(cluster)}\nlease={shlex.quote(text)}\n"
-    return f"{head}program='{render_program()}'\n{_LEASE}{SSHD_SETTINGS}"
+    let_in = ""
+    if authorized:
+        let_in = f"user={shlex.quote(user)}\nauthorized={shlex.quote(authorized)}\n{_LET_IN}"
+    return f"{head}program='{render_program()}'\n{_LEASE}{let_in}{SSHD_SETTINGS}"
 
 
 @cache

@@ -30,7 +30,7 @@ from provision.config import ProvisionConfig
 from provision.model import Caller, Permissions, federated_name
 from provision.plan import Wanted
 from provision.resources.resource import DryRun
-from provision.resources.table import KINDS
+from provision.resources.table import HEAD_KINDS, KINDS
 
 CHECKIP_URL = "https://checkip.amazonaws.com"
 _CHECKIP_TIMEOUT_S = 10
@@ -46,18 +46,20 @@ _FEDERATE = "sts:GetFederationToken"
 _NOTHING = '{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"*","Resource":"*"}]}'
 
 
-def describe_caller(clients: Clients, config: ProvisionConfig) -> Caller:
+def describe_caller(clients: Clients, config: ProvisionConfig, *, ssh_from: str | None = None) -> Caller:
     """The account and identity of the credentials, and the network that may reach the nodes by ssh.
 
-    Raises AwsError; ClusterError when ssh_from is "auto" and this machine's address cannot be found.
+    ssh_from: that network, if it is not [provision] ssh_from. Raises AwsError; ClusterError when it is "auto" and this
+    machine's address cannot be found.
     """
+    asked = config.ssh_from if ssh_from is None else ssh_from
     with aws_errors("looking up the caller's identity"):
         identity = clients.sts.get_caller_identity()
     return Caller(
         region=clients.region,
         account_id=identity["Account"],
         owner=identity["Arn"],
-        ssh_from=f"{find_caller_address()}/32" if config.ssh_from == "auto" else config.ssh_from,
+        ssh_from=f"{find_caller_address()}/32" if asked == "auto" else asked,
     )
 
 
@@ -103,7 +105,7 @@ def describe_permissions(clients: Clients, wanted: Wanted) -> Permissions:
     Tries the first way to launch in wanted.preflight. Raises boto3's errors, also for an account that cannot launch.
     """
     config, caller = wanted.config, wanted.caller
-    kinds = [kind.dry_runs for kind in KINDS if kind.dry_runs is not None]
+    kinds = [kind.dry_runs for kind in (KINDS if wanted.from_head is None else HEAD_KINDS) if kind.dry_runs is not None]
     dry_runs = [dry_run for rehearse in kinds for dry_run in rehearse(clients.ec2, wanted)]
     with bounded_pool() as pool:
         asked = [pool.submit(_attempt, dry_run) for dry_run in dry_runs]

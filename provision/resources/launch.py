@@ -166,6 +166,8 @@ def plan_launches(wanted: Wanted) -> tuple[LaunchNodes, ...]:
                 public_address=preflight.public_address,
                 placement_group=find_placement_name(wanted),
                 instance_profile=find_profile_name(wanted.config, name=wanted.name),
+                user=wanted.config.user,
+                authorized=wanted.from_head or "",
             ),
             least=min(least, len(indices)),
             group_id=group.group_id if group else None,
@@ -341,7 +343,7 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
     context.launched.update(instance["InstanceId"] for instance in launched)
     files.note_launched(attempt.digest, (instance["InstanceId"] for instance in launched))
     context.option = attempt.option
-    if lease is not None:
+    if lease is not None and step.current is None:
         # On the group, too: it stays when the lease has ended the nodes.
         _tag_group(step, lease, context)
     missing = step.indices[len(launched) :]  # EC2's launch index starts from 0: the first indices exist

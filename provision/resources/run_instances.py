@@ -44,7 +44,10 @@ _NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeSpec:
-    """The nodes of one launch, the same in every place. placement_group: for the options with `placement`."""
+    """The nodes of one launch, the same in every place. placement_group: for the options with `placement`.
+
+    authorized: a further line in the authorized_keys of `user`; "" for none.
+    """
 
     indices: tuple[int, ...]
     key_name: str
@@ -52,6 +55,8 @@ class NodeSpec:
     public_address: bool
     placement_group: str | None = None
     instance_profile: str | None = None
+    user: str = ""
+    authorized: str = ""
 
 
 def run_instances_request(
@@ -95,7 +100,7 @@ def run_instances_request(
                 },
             }
         ],
-        "UserData": render_user_data(lease, cluster=name),
+        "UserData": render_user_data(lease, cluster=name, user=nodes.user, authorized=nodes.authorized),
         "NetworkInterfaces": [_network_interface(option, group_id=group_id, public_address=nodes.public_address)],
         "TagSpecifications": [
             tag("instance", more={TAG_INDEX: format_indices(nodes.indices), **leased}),

@@ -15,6 +15,9 @@ from provision.resources.security_group import SECURITY_GROUP
 from provision.resources.shared_volume import SHARED_VOLUME
 from provision.resources.unfinished_uploads import UPLOADS
 
+HEAD_KINDS: tuple[ResourceKind[Any], ...] = (INSTANCES,)
+"""What the head makes itself, in place of lost nodes."""
+
 KINDS: tuple[ResourceKind[Any], ...] = (
     UPLOADS,
     VOLUMES,
