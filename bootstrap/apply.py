@@ -8,6 +8,8 @@ from pathlib import Path
 
 from bootstrap.config import BootstrapConfig, Framework
 from bootstrap.environment.bundle import Bundle, Bundles
+from bootstrap.environment.client import FOLDER as CLIENT_FOLDER
+from bootstrap.environment.client import choose_client
 from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, find_gpus, gather_facts
 from bootstrap.environment.file_cache import BundleFile
@@ -16,7 +18,7 @@ from bootstrap.environment.package_build import PackageBuilds
 from bootstrap.environment.project import LockedProject
 from bootstrap.environment.requirements import Wanted
 from bootstrap.environment.source_build import Builds, Built, choose_packages
-from bootstrap.environment.steps import NodePlan, plan_node, plan_setup, script_task, setup_digest
+from bootstrap.environment.steps import NodePlan, add_client, plan_node, plan_setup, script_task, setup_digest
 from bootstrap.environment.target import NO_PROJECT, ChosenPython, choose_python, choose_wheels
 from bootstrap.scheduler.slurm import set_up_slurm
 from bootstrap.ssh.connection import NodeConnection
@@ -41,7 +43,8 @@ class ReadyNode:
     setup: the digest of the set-up commands that have run there, None if there are none. library: what the environment
     has as its framework, such as "mxnet==1.7.0.post2", "source@v1.7.x+cu112" or "torch==2.13.0+cpu"; "" without one.
     torch: its PyTorch, whichever framework [bootstrap] names, None if it has none or only among the user's own files.
-    hardware: that of its instance type, None if unknown.
+    hardware: that of its instance type, None if unknown. bundle: its environment's files. client: on the head, the
+    words that run this project's own command there; () if it has none.
     """
 
     host: Host
@@ -56,19 +59,30 @@ class ReadyNode:
     library: str = ""
     torch: Torch | None = None
     hardware: Hardware | None = None
+    bundle: Bundle | None = None
+    client: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trees:
-    """The files that every node gets in addition to its environment. project: the user's own, or None."""
+    """The files that every node gets in addition to its environment. project: the user's own, or None.
+
+    client: this project's own command, which only the head gets, with an environment; None for no such.
+    """
 
     code: Tree
     project: Tree | None
+    client: Tree | None = None
 
     @property
     def all(self) -> tuple[Tree, ...]:
-        """All trees that exist."""
+        """All trees that every node gets."""
         return (self.code,) if self.project is None else (self.code, self.project)
+
+    @property
+    def kept(self) -> tuple[Tree, ...]:
+        """All trees."""
+        return self.all if self.client is None else (*self.all, self.client)
 
 
 def bootstrap(
@@ -95,7 +109,7 @@ def bootstrap(
         sources = Sources(report=report, distribute=config.distribute, fetch=config.fetch)
         with (
             Distribution(report=report, sources=sources, damaged=damaged) as distribution,
-            TreeArchives(trees.all, cache=cache) as archives,
+            TreeArchives(trees.kept, cache=cache) as archives,
         ):
             package_builds = PackageBuilds(
                 setup=setup_digest(config.setup), cache=cache, distribution=distribution, report=report
@@ -188,6 +202,9 @@ class _Bootstrap:
             node=host.name,
             packages=choose_packages(built.build) if built is not None else (),
         )
+        client: tuple[str, ...] = ()
+        if host.is_head and self.trees.client is not None:
+            plan, client = self._add_client(plan, facts, self.trees.client, node=host.name)
         if plan:
             self._set_up(connection, facts, plan, what=SCRIPT, done="ready to train")
         else:
@@ -207,7 +224,24 @@ class _Bootstrap:
             framework=choice.framework,
             library=bundle.library,
             torch=bundle.torch,
+            bundle=bundle,
+            client=client,
         )
+
+    def _add_client(
+        self, plan: NodePlan, facts: NodeFacts, tree: Tree, *, node: str
+    ) -> tuple[NodePlan, tuple[str, ...]]:
+        """The head's plan with this project's own command, and the words that run it; warns if it cannot have it."""
+        try:
+            target, python = choose_client(facts, node=node)
+            bundle = self.bundles.get(target)
+            added = add_client(plan, facts, bundle=bundle, python=python, tree=tree, node=node)
+        except ClusterError as error:
+            what = f"it cannot replace lost nodes by itself, the next cluster command does: {error.message}"
+            self.report(Event(kind="warn", what=what, where=node))
+            return plan, ()
+        home = f"{facts.home}/.cluster"
+        return added, (f"{home}/{CLIENT_FOLDER}/{bundle.digest}/bin/python", "-Es", f"{home}/tree/{tree.digest}")
 
     def _find_bundle(
         self, facts: NodeFacts, python: ChosenPython, built: Built | None, *, choice: FrameworkChoice, node: str

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -25,15 +26,37 @@ from provision.config import all_regions
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bootstrap.environment.project import LockedProject
+    from bootstrap.environment.requirements import Wanted
     from provision.files import ClusterFiles
+    from provision.model import SshAddress
 
 wide_option = click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnHead:
+    """What a command on a cluster's head has from the user's machine (cluster/recovery/on_head.py).
+
+    line: of authorized_keys, with which new nodes let the head in. ssh_address: [provision]'s, at which the user
+    reaches nodes; the head uses their private ones. packages, project: what [bootstrap] packages and project ask for.
+    """
+
+    line: str
+    ssh_address: "SshAddress"
+    packages: "tuple[Wanted, ...]"
+    project: "LockedProject"
+
+
 class App:
-    """One run of the command. Progress and messages go to stderr, results to stdout."""
+    """One run of the command. Progress and messages go to stderr, results to stdout.
+
+    on_head: None on the user's machine.
+    """
+
+    on_head: OnHead | None = None
 
     def __init__(self, *, config_path: Path) -> None:
         self.config_path = config_path

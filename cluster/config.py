@@ -74,7 +74,7 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Clust
     Raises ConfigError, naming the file, the key, the value, what is allowed and the nearest known key.
     """
     hint = "cluster init" if path.name == FILE_NAME else f"cluster -c {shlex.quote(str(path))} init"
-    return parse_config(_read_toml(path, hint=hint), source=str(path), overrides=overrides)
+    return parse_config(read_table(path, hint=hint), source=str(path), overrides=overrides)
 
 
 def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -82,13 +82,13 @@ def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
     Raises ConfigError as load_config does.
     """
-    table = _read_toml(path, hint="correct the path after --job")
+    table = read_table(path, hint="correct the path after --job")
     job = check(JobFile, table, source=str(path))
     return {f"train.{key}": getattr(job, key) for key in table if key != "command"}, job.command
 
 
-def _read_toml(path: Path, *, hint: str) -> dict[str, Any]:
-    """hint: for a file that does not exist."""
+def read_table(path: Path, *, hint: str = "cluster init") -> dict[str, Any]:
+    """A TOML file as it is. hint: for a file that does not exist. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
     except FileNotFoundError:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
 from rich.filesize import decimal
 
 from bootstrap.apply import ReadyNode, Trees, bootstrap
@@ -21,6 +22,7 @@ from cluster.nodes.hosts import HostSource
 from cluster.nodes.other_hosts import OtherHosts
 from cluster.nodes.source import Nodes, NodeSource
 from cluster.notify import find_notify, watch_events
+from cluster.recovery.head_client import find_client, keep_settings
 from cluster.volumes import mount_all, unmount_all
 from foundation.errors import ClusterError, UsageError
 from foundation.files import one_at_a_time
@@ -66,15 +68,16 @@ def warn(app: App, warnings: Iterator[str]) -> None:
 
 def find_wishes(app: App) -> Wishes:
     """What cluster.toml, with this command line, asks for."""
-    config = app.config
+    config, head = app.config, app.on_head
     return Wishes(
         name=config.name,
-        config=config.provision,
+        config=config.provision if head is None else structs.replace(config.provision, ssh_address=head.ssh_address),
         data_url=config.data.s3_url,
         results_url=config.data.s3_results,
         volumes=config.volumes,
         lease=config.lease,
         replaces_nodes=config.train.on_node_loss == "requeue",
+        from_head=None if head is None else head.line,
     )
 
 
@@ -148,7 +151,7 @@ def _prepare(
         config=config.bootstrap,
         packages=packages,
         project=project,
-        trees=Trees(code=payload.code, project=payload.project),
+        trees=Trees(code=payload.code, project=payload.project, client=find_client(app, nodes=len(hosts))),
         connections=connections,
         cache=cache_folder(),
         report=app.report,
@@ -156,6 +159,7 @@ def _prepare(
     others.let_head_in(nodes)
     changed = mount_all(app, nodes, source.describe_mounts(described))
     nodes = tuple(replace(node, changed=True) if node.host.name in changed else node for node in nodes)
+    keep_settings(app, nodes, packages=packages, project=project)
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
     return nodes, f"{folder}/{payload.script}"
 
@@ -165,6 +169,8 @@ def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
 
     Raises ConfigError for a file that cannot be used, and for packages that contradict the project.
     """
+    if app.on_head is not None:
+        return app.on_head.packages, app.on_head.project
     config = app.config.bootstrap
     found = read_packages(config.packages, folder=app.project_dir)
     project = read_project(config.project, folder=app.project_dir)

@@ -164,12 +164,8 @@ def _find_and_build(
 def _find_wheels(
     target: WheelTarget, built: Sequence[BundleFile], *, cache: Path, report: Report, fetch: Fetch
 ) -> tuple[BundleFile, ...]:
-    asked = [requirement for requirement in target.requirements if not requirement.startswith(SOURCE_PREFIX)]
-    requirements = (*asked, f"uv=={version('uv')}")
-    key_parts: list[object] = [target.python_version, target.machine, target.glibc, requirements]
-    if target.limits or target.hashes:
-        key_parts += [target.limits, target.hashes]
-    key = hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:16]
+    requirements = _find_requirements(target)
+    key = _find_key(target)
     resolved = f"resolved/{key}"
     kept = find_kept(cache, f"bundles/{key}", report=report)
     found = kept if kept is not None and fetch != "head" else find_kept(cache, resolved, report=report)
@@ -191,6 +187,36 @@ def _find_wheels(
     return found
 
 
+def _find_requirements(target: WheelTarget) -> tuple[str, ...]:
+    asked = [requirement for requirement in target.requirements if not requirement.startswith(SOURCE_PREFIX)]
+    return (*asked, f"uv=={version('uv')}")
+
+
+def _find_key(target: WheelTarget) -> str:
+    key_parts: list[object] = [target.python_version, target.machine, target.glibc, _find_requirements(target)]
+    if target.limits or target.hashes:
+        key_parts += [target.limits, target.hashes]
+    return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:16]
+
+
+def find_records(bundle: Bundle) -> dict[str, tuple[BundleFile, ...]]:
+    """What a cache records of a bundle's files, by key: with it, fetch_bundle finds them elsewhere. Pure.
+
+    Not the files that come with this project, nor an MXNet from source.
+    """
+    target = bundle.target
+    others = (bundle.compat, bundle.python)
+    wheels = tuple(file for file in bundle.files if file not in others and not file.name.startswith("mxnet_cluster-"))
+    records = {f"bundles/{_find_key(target)}": wheels}
+    if bundle.python is not None:
+        records[_python_key(target.python_version, target.machine)] = (bundle.python,)
+    return records
+
+
+def _python_key(version: Version, machine: str) -> str:
+    return f"pythons/cpython-{show(version)}-linux-{machine}-gnu"
+
+
 def fetch_python(version: Version, *, machine: str, cache: Path, report: Report) -> BundleFile:
     """A packed Python, from the cache or by uv. In it, `bin/` and `lib/` are at the top.
 
@@ -198,7 +224,8 @@ def fetch_python(version: Version, *, machine: str, cache: Path, report: Report)
     settings select the download server: UV_PYTHON_INSTALL_MIRROR, UV_PYTHON_DOWNLOADS_JSON_URL.
     Raises ClusterError with the output of uv.
     """
-    key = f"cpython-{show(version)}-linux-{machine}-gnu"
+    recorded = _python_key(version, machine)
+    key = recorded.removeprefix("pythons/")
 
     def fetch(directory: Path) -> None:
         with tempfile.TemporaryDirectory(dir=cache, prefix=".fetching-") as temporary:
@@ -206,7 +233,7 @@ def fetch_python(version: Version, *, machine: str, cache: Path, report: Report)
             pack(installed, directory / f"python-{installed.name.removeprefix('cpython-')}.tar.gz")
 
     what = f"fetching Python {show(version)} for the nodes"
-    (file,) = fetch_once(cache, f"pythons/{key}", fetch, what=what, report=report)
+    (file,) = fetch_once(cache, recorded, fetch, what=what, report=report)
     return file
 
 

@@ -70,7 +70,7 @@ class NodeFacts:
     gpus: (compute capability such as "8.6", name) of each GPU, in the driver's order; driver: its version.
     displays: the maker, "NVIDIA" or "AMD", of each graphics device, with a driver or without.
     libraries: CUDA libraries that the loader finds. cuda_dirs: where others are.
-    files, envs, trees, pythons_ready, setups: digests of what is complete in ~/.cluster there.
+    files, envs, clients, trees, pythons_ready, setups: digests of what is complete in ~/.cluster there.
     checked: by environment, the libraries that its libmxnet.so does not find.
     cluster_key: the public half of the head's key for the other nodes, or None.
     authorized: the lines of authorized_keys that are the cluster's own.
@@ -99,6 +99,7 @@ class NodeFacts:
     displays: tuple[str, ...] = ()
     libraries: frozenset[str] = frozenset()
     cuda_dirs: tuple[LibraryDir, ...] = ()
+    clients: frozenset[str] = frozenset()
     pythons_ready: frozenset[str] = frozenset()
     setups: frozenset[str] = frozenset()
     checked: Mapping[str, Checked] = field(default_factory=dict)
@@ -179,6 +180,7 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
         displays=tuple(several.get("display", ())),
         libraries=digests("library"),
         cuda_dirs=tuple(LibraryDir(path=path, names=frozenset(names)) for path, *names in cuda_dirs),
+        clients=digests("client"),
         pythons_ready=digests("pythons"),
         setups=digests("setup"),
         checked=_parse_checked(several.get("unresolved", ())),

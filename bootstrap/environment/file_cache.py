@@ -106,6 +106,13 @@ def _move(path: Path, cache: Path) -> BundleFile:
 
 def remember(cache: Path, key: str, files: Sequence[BundleFile]) -> None:
     """Record the files of a key. Raises OSError."""
+    path = cache / f"{key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, render_record(files).encode())
+
+
+def render_record(files: Sequence[BundleFile]) -> str:
+    """The record of a key's files, as JSON. Pure."""
     entries = [
         {
             "name": file.name,
@@ -116,9 +123,7 @@ def remember(cache: Path, key: str, files: Sequence[BundleFile]) -> None:
         }
         for file in files
     ]
-    path = cache / f"{key}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(entries, indent=2).encode())
+    return json.dumps(entries, indent=2)
 
 
 def find_kept(cache: Path, key: str, *, report: Report) -> tuple[BundleFile, ...] | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from bootstrap.config import Framework
 from bootstrap.environment.bundle import Bundle
+from bootstrap.environment.client import FOLDER as CLIENT_FOLDER
 from bootstrap.environment.cuda import find_cuda
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
@@ -116,35 +117,37 @@ class RunSetup:
 class MakeEnvironment:
     """Make the Python environment from files on the node.
 
-    python: the absolute path of its Python, or None for the Python in the bundle.
+    python: the absolute path of its Python, or None for the Python in the bundle. folder: in ~/.cluster.
     """
 
     bundle: Bundle
     python: str | None
+    folder: str = "env"
 
     def render(self, python: str) -> list[str]:
         """Its lines of the script."""
         bundle = self.bundle
-        env = f"env/{bundle.digest}"
+        folder = self.folder
+        env = f"{folder}/{bundle.digest}"
         uv = bundle.uv
         tool = f"tools/uv-{uv.sha256}"
         install = f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python"
         lines, env_python = self._find_python(python)
         return [
             *_forget_damaged(bundle),
-            "mkdir -p env tools",
+            f"mkdir -p {folder} tools",
             *lines,
             f"if [ ! -x {tool} ]; then",
             f"    {shlex.join([python, '-c', TAKE_UV, _place(uv), f'{tool}.new'])}",
             f"    chmod 755 {tool}.new && mv {tool}.new {tool}",
             "fi",
-            f"rm -rf {env} env/cache",
+            f"rm -rf {env} {folder}/cache",
             # On the same file system as the environment, so that uv can link from it instead of copying.
-            'export UV_CACHE_DIR="$PWD/env/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
+            f'export UV_CACHE_DIR="$PWD/{folder}/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
             f"{tool} venv --quiet --no-project --python {env_python} {env}",
             *([f"{install} {shlex.join(map(_place, bundle.wheels))}"] if bundle.wheels else []),
             *self._write_pth(env),
-            "rm -rf env/cache",
+            f"rm -rf {folder}/cache",
             f"touch {env}/.complete",
             "trap - EXIT",
         ]
@@ -277,14 +280,37 @@ def plan_node(
     needed_bytes += 2 * sum(tree.size_bytes for tree in lacking)  # as an archive, and in its place
     if is_head and facts.cluster_key is None:
         steps.append(MakeClusterKey(cluster=cluster))
+    _check_disk(facts, needed_bytes, what="the environment and your files", node=node)
+    return NodePlan(files=tuple(files), steps=tuple(steps), trees=lacking)
+
+
+def add_client(
+    plan: NodePlan, facts: NodeFacts, *, bundle: Bundle, python: ChosenPython, tree: Tree, node: str
+) -> NodePlan:
+    """The plan of the head, with the environment and the files of this project's own command. Pure.
+
+    Raises ClusterError if the node's disk is too small for these.
+    """
+    files, steps, needed_bytes = plan.files, plan.steps, 0.0
+    if bundle.digest not in facts.clients:
+        planned = {file.sha256 for file in files}
+        files = (*files, *(file for file in bundle.files if file.sha256 not in facts.files | planned))
+        steps = (*steps, MakeEnvironment(bundle=bundle, python=python.path, folder=CLIENT_FOLDER))
+        needed_bytes += sum(file.size_bytes + file.unpacked_bytes for file in bundle.files) * OVERHEAD
+    lacking = () if tree.digest in facts.trees else (tree,)
+    needed_bytes += 2 * sum(each.size_bytes for each in lacking)
+    _check_disk(facts, needed_bytes, what="its own cluster command", node=node)
+    return NodePlan(files=files, steps=steps, trees=(*plan.trees, *lacking))
+
+
+def _check_disk(facts: NodeFacts, needed_bytes: float, *, what: str, node: str) -> None:
     needed_kib = int(needed_bytes) >> 10
     if facts.disk_free_kib < needed_kib:
         raise ClusterError(
             f"{node}: {facts.disk_free_kib >> 10} MiB are free in {facts.home}, "
-            f"but the environment and your files need {needed_kib >> 10} MiB",
+            f"but {what} need{'s' if what.startswith('its') else ''} {needed_kib >> 10} MiB",
             hint="free some space there, or set a larger [provision] volume_size_gib and create the cluster again",
         )
-    return NodePlan(files=tuple(files), steps=tuple(steps), trees=lacking)
 
 
 def _plan_packages(

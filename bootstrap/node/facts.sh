@@ -179,6 +179,7 @@ tell_complete() {
 }
 tell_complete file 'files/*/*'
 tell_complete env 'env/*/.complete'
+tell_complete client 'client/*/.complete'
 tell_complete tree 'tree/*/.complete'
 tell_complete pythons 'python/*/.complete'
 for path in setup/*.done; do

@@ -97,9 +97,15 @@ class NodeConnection:
         self._connection = connection
 
     def run(
-        self, command: str, *, check: bool = True, timeout_s: float | None = None, what: str | None = None
+        self,
+        command: str,
+        *,
+        check: bool = True,
+        timeout_s: float | None = None,
+        what: str | None = None,
+        stdin: bytes = b"",
     ) -> Output:
-        """Run a shell command, without a terminal and without input.
+        """Run a shell command, without a terminal. stdin: its input, which it reads before it prints much.
 
         what: a short description that errors show instead of the command, for whole scripts.
         timeout_s: how long it may take, in seconds. Raises NodeCommandError if it fails and `check` is set,
@@ -107,6 +113,9 @@ class NodeConnection:
         """
         with self._explained():
             channel = self.open_channel(command)
+            if stdin:
+                channel.settimeout(timeout_s)
+                channel.sendall(stdin)
             channel.shutdown_write()
             try:
                 stdout, stderr = drain(channel, timeout_s=timeout_s)

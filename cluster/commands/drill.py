@@ -19,10 +19,11 @@ from provision.model import Node
 from provision.preflight.caller import describe_caller
 from train.follow.head import Head
 from train.follow.records import JobRecord, find_running
-from train.follow.run import CLIENT_PATIENCE_S
+from train.follow.run import CLIENT_PATIENCE_S, HeadReplacesError
 from train.job.protocol import Record, parse_record
 
 LOOK_EVERY_S = 0.5
+BY_HEAD = "the head replaces it itself"
 LOST_BATCHES_S = 30.0
 """How long to wait for a job to say from where it goes on, once it runs again."""
 
@@ -171,8 +172,7 @@ def watch(app: App, head: Head, before: Record, times: Times) -> Record:
         if job.has_ended:
             return job
         if job.state == "waiting" and record is not None:
-            replace_lost(app, record, note=times.note)
-            head.drop()  # the nodes are set up again over connections of their own
+            replace(app, head, job, times)
         elif job.state == "running" and ended_at is not None:
             if running_at is None:
                 running_at = time.monotonic()
@@ -181,6 +181,17 @@ def watch(app: App, head: Head, before: Record, times: Times) -> Record:
                 return job
         time.sleep(LOOK_EVERY_S)
     raise ClusterError(f"job {before.id} does not go on after {CLIENT_PATIENCE_S / 60:.0f} min", hint="cluster jobs")
+
+
+def replace(app: App, head: Head, job: Record, times: Times) -> None:
+    """Replace what a job waits for, unless the head does so itself. Raises ClusterError's kinds."""
+    try:
+        replace_lost(app, job, note=times.note)
+    except HeadReplacesError:
+        if times.find(BY_HEAD) is None:
+            times.note(BY_HEAD)
+    else:
+        head.drop()  # the nodes are set up again over connections of their own
 
 
 def render_drill(job: Record, times: Times, *, number: int) -> str:

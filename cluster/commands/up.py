@@ -110,7 +110,7 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
         if not dry_run and app.files.addresses():  # nodes have been set up
             described = Ec2Nodes(describe_state(app, clients), app.config.provision)
             job = None if continue_without_head(app, described.state) else ask_for_job(app, described)()
-            if not continue_waiting(app, job.record if job is not None else None):
+            if not continue_waiting(app, job.record if job is not None else None, waits=True):
                 replace_unhealthy(app, described, job, yes=yes)
         prepare = partial(_prepare_up, clients, find_wishes(app), app.files)
         plan = prepare(frozenset())

@@ -1,11 +1,12 @@
 """Replaces the nodes that a job has lost, and hands it the new ones.
 
-The job waits on its head. A command on the user's machine launches what is missing, in the places that `up` would try,
-sets up the new nodes, sends them the job's own files, and tells the head. The other nodes are not touched. Each step
-can be interrupted: the next command finds what is there and continues.
+The job waits on its head. A command launches what is missing, in the places that `up` would try, sets up the new nodes,
+sends them the job's own files, and tells the head. The other nodes are not touched. It runs on the user's machine, or
+on the head itself (on_head.py). Each step can be interrupted: the next command finds what is there and continues.
 """
 
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +16,7 @@ from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
 from cluster.costs import ask_for_prices, noting_costs
 from cluster.health import find_hardware
-from cluster.jobs import head_of, open_head
+from cluster.jobs import ask_head, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, open_connections, ready_nodes
 from cluster.views.status import HeadJob
@@ -30,24 +31,29 @@ from provision.up import prepare_replacement
 from provision.up import up as carry_out
 from train.follow.head import program_command
 from train.follow.records import JobRecord
-from train.follow.run import replace_nodes
+from train.follow.run import HeadReplacesError, replace_nodes
 from train.job.protocol import Record, parse_record
 from train.job.replacement import check_setup, find_lost, find_paths, plan_hosts
 
 SEND_TIMEOUT_S = 900.0
+HEAD_EVERY_S = 2.0
 Note = Callable[[str], None]
 """Called with the name of each step that is done: "launched", "sshd", "set up", "handed over"."""
 
 
-def continue_waiting(app: App, record: JobRecord | None) -> bool:
+def continue_waiting(app: App, record: JobRecord | None, *, waits: bool = False) -> bool:
     """Replace the nodes that a job waits for, for commands that do something else: an error is only a warning.
 
     Returns whether the job has its nodes again. record: from the head; of other jobs than waiting ones nothing happens.
+    waits: see replace_lost.
     """
     if record is None or record.state != "waiting" or record.source != "head" or not app.has_instances:
         return False
     try:
-        replace_lost(app, record)
+        replace_lost(app, parse_record(record.data), waits=waits)
+    except HeadReplacesError as error:
+        app.say(f"{error.message}: cluster logs -f {record.id} follows it")
+        return False
     except ClusterError as error:
         hint = f" ({error.hint})" if error.hint else ""
         app.report(Event(kind="warn", what=f"{error.message}{hint}"))
@@ -76,14 +82,19 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
     launch(app, {node.index: node.instance_id for node in unhealthy})
 
 
-def replace_lost(app: App, record: JobRecord, *, note: Note = lambda _: None) -> None:
+def replace_lost(
+    app: App, job: Record, *, names: Sequence[str] = (), waits: bool = False, note: Note = lambda _: None
+) -> None:
     """Replace the nodes that a job waits for, and hand it the new ones; it then goes on.
 
-    Call enter_cloud first. Raises ClusterError's kinds; the job then still waits.
+    Call enter_cloud first. names: of the nodes, if the head has called this; (): asks the head. waits: while the head
+    replaces them itself, wait for its end. Raises HeadReplacesError without `waits`; ClusterError's kinds: the job then
+    still waits.
     """
-    job = parse_record(record.data)
-    with open_head(app, describe(app)) as head:
-        names = replace_nodes(head, job.id, ())  # says that this command replaces them
+    if not names:
+        names = claim(app, job, waits=waits)
+    if not names:
+        return  # the head has replaced them
     lost = find_lost(job, names)
     app.say(f"job {job.id} ({job.name}) waits for {', '.join(names)}: replacing {'it' if len(names) == 1 else 'them'}")
     with if_interrupted("the job waits; the next command, such as cluster status, continues"):
@@ -108,6 +119,28 @@ def replace_lost(app: App, record: JobRecord, *, note: Note = lambda _: None) ->
     if left:
         raise ClusterError(f"job {job.id} still waits for {', '.join(left)}", hint="cluster status")
     app.say(f"job {job.id} goes on: cluster logs -f {job.id} follows it", style="green")
+
+
+def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
+    """Tell the head that this command replaces the nodes that a job waits for; their names.
+
+    () if the head has replaced them itself meanwhile. Raises HeadReplacesError without `waits`, ClusterError's kinds.
+    """
+    told = False
+    with open_head(app, describe(app)) as head:
+        while True:
+            try:
+                return replace_nodes(head, job.id, ())
+            except HeadReplacesError as error:
+                if not waits:
+                    raise
+                if not told:
+                    told = True
+                    app.say(f"{error.message}: waiting for it (Ctrl-C ends this)")
+            time.sleep(HEAD_EVERY_S)
+            record = next((one for one in ask_head(app, head) if one.id == job.id), None)
+            if record is None or record.state != "waiting":
+                return ()
 
 
 def launch(app: App, lost: dict[int, str]) -> ClusterState:

@@ -41,6 +41,10 @@ class RefusedError(ClusterError):
     """Another job runs, and this one does not queue."""
 
 
+class HeadReplacesError(ClusterError):
+    """The head is replacing the nodes of a job itself."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
     """A job that the head has accepted. talk: the connection on which its events follow, if requested."""
@@ -326,7 +330,8 @@ def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, 
 
     hosts: none, to say that nodes are about to be launched: the job then does not look for the lost ones meanwhile.
 
-    Raises ConnectError, AnswerError, ClusterError for the head's errors, such as that the job does not wait.
+    Raises ConnectError, AnswerError, ClusterError for the head's errors, such as that the job does not wait;
+    HeadReplacesError without hosts while the head replaces the nodes itself.
     """
     with closing(head.open("replace", job)) as talk:
         talk.send(json.dumps(to_builtins(hosts)).encode() + b"\n")
@@ -334,9 +339,16 @@ def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, 
     if find_first_key(line) == "error":
         raise head.failed(line, hint="cluster jobs")
     try:
-        return decode(line, Replaced).waiting_for
+        said = decode(line, Replaced)
     except ValueError as error:
         raise head.not_understood(error) from None
+    if said.by_head and not hosts:
+        raise HeadReplacesError(
+            f"job {job} waits for {', '.join(said.waiting_for)}, and the head is replacing "
+            f"{'it' if len(said.waiting_for) == 1 else 'them'} itself",
+            hint=f"cluster logs -f {job}",
+        )
+    return said.waiting_for
 
 
 def check_result(job: str, result: JobResult) -> None:

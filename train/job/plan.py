@@ -177,6 +177,7 @@ def plan_job(
         restarts=config.restarts,
         restarts_on_error=config.restarts_on_error if scheduler is None else 0,
         checkpoint_grace_s=config.checkpoint_grace_s,
+        replace_command=head.client if scheduler is None and config.on_node_loss == "requeue" else (),
         hosts=describe_hosts(placement, words=words, target=target, prices=prices or {}),
         hostfile=placement.hostfile,
         command=words(head),

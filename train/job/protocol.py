@@ -466,10 +466,14 @@ class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Replaced(Struct, frozen=True, kw_only=True):
-    """The answer to `replace`. waiting_for: the names of nodes that the job still waits for."""
+    """The answer to `replace`. waiting_for: the names of nodes that the job still waits for.
+
+    by_head: the head's own command is replacing them.
+    """
 
     job: JobId
     waiting_for: tuple[Name, ...] = ()
+    by_head: bool = False
 
 
 class Said(Struct, frozen=True, kw_only=True):

@@ -393,7 +393,7 @@ def replace_nodes(words: Sequence[str]) -> None:
         return
     said = ask_supervisor(words[0], Message(replace=hosts))
     if said is not None:
-        answer(Replaced(job=words[0], waiting_for=said.waiting_for))
+        answer(Replaced(job=words[0], waiting_for=said.waiting_for, by_head=said.by_head))
 
 
 def say_line(words: Sequence[str]) -> None:

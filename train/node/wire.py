@@ -120,10 +120,14 @@ class Message(Struct, kw_only=True, omit_defaults=True):
 
 
 class Answer(Struct, kw_only=True, omit_defaults=True):
-    """The supervisor's answer to `replace` and `say`. error: why it refuses. waiting_for: the nodes still missing."""
+    """The supervisor's answer to `replace` and `say`. error: why it refuses. waiting_for: the nodes still missing.
+
+    by_head: the head's own command is replacing them.
+    """
 
     error: Optional[str] = None
     waiting_for: tuple[str, ...] = ()
+    by_head: bool = False
 
 
 class Ended(Struct, kw_only=True):

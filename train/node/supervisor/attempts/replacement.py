@@ -1,7 +1,8 @@
 """Waits for nodes in the place of those that a job has lost.
 
-They come from `jobs.py replace`, which [train] replace_command or the user's next `cluster` command calls. A node that
-was lost without notice may also be there again, after a reboot or a failure of the network.
+They come from `jobs.py replace`, which the head's own command (the order's replace_command) or the user's next
+`cluster` command calls. A node that was lost without notice may also be there again, after a reboot or a failure of the
+network.
 """
 
 import os
@@ -46,7 +47,7 @@ class Replacement:
         """Have the nodes replaced, or say who has to do it. Raises OSError."""
         names = restarts.join(self.waiting_for)
         if self._order.replace_command:
-            self._say(f"waiting for {names}: replacing")
+            self._say(f"waiting for {names}: the head replaces {'it' if self._is_one else 'them'}")
             self._run_command()
         else:
             self._say_who()
@@ -75,6 +76,8 @@ class Replacement:
         refusal = restarts.find_refused(hosts, self.waiting_for)
         if refusal is not None:
             return Answer(error=refusal, waiting_for=self.waiting_for)
+        if not hosts and self._child is not None and self._child.poll() is None:
+            return Answer(waiting_for=self.waiting_for, by_head=True)
         if not hosts:
             self._claimed_until = time.monotonic() + CLAIM_S
             return Answer(waiting_for=self.waiting_for)
@@ -120,8 +123,7 @@ class Replacement:
             return
         code, self._child = self._child.returncode, None
         if self.waiting_for:
-            how = "ended without replacing" if code == 0 else f"failed (exit code {code}): not replaced:"
-            self._say(f"{os.path.basename(self._order.replace_command[0])} {how} {restarts.join(self.waiting_for)}")
+            self._say(f"the head did not replace {restarts.join(self.waiting_for)} (exit code {code})")
             self._say_who()
 
     # -- nodes that return ---------------------------------------------------------------------------------------

@@ -305,7 +305,7 @@ def test_a_command_that_fails_leaves_it_to_the_user(job_host: JobHost) -> None:
     job_host.wait_for("the next `cluster` command replaces it")
     lines = said([json.loads(line) for line in job_host.events().splitlines()])
     assert "no capacity" in lines
-    assert "sh failed (exit code 4): not replaced: node-1" in lines
+    assert "the head did not replace node-1 (exit code 4)" in lines
     replace(job_host, NEW)
     assert job_host.result()["state"] == "done"
 

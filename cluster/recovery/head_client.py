@@ -1,0 +1,186 @@
+"""This project's own command on the head, with which it replaces lost nodes while no other command runs.
+
+The head gets the program, and settings: cluster.toml without secrets, and what this machine knows of the nodes. It has
+the permissions of its instance role, and logs in to nodes with its own key; the user's private key stays here.
+"""
+
+import hashlib
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bootstrap.apply import ReadyNode, find_cluster_key
+from bootstrap.environment.bundle import find_records
+from bootstrap.environment.file_cache import render_record
+from bootstrap.environment.project import LockedProject
+from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.target import SOURCE_PREFIX
+from bootstrap.ssh.keys import authorized_line
+from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
+from cluster.app import App
+from cluster.config import ClusterConfig, read_table
+from foundation.errors import ClusterError
+from foundation.progress import Event
+from provision.model import SshAddress
+
+FOLDER = ".cluster/replace"
+"""On the head, in the user's home."""
+PACKAGES = ("bootstrap", "cluster", "foundation", "mxnet_cluster", "provision", "train")
+MODULES = ("sandbox/__init__.py", "sandbox/config.py")
+"""What cluster.toml is checked with, besides the packages."""
+START = b"""\
+import sys
+
+from cluster.recovery.on_head import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+# Tables and keys of cluster.toml that may contain secrets, or that only the user's machine needs.
+_LEFT_OUT = ("cloud", "hosts", "notify", "sandbox")
+_LEFT_OUT_OF_TRAIN = ("args", "env", "env_server", "env_worker", "script")
+SETTINGS_TIMEOUT_S = 60.0
+
+
+class HeadSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command on the head has from the user's machine; the file ~/.cluster/replace/settings.json.
+
+    table, overrides: cluster.toml and the command line, without secrets. line, ssh_address, packages, project: see
+    OnHead. public_key: the public half of the user's key for the nodes. pins: their host keys, in known_hosts' format.
+    instances: the ids of the instances that the user's machine knows. records: of the cache of wheels, by key.
+    endpoint_url: AWS_ENDPOINT_URL, or None; private_ca: its certificate is signed by a private CA.
+    """
+
+    table: dict[str, Any]
+    overrides: dict[str, Any]
+    region: str
+    line: str
+    ssh_address: SshAddress
+    packages: tuple[Wanted, ...]
+    project: LockedProject
+    public_key: str
+    pins: str
+    instances: tuple[str, ...]
+    records: dict[str, str]
+    endpoint_url: str | None = None
+    private_ca: bool = False
+
+
+def find_client(app: App, *, nodes: int) -> Tree | None:
+    """The program for the head; None if it is not to replace nodes. Warns if it cannot, though its role allows it."""
+    config = app.config
+    if app.on_head is not None:
+        return None  # it has it
+    if not app.has_instances or config.provision.instance_profile != "auto" or nodes < 2:
+        return None
+    if config.train.on_node_loss != "requeue":
+        return None
+    why = find_obstacle(config)
+    if why is not None:
+        app.report(Event(kind="info", what=f"the head does not replace lost nodes by itself: {why}"))
+        return None
+    return read_client()
+
+
+def find_obstacle(config: ClusterConfig) -> str | None:
+    """Why the head cannot replace nodes, though its role allows it; None if it can. Pure."""
+    if config.volumes:
+        return "a new node's [[volumes]] need this machine's credentials"
+    if config.bootstrap.mxnet.startswith(SOURCE_PREFIX):
+        return "a new node's MXNet, which was built from source, is sent by this machine"
+    if config.bootstrap.scheduler != "none":
+        return "this machine sets up [bootstrap] scheduler"
+    return None
+
+
+def read_client() -> Tree:
+    """The files of the program: a folder that Python can run."""
+    found = {"__main__.py": START}
+    for package in PACKAGES:
+        folder = Path(str(files(package)))
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                found[f"{package}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
+    for module in MODULES:
+        package, _, name = module.partition("/")
+        found[module] = Path(str(files(package).joinpath(name))).read_bytes()
+    return make_tree(file_of_bytes(path, data) for path, data in found.items())
+
+
+def keep_settings(
+    app: App, nodes: Sequence[ReadyNode], *, packages: tuple[Wanted, ...], project: LockedProject
+) -> None:
+    """Write the settings on the head if it has the program and they have changed. A failure is a warning."""
+    head = nodes[0]
+    if not head.client:
+        return
+    try:
+        data = msgspec.json.encode(make_settings(app, nodes, packages=packages, project=project))
+        _write(head, data)
+    except ClusterError as error:
+        what = f"it cannot replace lost nodes by itself, the next cluster command does: {error.message}"
+        app.report(Event(kind="warn", what=what, where=head.host.name))
+
+
+def make_settings(
+    app: App, nodes: Sequence[ReadyNode], *, packages: tuple[Wanted, ...], project: LockedProject
+) -> HeadSettings:
+    """The settings for the head, the first of the nodes. Raises ClusterError."""
+    head, config = nodes[0], app.config
+    known = app.files.known_instances()
+    try:
+        pins = app.files.known_hosts.read_text("ascii")
+    except OSError as error:
+        raise ClusterError(f"{app.files.known_hosts}: {error.strerror}") from error
+    table, overrides = leave_secrets_out(read_table(app.config_path), app.overrides)
+    records = {
+        key: render_record(found)
+        for node in nodes
+        if node.bundle is not None
+        for key, found in find_records(node.bundle).items()
+    }
+    return HeadSettings(
+        table=table,
+        overrides=overrides,
+        region=config.provision.region,
+        line=authorized_line(find_cluster_key(head), head_ip=head.host.private_ip),
+        ssh_address=config.provision.ssh_address,
+        packages=packages,
+        project=project,
+        public_key=known.public_key or "",
+        pins=pins,
+        instances=tuple(sorted(known.instance_ids)),
+        records=records,
+        endpoint_url=os.environ.get("AWS_ENDPOINT_URL"),
+        private_ca=bool(os.environ.get("AWS_CA_BUNDLE")),
+    )
+
+
+def leave_secrets_out(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """cluster.toml and the command line's values for the head: without what may be secret. Pure."""
+    kept = {key: value for key, value in table.items() if key not in _LEFT_OUT}
+    if isinstance(kept.get("train"), dict):
+        kept["train"] = {key: value for key, value in kept["train"].items() if key not in _LEFT_OUT_OF_TRAIN}
+    dropped = (*_LEFT_OUT, *(f"train.{key}" for key in _LEFT_OUT_OF_TRAIN))
+
+    def is_kept(dotted: str) -> bool:
+        return not any(dotted == key or dotted.startswith(f"{key}.") for key in dropped)
+
+    return kept, {dotted: value for dotted, value in overrides.items() if is_kept(dotted)}
+
+
+def _write(head: ReadyNode, data: bytes) -> None:
+    """Write the file unless it has this content. Raises NodeCommandError, ConnectError."""
+    digest = hashlib.sha256(data).hexdigest()
+    path = f"{FOLDER}/settings.json"
+    same = f'[ "$(sha256sum <{path} 2>/dev/null)" = "{digest}  -" ]'
+    if head.connection.run(same, check=False, timeout_s=SETTINGS_TIMEOUT_S).exit_code == 0:
+        return
+    script = f"umask 077 && mkdir -p {FOLDER} && cat >{path}.new && mv {path}.new {path}"
+    head.connection.run(
+        shlex.join(["sh", "-c", script]), stdin=data, timeout_s=SETTINGS_TIMEOUT_S, what="the settings for lost nodes"
+    )

@@ -1,0 +1,172 @@
+"""The command that a job's supervisor runs on the head to replace lost nodes: the words are the job and their names.
+
+It is the same replacement as from the user's machine, with what that machine has left here (head_client.py): it reaches
+nodes at their private addresses, with the head's own key, and AWS with the role of the instance.
+"""
+
+import os
+import signal
+import ssl
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bootstrap.environment.file_cache import find_place
+from cluster.app import App, OnHead
+from cluster.config import ClusterConfig, parse_config
+from cluster.jobs import ask_head, open_head
+from cluster.recovery.head_client import FOLDER, HeadSettings
+from cluster.recovery.replacement import replace_lost
+from cluster.session import describe
+from cluster.views.terminal import write
+from foundation.errors import ClusterError, NotFoundError
+from foundation.files import write_whole
+from foundation.user_folders import cache_folder, home_folder
+from provision.files import ClusterFiles
+from provision.membership import KnownInstances
+from train.job.payload import shipped_scripts
+from train.job.protocol import parse_record
+
+STATE = "files"
+"""In FOLDER: what this command notes, such as the instances that it has launched."""
+
+
+class HeadFiles(ClusterFiles):
+    """The files of the cluster on its head. key: the head's own private key."""
+
+    def __init__(self, root: Path, settings: HeadSettings, *, key: Path) -> None:
+        super().__init__(root)
+        self.private_key = key
+        self._settings = settings
+
+    def find_public_key(self) -> str | None:
+        """That of the user's key, which new nodes get at their launch."""
+        return self._settings.public_key or None
+
+    def known_instances(self) -> KnownInstances:
+        """Those that this command launched, and those that the user's machine knew. Raises ClusterError."""
+        known = super().known_instances()
+        return KnownInstances(
+            instance_ids=known.instance_ids | frozenset(self._settings.instances),
+            tokens=known.tokens,
+            public_key=known.public_key,
+        )
+
+
+class HeadApp(App):
+    """The command on the head."""
+
+    def __init__(self, settings: HeadSettings, *, folder: Path) -> None:
+        super().__init__(config_path=folder / "cluster.toml")
+        self._settings = settings
+        self._folder = folder
+        self.overrides = {**settings.overrides, **self._find_overrides()}
+        self.on_head = OnHead(
+            line=settings.line,
+            ssh_address=settings.ssh_address,
+            packages=settings.packages,
+            project=settings.project,
+        )
+
+    def _find_overrides(self) -> dict[str, Any]:
+        """What differs here: nodes are near, their wheels are on this node, and a job brings its own files."""
+        return {
+            "cloud": "aws",
+            "provision.region": self._settings.region,
+            "provision.regions": [],
+            "provision.ssh_address": "private",
+            "bootstrap.distribute": "chain",
+            "bootstrap.fetch": "here",
+            "bootstrap.sync": [],
+            "train.script": shipped_scripts()[0],
+        }
+
+    @cached_property
+    def config(self) -> ClusterConfig:
+        """The user's cluster.toml, as it was sent. Raises ConfigError."""
+        return parse_config(self._settings.table, source="cluster.toml", overrides=self.overrides)
+
+    @cached_property
+    def files(self) -> ClusterFiles:
+        """What this command notes, and the head's own key."""
+        return HeadFiles(self._folder / STATE, self._settings, key=home_folder() / ".cluster/ssh/id_ed25519")
+
+
+def main(words: Sequence[str]) -> int:
+    """Replace nodes of a job; returns the exit code. What is said goes to the job's log."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    job, names = words[0], words[1:]
+    app = None
+    try:
+        folder = home_folder() / FOLDER
+        settings = read_settings(folder)
+        prepare(settings, folder)
+        app = HeadApp(settings, folder=folder)
+        with open_head(app, describe(app)) as head:
+            found = next((record for record in ask_head(app, head) if record.id == job), None)
+        if found is None:
+            raise NotFoundError(f"there is no job {job}")
+        replace_lost(app, parse_record(found.data), names=names)
+    except ClusterError as error:
+        write(sys.stderr, f"error: {error.message}" + (f"\n  try: {error.hint}" if error.hint else ""))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if app is not None:
+            app.close()
+    return 0
+
+
+def read_settings(folder: Path) -> HeadSettings:
+    """What the user's machine has left here. Raises ClusterError."""
+    path = folder / "settings.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=HeadSettings)
+    except OSError as error:
+        raise ClusterError(f"{path}: {error.strerror}", hint="cluster up") from error
+    except msgspec.MsgspecError as error:
+        raise ClusterError(f"{path} does not fit this version: {error}", hint="cluster up") from error
+
+
+def prepare(settings: HeadSettings, folder: Path) -> None:
+    """Set this process's environment, and write what the command expects in its folders. Raises ClusterError."""
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    os.environ["XDG_STATE_HOME"] = str(folder / "state")
+    os.environ["AWS_REGION"] = os.environ["AWS_DEFAULT_REGION"] = settings.region
+    if settings.endpoint_url is not None:
+        os.environ["AWS_ENDPOINT_URL"] = settings.endpoint_url
+    trusted = ssl.get_default_verify_paths().cafile
+    if settings.private_ca and trusted is not None:
+        os.environ["AWS_CA_BUNDLE"] = trusted  # the system's, where the node has that authority
+    try:
+        keep_cache(cache_folder(), settings.records, wheels=home_folder() / ".cluster/files")
+        known_hosts = folder / STATE / "known_hosts"
+        known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_whole(known_hosts, merge_pins(settings.pins, known_hosts).encode())
+    except OSError as error:
+        raise ClusterError(f"{error.filename or folder}: {error.strerror}") from error
+
+
+def keep_cache(cache: Path, records: Mapping[str, str], *, wheels: Path) -> None:
+    """Make the head's own wheels a cache, with its records. Raises OSError."""
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    place = find_place(cache, "0", "0").parent.parent
+    with suppress(FileExistsError):
+        place.symlink_to(wheels)
+    for key, record in records.items():
+        path = cache / f"{key}.json"
+        path.parent.mkdir(exist_ok=True)
+        write_whole(path, record.encode())
+
+
+def merge_pins(sent: str, path: Path) -> str:
+    """The host keys that were sent, and those that this command has pinned since. Raises OSError."""
+    own = path.read_text("ascii", errors="replace") if path.exists() else ""
+    lines = {line.split()[0]: line for line in (*own.splitlines(), *sent.splitlines()) if line.strip()}
+    return "".join(f"{line}\n" for line in lines.values())
