@@ -30,6 +30,7 @@ from foundation.files import UNFINISHED, write_whole
 from provision.membership import KnownInstances
 
 T = TypeVar("T")
+JOURNAL = "journal.json"
 TOKEN_LIFETIME_S = 600.0
 """EC2 lists a launch of this age, if it took effect. If it is not listed, its instances have ended, and its token
 would only return those."""
@@ -80,7 +81,7 @@ class ClusterFiles:
         self.root = root
         self.private_key = root / "id_ed25519"
         self.known_hosts = root / "known_hosts"
-        self.journal = root / "journal.json"
+        self.journal = root / JOURNAL
         self.making = root / "making.json"
         self.lock_file = root / "lock"
         self.addresses_file = root / "addresses.json"
@@ -376,6 +377,14 @@ class ClusterFiles:
             write_whole(path, content, to_disk=True)
         except OSError as error:
             _cannot(error, "write", path)
+
+
+def parse_journal(text: str) -> Journal:
+    """The journal of another machine. Pure. Raises ClusterError for a damaged one."""
+    try:
+        return msgspec.json.decode(text, type=Journal)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ClusterError(f"the journal is damaged: {error}") from error
 
 
 def _drop(journal: Journal, dropped: Collection[Launch]) -> Journal:

@@ -233,6 +233,10 @@ def _describe_wanted(
     scope, config = Scope(clients=clients, name=wishes.name), wishes.config
     group, ssh_from = state.security_group, None
     if wishes.from_head is not None:
+        if others := [each.instance_id for each in state.untrusted if not each.problems]:
+            raise ClusterError(
+                f"another machine is adding nodes to cluster {wishes.name}: {', '.join(others)}", hint="cluster up"
+            )
         if group is None or state.key_pair is None or not state.key_pair.ours:
             raise ClusterError(f"cluster {wishes.name} lacks its security group or key pair", hint="cluster up")
         ssh_from = ", ".join(group.ssh_open_to)  # the head does not change it

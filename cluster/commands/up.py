@@ -192,6 +192,8 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
     asked = override_nodes(app, nodes)
     app.enter_cloud()
     clients = make_clients(app.config.provision.region)
+    if app.files.exist:
+        describe_state(app, clients)  # learns of nodes that the head has launched
     wishes = find_wishes(app)
     done = bring_up(
         app,

@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,12 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from cluster.app import App
 from cluster.nodes.source import ConnectToOther, Nodes, NodeSource
+from cluster.recovery.head_client import FOLDER, STATE
 from foundation.errors import ClusterError
 from provision.aws.clients import Clients, make_clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_nodes
+from provision.files import JOURNAL, Journal, parse_journal
 from provision.membership import describe_untrusted, no_nodes
 from provision.model import ClusterState, Node
 from provision.resources.console import find_host_fingerprints, find_last_console_lines
@@ -186,9 +189,49 @@ class Ec2Source(NodeSource):
 
 
 def describe_state(app: App, clients: Clients | None = None) -> ClusterState:
-    """The cluster's instances, key pair and security groups as EC2 has them. Raises AwsError."""
+    """The cluster's instances, key pair and security groups as EC2 has them. Raises AwsError.
+
+    An instance that the head has launched in place of a lost node becomes a node.
+    """
     clients = clients or make_clients(app.config.provision.region)
-    return describe_nodes(clients.ec2, name=app.config.name, known=app.files.known_instances())
+    known = app.files.known_instances()
+    state = describe_nodes(clients.ec2, name=app.config.name, known=known)
+    if app.on_head is not None or not any(not each.is_known and not each.problems for each in state.untrusted):
+        return state
+    journal = ask_for_launches(app, state)
+    if journal is None:
+        return state
+    tokens = known.tokens | {launch.token for launch in journal.launches}
+    launched = {instance_id for launch in journal.launches for instance_id in launch.instance_ids}
+    told = replace(known, instance_ids=known.instance_ids | journal.instance_ids | launched, tokens=tokens)
+    found = describe_nodes(clients.ec2, name=app.config.name, known=told)
+    with suppress(ClusterError), app.files.locked():  # while another command changes the cluster, the next one notes it
+        app.files.note_instances(node.instance_id for node in found.nodes)
+    return found
+
+
+def ask_for_launches(app: App, state: ClusterState) -> Journal | None:
+    """What the head's own command has launched; None without such a command, or if the head cannot be asked.
+
+    The head is a node of this cluster, with a pinned host key.
+    """
+    head = state.head
+    pins = HostKeyPins(app.files.known_hosts)
+    if head is None or head.state != "running" or pins.find(head.instance_id) is None:
+        return None
+    try:
+        connection = wait_for_connection(
+            find_host(head, app.config.provision),
+            private_key=app.files.private_key,
+            pins=pins,
+            console=open_console(app.config.provision.region),
+            timeout_s=ANSWER_TIMEOUT_S,
+        )
+        with closing(connection):
+            said = connection.run(f"cat {FOLDER}/{STATE}/{JOURNAL}", check=False, timeout_s=ANSWER_TIMEOUT_S)
+            return parse_journal(said.stdout) if said.exit_code == 0 else None
+    except ClusterError:  # `cluster status` shows the instance as untrusted
+        return None
 
 
 def find_host(node: Node, config: ProvisionConfig) -> Host:

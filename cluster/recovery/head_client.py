@@ -30,6 +30,8 @@ from provision.model import SshAddress
 
 FOLDER = ".cluster/replace"
 """On the head, in the user's home."""
+STATE = "files"
+"""In FOLDER: what the head's command notes, such as the instances that it has launched (provision/files.py)."""
 PACKAGES = ("bootstrap", "cluster", "foundation", "mxnet_cluster", "provision", "train")
 MODULES = ("sandbox/__init__.py", "sandbox/config.py")
 """What cluster.toml is checked with, besides the packages."""

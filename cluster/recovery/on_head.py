@@ -20,7 +20,7 @@ from bootstrap.environment.file_cache import find_place
 from cluster.app import App, OnHead
 from cluster.config import ClusterConfig, parse_config
 from cluster.jobs import ask_head, open_head
-from cluster.recovery.head_client import FOLDER, HeadSettings
+from cluster.recovery.head_client import FOLDER, STATE, HeadSettings
 from cluster.recovery.replacement import replace_lost
 from cluster.session import describe
 from cluster.views.terminal import write
@@ -31,9 +31,6 @@ from provision.files import ClusterFiles
 from provision.membership import KnownInstances
 from train.job.payload import shipped_scripts
 from train.job.protocol import parse_record
-
-STATE = "files"
-"""In FOLDER: what this command notes, such as the instances that it has launched."""
 
 
 class HeadFiles(ClusterFiles):
