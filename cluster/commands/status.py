@@ -11,7 +11,7 @@ from cluster import existing_hosts
 from cluster.app import App, pass_app, wide_option
 from cluster.costs import note_costs
 from cluster.jobs import ask_for_job
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.ec2 import Ec2Nodes, learn_of_launches
 from cluster.recovery.lost_head import continue_without_head
 from cluster.recovery.replacement import continue_waiting
 from cluster.views.cost import cost_document, render_costs
@@ -55,7 +55,8 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
     volume_price = None
     if is_there:
         clients = make_clients(config.provision.region)
-        state = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
+        found = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
+        state = learn_of_launches(app, clients, found)
         find_job = ask_for_job(app, Ec2Nodes(state, config.provision))
         noted = run_in_thread(lambda: note_costs(app, clients, exists=state.exists))
         prices = dict(describe_node_prices(clients, (*state.nodes, *state.untrusted)))

@@ -195,12 +195,20 @@ def describe_state(app: App, clients: Clients | None = None) -> ClusterState:
     """
     clients = clients or make_clients(app.config.provision.region)
     known = app.files.known_instances()
-    state = describe_nodes(clients.ec2, name=app.config.name, known=known)
+    return learn_of_launches(app, clients, describe_nodes(clients.ec2, name=app.config.name, known=known))
+
+
+def learn_of_launches(app: App, clients: Clients, state: ClusterState) -> ClusterState:
+    """The cluster with the instances that its head has launched as nodes. Raises AwsError.
+
+    Without instances that could be such, there is no call.
+    """
     if app.on_head is not None or not any(not each.is_known and not each.problems for each in state.untrusted):
         return state
     journal = ask_for_launches(app, state)
     if journal is None:
         return state
+    known = app.files.known_instances()
     tokens = known.tokens | {launch.token for launch in journal.launches}
     launched = {instance_id for launch in journal.launches for instance_id in launch.instance_ids}
     told = replace(known, instance_ids=known.instance_ids | journal.instance_ids | launched, tokens=tokens)

@@ -8,6 +8,7 @@ import hashlib
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,9 @@ def read_client() -> Tree:
     for module in MODULES:
         package, _, name = module.partition("/")
         found[module] = Path(str(files(package).joinpath(name))).read_bytes()
+    # The version of uv is part of what names an environment; the head has its program already.
+    about = f"Metadata-Version: 2.1\nName: uv\nVersion: {version('uv')}\n"
+    found[f"uv-{version('uv')}.dist-info/METADATA"] = about.encode()
     return make_tree(file_of_bytes(path, data) for path, data in found.items())
 
 

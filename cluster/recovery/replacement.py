@@ -152,7 +152,7 @@ def launch(app: App, lost: dict[int, str]) -> ClusterState:
         return prepare_replacement(clients, wishes=wishes, files=app.files, lost=lost, avoid=avoid)
 
     plan = prepare(frozenset())
-    if plan:
+    if plan and app.on_head is None:  # a job's log has the steps, as they are done
         app.say(render_plan(plan, price_note=app.price_note).rstrip())
     with noting_costs(app, clients):
         return carry_out(plan, clients=clients, files=app.files, report=app.report, replan=prepare)
