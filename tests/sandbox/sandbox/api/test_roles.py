@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import botocore
 import pytest
 
-from ec2_client import Client, client, refused_as
+from ec2_client import Client, client, ids_of, live, refused_as, run
 from iam_steps import (
     ACCOUNT,
     TRUST,
@@ -27,6 +27,8 @@ from iam_steps import (
     trust,
     user,
 )
+from provision.aws.role_policy import render_role_policy
+from provision.config import ProvisionConfig
 from sandbox_steps import RunningSandbox, Ssh, launch
 
 pytestmark = pytest.mark.sandbox
@@ -265,6 +267,55 @@ def test_a_role_that_trusts_itself_may_assume_itself_for_an_hour(bucket: str) ->
 def test_an_unsupported_trust_policy_trusts_nobody(phantom: RunningSandbox) -> None:
     odd = TRUST.replace('"Action"', '"Condition": {"StringEquals": {"sts:ExternalId": "x"}}, "Action"')
     assert '"Condition" is not supported' in refused(assume, sts=client("sts"), role=make_role(odd))
+
+
+# --- the role of a cluster's nodes
+
+
+def tagged(name: str) -> list[dict[str, Any]]:
+    kinds = ("instance", "volume", "network-interface")
+    return [{"ResourceType": kind, "Tags": [{"Key": "cluster:name", "Value": name}]} for kind in kinds]
+
+
+def make_group(name: str) -> str:
+    """A security group with the cluster's tag."""
+    tags = [{"ResourceType": "security-group", "Tags": [{"Key": "cluster:name", "Value": name}]}]
+    made = client("ec2").create_security_group(
+        GroupName=f"cluster-{name}-{uuid.uuid4().hex[:6]}", Description="x", TagSpecifications=tags
+    )
+    return str(made["GroupId"])
+
+
+def test_the_role_of_nodes_ends_and_launches_only_nodes_of_its_cluster(phantom: RunningSandbox) -> None:
+    config = ProvisionConfig(instance_type="c5.xlarge")
+    document_ = render_role_policy(
+        config, name="one", region="us-east-1", data_url=None, results_url=None, replaces_nodes=True
+    )
+    ec2 = role("ec2", *json.loads(document_)["Statement"])
+    ours, theirs = make_group("one"), make_group("other")
+    with (
+        instance_profile("cluster-us-east-1-one", allow("s3:GetObject")) as own,
+        instance_profile("admin", allow("*")) as admin,
+    ):
+        asked = {"SecurityGroupIds": [ours], "TagSpecifications": tagged("one"), **own}
+        [node] = ids_of(run(ec2, **asked))
+        [neighbour] = ids_of(run(client("ec2"), TagSpecifications=tagged("other")))
+
+        assert "iam:PassRole" in refused(lambda: run(ec2, **{**asked, **admin}))
+        assert "ec2:RunInstances" in refused(lambda: run(ec2, **{**asked, "TagSpecifications": tagged("other")}))
+        assert "ec2:RunInstances" in refused(lambda: run(ec2, SecurityGroupIds=[ours], **own))
+        assert "security-group" in refused(lambda: run(ec2, **{**asked, "SecurityGroupIds": [theirs]}))
+        assert "security-group" in refused(lambda: run(ec2, TagSpecifications=tagged("one"), **own))
+        assert "ec2:RunInstances" in refused(lambda: run(ec2, **{**asked, "InstanceType": "p4d.24xlarge"}))
+        refused(ec2.create_tags, Resources=[neighbour], Tags=[{"Key": "cluster:name", "Value": "one"}])
+        refused(ec2.terminate_instances, InstanceIds=[neighbour])
+        refused(ec2.stop_instances, InstanceIds=[node, neighbour], Force=True)
+        refused(ec2.get_console_output, InstanceId=neighbour)
+        assert {one["InstanceId"] for one in live(client("ec2"))} == {node, neighbour}
+        ec2.get_console_output(InstanceId=node)
+        ec2.stop_instances(InstanceIds=[node], Force=True)
+        ec2.terminate_instances(InstanceIds=[node])
+        assert {one["InstanceId"] for one in live(client("ec2"))} == {neighbour}
 
 
 # --- on a host

@@ -1,0 +1,245 @@
+"""A head that replaces lost nodes by itself, with the role of its instance, while no command of the user runs."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from bootstrap.ssh.keys import MARK
+from foundation.progress import silent
+from job_steps import Host, all_pids, cause, command_line, ec2_of, gone, hosts_of, namespace_of, python, records
+from project import Project
+from sandbox import control
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+SECRETS = ("hook-4711", "token-4711", "argument-4711")
+CONFIG = f"""
+name = "itself"
+cloud = "sandbox"
+
+[provision]
+nodes = 2
+instance_type = "c5.xlarge"
+market = "spot"
+instance_profile = "auto"
+
+[bootstrap]
+framework = "none"
+
+[train]
+launcher = "env"
+silence_timeout_s = 5
+args = ["--token", "{SECRETS[2]}"]
+env = {{ API_TOKEN = "{SECRETS[1]}" }}
+
+[notify]
+webhook = "https://127.0.0.1:9/{SECRETS[0]}"
+"""
+# Saves when it is told that a node is about to end; the second attempt ends at once.
+PROGRAM = """
+import json, os, sys, time
+attempt, notice = os.environ["CLUSTER_ATTEMPT"], os.environ["CLUSTER_NOTICE_FILE"]
+print("attempt", attempt, "on", os.environ["CLUSTER_HOST"], flush=True)
+while attempt == "1":
+    time.sleep(0.05)
+    if os.path.exists(notice) and not os.path.exists(notice + ".saved"):
+        with open(notice + ".new", "w") as stream:
+            json.dump({"url": "s3://bucket/model", "epoch": 3, "batch": 7}, stream)
+        os.replace(notice + ".new", notice + ".saved")
+"""
+REPLACED_S = 240.0
+ROLE = "cluster-us-east-1-itself"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    project = Project(tmp_path_factory.mktemp("itself"))
+    project.write(CONFIG)
+    try:
+        project.run("up")
+        yield project
+    finally:
+        control.reset(project.directory, report=silent)
+
+
+@pytest.fixture
+def nodes(cluster: Project) -> Iterator[Project]:
+    yield cluster
+    for record in records(cluster):
+        if record["state"] not in {"done", "failed", "stopped"}:
+            cluster.run("stop", record["id"])
+
+
+def start(project: Project) -> tuple[str, dict[str, Host]]:
+    """A running job, and the hosts; from now on no command runs."""
+    before = hosts_of(project, again=True)
+    job = project.run("train", "--detach", "-n", "2", *python(PROGRAM)).stdout.strip()
+    until(lambda: state_of(project, job) == "running", "it does not run")
+    return job, before
+
+
+def record_of(project: Project, job: str) -> dict[str, Any]:
+    return next(record for record in records(project) if record["id"] == job)
+
+
+def state_of(project: Project, job: str) -> str:
+    return str(record_of(project, job)["state"])
+
+
+def log_of(host: Host, job: str) -> str:
+    return (host.root / f"home/ubuntu/.cluster/jobs/{job}/events").read_text()
+
+
+def wait_until_done(project: Project, job: str, head: Host) -> None:
+    until(lambda: state_of(project, job) in {"done", "failed"}, lambda: log_of(head, job), timeout_s=REPLACED_S)
+    assert state_of(project, job) == "done", log_of(head, job)
+
+
+def live() -> set[str]:
+    """The ids of the instances that run or may run again."""
+    found = boto3.client("ec2").describe_instances()["Reservations"]
+    each = [instance for reservation in found for instance in reservation["Instances"]]
+    return {one["InstanceId"] for one in each if one["State"]["Name"] not in {"shutting-down", "terminated"}}
+
+
+def find_clients(head: Host) -> list[int]:
+    """The pids of the head's own command."""
+    return [
+        pid
+        for pid in all_pids()
+        if "/.cluster/client/" in " ".join(command_line(pid)[:1]) and namespace_of(pid) == head.namespace
+    ]
+
+
+def check_replaced(project: Project, job: str, before: dict[str, Host]) -> dict[str, Host]:
+    """Check that only node-1 is another one, and that nothing is left over."""
+    gone(job)
+    after = hosts_of(project, again=True)
+    assert after["node-0"] == before["node-0"]
+    assert after["node-1"].instance_id != before["node-1"].instance_id
+    assert live() == {host.instance_id for host in after.values()}
+    assert "there was nothing to do" in project.run("up").stderr
+    assert live() == {host.instance_id for host in after.values()}
+    return after
+
+
+def test_a_job_goes_on_while_no_command_runs(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    ec2_of(nodes, monkeypatch)
+    job, before = start(nodes)
+    head = before["node-0"]
+
+    cause(nodes, "spot-notice", f"instance={before['node-1'].instance_id}")
+    wait_until_done(nodes, job, head)
+
+    log = log_of(head, job)
+    assert "waiting for node-1: the head replaces it" in log
+    assert "cluster` command" not in log
+    after = check_replaced(nodes, job, before)
+    assert [attempt["instances"]["node-1"] for attempt in record_of(nodes, job)["attempts"]] == [
+        before["node-1"].instance_id,
+        after["node-1"].instance_id,
+    ]
+    keys = (after["node-1"].root / "home/ubuntu/.ssh/authorized_keys").read_text().splitlines()
+    assert [line.split()[0].split(",from=")[0] for line in keys if line.endswith(f" {MARK}")] == ["restrict"]
+    calls = [json.loads(line) for line in nodes.run("sandbox", "log", "--json").stdout.splitlines()]
+    refused = {call["action"] for call in calls if call["refused"] and ROLE in call["caller"]}
+    assert refused <= {"GetParameter", "GetServiceQuota"}  # the image is then found by its name
+    check_secrets(head)
+
+
+def check_secrets(head: Host) -> None:
+    """No private key of the user is on the head, and what it has for replacements contains no secret."""
+    home = head.root / "home/ubuntu/.cluster"
+    found = [path for path in home.rglob("*") if path.is_file() and b"PRIVATE KEY" in head_of(path)]
+    assert [path.relative_to(home) for path in found] == [Path("ssh/id_ed25519")]
+    settings = home / "replace/settings.json"
+    assert settings.stat().st_mode & 0o077 == 0
+    text = settings.read_text()
+    assert not [secret for secret in SECRETS if secret in text]
+
+
+def head_of(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(100)
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_without_notice(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    ec2 = ec2_of(nodes, monkeypatch)
+    job, before = start(nodes)
+
+    cause(nodes, "kill", f"instance={before['node-1'].instance_id}", "leaves=running")
+    ec2.terminate_instances(InstanceIds=[before["node-1"].instance_id])
+    wait_until_done(nodes, job, before["node-0"])
+
+    check_replaced(nodes, job, before)
+
+
+def test_without_the_permission_the_job_waits_for_the_next_command(
+    nodes: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ec2_of(nodes, monkeypatch)
+    job, before = start(nodes)
+    head = before["node-0"]
+    iam = boto3.client("iam")
+    policy = iam.get_role_policy(RoleName=ROLE, PolicyName="cluster-data")["PolicyDocument"]
+    some = [one for one in policy["Statement"] if one["Sid"] != "LaunchNodes"]
+    reduced = json.dumps({"Version": "2012-10-17", "Statement": some})
+    iam.put_role_policy(RoleName=ROLE, PolicyName="cluster-data", PolicyDocument=reduced)
+
+    cause(nodes, "spot-notice", f"instance={before['node-1'].instance_id}")
+    until(lambda: "the next `cluster` command replaces it" in log_of(head, job), "it does not say so", timeout_s=120)
+
+    assert "ec2:RunInstances" in log_of(head, job)
+    assert "the head did not replace node-1 (exit code 1)" in log_of(head, job)
+    assert state_of(nodes, job) == "waiting"
+    assert before["node-1"].instance_id in live()  # nothing is ended that cannot be replaced
+    assert f"job {job} goes on" in nodes.run("status").stderr
+    wait_until_done(nodes, job, head)
+    check_replaced(nodes, job, before)
+    # `up` has restored the role's permissions.
+    assert "LaunchNodes" in json.dumps(iam.get_role_policy(RoleName=ROLE, PolicyName="cluster-data")["PolicyDocument"])
+
+
+@pytest.mark.slow
+def test_a_command_of_the_user_beside_the_heads_own_and_after_its_death(
+    nodes: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ec2_of(nodes, monkeypatch)
+    job, before = start(nodes)
+    head, known = before["node-0"], live()
+
+    cause(nodes, "spot-notice", f"instance={before['node-1'].instance_id}")
+    until(lambda: live() - known, "it launches nothing", timeout_s=REPLACED_S)
+    client = min(find_clients(head))
+    os.kill(client, signal.SIGSTOP)
+    said = nodes.run("status").stderr
+
+    assert f"job {job} waits for node-1, and the head is replacing it itself" in said
+    assert len(live()) == 2  # the head, and the new node
+    os.kill(client, signal.SIGKILL)
+    until(lambda: "the next `cluster` command replaces it" in log_of(head, job), "it does not say so")
+    assert f"job {job} goes on" in nodes.run("status").stderr
+    wait_until_done(nodes, job, head)
+    after = check_replaced(nodes, job, before)
+    assert live() - known == {after["node-1"].instance_id}  # the one that the head had launched
+
+
+@pytest.mark.slow
+def test_a_drill_shows_what_the_head_does(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    ec2_of(nodes, monkeypatch)
+    job, before = start(nodes)
+
+    shown = nodes.run("drill", "spot").stdout
+
+    assert "the head replaces it itself" in shown
+    assert "set up" not in shown
+    wait_until_done(nodes, job, before["node-0"])
+    check_replaced(nodes, job, before)
