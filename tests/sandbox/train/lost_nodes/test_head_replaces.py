@@ -98,7 +98,7 @@ def log_of(host: Host, job: str) -> str:
 
 
 def wait_until_done(project: Project, job: str, head: Host) -> None:
-    until(lambda: state_of(project, job) in {"done", "failed"}, lambda: log_of(head, job), timeout_s=REPLACED_S)
+    until(lambda: state_of(project, job) in {"done", "failed"}, "it does not end", timeout_s=REPLACED_S)
     assert state_of(project, job) == "done", log_of(head, job)
 
 
