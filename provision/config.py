@@ -155,8 +155,8 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
         Shape(r"none|auto|[A-Za-z0-9+=,.@_-]{1,128}", '"none", "auto" or the name of an instance profile'),
         Meta(
             description='What the nodes themselves may do in AWS. "none": nothing; jobs get temporary credentials '
-            'derived from yours. "auto": `up` makes a role for the nodes and their jobs that can only read [data] url '
-            "and write [data] results. Or the name of an existing instance profile.",
+            'derived from yours. "auto": `up` makes a role for the nodes and their jobs that can only read [data] url, '
+            "write [data] results, and launch and end nodes of this cluster. Or the name of an existing instance profile.",
         ),
     ] = "none"
     ami: Annotated[
