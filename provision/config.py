@@ -156,7 +156,8 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
         Meta(
             description='What the nodes themselves may do in AWS. "none": nothing; jobs get temporary credentials '
             'derived from yours. "auto": `up` makes a role for the nodes and their jobs that can only read [data] url, '
-            "write [data] results, and launch and end nodes of this cluster. Or the name of an existing instance profile.",
+            "write [data] results, and launch and end nodes of this cluster. Or the name of an existing instance "
+            "profile.",
         ),
     ] = "none"
     ami: Annotated[

@@ -19,6 +19,7 @@ import msgspec
 from bootstrap.environment.file_cache import find_place
 from cluster.app import App, OnHead
 from cluster.config import ClusterConfig, parse_config
+from cluster.containers import find_login
 from cluster.jobs import ask_head, open_head
 from cluster.recovery.head_client import FOLDER, STATE, HeadSettings
 from cluster.recovery.replacement import replace_lost
@@ -109,7 +110,10 @@ def main(words: Sequence[str]) -> int:
             found = next((record for record in ask_head(app, head) if record.id == job), None)
         if found is None:
             raise NotFoundError(f"there is no job {job}")
-        replace_lost(app, parse_record(found.data), names=names)
+        record = parse_record(found.data)
+        if record.image is not None:
+            find_login(app, None)  # a password that is not here: nothing is launched
+        replace_lost(app, record, names=names)
     except ClusterError as error:
         write(sys.stderr, f"error: {error.message}" + (f"\n  try: {error.hint}" if error.hint else ""))
         return 1
