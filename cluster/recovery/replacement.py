@@ -29,14 +29,15 @@ from provision.plan import Plan
 from provision.render import render_plan
 from provision.up import prepare_replacement
 from provision.up import up as carry_out
-from train.follow.head import program_command
+from train.follow.head import AnswerError, program_command
 from train.follow.records import JobRecord
 from train.follow.run import HeadReplacesError, replace_nodes
 from train.job.protocol import Record, parse_record
 from train.job.replacement import check_setup, find_lost, find_paths, plan_hosts
 
 SEND_TIMEOUT_S = 900.0
-HEAD_EVERY_S = 2.0
+HEAD_EVERY_S = 1.0
+MOST_REFUSALS = 5
 Note = Callable[[str], None]
 """Called with the name of each step that is done: "launched", "sshd", "set up", "handed over"."""
 
@@ -126,7 +127,7 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
 
     () if the head has replaced them itself meanwhile. Raises HeadReplacesError without `waits`, ClusterError's kinds.
     """
-    told = False
+    told, refused = False, 0
     with open_head(app, describe(app)) as head:
         while True:
             try:
@@ -137,6 +138,10 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
                 if not told:
                     told = True
                     app.say(f"{error.message}: waiting for it (Ctrl-C ends this)")
+            except AnswerError:  # the job may have its nodes by now, and its record not say so yet
+                refused += 1
+                if refused == MOST_REFUSALS:
+                    raise
             time.sleep(HEAD_EVERY_S)
             record = next((one for one in ask_head(app, head) if one.id == job.id), None)
             if record is None or record.state != "waiting":
