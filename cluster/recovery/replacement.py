@@ -29,9 +29,9 @@ from provision.plan import Plan
 from provision.render import render_plan
 from provision.up import prepare_replacement
 from provision.up import up as carry_out
-from train.follow.head import AnswerError, program_command
+from train.follow.head import program_command
 from train.follow.records import JobRecord
-from train.follow.run import HeadReplacesError, replace_nodes
+from train.follow.run import HeadReplacesError, NotReplacedError, replace_nodes
 from train.job.protocol import Record, parse_record
 from train.job.replacement import check_setup, find_lost, find_paths, plan_hosts
 
@@ -138,7 +138,7 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
                 if not told:
                     told = True
                     app.say(f"{error.message}: waiting for it (Ctrl-C ends this)")
-            except AnswerError:  # the job may have its nodes by now, and its record not say so yet
+            except NotReplacedError:  # the job may have its nodes by now, and its record not say so yet
                 refused += 1
                 if refused == MOST_REFUSALS:
                     raise

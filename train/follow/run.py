@@ -45,6 +45,10 @@ class HeadReplacesError(ClusterError):
     """The head is replacing the nodes of a job itself."""
 
 
+class NotReplacedError(ClusterError):
+    """The head has not taken new hosts for a job, for example because it does not wait for any."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
     """A job that the head has accepted. talk: the connection on which its events follow, if requested."""
@@ -330,14 +334,15 @@ def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, 
 
     hosts: none, to say that nodes are about to be launched: the job then does not look for the lost ones meanwhile.
 
-    Raises ConnectError, AnswerError, ClusterError for the head's errors, such as that the job does not wait;
-    HeadReplacesError without hosts while the head replaces the nodes itself.
+    Raises ConnectError, AnswerError; NotReplacedError for the head's errors; HeadReplacesError without hosts while the
+    head replaces the nodes itself.
     """
     with closing(head.open("replace", job)) as talk:
         talk.send(json.dumps(to_builtins(hosts)).encode() + b"\n")
         line = talk.answer(never, timeout_s=STOP_TIMEOUT_S)
     if find_first_key(line) == "error":
-        raise head.failed(line, hint="cluster jobs")
+        error = head.failed(line, hint="cluster jobs")
+        raise NotReplacedError(error.message, hint=error.hint)
     try:
         said = decode(line, Replaced)
     except ValueError as error:
