@@ -1,0 +1,112 @@
+"""The environment of this project's own command on the head."""
+
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from bootstrap.environment.bundle import Bundle, fetch_bundle, find_records
+from bootstrap.environment.client import PACKAGES, choose_client
+from bootstrap.environment.facts import FoundFramework, FoundPython, NodeFacts
+from bootstrap.environment.file_cache import remember, render_record
+from bootstrap.environment.steps import MakeEnvironment, NodePlan, add_client, render_script
+from foundation.errors import ClusterError
+from foundation.progress import silent
+from index_server import make_wheel
+from node_facts import BUNDLE, FACTS, PYTHON, TARGET, TREE
+
+OLD = FoundPython(path="/usr/bin/python3", version=(3, 10))
+NEW = FoundPython(path="/usr/bin/python3.13", version=(3, 13))
+OF_TORCH = FoundFramework(
+    name="torch",
+    version="2.13",
+    cuda=None,
+    numpy="",
+    python=FoundPython(path="/opt/pytorch/bin/python3", version=(3, 12)),
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "path", "chosen"),
+    [
+        (FACTS, "/usr/bin/python3", (3, 11)),
+        (replace(FACTS, pythons=(OLD, NEW)), NEW.path, (3, 13)),
+        (replace(FACTS, pythons=(OLD,), frameworks=(OF_TORCH,)), "/opt/pytorch/bin/python3", (3, 12)),
+        (replace(FACTS, pythons=(OLD,)), None, (3, 11)),  # packed
+    ],
+)
+def test_the_python(facts: NodeFacts, path: str | None, chosen: tuple[int, int]) -> None:
+    target, python = choose_client(facts, node="node-0")
+    assert (python.path, python.version, target.python_version) == (path, chosen, chosen)
+    assert target.managed_python is (path is None)
+    assert target.requirements == tuple(f"{name}=={version(name)}" for name in PACKAGES)
+
+
+def test_a_node_on_which_no_python_runs() -> None:
+    with pytest.raises(ClusterError, match=r"node-0 has no Python 3\.11 or later"):
+        choose_client(replace(FACTS, pythons=(OLD,), glibc=(2, 12)), node="node-0")
+
+
+def add(facts: NodeFacts, plan: NodePlan | None = None) -> NodePlan:
+    return add_client(plan or NodePlan(), facts, bundle=BUNDLE, python=PYTHON, tree=TREE, node="node-0")
+
+
+def test_it_is_apart_from_the_jobs_environment() -> None:
+    plan = add(FACTS)
+    assert plan.steps == (MakeEnvironment(bundle=BUNDLE, python=PYTHON.path, folder="client"),)
+    assert (plan.files, plan.trees) == (BUNDLE.files, (TREE,))
+    text = render_script(plan.steps, python=FACTS.python)
+    assert f"touch client/{BUNDLE.digest}/.complete" in text
+    assert "env/" not in text  # `cluster exec` uses the newest environment there
+
+
+def test_it_is_made_once() -> None:
+    made = replace(FACTS, clients=frozenset([BUNDLE.digest]), trees=frozenset([TREE.digest]))
+    assert not add(made)
+    of_job = NodePlan(files=BUNDLE.files[:1])
+    assert add(FACTS, of_job).files == BUNDLE.files  # none of them twice
+    assert add(replace(FACTS, files=frozenset(file.sha256 for file in BUNDLE.files))).files == ()
+
+
+def test_a_full_disk_is_noticed() -> None:
+    big = replace(BUNDLE, files=(replace(BUNDLE.files[0], unpacked_bytes=1 << 40), *BUNDLE.files[1:]))
+    with pytest.raises(ClusterError, match="its own cluster command needs"):
+        add_client(NodePlan(), FACTS, bundle=big, python=PYTHON, tree=TREE, node="node-0")
+
+
+def test_an_environment_is_found_again_from_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the head: it has the files, and no package index."""
+    wheels = tmp_path / "index"
+    monkeypatch.setattr("bootstrap.environment.bundle.version", lambda _: "9.9")
+    make_wheel(wheels, "thing-1.0-py3-none-any.whl", {"thing.py": b"x = 1\n"})
+    make_wheel(wheels, "uv-9.9-py3-none-manylinux2014_x86_64.whl", {"uv-9.9.data/scripts/uv": b"#!/bin/sh\n"})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    target = replace(TARGET, requirements=("thing",))
+    bundle = fetch_bundle(target, cache=tmp_path / "here", report=silent)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nothing"))
+    head = tmp_path / "head"
+    head.mkdir()
+    (head / "wheels").symlink_to(tmp_path / "here/wheels")
+
+    records = find_records(bundle)
+
+    for key, files in records.items():
+        remember(head, key, files)
+        assert (head / f"{key}.json").read_text() == render_record(files)
+    again = fetch_bundle(target, cache=head, report=silent)
+    assert (again.digest, names(again)) == (bundle.digest, names(bundle))
+
+
+def names(bundle: Bundle) -> list[str]:
+    return [file.name for file in bundle.files]
+
+
+def test_a_packed_python_is_recorded_too() -> None:
+    packed = replace(BUNDLE.files[0], path=Path("python-3.11.9.tar.gz"), sha256="5" * 64)
+    target = replace(TARGET, managed_python=True)
+    records = find_records(Bundle(target=target, files=(*BUNDLE.files, packed)))
+    assert records["pythons/cpython-3.11-linux-x86_64-gnu"] == (packed,)
+    [wheels] = [files for key, files in records.items() if key.startswith("bundles/")]
+    assert wheels == BUNDLE.files[:2]  # without the module that comes with this project

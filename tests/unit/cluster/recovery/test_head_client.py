@@ -1,0 +1,177 @@
+"""What the head gets to replace lost nodes by itself: the program, and settings without secrets."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bootstrap.environment.project import LockedProject
+from bootstrap.environment.requirements import Wanted
+from bootstrap.transfer.tree import Tree
+from cluster.app import App
+from cluster.config import parse_config
+from cluster.recovery.head_client import (
+    HeadSettings,
+    find_client,
+    find_obstacle,
+    leave_secrets_out,
+    read_client,
+)
+from cluster.recovery.on_head import HeadApp, keep_cache, main, merge_pins, read_settings
+from cluster.session import find_packages, find_wishes
+from foundation.errors import ClusterError
+
+SECRET = "hidden-4711"
+TABLE: dict[str, Any] = {
+    "name": "demo",
+    "cloud": "sandbox",
+    "provision": {"nodes": 3, "instance_profile": "auto", "ssh_from": "auto", "market": "spot"},
+    "train": {
+        "script": "mine.py",
+        "args": ["--token", SECRET],
+        "env": {"TOKEN": SECRET},
+        "env_worker": {"TOKEN": SECRET},
+        "env_server": {"TOKEN": SECRET},
+        "restarts": 7,
+    },
+    "bootstrap": {"packages": ["requirements.txt"], "distribute": "pypi"},
+    "notify": {"webhook": f"https://example.org/{SECRET}", "command": f"mail {SECRET}"},
+    "sandbox": {"boot_delay_s": 0},
+}
+OVERRIDES = {"train.env": {"A": SECRET}, "train.args": (SECRET,), "train.workers": 2, "notify.command": SECRET}
+
+
+def make_settings(**changes: Any) -> HeadSettings:
+    table, overrides = leave_secrets_out(TABLE, OVERRIDES)
+    values: dict[str, Any] = {
+        "table": table,
+        "overrides": overrides,
+        "region": "eu-west-1",
+        "line": "restrict ssh-ed25519 KEY cluster-internal",
+        "ssh_address": "public",
+        "packages": (Wanted(requirement="six>=1", place="requirements.txt, line 1"),),
+        "project": LockedProject(),
+        "public_key": "ssh-ed25519 USER",
+        "pins": "i-1 ssh-ed25519 ONE\n",
+        "instances": ("i-1", "i-2"),
+        "records": {"bundles/0123": "[]"},
+        **changes,
+    }
+    return HeadSettings(**values)
+
+
+def test_secrets_stay_on_the_users_machine() -> None:
+    data = msgspec.json.encode(make_settings())
+    assert SECRET.encode() not in data
+    assert msgspec.json.decode(data, type=HeadSettings) == make_settings()
+    assert make_settings().overrides == {"train.workers": 2}
+    assert SECRET in json.dumps(TABLE)  # unchanged
+
+
+def test_the_heads_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    app = HeadApp(make_settings(), folder=tmp_path)
+    config = app.config
+    assert (config.name, config.cloud, config.train.restarts, config.train.workers) == ("demo", "aws", 7, 2)
+    assert (config.provision.region, config.provision.ssh_address) == ("eu-west-1", "private")
+    assert (config.bootstrap.distribute, config.bootstrap.fetch, config.notify.is_set) == ("chain", "here", False)
+    wishes = find_wishes(app)
+    assert (wishes.config.ssh_address, wishes.config.nodes) == ("public", 3)  # the user reaches new nodes as before
+    assert wishes.from_head == "restrict ssh-ed25519 KEY cluster-internal"
+    assert find_packages(app) == (make_settings().packages, LockedProject())
+    known = app.files.known_instances()
+    assert (known.instance_ids, known.public_key) == ({"i-1", "i-2"}, "ssh-ed25519 USER")
+    app.files.note_instances(["i-3"])
+    assert app.files.known_instances().instance_ids == {"i-1", "i-2", "i-3"}
+    assert app.files.private_key == tmp_path / ".cluster/ssh/id_ed25519"
+
+
+def test_a_user_machine_is_not_a_head(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text('name = "demo"\n')
+    assert find_wishes(App(config_path=tmp_path / "cluster.toml")).from_head is None
+
+
+def test_the_program_can_be_run_where_nothing_else_is(tmp_path: Path) -> None:
+    tree = read_client()
+    assert read_client().digest == tree.digest
+    unpack(tree, tmp_path / "tree")
+    command = [sys.executable, "-Es", str(tmp_path / "tree"), "20260101-120000-abcdef", "node-1"]
+    done = subprocess.run(command, env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == f"error: {tmp_path}/.cluster/replace/settings.json: No such file or directory\n  try: cluster up\n"
+    )
+
+
+def unpack(tree: Tree, folder: Path) -> None:
+    for file in tree.files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert isinstance(file.source, bytes)
+        path.write_bytes(file.source)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_sent"),
+    [
+        ('[provision]\ninstance_profile = "auto"\n', True),
+        ("", False),
+        ('[provision]\ninstance_profile = "mine"\n', False),
+        ('[provision]\ninstance_profile = "auto"\n[train]\non_node_loss = "fail"\n', False),
+        ('[provision]\ninstance_profile = "auto"\n[bootstrap]\nmxnet = "source@v1.7.x"\n', False),
+        ('cloud = "hosts"\n[hosts]\nnames = ["a", "b"]\n', False),
+    ],
+)
+def test_who_gets_the_program(tmp_path: Path, text: str, *, is_sent: bool) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(f'name = "demo"\n{text}')
+    assert (find_client(App(config_path=path), nodes=2) is not None) is is_sent
+    assert find_client(App(config_path=path), nodes=1) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, None),
+        ({"volumes": [{"mount": "/data", "source": "head", "size_gib": 10}]}, "[[volumes]]"),
+        ({"bootstrap": {"mxnet": "source@v1.7.x"}}, "from source"),
+        ({"bootstrap": {"scheduler": "slurm"}}, "scheduler"),
+    ],
+)
+def test_what_needs_the_users_machine(changes: dict[str, Any], why: str | None) -> None:
+    found = find_obstacle(parse_config({"name": "demo", **changes}, source="cluster.toml"))
+    assert (why in found if why and found else found) is (True if why else None)
+
+
+def test_settings_that_do_not_fit_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ClusterError, match=r"settings\.json: No such file"):
+        read_settings(tmp_path)
+    (tmp_path / "settings.json").write_text('{"table": 1}')
+    with pytest.raises(ClusterError, match="does not fit this version") as caught:
+        read_settings(tmp_path)
+    assert caught.value.hint == "cluster up"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["job", "node-1"]) == 1
+
+
+def test_the_heads_wheels_are_a_cache(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    for _ in range(2):  # the second time, it is there
+        keep_cache(tmp_path / "cache", {"bundles/0123": "[]"}, wheels=tmp_path / "files")
+    assert (tmp_path / "cache/wheels").resolve() == tmp_path / "files"
+    assert (tmp_path / "cache/bundles/0123.json").read_text() == "[]"
+
+
+def test_host_keys_of_both_machines_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "known_hosts"
+    assert merge_pins("i-1 ssh-ed25519 ONE\n", path) == "i-1 ssh-ed25519 ONE\n"
+    path.write_text("i-2 ssh-ed25519 TWO\n")
+    assert sorted(merge_pins("i-1 ssh-ed25519 ONE\n", path).splitlines()) == [
+        "i-1 ssh-ed25519 ONE",
+        "i-2 ssh-ed25519 TWO",
+    ]

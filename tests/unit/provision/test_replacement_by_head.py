@@ -1,0 +1,116 @@
+"""What the head plans in place of lost nodes: nothing but instances, which let it in."""
+
+import base64
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.ssh.keys import MARK, authorized_line
+from foundation.errors import ClusterError
+from foundation.progress import silent
+from provision.files import ClusterFiles
+from provision.lease.config import LeaseConfig
+from provision.lease.node.terms import Lease
+from provision.lease.user_data import MAX_BYTES, render_user_data
+from provision.model import ClusterState, Node
+from provision.plan import Plan
+from provision.resources.resource import tags
+from provision.up import prepare_replacement, up
+from provision_world import NAME, World, make_config
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGhlYWQga2V5IGhlYWQga2V5IGhlYWQga2V5IGhl cluster-internal demo"
+LINE = authorized_line(KEY, head_ip="10.0.0.4")
+CONFIG = make_config(nodes=3, market=["spot", "on-demand"], instance_profile="auto")
+
+
+def prepare(world: World, lost: Node) -> Plan:
+    wishes = replace(world.wishes(CONFIG), from_head=LINE)
+    by_index = {lost.index: lost.instance_id}
+    return prepare_replacement(world.clients, wishes=wishes, files=world.files, lost=by_index)
+
+
+def carry_out(world: World, lost: Node) -> ClusterState:
+    plan = prepare(world, lost)
+    return up(plan, clients=world.clients, files=world.files, report=silent)
+
+
+def test_the_head_only_ends_and_launches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.lease = LeaseConfig(idle="1h")
+    before = world.up(CONFIG)
+    monkeypatch.setenv("CLUSTER_CHECKIP_URL", "https://127.0.0.1:9/")  # the head's address does not matter
+    world.calls.made.clear()
+
+    after = carry_out(world, before.nodes[1])
+
+    rehearsed = {"DryRunRunInstances", "DryRunTerminateInstances", "DryRunGetConsoleOutput"}
+    made = {name for name in world.calls.mutating() if not name.startswith("DryRun")}
+    assert made == {"RunInstances", "TerminateInstances"}
+    assert {name for name in world.calls.mutating() if name.startswith("DryRun")} <= rehearsed
+    assert not [name for name in world.calls.made if "Role" in name or "Profile" in name]
+    assert [node.index for node in after.nodes] == [0, 1, 2]
+    assert after.nodes[1].lease == before.nodes[0].lease
+    new = world.sandbox.backend.get_instance(after.nodes[1].instance_id)
+    data = base64.b64decode(str(new.user_data)).decode()
+    assert LINE in data
+    assert len(data.encode()) <= MAX_BYTES
+    old = world.sandbox.backend.get_instance(before.nodes[0].instance_id)
+    assert MARK not in base64.b64decode(str(old.user_data)).decode()
+    assert not prepare(world, before.nodes[1])
+
+
+def test_the_head_launches_nothing_beside_another_machine(world: World, tmp_path: Path) -> None:
+    """Its instance may be the node that is missing."""
+    nodes = world.up(CONFIG).nodes
+    world.clients.ec2.terminate_instances(InstanceIds=[nodes[1].instance_id])
+    up(world.prepare(CONFIG), clients=world.clients, files=world.files, report=silent)
+    head = replace(world, files=ClusterFiles(tmp_path / "head"))  # which knows only the nodes of before
+    head.files.note_instances(node.instance_id for node in nodes)
+
+    with pytest.raises(ClusterError, match="another machine is adding nodes to cluster demo: i-"):
+        prepare(head, nodes[1])
+
+
+def test_the_head_does_not_make_a_group(world: World) -> None:
+    nodes = world.up(CONFIG).nodes
+    group = world.describe().security_group
+    assert group is not None
+    world.clients.ec2.delete_tags(Resources=[group.group_id], Tags=[{"Key": key} for key in tags(
+        name=NAME, owner="x", role="security-group")])  # fmt: skip
+
+    with pytest.raises(ClusterError, match="lacks its security group or key pair"):
+        prepare(world, nodes[1])
+
+
+LEASE = Lease(
+    set_at=1.8e9, until=1.9e9, idle_s=1800.0, budget_usd=123456.78, then="stop", usd_per_hour=1234.567891,
+    stopped_usd_per_hour=12.345678, spent_usd=98765.432101,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize(
+    ("there", "then"),
+    [
+        ("ssh-ed25519 USER user\n", f"ssh-ed25519 USER user\n{LINE}\n"),
+        (f"ssh-ed25519 USER user\n{LINE}\n", f"ssh-ed25519 USER user\n{LINE}\n"),
+        # After the set-up, perhaps by another head: a reboot changes nothing.
+        (f"ssh-ed25519 USER user\nrestrict ssh-ed25519 OTHER {MARK}\n", None),
+    ],
+)
+def test_a_new_node_lets_the_head_in_at_its_first_boot(
+    tmp_path: Path, shell: str, there: str, then: str | None
+) -> None:
+    text = render_user_data(LEASE, cluster="a" * 32, user="ubuntu", authorized=LINE)
+    assert len(text.encode()) <= MAX_BYTES
+    assert subprocess.run([shell, "-n"], input=text, text=True, check=False).returncode == 0
+    begin, end = text.index("user="), text.index("# Makes sshd end")
+    keys = tmp_path / ".ssh/authorized_keys"
+    keys.parent.mkdir()
+    keys.write_text(there)
+    (tmp_path / "getent").write_text(f"#!/bin/sh\necho ubuntu:x:1000:1000::{tmp_path}:/bin/bash\n")
+    (tmp_path / "getent").chmod(0o755)
+    script = f"PATH={tmp_path}:$PATH\n{text[begin:end]}\nwait\n"
+    subprocess.run([shell], input=script, text=True, check=True, capture_output=True)
+    assert keys.read_text() == (there if then is None else then)
