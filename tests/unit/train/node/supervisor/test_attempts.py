@@ -140,7 +140,7 @@ def test_a_notice_saves_a_checkpoint_and_another_attempt_goes_on_from_it(job_hos
             {"refused": {"id": JOB, "name": "name", "state": "waiting"}}
         ]
         assert job_host.ask("say", JOB, "the lease ends in 10 minutes") == [{"job": JOB}]
-        assert replace(job_host, NEW) == {"job": JOB, "waiting_for": []}
+        assert replace(job_host, NEW) == {"job": JOB, "waiting_for": [], "by_head": False}
         result = job_host.result()
     assert result == {"state": "done", "exit_code": 0, "error": None, "left": {}}
     log = [json.loads(line) for line in job_host.events().splitlines()]
@@ -218,7 +218,7 @@ def test_a_node_that_is_lost_without_notice_is_waited_for(job_host: JobHost) -> 
     until((job_host.folder() / "notice" / "attempt-1.progress").exists)
     lose_node_1(job_host)
     assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-1"]
-    assert replace(job_host, NEW) == {"job": JOB, "waiting_for": []}
+    assert replace(job_host, NEW) == {"job": JOB, "waiting_for": [], "by_head": False}
     assert job_host.result()["state"] == "done"
     first, _ = job_host.record()["attempts"]
     assert (first["reason"], first["lost"], first["lost_batches"]) == ("lost", ["node-1"], 5)
@@ -230,8 +230,8 @@ def test_launchers_start_another_attempt(job_host: JobHost, launcher: str, serve
     job_host.wait_for('"state": "running"')
     lose_node_1(job_host, count=2 + 2 * servers)
     assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-1"]
-    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"]}  # it begins
-    assert replace(job_host, NEW) == {"job": JOB, "waiting_for": []}
+    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": False}  # it begins
+    assert replace(job_host, NEW) == {"job": JOB, "waiting_for": [], "by_head": False}
     assert job_host.result()["state"] == "done"
     assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["lost", "done"]
     assert not job_host.processes()
@@ -297,6 +297,20 @@ echo '{json.dumps([NEW])}' | {job_host.python} -Es {os.getcwd()}/train/node jobs
     lines = said([json.loads(line) for line in job_host.events().splitlines()])
     assert f"replacing node-1 of {JOB}" in lines
     assert not any("next `cluster` command" in line for line in lines)
+
+
+def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host: JobHost) -> None:
+    go = job_host.home / "go"
+    script = f"while [ ! -e {go} ]; do sleep 0.05; done; exit 3"
+    submit(job_host, make_order(job_host, replace_command=["/bin/sh", "-c", script]))
+    lose_node_1(job_host)
+    wait_for_state(job_host, "waiting")
+    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": True}
+    go.touch()
+    job_host.wait_for("the next `cluster` command replaces it")
+    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": False}
+    replace(job_host, NEW)
+    assert job_host.result()["state"] == "done"
 
 
 def test_a_command_that_fails_leaves_it_to_the_user(job_host: JobHost) -> None:
