@@ -51,6 +51,11 @@ class Ec2Nodes(Nodes):
         return tuple(Candidate(name=name, market=node.market) for name, node in self._nodes.items())
 
     @property
+    def has_role(self) -> bool:
+        """As EC2 shows it."""
+        return self.state.head is not None and self.state.head.profile_arn is not None
+
+    @property
     def instance_types(self) -> dict[str, str]:
         """As EC2 shows them."""
         return {name: node.instance_type for name, node in self._nodes.items()}

@@ -71,6 +71,11 @@ class Nodes(ABC):
         return tuple(word for word in self.job_hosts or self.names if self.find_name(word) in chosen)
 
     @property
+    def has_role(self) -> bool:
+        """Whether the head is an instance with a role."""
+        return False
+
+    @property
     def instance_types(self) -> dict[str, str]:
         """The nodes' instance types by name, as far as they have one."""
         return {}

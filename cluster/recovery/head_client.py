@@ -25,6 +25,7 @@ from bootstrap.ssh.keys import authorized_line
 from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
 from cluster.app import App
 from cluster.config import ClusterConfig, read_table
+from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from provision.model import SshAddress
@@ -73,14 +74,17 @@ class HeadSettings(msgspec.Struct, frozen=True, kw_only=True):
     private_ca: bool = False
 
 
-def find_client(app: App, *, nodes: int) -> Tree | None:
-    """The program for the head; None if it is not to replace nodes. Warns if it cannot, though its role allows it."""
+def find_client(app: App, described: Nodes, *, nodes: int) -> Tree | None:
+    """The program for the head; None if it is not to replace nodes. Says so if it cannot, though its role allows it.
+
+    described: the cluster's nodes. nodes: how many are set up: of one alone, none can be replaced.
+    """
     config = app.config
     if app.on_head is not None:
         return None  # it has it
-    if not app.has_instances or config.provision.instance_profile != "auto" or nodes < 2:
+    if not app.has_instances or config.provision.instance_profile != "auto" or nodes <= 1:
         return None
-    if config.train.on_node_loss != "requeue":
+    if config.train.on_node_loss != "requeue" or not described.has_role:
         return None
     why = find_obstacle(config)
     if why is not None:

@@ -182,6 +182,7 @@ def test_a_node_that_is_lost_without_notice(nodes: Project, monkeypatch: pytest.
     check_replaced(nodes, job, before)
 
 
+@pytest.mark.slow
 def test_without_the_permission_the_job_waits_for_the_next_command(
     nodes: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from bootstrap.environment.requirements import Wanted
 from bootstrap.transfer.tree import Tree
 from cluster.app import App
 from cluster.config import parse_config
+from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.head_client import (
     HeadSettings,
     find_client,
@@ -24,6 +26,7 @@ from cluster.recovery.head_client import (
 from cluster.recovery.on_head import HeadApp, keep_cache, main, merge_pins, read_settings
 from cluster.session import find_packages, find_wishes
 from foundation.errors import ClusterError
+from provision.model import ClusterState, Node
 
 SECRET = "hidden-4711"
 TABLE: dict[str, Any] = {
@@ -116,6 +119,25 @@ def unpack(tree: Tree, folder: Path) -> None:
         path.write_bytes(file.source)
 
 
+PROFILE = "arn:aws:iam::123456789012:instance-profile/cluster-us-east-1-demo"
+
+
+def nodes_with(app: App, profile: str | None) -> Ec2Nodes:
+    head = Node(
+        instance_id="i-1",
+        state="running",
+        private_ip="10.0.0.4",
+        public_ip=None,
+        instance_type="c5.xlarge",
+        zone="us-east-1a",
+        launched_at=datetime(2030, 1, 1, tzinfo=UTC),
+        profile_arn=profile,
+        index=0,
+        role="head",
+    )
+    return Ec2Nodes(ClusterState(name="demo", nodes=(head,)), app.config.provision)
+
+
 @pytest.mark.parametrize(
     ("text", "is_sent"),
     [
@@ -130,8 +152,11 @@ def unpack(tree: Tree, folder: Path) -> None:
 def test_who_gets_the_program(tmp_path: Path, text: str, *, is_sent: bool) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(f'name = "demo"\n{text}')
-    assert (find_client(App(config_path=path), nodes=2) is not None) is is_sent
-    assert find_client(App(config_path=path), nodes=1) is None
+    app = App(config_path=path)
+    with_role, without = (nodes_with(app, profile) for profile in (PROFILE, None))
+    assert (find_client(app, with_role, nodes=2) is not None) is is_sent
+    assert find_client(app, with_role, nodes=1) is None
+    assert find_client(app, without, nodes=2) is None
 
 
 @pytest.mark.parametrize(
