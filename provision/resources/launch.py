@@ -166,7 +166,7 @@ def plan_launches(wanted: Wanted) -> tuple[LaunchNodes, ...]:
                 public_address=preflight.public_address,
                 placement_group=find_placement_name(wanted),
                 instance_profile=find_profile_name(wanted.config, name=wanted.name),
-                user=wanted.config.user,
+                user=wanted.config.user if wanted.from_head else "",
                 authorized=wanted.from_head or "",
             ),
             least=min(least, len(indices)),
