@@ -58,8 +58,8 @@ def leases(world: World) -> set[Lease | None]:
             continue
         tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
         lease = parse_lease(tags["cluster:lease"])
-        data = base64.b64decode(str(instance.user_data)).decode()
-        assert data == render_user_data(lease, cluster="demo")
+        data = base64.b64decode(str(instance.user_data))
+        assert data == render_user_data(lease, cluster="demo", endpoint=clients.ec2.meta.endpoint_url)
         found.add(lease)
     return found
 
