@@ -59,7 +59,7 @@ def leases(world: World) -> set[Lease | None]:
         tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
         lease = parse_lease(tags["cluster:lease"])
         data = base64.b64decode(str(instance.user_data))
-        assert data == render_user_data(lease, cluster="demo", endpoint=clients.ec2.meta.endpoint_url)
+        assert data == render_user_data(lease, cluster="demo", endpoint=world.clients.ec2.meta.endpoint_url)
         found.add(lease)
     return found
 

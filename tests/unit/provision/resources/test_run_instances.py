@@ -1,5 +1,6 @@
 """RunInstances: the request, the retries, and the numbers of the nodes."""
 
+import gzip
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
