@@ -40,7 +40,7 @@ def test_it_fits_and_is_the_same_each_time() -> None:
 def test_it_is_a_shell_script(shell: str) -> None:
     text = gzip.decompress(render_user_data(FULL, cluster="demo", endpoint=EC2)).decode()
     assert subprocess.run([shell, "-n"], input=text, text=True, check=False).returncode == 0
-    head = text[: text.index("for folder in")]
+    head = text[: text.index("\n# Ends this node") + 1]
     said = subprocess.run(
         [shell], input=f'{head}printf "%s|" "$cluster" "$lease" "$endpoint" "$program"', text=True, capture_output=True,
         check=True,
