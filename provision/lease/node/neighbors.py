@@ -96,7 +96,7 @@ class Neighbors(object):
                 self.lives[address] = clock
             if looks:
                 self._send(address, {"here": True})
-        elif idle_s is not None and idle_s >= 0 and (asks or address in self.asked):
+        elif idle_s is not None and 0 <= idle_s < float("inf") and (asks or address in self.asked):
             with self.lock:
                 self.heard[address] = (clock, idle_s)
             if asks:

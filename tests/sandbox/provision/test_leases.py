@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -33,9 +34,8 @@ def own_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSan
         control.reset(folder, report=silent)
 
 
-def leased(name: str, folder: Path, *, lifetime: str, nodes: int = 1, then: str = "down") -> Act:
-    lease = LeaseConfig(lifetime=lifetime, then=then)  # type: ignore[arg-type]
-    return Act(verb="up", name=name, nodes=nodes, files=folder / name, lease=lease)
+def leased(name: str, folder: Path, *, nodes: int = 1, **lease: Any) -> Act:
+    return Act(verb="up", name=name, nodes=nodes, files=folder / name, lease=LeaseConfig(**lease))
 
 
 def find_instances() -> dict[str, tuple[str, str, float]]:
@@ -46,9 +46,19 @@ def find_instances() -> dict[str, tuple[str, str, float]]:
             tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", [])}
             lease = parse_lease(tags["cluster:lease"])
             assert lease is not None
-            assert lease.until is not None
-            found[instance["InstanceId"]] = (tags["cluster:name"], instance["State"]["Name"], lease.until)
+            deadline = lease.set_at if lease.until is None else lease.until
+            found[instance["InstanceId"]] = (tags["cluster:name"], instance["State"]["Name"], deadline)
     return found
+
+
+def hosts(name: str) -> list[tuple[str, str]]:
+    """Instance ids and private addresses of a cluster's nodes, the head's first."""
+    found = boto3.client("ec2").describe_instances(Filters=[{"Name": "tag:cluster:name", "Values": [name]}])
+    made = [instance for reservation in found["Reservations"] for instance in reservation["Instances"]]
+    made.sort(key=lambda instance: instance["AmiLaunchIndex"])
+    return [
+        (instance["InstanceId"], instance["PrivateIpAddress"]) for instance in made if "PrivateIpAddress" in instance
+    ]
 
 
 def is_armed(ssh: Ssh, address: str) -> bool:
@@ -113,20 +123,17 @@ def test_faults_do_not_keep_nodes_alive(
     ec2, folder = boto3.client("ec2"), own_sandbox.project_dir
     run(leased("faults", tmp_path, lifetime="60s", nodes=5))
     run(leased("frozen", tmp_path, lifetime="25s", nodes=2))
+    run(leased("stops", tmp_path, lifetime="25s", nodes=2, then="stop"))
     run(leased("gone", tmp_path, lifetime="25s", nodes=2))
-
-    def hosts(name: str) -> list[tuple[str, str]]:
-        found = ec2.describe_instances(Filters=[{"Name": "tag:cluster:name", "Values": [name]}])["Reservations"]
-        made = [instance for reservation in found for instance in reservation["Instances"]]
-        made.sort(key=lambda instance: instance["AmiLaunchIndex"])
-        return [(instance["InstanceId"], instance["PrivateIpAddress"]) for instance in made]
+    run(leased("alone", tmp_path, lifetime="25s"))
 
     def cause(fault: str) -> None:
         control.cause_fault(folder, fault)
 
-    frozen, lost = hosts("frozen"), hosts("gone")
-    cause(f"freeze instance={frozen[0][0]}")
-    cause(f"kill instance={lost[0][0]} leaves=running")
+    (alone,) = hosts("alone")
+    for frozen in (hosts("frozen")[0], hosts("stops")[0], alone):
+        cause(f"freeze instance={frozen[0]}")
+    cause(f"kill instance={hosts('gone')[0][0]} leaves=running")
 
     full, dumb, cut, orphan, broken = hosts("faults")
     ssh = Ssh(key=tmp_path / "faults" / "id_ed25519")
@@ -146,16 +153,42 @@ def test_faults_do_not_keep_nodes_alive(
     # A reboot with a full disk, and one without metadata: armed again.
     ec2.reboot_instances(InstanceIds=[full[0], dumb[0]])
 
-    assert not wait_for_ends(lambda name: name == "faults")
-    # The frozen host runs nothing: it ends as soon as it continues. The lost one has no host to end.
-    states = {key: state for key, (name, state, _) in find_instances().items() if name in {"frozen", "gone"}}
-    assert [states[frozen[1][0]], states[lost[1][0]]] == ["terminated", "terminated"]
-    assert states[frozen[0][0]] == "running"
-    cause(f"thaw instance={frozen[0][0]}")
+    # Their other nodes have ended the frozen and the lost head, which run nothing.
+    assert not wait_for_ends(lambda name: name in {"faults", "frozen", "stops", "gone"})
+    states = {
+        name: {state for one, state, _ in find_instances().values() if one == name} for name in ("frozen", "stops")
+    }
+    assert states == {"frozen": {"terminated"}, "stops": {"stopped"}}
+    # Nobody ends a frozen host that is alone: it ends as soon as it continues.
+    assert find_instances()[alone[0]][1] == "running"
+    cause(f"thaw instance={alone[0]}")
     thawed = time.time()
-    until(lambda: find_instances()[frozen[0][0]][1] == "terminated", "the end of the thawed head")
+    until(lambda: find_instances()[alone[0]][1] == "terminated", "the end of the thawed head")
     assert time.time() - thawed < LATE_S
-    ec2.terminate_instances(InstanceIds=[lost[0][0]])
+
+
+def test_an_idle_end_spares_a_node_that_is_merely_cut_off(
+    own_sandbox: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with a login is in use, though it answers no other node. A frozen one is not."""
+    enter(own_sandbox, monkeypatch)
+    ec2, folder = boto3.client("ec2"), own_sandbox.project_dir
+    run(leased("idle", tmp_path, nodes=3, idle="30s"))
+    used, frozen, idle = hosts("idle")
+    (group,) = ec2.describe_security_groups(GroupNames=["cluster-idle"])["SecurityGroups"]
+    ec2.authorize_security_group_ingress(
+        GroupId=group["GroupId"], IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
+    )
+    ssh = Ssh(key=tmp_path / "idle" / "id_ed25519")
+    until(partial(is_armed, ssh, used[1]), "the lease program")
+    with ssh.hold(used[1]):
+        control.cause_fault(folder, f"freeze instance={frozen[0]}")
+        for other in (frozen, idle):
+            control.cause_fault(folder, f"partition a={used[0]} b={other[0]}")
+        ended = lambda one: find_instances()[one[0]][1] == "terminated"  # noqa: E731
+        until(lambda: ended(idle) and ended(frozen), "the end of the idle and of the frozen node", timeout_s=120)
+        assert find_instances()[used[0]][1] == "running"
+    until(lambda: ended(used), "the end of the node that is not in use any more", timeout_s=120)
 
 
 def test_an_idle_cluster_ends_and_says_so(project: Project) -> None:

@@ -1,7 +1,7 @@
 """Which nodes end the others, and which they leave alone; the signed calls with which they do."""
 
 import re
-import socket
+import threading
 import urllib.parse
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -140,13 +140,13 @@ def test_without_a_role_or_an_endpoint_it_does_not_wait(closing: Closing, monkey
 
 
 def test_what_hangs_does_not_keep_the_node(closing: Closing, monkeypatch: pytest.MonkeyPatch) -> None:
-    hang = socket.socketpair()[0]
-    monkeypatch.setattr(peers.metadata, "read_role", lambda: hang.recv(1) and None)
+    hangs = threading.Event()
+    monkeypatch.setattr(peers.metadata, "read_role", lambda: hangs.wait() and None)
     one = Closing("demo", "https://ec2.example", "lifetime", PAST, closing.others)
     assert not one.is_done()
     one.began -= peers.LIMIT_S
     assert one.is_done()
-    hang.close()
+    hangs.set()
 
 
 @pytest.mark.parametrize(
