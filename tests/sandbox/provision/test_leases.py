@@ -56,9 +56,7 @@ def hosts(name: str) -> list[tuple[str, str]]:
     found = boto3.client("ec2").describe_instances(Filters=[{"Name": "tag:cluster:name", "Values": [name]}])
     made = [instance for reservation in found["Reservations"] for instance in reservation["Instances"]]
     made.sort(key=lambda instance: instance["AmiLaunchIndex"])
-    return [
-        (instance["InstanceId"], instance["PrivateIpAddress"]) for instance in made if "PrivateIpAddress" in instance
-    ]
+    return [(instance["InstanceId"], instance.get("PrivateIpAddress", "")) for instance in made]
 
 
 def is_armed(ssh: Ssh, address: str) -> bool:
@@ -121,20 +119,16 @@ def test_faults_do_not_keep_nodes_alive(
     """A full disk, no metadata, a cut network, a killed program, a broken `shutdown`, a frozen and a lost head."""
     enter(own_sandbox, monkeypatch)
     ec2, folder = boto3.client("ec2"), own_sandbox.project_dir
-    run(leased("faults", tmp_path, lifetime="60s", nodes=5))
-    run(leased("frozen", tmp_path, lifetime="25s", nodes=2))
-    run(leased("stops", tmp_path, lifetime="25s", nodes=2, then="stop"))
-    run(leased("gone", tmp_path, lifetime="25s", nodes=2))
-    run(leased("alone", tmp_path, lifetime="25s"))
 
     def cause(fault: str) -> None:
         control.cause_fault(folder, fault)
 
-    (alone,) = hosts("alone")
-    for frozen in (hosts("frozen")[0], hosts("stops")[0], alone):
-        cause(f"freeze instance={frozen[0]}")
+    for name, then, nodes in (("frozen", "down", 2), ("stops", "stop", 2), ("alone", "down", 1)):
+        run(leased(name, tmp_path, lifetime="25s", nodes=nodes, then=then))
+        cause(f"freeze instance={hosts(name)[0][0]}")
+    run(leased("gone", tmp_path, lifetime="25s", nodes=2))
     cause(f"kill instance={hosts('gone')[0][0]} leaves=running")
-
+    run(leased("faults", tmp_path, lifetime="60s", nodes=5))
     full, dumb, cut, orphan, broken = hosts("faults")
     ssh = Ssh(key=tmp_path / "faults" / "id_ed25519")
     ec2.modify_instance_metadata_options(InstanceId=dumb[0], HttpEndpoint="disabled")
@@ -155,11 +149,10 @@ def test_faults_do_not_keep_nodes_alive(
 
     # Their other nodes have ended the frozen and the lost head, which run nothing.
     assert not wait_for_ends(lambda name: name in {"faults", "frozen", "stops", "gone"})
-    states = {
-        name: {state for one, state, _ in find_instances().values() if one == name} for name in ("frozen", "stops")
-    }
-    assert states == {"frozen": {"terminated"}, "stops": {"stopped"}}
+    states = {(name, state) for name, state, _ in find_instances().values() if name in {"frozen", "stops"}}
+    assert states == {("frozen", "terminated"), ("stops", "stopped")}
     # Nobody ends a frozen host that is alone: it ends as soon as it continues.
+    (alone,) = hosts("alone")
     assert find_instances()[alone[0]][1] == "running"
     cause(f"thaw instance={alone[0]}")
     thawed = time.time()

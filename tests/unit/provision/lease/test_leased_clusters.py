@@ -226,6 +226,13 @@ GROUP = Lease(set_at=NOW, until=NOW + 60, idle_s=1800.0)
         ([], {}, GROUP, NOW + 9999, "its lifetime ended at"),  # EC2 has forgotten the nodes
         ([], {"i-1": "Client.UserInitiatedShutdown: User initiated shutdown"}, GROUP, NOW + 30, None),
         ([], {"i-1": "Server.SpotInstanceTermination: x", "i-2": OFF}, GROUP, NOW + 30, None),
+        (
+            [],
+            {"i-1": "Client.UserInitiatedShutdown: x", "i-2": OFF},
+            GROUP,
+            NOW + 30,
+            "its lease ended it (idle = 30m)",
+        ),
         ([], {"i-1": OFF}, None, NOW, None),
         ([], {"i-1": OFF}, GROUP._replace(until=None, idle_s=None), NOW, None),
         ([{"state": "running"}], {"i-9": OFF}, GROUP, NOW + 99, None),
