@@ -16,13 +16,22 @@ from project import Project
 from provision.lease.config import LeaseConfig
 from provision.lease.node.terms import parse_lease
 from sandbox import control
-from sandbox_steps import RunningSandbox, Ssh, enter, start_sandbox
+from sandbox_steps import RunningSandbox, Ssh, enter, start_sandbox, wait_for
 from waits import until
 
 pytestmark = pytest.mark.sandbox
 
 LATE_S = 60.0
 ENDED = ("terminated", "stopped")
+HEADS = {
+    "frozen": "freeze instance={first}",
+    "gone": "kill instance={first} leaves=running",
+    "cut off": "partition a={first} b={second}",
+    "full disk": "full-disk instance={first}",
+    "no metadata": "",
+}
+"""How a head fails: the fault. HEADS_EACH: the number of clusters for each."""
+HEADS_EACH = 6
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +119,42 @@ def test_up_killed_leaves_nothing_alive_after_the_deadline(
     record_property("result", f"{killed} of {len(kills)} killed, {len(find_instances())} nodes, {len(wrong)} alive")
     # A run that has to look less often than the one that was counted ends before a late kill.
     assert killed >= len(kills) * 0.9
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_up_killed_and_its_head_fails(
+    own_sandbox: RunningSandbox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """`up` is killed at random points, and then its head fails in each way: the other node has the role."""
+    enter(own_sandbox, monkeypatch)
+    read_descriptions()
+    ec2, chosen = boto3.client("ec2"), random.Random(20)
+    points = run(leased("whole-head", tmp_path, nodes=2, lifetime="45s")).points
+    launch = points.index("RunInstances")
+    tries, counts = 0, dict.fromkeys(HEADS, 0)
+    for head in HEADS:
+        while counts[head] < HEADS_EACH:
+            name, tries = f"head-{tries}", tries + 1
+            kill = Kill(point=chosen.randrange(launch, len(points)), before=chosen.random() < 0.5)
+            run(leased(name, tmp_path, nodes=2, lifetime="45s"), kill)
+            if not hosts(name):
+                continue  # killed before its launch
+            first, second = (instance_id for instance_id, _ in hosts(name))
+            wait_for(ec2, "instance_running", [first, second])
+            if head == "no metadata":
+                ec2.modify_instance_metadata_options(InstanceId=first, HttpEndpoint="disabled")
+            else:
+                control.cause_fault(own_sandbox.project_dir, HEADS[head].format(first=first, second=second))
+            left_s = find_instances()[first][2] - time.time()
+            assert left_s > 5, f"{name} failed too late"
+            counts[head] += 1
+    wrong = wait_for_ends(lambda name: name.startswith(("head-", "whole-head")))
+    record_property("result", f"{counts} clusters of 2 nodes, {len(wrong)} nodes alive")
     assert not wrong, "\n".join(wrong)
 
 
