@@ -1,6 +1,7 @@
 """Leases on real hosts: whatever happens to the command, nodes and network, nothing lives after the deadline."""
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -137,7 +138,7 @@ def test_up_killed_and_its_head_fails(
     points = run(leased("whole-head", tmp_path, nodes=2, lifetime="45s")).points
     launch = points.index("RunInstances")
     tries, counts = 0, dict.fromkeys(HEADS, 0)
-    for head in HEADS:
+    for head, fault in HEADS.items():
         while counts[head] < HEADS_EACH:
             name, tries = f"head-{tries}", tries + 1
             kill = Kill(point=chosen.randrange(launch, len(points)), before=chosen.random() < 0.5)
@@ -149,7 +150,7 @@ def test_up_killed_and_its_head_fails(
             if head == "no metadata":
                 ec2.modify_instance_metadata_options(InstanceId=first, HttpEndpoint="disabled")
             else:
-                control.cause_fault(own_sandbox.project_dir, HEADS[head].format(first=first, second=second))
+                control.cause_fault(own_sandbox.project_dir, fault.format(first=first, second=second))
             left_s = find_instances()[first][2] - time.time()
             assert left_s > 5, f"{name} failed too late"
             counts[head] += 1
