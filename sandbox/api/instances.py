@@ -81,6 +81,11 @@ class SandboxInstance(Instance):
         self.security_groups = list(self.nics[0].group_set)
 
     @property
+    def instance_id(self) -> str:
+        """The id; moto's DescribeInstanceStatus looks for this name."""
+        return str(self.id)
+
+    @property
     def instance_status(self) -> dict[str, Any]:
         """As moto's, but `impaired` if the host does not answer."""
         status = super().instance_status

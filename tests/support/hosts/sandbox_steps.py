@@ -86,8 +86,10 @@ class Ssh:
         with subprocess.Popen(self._words(address, "echo in; sleep 1000"), stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"in\n"
-            yield
-            process.kill()
+            try:
+                yield
+            finally:
+                process.kill()
 
     def _words(self, address: str, command: str) -> tuple[str, ...]:
         options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=5",
