@@ -11,13 +11,20 @@ from typing import Any
 import boto3
 import pytest
 
+from ec2_client import client, ids_of, live
+from ec2_client import run as launch_instances
 from forked import Act, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
+from iam_steps import role_keys
 from project import Project
+from provision.aws.role_policy import render_role_policy
+from provision.config import ProvisionConfig
 from provision.lease.config import LeaseConfig
-from provision.lease.node.terms import parse_lease
+from provision.lease.node.ec2 import Ec2
+from provision.lease.node.metadata import Role
+from provision.lease.node.terms import Lease, parse_lease, render_lease
 from sandbox import control
-from sandbox_steps import RunningSandbox, Ssh, enter, start_sandbox, wait_for
+from sandbox_steps import REGION, RunningSandbox, Ssh, enter, start_sandbox, wait_for
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -204,6 +211,40 @@ def test_faults_do_not_keep_nodes_alive(
     thawed = time.time()
     until(lambda: find_instances()[alone[0]][1] == "terminated", "the end of the thawed head")
     assert time.time() - thawed < LATE_S
+
+
+def test_the_calls_of_the_nodes_role(phantom: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds and ends the nodes of its cluster, and no others; a clock that is wrong by an hour is no obstacle."""
+    monkeypatch.setenv("SSL_CERT_FILE", phantom.environment["AWS_CA_BUNDLE"])
+    config = ProvisionConfig(instance_type="c5.xlarge", instance_profile="auto")
+    policy = render_role_policy(
+        config, name="one", region=REGION, data_url=None, results_url=None, replaces_nodes=False
+    )
+    keys = role_keys(*json.loads(policy)["Statement"])
+
+    def launch(name: str, lease: str) -> str:
+        tags = [{"Key": "cluster:name", "Value": name}, {"Key": "cluster:lease", "Value": lease}]
+        specification = [{"ResourceType": "instance", "Tags": tags}]
+        return ids_of(launch_instances(client("ec2"), TagSpecifications=specification))[0]
+
+    lease = Lease(set_at=1.8e9, until=1.8e9 + 60)
+    own, other, foreign = launch("one", render_lease(lease)), launch("one", "damaged"), launch("two", "")
+    role = Role(own, REGION, keys["AccessKeyId"], keys["SecretAccessKey"], keys["SessionToken"])
+    calls = Ec2(phantom.environment["AWS_ENDPOINT_URL"], role)
+    calls.ahead_s = -3600.0
+    with pytest.raises(OSError, match="RequestExpired"):
+        calls.find_others("one")
+    assert abs(calls.ahead_s) < 30
+    (found,) = calls.find_others("one")
+    assert (found.instance_id, found.lease, found.is_spot) == (other, None, False)
+    assert calls.find_impaired([other]) == {}
+    for act in (calls.terminate, calls.stop, calls.force_to_stop):
+        with pytest.raises(PermissionError, match="UnauthorizedOperation"):
+            act([foreign])
+    calls.force_to_stop([own])
+    calls.terminate([other, own])
+    assert not calls.find_others("one")
+    assert {one["InstanceId"] for one in live(client("ec2"))} == {foreign}
 
 
 def test_an_idle_end_spares_a_node_that_is_merely_cut_off(

@@ -57,6 +57,10 @@ def write_state(folder: Path, **values: Any) -> None:
         (text(until=NOW + 60), {"lease": 7}, NOW + 60),
         (text(until=NOW + 60), "not JSON", NOW + 60),
         ("", {"lease": text(until=NOW + 600), "at": NOW, "spent_usd": 0}, NOW + 600),
+        (text(until=NOW + 60), {"lease": text(NOW + 5, until=NOW + 600), "at": float("nan"), "spent_usd": 0}, NOW + 60),
+        (text(until=NOW + 60), {"lease": text(NOW + 5, until=NOW + 600), "at": NOW, "spent_usd": -1e9}, NOW + 60),
+        (text(until=NOW + 60), {"lease": text(NOW + 5, until=NOW + 600), "at": NOW, "spent_usd": "many"}, NOW + 60),
+        (text(until=NOW + 60), "[" * 100000, NOW + 60),
         ("", None, None),
     ],
 )
@@ -89,6 +93,33 @@ def test_a_full_disk_keeps_the_armed_lease(tmp_path: Path, clocks: Clocks) -> No
     assert not state.is_kept
     assert state.read()[:2] == (state.lease, 600.0)
     assert State([str(tmp_path / "file")], text(until=NOW + 60)).read()[1] == 60.0
+
+
+def test_the_memory_keeps_a_change_that_the_disk_does_not(tmp_path: Path, clocks: Clocks) -> None:
+    """The program may be killed, and starts again: the change is as new as before, and the costs are counted on."""
+    (tmp_path / "file").touch()
+    folders = [str(tmp_path / "file"), str(tmp_path / "memory")]
+    state = State(folders, text(until=NOW + 60, usd_per_hour=36.0))
+    state.offer(text(NOW + 1, until=NOW + 600, usd_per_hour=36.0))
+    clocks.pass_s(100)
+    state.keep()
+    assert not state.is_kept
+    again = State(folders, text(until=NOW + 60, usd_per_hour=36.0))
+    assert again.lease.until == NOW + 600
+    assert again.read()[2] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_hung_disk_does_not_stop_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(system, "DISK_S", 0.05)
+    monkeypatch.setattr(system, "write_whole", lambda *_: hangs.wait())
+    state = State([str(tmp_path)], text(until=NOW + 60))
+    before = threading.active_count()
+    for _ in range(3):
+        state.keep()
+        assert not state.is_kept
+    assert threading.active_count() == before + 1  # one thread waits, not one for each time
+    hangs.set()
 
 
 @pytest.mark.parametrize("jump_s", [-86400.0, 0.0, 86400.0])
@@ -166,6 +197,36 @@ def run(root: Path, armed: str) -> str:
 
 
 def test_it_ends_the_node_at_the_deadline(quiet: Path) -> None:
+    now = time.time()
+    assert run(quiet, text(now, until=float(int(now)) + 1.0)) == "lifetime"
+
+
+@pytest.mark.parametrize("tag", ["later", "", None])
+def test_at_a_boot_after_its_deadline_it_asks_for_its_tag_first(
+    quiet: Path, monkeypatch: pytest.MonkeyPatch, tag: str | None
+) -> None:
+    """The lease was changed, and the disk has not kept it. Without metadata, it does not wait for long."""
+    now = float(int(time.time()))
+    monkeypatch.setattr(agent, "TAG_S", 0.5)
+    later = text(now - 50, until=now + 3.0)
+
+    def read_tag() -> str | None:
+        time.sleep(0.2)
+        return later if tag == "later" else tag
+
+    monkeypatch.setattr(metadata, "read_tag", read_tag)
+    assert run(quiet, text(now - 100, until=now - 10)) == "lifetime"
+    assert (time.time() >= now + 3.0) is (tag == "later")
+
+
+def test_a_node_without_threads_ends_as_well(quiet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a fork bomb: nothing can be looked at, and the deadline counts."""
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(agent, "TAG_S", 0.5)
     now = time.time()
     assert run(quiet, text(now, until=float(int(now)) + 1.0)) == "lifetime"
 
