@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provision.lease.node import control, metadata, neighbors, system, warn
+from provision.lease.node import agent, control, metadata, neighbors, system, warn
 from provision.lease.node.activity import Use
 from provision.lease.node.agent import Agent
 from provision.lease.node.neighbors import Neighbors
