@@ -22,6 +22,7 @@ import json
 import os
 import select
 import sys
+import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -29,8 +30,10 @@ from provision.lease.node import activity, control, metadata, neighbors, peers, 
 
 ASK_EVERY_S = 15.0
 KEEP_EVERY_S = 60.0
-TAG_S = 20.0
-"""How long a node whose lease seems to have ended at its boot waits for its tag, which may have a later one."""
+TAG_S = 3.0
+"""How long a node whose lease seems to have ended waits for its tag, which may have a later one."""
+BOOT_S = 20.0
+"""The same after its boot, when the network may not be up, and the disk may not have kept a change."""
 
 
 class Agent(object):
@@ -59,7 +62,9 @@ class Agent(object):
         self.neighbors = neighbors.Neighbors(root)
         self.warned: Dict[str, float] = {}
         self.began = system.boot_clock()
-        self.has_tag = False
+        self.tag_at = -1.0  # by the boot clock: when the tag was asked for that it has read last
+        self.over_at: Optional[float] = None
+        self.hurry = threading.Event()
         self.closing: Optional[peers.Closing] = None
 
     def look_every_s(self) -> float:
@@ -82,16 +87,19 @@ class Agent(object):
     def keep_up(self) -> None:
         """Read the tag, and write the state, for ever."""
         while True:
+            asked_at = system.boot_clock()
             text = metadata.read_tag()
             if text is not None and self.state.offer(text):
                 system.say("the tag has another lease: {}".format(text))
-            self.has_tag = self.has_tag or text is not None
+            if text is not None:
+                self.tag_at = asked_at
             self.state.keep()
-            time.sleep(KEEP_EVERY_S if self.has_tag or not self.is_new() else 1.0)
+            self.hurry.wait(KEEP_EVERY_S if self.tag_at >= 0 or not self.is_new() else 1.0)
+            self.hurry.clear()
 
     def is_new(self) -> bool:
         """Whether it began a moment ago."""
-        return system.boot_clock() - self.began < TAG_S
+        return system.boot_clock() - self.began < BOOT_S
 
     def find_idle(self) -> Tuple[float, Optional[str]]:
         """For how long the cluster has been idle, as this node knows it, and why it is not."""
@@ -122,7 +130,6 @@ class Agent(object):
         """Wait for the end of the lease, and end the node."""
         waiting = [self.keep_up, self.keep_looking]
         asking = control.open_control()
-        self.neighbors.open()
         asked_at: Optional[float] = None
         while True:
             waiting = [work for work in waiting if system.start_thread(work) is None]
@@ -134,6 +141,8 @@ class Agent(object):
                 self.warn(lease, end)
             if asked_at is None or system.boot_clock() - asked_at >= self.look_every_s():
                 asked_at = system.boot_clock()
+                if self.neighbors.socket is None:
+                    self.neighbors.open()
                 self.neighbors.ask(idle_s)
             timeout = min([1.0] + [max(end.left_s, 0.05) for end in ends])
             sockets = [one for one in (asking, self.neighbors.socket) if one is not None]
@@ -149,8 +158,13 @@ class Agent(object):
         if not ends or ends[0].left_s > 0:
             if self.closing is not None:
                 self.closing.cancelled = True
-            self.closing = None
-        elif self.has_tag or not self.is_new():
+            self.closing = self.over_at = None
+            return
+        if self.over_at is None:
+            self.over_at = system.boot_clock()
+            self.hurry.set()
+        waited_s = system.boot_clock() - self.over_at
+        if self.tag_at >= self.over_at or waited_s >= (BOOT_S if self.is_new() else TAG_S):
             if self.closing is None:
                 # Those that have not looked for so long end as well, without waiting for their next look.
                 self.neighbors.tell(idle_s)

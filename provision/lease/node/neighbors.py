@@ -41,7 +41,7 @@ class Neighbors(object):
         one.settimeout(0.0)
         try:
             one.bind(("", PORT))
-            self.socket = one
+            self.socket, self.is_deaf = one, False
         except OSError as error:
             system.say("cannot ask other nodes: {}".format(error))
             one.close()

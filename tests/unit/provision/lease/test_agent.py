@@ -207,7 +207,7 @@ def test_at_a_boot_after_its_deadline_it_asks_for_its_tag_first(
 ) -> None:
     """The lease was changed, and the disk has not kept it. Without metadata, it does not wait for long."""
     now = float(int(time.time()))
-    monkeypatch.setattr(agent, "TAG_S", 0.5)
+    monkeypatch.setattr(agent, "BOOT_S", 0.5)
     later = text(now - 50, until=now + 3.0)
 
     def read_tag() -> str | None:
@@ -219,6 +219,15 @@ def test_at_a_boot_after_its_deadline_it_asks_for_its_tag_first(
     assert (time.time() >= now + 3.0) is (tag == "later")
 
 
+def test_at_its_deadline_it_asks_for_its_tag_once_more(quiet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the last minute that did not reach the node over ssh."""
+    now = float(int(time.time()))
+    later = text(now + 1, until=now + 5.0)
+    monkeypatch.setattr(metadata, "read_tag", lambda: later if time.time() >= now + 2 else "")
+    assert run(quiet, text(now, until=now + 2.5)) == "lifetime"
+    assert time.time() >= now + 5
+
+
 def test_a_node_without_threads_ends_as_well(quiet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a fork bomb: nothing can be looked at, and the deadline counts."""
 
@@ -226,7 +235,7 @@ def test_a_node_without_threads_ends_as_well(quiet: Path, monkeypatch: pytest.Mo
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    monkeypatch.setattr(agent, "TAG_S", 0.5)
+    monkeypatch.setattr(agent, "BOOT_S", 0.5)
     now = time.time()
     assert run(quiet, text(now, until=float(int(now)) + 1.0)) == "lifetime"
 
