@@ -208,6 +208,7 @@ def test_at_a_boot_after_its_deadline_it_asks_for_its_tag_first(
     """The lease was changed, and the disk has not kept it. Without metadata, it does not wait for long."""
     now = float(int(time.time()))
     monkeypatch.setattr(agent, "BOOT_S", 0.5)
+    monkeypatch.setattr(agent, "TAG_S", 0.5)
     later = text(now - 50, until=now + 3.0)
 
     def read_tag() -> str | None:
