@@ -60,9 +60,9 @@ def test_each_kind_of_use(project: Project) -> None:
     assert found == 1
     project.write(text)
     project.run("up")
-    project.run("lease", "--idle", str(IDLE_S))
+    project.run("lease", "--idle", f"{IDLE_S}s")
     (project.directory / "kernel.py").write_text(KERNEL)
-    project.run("cp", "kernel.py", "node-0:")
+    project.run("cp", "kernel.py", "node-0:.")
     head, worker = hosts_of(project)["node-0"], hosts_of(project)["node-1"]
 
     def on(name: str, command: str) -> None:
