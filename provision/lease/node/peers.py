@@ -19,6 +19,8 @@ HEAR_S = 2.0
 HEARD_S = 30.0
 """A node that has answered is given this time for its own end."""
 PAUSE_S = 0.5
+AT_ONCE = 100
+"""Instances of one call (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceStatus.html)."""
 CHECKS_S = 300.0
 """How long EC2's status checks may take to find that a node does not answer."""
 
@@ -112,7 +114,8 @@ class Closing(object):
 
     def end_silent(self, calls: ec2.Ec2) -> bool:
         """End the silent nodes; whether there may be more soon. Raises OSError, ValueError, HTTPException."""
-        silent = self.find_silent(calls.find_others(self.cluster))
+        found = self.find_silent(calls.find_others(self.cluster))
+        silent = found[:AT_ONCE]
         if not silent or self.cancelled:
             return False
         plan = plan_ends(
@@ -125,7 +128,7 @@ class Closing(object):
                 act(ids)
         # A clock that is ahead of EC2's has ended this node too early.
         untils = [one.lease.until for one in silent if one.lease is not None and one.lease.until is not None]
-        return any(0 < until - calls.now() < self._left_s() for until in untils)
+        return len(found) > AT_ONCE or any(0 < until - calls.now() < self._left_s() for until in untils)
 
     def find_silent(self, others: List[ec2.Instance]) -> List[ec2.Instance]:
         """Those that do not answer: an answer is a matter of milliseconds, and datagrams may get lost."""

@@ -94,8 +94,8 @@ def test_each_kind_of_use(project: Project) -> None:
     until(is_idle, "the end of the login on the worker")
 
     # A running job, a queued one, and one that hangs.
-    for _ in range(2):
-        project.run("train", "--detach", "--kv-store", "local", "-n", "1", "--", "sleep", "1000")
+    for queue in ((), ("--queue",)):
+        project.run("train", "--detach", *queue, "--kv-store", "local", "-n", "1", "--", "sleep", "1000")
     first, second = sorted(records(project), key=lambda job: str(job["id"]))
     assert [first["state"], second["state"]] == ["running", "queued"]
     until(is_in_use(f"job {first['id']} is running"), "the running job")
