@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import or_
 from typing import Literal
 
 from foundation.durations import render_duration
@@ -124,18 +125,20 @@ def find_errors(state: ClusterState) -> tuple[NodeError, ...]:
 def find_lease_end(state: ClusterState, *, now: float) -> str | None:
     """How the lease has ended the cluster, in words; None if it has not. Pure.
 
-    EC2 does not say why an instance switched itself off. If all of them did, it was their lease; somebody who shuts
-    down a single node leaves the others. An hour later EC2 has forgotten terminated ones: then the lease is on the
-    group, as long as no command has ended the nodes.
+    EC2 does not say why an instance switched itself off. If all of them did, or a call ended the others, which could
+    not (provision/lease/node/peers.py), it was their lease; somebody who shuts down a single node leaves the others. An
+    hour later EC2 has forgotten terminated ones: then the lease is on the group, as long as no command has ended the
+    nodes.
     """
     lease = state.lease
     if lease is None or not lease.limits or any(node.state in {"pending", "running"} for node in state.nodes):
         return None
     reasons = [*(node.state_reason for node in state.nodes), *state.ended.values()]
     off = [reason is not None and reason.startswith(SWITCHED_OFF) for reason in reasons]
+    called = [reason is not None and reason.startswith(STOPPED_BY_CALL) for reason in reasons]
     if lease.until is not None and lease.until <= now and (all(off) or any(off)):
         return f"its lifetime ended at {render_moment(lease.until)}"
-    if off and all(off):
+    if any(off) and all(map(or_, off, called)):
         limits = [
             *((f"idle = {render_duration(lease.idle_s)}",) if lease.idle_s is not None else ()),
             *((f"budget_usd = {lease.budget_usd:g}",) if lease.budget_usd is not None else ()),

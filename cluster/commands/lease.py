@@ -13,7 +13,7 @@ from foundation.durations import parse_duration
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from provision.aws.clients import make_clients
-from provision.lease.plan import Change, Rates, change_lease, describe_lease
+from provision.lease.plan import Change, change_lease, describe_lease
 from provision.membership import no_nodes
 from provision.pause import describe_rates
 
@@ -85,7 +85,7 @@ def lease(
                 f"cluster {state.name} is stopped", hint="cluster start, which begins the lease in cluster.toml"
             )
         keeps_budget = budget if budget is not None else (current.budget_usd if current else None)
-        rates = describe_rates(clients, state) if keeps_budget not in {None, "none"} and not none else Rates()
+        rates = describe_rates(clients, state) if keeps_budget not in {None, "none"} and not none else None
         then = app.config.lease.then
         current = change_lease(current, change, now=now, rates=rates, then=then)
         set_tags(app, clients, state, current)

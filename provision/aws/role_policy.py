@@ -73,7 +73,7 @@ def render_role_policy(
     ours: Condition = {"StringEquals": {f"aws:ResourceTag/{TAG_NAME}": name}}
     here: Condition = {"StringEquals": {"aws:RequestedRegion": region}}
     instances = f"arn:{partition}:ec2:{region}:*:instance/*"
-    statements.append(allow("FindNodes", ["ec2:DescribeInstances"], ["*"], here))
+    statements.append(allow("FindNodes", ["ec2:DescribeInstances", "ec2:DescribeInstanceStatus"], ["*"], here))
     statements.append(allow("EndNodes", ["ec2:StopInstances", "ec2:TerminateInstances"], [instances], ours))
     if replaces_nodes:
         statements += _launch_statements(config, name=name, region=region, here=here, ours=ours)

@@ -44,7 +44,7 @@ class SetLease(Step):
     def apply(self, context: Context) -> bool:
         """The tags come last: a cluster whose tags show a lease has it. Always True."""
         ec2 = context.clients.ec2
-        user_data = render_user_data(self.lease, cluster=context.cluster).encode()
+        user_data = render_user_data(self.lease, cluster=context.cluster, endpoint=ec2.meta.endpoint_url)
         for node in self.stopped:
             ec2.modify_instance_attribute(InstanceId=node.instance_id, UserData={"Value": user_data})
         for node in self.behaving:

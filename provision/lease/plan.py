@@ -86,15 +86,17 @@ class Change:
         return self == Change()
 
 
-def change_lease(current: Lease | None, change: Change, *, now: float, rates: Rates, then: str) -> Lease:
+def change_lease(current: Lease | None, change: Change, *, now: float, rates: Rates | None, then: str) -> Lease:
     """The lease after a change. then: of cluster.toml, for a cluster that has had none.
 
-    Its spending is counted up to `now`; it is later than the current one, whatever the clocks show. Raises UsageError,
+    rates: None for those that it has: without a budget, the spending is counted all the same, for a later one. It is
+    counted up to `now`; the lease is later than the current one, whatever the clocks show. Raises UsageError,
     ConfigError.
     """
     if change.none and change != Change(none=True):
         raise UsageError("cluster lease --none removes all limits; it takes no others", hint="cluster lease --help")
     old = current or Lease(then=then)
+    rates = rates or Rates(usd_per_hour=old.usd_per_hour, stopped_usd_per_hour=old.stopped_usd_per_hour)
     spent = spent_at(old, now) if current is not None else 0.0
     later = max(float(int(now)), old.set_at + 1)
     until, idle_s, budget = old.until, old.idle_s, old.budget_usd

@@ -5,12 +5,10 @@ A node that the head launched lets the head log in, which then sets it up.
 
 from __future__ import annotations
 
-import base64
-import io
+import ast
+import gzip
 import json
 import shlex
-import tokenize
-import zlib
 from functools import cache
 from importlib.resources import files
 
@@ -19,11 +17,14 @@ from provision.lease.node.terms import Lease, render_lease
 MAX_BYTES = 16384
 """Of user data, before base64 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html)."""
 PROGRAM = "/run/cluster/lease.py"
-_MODULES = ("terms", "activity", "agent")  # each imports only those before it
-_NOTHING = frozenset({tokenize.COMMENT, tokenize.NL})
+# Each imports only those before it.
+_MODULES = (
+    "system", "terms", "activity", "state", "metadata", "ec2",
+    "neighbors", "peers", "warn", "control", "start", "agent",
+)  # fmt: skip
 # Runs the modules as if they were in their package.
 _LOADER = """\
-import base64, json, sys, types, zlib
+import sys, types
 def make(name):
     module = sys.modules[name] = types.ModuleType(name)
     module.__path__ = []
@@ -33,7 +34,7 @@ def make(name):
     return module
 for name in ("provision", "provision.lease", "provision.lease.node"):
     make(name)
-for name, source in json.loads(zlib.decompress(base64.b85decode("PACKED")).decode()):
+for name, source in SOURCES:
     module = make("provision.lease.node." + name)
     exec(compile(source, name, "exec"), module.__dict__)
 sys.exit(module.main())
@@ -71,10 +72,11 @@ exit 0
 _LEASE = """
 # Ends this node at the end of its cluster's lease (provision/lease/node/agent.py).
 for folder in /run/cluster /dev/shm/cluster; do
-    mkdir -p $folder && echo "$program" >$folder/lease.py && break
+    mkdir -p $folder && printf '%s' "$program" >$folder/lease.py && break
 done
 for python in python3 /usr/libexec/platform-python; do
-    command -v $python >/dev/null && $python -Es $folder/lease.py boot "$lease" "$cluster" && armed=yes && break
+    command -v $python >/dev/null || continue
+    $python -Es $folder/lease.py boot "$lease" "$cluster" "$endpoint" && armed=yes && break
 done
 until=$(echo " $lease" | sed -n 's/.* until=\\([^ ]*\\).*/\\1/p')
 if [ -z "$armed" ] && [ -n "$until" ]; then  # without Python, the deadline alone
@@ -98,41 +100,60 @@ _LET_IN = r"""
 """
 
 
-def render_user_data(lease: Lease | None, *, cluster: str, user: str = "", authorized: str = "") -> str:
+def render_user_data(
+    lease: Lease | None, *, cluster: str, endpoint: str, user: str = "", authorized: str = ""
+) -> bytes:
     """The user data of a cluster's nodes: at most MAX_BYTES. lease: None for none yet; it can be set later.
 
-    authorized: a line that is added to the authorized_keys of `user`, unless a line with the same comment is there.
+    endpoint: the URL of EC2. authorized: a line that is added to the authorized_keys of `user`, unless a line with the
+    same comment is there. Compressed; cloud-init unpacks it:
+    https://cloudinit.readthedocs.io/en/latest/explanation/format.html#gzip-compressed-content
     """
     text = "" if lease is None else render_lease(lease)
-    head = f"#cloud-boothook\n#!/bin/sh\ncluster={shlex.quote(cluster)}\nlease={shlex.quote(text)}\n"
+    values = {"cluster": cluster, "lease": text, "endpoint": endpoint}
+    head = "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
     let_in = ""
     if authorized:
         let_in = f"user={shlex.quote(user)}\nauthorized={shlex.quote(authorized)}\n{_LET_IN}"
-    return f"{head}program='{render_program()}'\n{_LEASE}{let_in}{SSHD_SETTINGS}"
+    script = f"#cloud-boothook\n#!/bin/sh\n{head}program='{render_program()}'\n{_LEASE}{let_in}{SSHD_SETTINGS}"
+    return gzip.compress(script.encode(), mtime=0)
 
 
 @cache
 def render_program() -> str:
-    """The node's program as one file, which has neither quotes nor comments: the same in every process.
-
-    It is packed, since user data has little space.
-    """
+    """The node's program as one file without single quotes: the same in every process."""
     folder = files("provision").joinpath("lease", "node")
-    sources = [(name, _shorten(folder.joinpath(f"{name}.py").read_text("utf-8"))) for name in _MODULES]
-    packed = base64.b85encode(zlib.compress(json.dumps(sources).encode(), 9)).decode("ascii")
-    return _LOADER.replace("PACKED", packed)
+    sources = [(name, shorten(folder.joinpath(f"{name}.py").read_text("utf-8"))) for name in _MODULES]
+    return _LOADER.replace("SOURCES", json.dumps(sources).replace("'", "\\u0027"))
 
 
-def _shorten(source: str) -> str:
-    """The source without comments, docstrings and empty lines."""
-    lines = source.splitlines()
-    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    for position, token in enumerate(tokens):
-        (first, column), (last, _) = token.start, token.end
-        if token.type == tokenize.COMMENT:
-            lines[first - 1] = lines[first - 1][:column].rstrip()
-        elif token.type == tokenize.STRING and tokens[position + 1].type == tokenize.NEWLINE:
-            before = next((one.type for one in reversed(tokens[:position]) if one.type not in _NOTHING), None)
-            if before in {None, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}:  # a statement of its own
-                lines[first - 1 : last] = [f"{lines[first - 1][:column]}0", *[""] * (last - first)]
-    return "\n".join(line for line in lines if line.strip())
+def shorten(source: str) -> str:
+    """A module without comments, docstrings and the annotations of functions: user data has little space."""
+    return ast.unparse(_Shortener().visit(ast.parse(source)))
+
+
+class _Shortener(ast.NodeTransformer):
+    """Annotations in a class are the fields of a NamedTuple, and stay."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        return None if isinstance(node.value, ast.Constant) else node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        self.generic_visit(node)
+        node.body = node.body or [ast.Pass()]
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        self.generic_visit(node)
+        node.returns = None
+        for one in (*node.args.args, *node.args.kwonlyargs, node.args.vararg):
+            if one is not None:
+                one.annotation = None
+        node.body = [_without_annotation(one) for one in node.body] or [ast.Pass()]
+        return node
+
+
+def _without_annotation(one: ast.stmt) -> ast.stmt:
+    if isinstance(one, ast.AnnAssign) and one.value is not None:
+        return ast.copy_location(ast.Assign(targets=[one.target], value=one.value), one)
+    return one

@@ -209,6 +209,7 @@ def launch_dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
         name=wanted.name,
         owner=wanted.caller.owner,
         group_id=group.group_id if group is not None and usable else None,
+        endpoint=ec2.meta.endpoint_url,
     )
     run = partial(DryRun, action="ec2:RunInstances", call=ec2.run_instances)
     yield run(request=request, also=("ec2:CreateTags",))  # the request has tags
@@ -264,6 +265,7 @@ def _build_request(
         name=context.cluster,
         owner=context.owner,
         group_id=context.group_id(step.group_id),
+        endpoint=context.clients.ec2.meta.endpoint_url,
         lease=lease,
     )
 

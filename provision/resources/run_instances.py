@@ -67,14 +67,15 @@ def run_instances_request(
     name: str,
     owner: str,
     group_id: str | None,
+    endpoint: str,
     lease: Lease | None = None,
 ) -> RunInstancesRequestTypeDef:
     """The whole request except its ClientToken. Pure.
 
     Metadata only by IMDSv2 and one hop away: containers on a node cannot use the node's role. The root volume is
     encrypted and deleted with its instance. All instances have the same tags; provision/describe.py finds their index.
-    least: how many nodes are enough. group_id: None for a dry run without a group. lease: when the nodes end by
-    themselves; their metadata shows it, so that they see changes of its tag.
+    least: how many nodes are enough. group_id: None for a dry run without a group. endpoint: the URL of EC2, for the
+    nodes. lease: when they end by themselves; their metadata shows it, so that they see changes of its tag.
     """
     tag = partial(tag_specification, name=name, owner=owner, role="node")
     leased = {} if lease is None else {TAG_LEASE: render_lease(lease)}
@@ -100,7 +101,9 @@ def run_instances_request(
                 },
             }
         ],
-        "UserData": render_user_data(lease, cluster=name, user=nodes.user, authorized=nodes.authorized),
+        "UserData": render_user_data(  # type: ignore[typeddict-item]  # or bytes
+            lease, cluster=name, endpoint=endpoint, user=nodes.user, authorized=nodes.authorized
+        ),
         "NetworkInterfaces": [_network_interface(option, group_id=group_id, public_address=nodes.public_address)],
         "TagSpecifications": [
             tag("instance", more={TAG_INDEX: format_indices(nodes.indices), **leased}),
@@ -154,7 +157,7 @@ def _network_interface(
 
 def request_digest(request: RunInstancesRequestTypeDef) -> str:
     """A digest that is the same for the same request in every process."""
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(request, sort_keys=True, default=bytes.hex).encode()).hexdigest()
 
 
 def call_run_instances(

@@ -65,8 +65,8 @@ class SandboxInstance(Instance):
         self.capacity_fault: str | None = None
         # The capacity reservation in which it was launched.
         self.capacity_reservation_id: str | None = None
-        # Whether its host is dead or frozen, which only EC2's status checks show.
-        self.impaired = False
+        # Since when its host is dead or frozen, which only EC2's status checks show.
+        self.impaired_at: dt.datetime | None = None
 
     def prep_nics(self, nic_spec: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
         """As moto's, but by default interfaces are deleted with their instance, as on EC2."""
@@ -81,11 +81,17 @@ class SandboxInstance(Instance):
         self.security_groups = list(self.nics[0].group_set)
 
     @property
+    def instance_id(self) -> str:
+        """The id; moto's DescribeInstanceStatus looks for this name."""
+        return str(self.id)
+
+    @property
     def instance_status(self) -> dict[str, Any]:
         """As moto's, but `impaired` if the host does not answer."""
         status = super().instance_status
-        if self.impaired and self.state == "running":
-            return {"Details": [{"Name": "reachability", "Status": "failed"}], "Status": "impaired"}
+        if self.impaired_at is not None and self.state == "running":
+            check = {"Name": "reachability", "Status": "failed", "ImpairedSince": self.impaired_at}
+            return {"Details": [check], "Status": "impaired"}
         return status
 
     def _enter(self, state: str) -> InstanceState:

@@ -37,7 +37,8 @@ class HostFaults:
         """Cuts the host's power. The instance then stops, as on lost hardware, or EC2 does not notice."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
-            slot.lost = instance.impaired = parameters.get("leaves") == "running"
+            slot.lost = parameters.get("leaves") == "running"
+            instance.impaired_at = dt.datetime.now(dt.UTC) if slot.lost else None
             slot.host.kill()
         _wait_until_dead(instance.id, slot)
         return f"killed the host of {instance.id}; the instance " + ("stays running" if slot.lost else "stops")
@@ -48,7 +49,7 @@ class HostFaults:
             instance, slot = self._find(parameters["instance"])
             self._fleet.links.switch(instance.id, on=False)
             self._fleet.links.refresh(self._backend)
-            instance.impaired = True
+            instance.impaired_at = dt.datetime.now(dt.UTC)
             slot.frozen |= _stop_processes(_pid_of(slot))
         return f"froze {instance.id} with {len(slot.frozen)} processes"
 
@@ -60,7 +61,7 @@ class HostFaults:
                 raise FaultError(f"thaw: {instance.id} is not frozen")
             for pid in slot.frozen:
                 _send(pid, signal.SIGCONT)
-            slot.frozen, instance.impaired = set(), False
+            slot.frozen, instance.impaired_at = set(), None
             self._fleet.links.switch(instance.id, on=True)
             self._fleet.links.refresh(self._backend)
         return f"{instance.id} continues"

@@ -260,7 +260,7 @@ class Fleet(PhantomFleet):
         if self._book.take("no-boot", **asked):
             instance.never_boots = True
             return
-        instance.impaired = False
+        instance.impaired_at = None
         self._launched += 1
         try:
             host = hosts.spawn(self._place, instance.id)

@@ -17,6 +17,8 @@ BUSY_CORES = 0.25
 """Processor cores' worth of CPU time: an idle node's services take less than a tenth of it."""
 BUSY_GPU_PERCENT = 5
 ANSWER_S = 20.0
+AHEAD_S = 60.0
+"""An end that is later than this is of a clock that was wrong: it would count as use until then."""
 MAX_BYTES = 1 << 20
 _LOGIN = re.compile(r"^sshd(?:-session)?: ([^ @]+)@(\S+)")
 _OTHER_LOGINS = ("ssm-session-worker",)
@@ -119,7 +121,7 @@ def find_job(root: str, processes: List[Process], now: float) -> Tuple[Optional[
         elif record.get("state") not in ("done", "failed", "stopped"):
             if _is_supervised(record, alive):
                 busy = busy or "job {} is {}".format(job, record.get("state"))
-        elif isinstance(record.get("ended_at"), (int, float)):
+        elif isinstance(record.get("ended_at"), (int, float)) and record["ended_at"] <= now + AHEAD_S:
             ended.append(max(now - record["ended_at"], 0.0))
     return busy, min(ended) if ended else None
 

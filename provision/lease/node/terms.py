@@ -73,8 +73,8 @@ def parse_lease(text: str) -> Optional[Lease]:
         words[key] = value
     try:
         lease = Lease(
-            set_at=_moment(words["set"]),
-            until=_moment(words["until"]) if "until" in words else None,
+            set_at=parse_moment(words["set"]),
+            until=parse_moment(words["until"]) if "until" in words else None,
             idle_s=_positive(words.get("idle")),
             budget_usd=_positive(words.get("budget")),
             then=words["then"],
@@ -134,5 +134,6 @@ def _positive(text: Optional[str]) -> Optional[float]:
     return value
 
 
-def _moment(text: str) -> float:
+def parse_moment(text: str) -> float:
+    """The reverse of render_moment. Raises ValueError, OverflowError."""
     return float(calendar.timegm(time.strptime(text, _MOMENT)))

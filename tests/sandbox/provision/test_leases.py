@@ -1,27 +1,45 @@
 """Leases on real hosts: whatever happens to the command, nodes and network, nothing lives after the deadline."""
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 
+from ec2_client import client, ids_of, live
+from ec2_client import run as launch_instances
 from forked import Act, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
+from iam_steps import role_keys
 from project import Project
+from provision.aws.role_policy import render_role_policy
+from provision.config import ProvisionConfig
 from provision.lease.config import LeaseConfig
-from provision.lease.node.terms import parse_lease
+from provision.lease.node.ec2 import Ec2
+from provision.lease.node.metadata import Role
+from provision.lease.node.terms import Lease, parse_lease, render_lease
 from sandbox import control
-from sandbox_steps import RunningSandbox, Ssh, enter, start_sandbox
+from sandbox_steps import REGION, RunningSandbox, Ssh, enter, start_sandbox, wait_for
 from waits import until
 
 pytestmark = pytest.mark.sandbox
 
 LATE_S = 60.0
 ENDED = ("terminated", "stopped")
+HEADS = {
+    "frozen": "freeze instance={first}",
+    "gone": "kill instance={first} leaves=running",
+    "cut off": "partition a={first} b={second}",
+    "full disk": "full-disk instance={first}",
+    "no metadata": "",
+}
+"""How a head fails: the fault. HEADS_EACH: the number of clusters for each."""
+HEADS_EACH = 6
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +51,8 @@ def own_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSan
         control.reset(folder, report=silent)
 
 
-def leased(name: str, folder: Path, *, lifetime: str, nodes: int = 1, then: str = "down") -> Act:
-    lease = LeaseConfig(lifetime=lifetime, then=then)  # type: ignore[arg-type]
-    return Act(verb="up", name=name, nodes=nodes, files=folder / name, lease=lease)
+def leased(name: str, folder: Path, *, nodes: int = 1, **lease: Any) -> Act:
+    return Act(verb="up", name=name, nodes=nodes, files=folder / name, lease=LeaseConfig(**lease))
 
 
 def find_instances() -> dict[str, tuple[str, str, float]]:
@@ -46,9 +63,17 @@ def find_instances() -> dict[str, tuple[str, str, float]]:
             tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", [])}
             lease = parse_lease(tags["cluster:lease"])
             assert lease is not None
-            assert lease.until is not None
-            found[instance["InstanceId"]] = (tags["cluster:name"], instance["State"]["Name"], lease.until)
+            deadline = lease.set_at if lease.until is None else lease.until
+            found[instance["InstanceId"]] = (tags["cluster:name"], instance["State"]["Name"], deadline)
     return found
+
+
+def hosts(name: str) -> list[tuple[str, str]]:
+    """Instance ids and private addresses of a cluster's nodes, the head's first."""
+    found = boto3.client("ec2").describe_instances(Filters=[{"Name": "tag:cluster:name", "Values": [name]}])
+    made = [instance for reservation in found["Reservations"] for instance in reservation["Instances"]]
+    made.sort(key=lambda instance: instance["AmiLaunchIndex"])
+    return [(instance["InstanceId"], instance.get("PrivateIpAddress", "")) for instance in made]
 
 
 def is_armed(ssh: Ssh, address: str) -> bool:
@@ -105,29 +130,58 @@ def test_up_killed_leaves_nothing_alive_after_the_deadline(
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_up_killed_and_its_head_fails(
+    own_sandbox: RunningSandbox,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """`up` is killed at random points, and then its head fails in each way: the other node has the role."""
+    enter(own_sandbox, monkeypatch)
+    read_descriptions()
+    ec2, chosen = boto3.client("ec2"), random.Random(20)
+    points = run(leased("whole-head", tmp_path, nodes=2, lifetime="45s")).points
+    launch = points.index("RunInstances")
+    tries, counts = 0, dict.fromkeys(HEADS, 0)
+    for head, fault in HEADS.items():
+        while counts[head] < HEADS_EACH:
+            name, tries = f"head-{tries}", tries + 1
+            kill = Kill(point=chosen.randrange(launch, len(points)), before=chosen.random() < 0.5)
+            run(leased(name, tmp_path, nodes=2, lifetime="45s"), kill)
+            if not hosts(name):
+                continue  # killed before its launch
+            first, second = (instance_id for instance_id, _ in hosts(name))
+            wait_for(ec2, "instance_running", [first, second])
+            if head == "no metadata":
+                ec2.modify_instance_metadata_options(InstanceId=first, HttpEndpoint="disabled")
+            else:
+                control.cause_fault(own_sandbox.project_dir, fault.format(first=first, second=second))
+            left_s = find_instances()[first][2] - time.time()
+            assert left_s > 5, f"{name} failed too late"
+            counts[head] += 1
+    wrong = wait_for_ends(lambda name: name.startswith(("head-", "whole-head")))
+    record_property("result", f"{counts} clusters of 2 nodes, {len(wrong)} nodes alive")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_faults_do_not_keep_nodes_alive(
     own_sandbox: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk, no metadata, a cut network, a killed program, a broken `shutdown`, a frozen and a lost head."""
     enter(own_sandbox, monkeypatch)
     ec2, folder = boto3.client("ec2"), own_sandbox.project_dir
-    run(leased("faults", tmp_path, lifetime="60s", nodes=5))
-    run(leased("frozen", tmp_path, lifetime="25s", nodes=2))
-    run(leased("gone", tmp_path, lifetime="25s", nodes=2))
-
-    def hosts(name: str) -> list[tuple[str, str]]:
-        found = ec2.describe_instances(Filters=[{"Name": "tag:cluster:name", "Values": [name]}])["Reservations"]
-        made = [instance for reservation in found for instance in reservation["Instances"]]
-        made.sort(key=lambda instance: instance["AmiLaunchIndex"])
-        return [(instance["InstanceId"], instance["PrivateIpAddress"]) for instance in made]
 
     def cause(fault: str) -> None:
         control.cause_fault(folder, fault)
 
-    frozen, lost = hosts("frozen"), hosts("gone")
-    cause(f"freeze instance={frozen[0][0]}")
-    cause(f"kill instance={lost[0][0]} leaves=running")
-
+    for name, then, nodes in (("frozen", "down", 2), ("stops", "stop", 2), ("alone", "down", 1)):
+        run(leased(name, tmp_path, lifetime="25s", nodes=nodes, then=then))
+        cause(f"freeze instance={hosts(name)[0][0]}")
+    run(leased("gone", tmp_path, lifetime="25s", nodes=2))
+    cause(f"kill instance={hosts('gone')[0][0]} leaves=running")
+    run(leased("faults", tmp_path, lifetime="60s", nodes=5))
     full, dumb, cut, orphan, broken = hosts("faults")
     ssh = Ssh(key=tmp_path / "faults" / "id_ed25519")
     ec2.modify_instance_metadata_options(InstanceId=dumb[0], HttpEndpoint="disabled")
@@ -146,16 +200,75 @@ def test_faults_do_not_keep_nodes_alive(
     # A reboot with a full disk, and one without metadata: armed again.
     ec2.reboot_instances(InstanceIds=[full[0], dumb[0]])
 
-    assert not wait_for_ends(lambda name: name == "faults")
-    # The frozen host runs nothing: it ends as soon as it continues. The lost one has no host to end.
-    states = {key: state for key, (name, state, _) in find_instances().items() if name in {"frozen", "gone"}}
-    assert [states[frozen[1][0]], states[lost[1][0]]] == ["terminated", "terminated"]
-    assert states[frozen[0][0]] == "running"
-    cause(f"thaw instance={frozen[0][0]}")
+    # Their other nodes have ended the frozen and the lost head, which run nothing.
+    assert not wait_for_ends(lambda name: name in {"faults", "frozen", "stops", "gone"})
+    states = {(name, state) for name, state, _ in find_instances().values() if name in {"frozen", "stops"}}
+    assert states == {("frozen", "terminated"), ("stops", "stopped")}
+    # Nobody ends a frozen host that is alone: it ends as soon as it continues.
+    (alone,) = hosts("alone")
+    assert find_instances()[alone[0]][1] == "running"
+    cause(f"thaw instance={alone[0]}")
     thawed = time.time()
-    until(lambda: find_instances()[frozen[0][0]][1] == "terminated", "the end of the thawed head")
+    until(lambda: find_instances()[alone[0]][1] == "terminated", "the end of the thawed head")
     assert time.time() - thawed < LATE_S
-    ec2.terminate_instances(InstanceIds=[lost[0][0]])
+
+
+def test_the_calls_of_the_nodes_role(phantom: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds and ends the nodes of its cluster, and no others; a clock that is wrong by an hour is no obstacle."""
+    monkeypatch.setenv("SSL_CERT_FILE", phantom.environment["AWS_CA_BUNDLE"])
+    config = ProvisionConfig(instance_type="c5.xlarge", instance_profile="auto")
+    policy = render_role_policy(
+        config, name="one", region=REGION, data_url=None, results_url=None, replaces_nodes=False
+    )
+    keys = role_keys(*json.loads(policy)["Statement"])
+
+    def launch(name: str, lease: str) -> str:
+        tags = [{"Key": "cluster:name", "Value": name}, {"Key": "cluster:lease", "Value": lease}]
+        specification = [{"ResourceType": "instance", "Tags": tags}]
+        return ids_of(launch_instances(client("ec2"), TagSpecifications=specification))[0]
+
+    lease = Lease(set_at=1.8e9, until=1.8e9 + 60)
+    own, other, foreign = launch("one", render_lease(lease)), launch("one", "damaged"), launch("two", "")
+    role = Role(own, REGION, keys["AccessKeyId"], keys["SecretAccessKey"], keys["SessionToken"])
+    calls = Ec2(phantom.environment["AWS_ENDPOINT_URL"], role)
+    calls.ahead_s = -3600.0
+    with pytest.raises(OSError, match="RequestExpired"):
+        calls.find_others("one")
+    assert abs(calls.ahead_s) < 30
+    (found,) = calls.find_others("one")
+    assert (found.instance_id, found.lease, found.is_spot) == (other, None, False)
+    assert calls.find_impaired([other]) == {}
+    for act in (calls.terminate, calls.stop, calls.force_to_stop):
+        with pytest.raises(PermissionError, match="UnauthorizedOperation"):
+            act([foreign])
+    calls.force_to_stop([own])
+    calls.terminate([other, own])
+    assert not calls.find_others("one")
+    assert {one["InstanceId"] for one in live(client("ec2"))} == {foreign}
+
+
+def test_an_idle_end_spares_a_node_that_is_merely_cut_off(
+    own_sandbox: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with a login is in use, though it answers no other node. A frozen one is not."""
+    enter(own_sandbox, monkeypatch)
+    ec2, folder = boto3.client("ec2"), own_sandbox.project_dir
+    run(leased("idle", tmp_path, nodes=3, idle="30s"))
+    used, frozen, idle = hosts("idle")
+    (group,) = ec2.describe_security_groups(GroupNames=["cluster-idle"])["SecurityGroups"]
+    ec2.authorize_security_group_ingress(
+        GroupId=group["GroupId"], IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
+    )
+    ssh = Ssh(key=tmp_path / "idle" / "id_ed25519")
+    until(partial(is_armed, ssh, used[1]), "the lease program")
+    with ssh.hold(used[1]):
+        control.cause_fault(folder, f"freeze instance={frozen[0]}")
+        for other in (frozen, idle):
+            control.cause_fault(folder, f"partition a={used[0]} b={other[0]}")
+        ended = lambda one: find_instances()[one[0]][1] == "terminated"  # noqa: E731
+        until(lambda: ended(idle) and ended(frozen), "the end of the idle and of the frozen node", timeout_s=120)
+        assert find_instances()[used[0]][1] == "running"
+    until(lambda: ended(used), "the end of the node that is not in use any more", timeout_s=120)
 
 
 def test_an_idle_cluster_ends_and_says_so(project: Project) -> None:

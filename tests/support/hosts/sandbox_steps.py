@@ -4,6 +4,8 @@ import functools
 import os
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,11 +66,8 @@ class Ssh:
     def run(
         self, address: str, command: str, *, stdin: str = "", check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=5",
-                   "IdentitiesOnly=yes", "BatchMode=yes")  # fmt: skip
-        words = [word for option in options for word in ("-o", option)]
         done = subprocess.run(
-            ("ssh", "-F", "none", *words, "-i", str(self.key), f"ubuntu@{address}", command),
+            self._words(address, command),
             input=stdin,
             capture_output=True,
             text=True,
@@ -80,6 +79,23 @@ class Ssh:
 
     def read(self, address: str, command: str) -> str:
         return self.run(address, command).stdout.strip()
+
+    @contextmanager
+    def hold(self, address: str) -> Iterator[None]:
+        """A login that lasts."""
+        with subprocess.Popen(self._words(address, "echo in; sleep 1000"), stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"in\n"
+            try:
+                yield
+            finally:
+                process.kill()
+
+    def _words(self, address: str, command: str) -> tuple[str, ...]:
+        options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=5",
+                   "IdentitiesOnly=yes", "BatchMode=yes")  # fmt: skip
+        words = [word for option in options for word in ("-o", option)]
+        return ("ssh", "-F", "none", *words, "-i", str(self.key), f"ubuntu@{address}", command)
 
 
 def launch(ssh: Ssh, count: int, key_name: str = "test", **options: Any) -> list[InstanceTypeDef]:

@@ -1,6 +1,7 @@
 """What the head plans in place of lost nodes: nothing but instances, which let it in."""
 
 import base64
+import gzip
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -52,11 +53,11 @@ def test_the_head_only_ends_and_launches(world: World, monkeypatch: pytest.Monke
     assert [node.index for node in after.nodes] == [0, 1, 2]
     assert after.nodes[1].lease == before.nodes[0].lease
     new = world.sandbox.backend.get_instance(after.nodes[1].instance_id)
-    data = base64.b64decode(str(new.user_data)).decode()
-    assert LINE in data
-    assert len(data.encode()) <= MAX_BYTES
+    data = base64.b64decode(str(new.user_data))
+    assert LINE in gzip.decompress(data).decode()
+    assert len(data) <= MAX_BYTES
     old = world.sandbox.backend.get_instance(before.nodes[0].instance_id)
-    assert MARK not in base64.b64decode(str(old.user_data)).decode()
+    assert MARK not in gzip.decompress(base64.b64decode(str(old.user_data))).decode()
     assert not prepare(world, before.nodes[1])
 
 
@@ -102,8 +103,9 @@ LEASE = Lease(
 def test_a_new_node_lets_the_head_in_at_its_first_boot(
     tmp_path: Path, shell: str, there: str, then: str | None
 ) -> None:
-    text = render_user_data(LEASE, cluster="a" * 32, user="ubuntu", authorized=LINE)
-    assert len(text.encode()) <= MAX_BYTES
+    data = render_user_data(LEASE, cluster="a" * 32, endpoint="https://ec2", user="ubuntu", authorized=LINE)
+    assert len(data) <= MAX_BYTES
+    text = gzip.decompress(data).decode()
     assert subprocess.run([shell, "-n"], input=text, text=True, check=False).returncode == 0
     begin, end = text.index("user="), text.index("# Makes sshd end")
     keys = tmp_path / ".ssh/authorized_keys"

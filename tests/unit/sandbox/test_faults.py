@@ -257,7 +257,7 @@ class SlowHost:
 
 
 def kill(host: SlowHost) -> str:
-    instance = SimpleNamespace(id="i-1", state="running", impaired=False)
+    instance = SimpleNamespace(id="i-1", state="running", impaired_at=None)
     slot = SimpleNamespace(host=host, boot=SimpleNamespace(done=lambda: True), lost=False)
     fleet: Any = SimpleNamespace(find_slot=lambda _: slot)
     backend: Any = SimpleNamespace(sandbox_instances=lambda: [instance])

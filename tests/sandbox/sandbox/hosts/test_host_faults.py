@@ -95,6 +95,9 @@ def test_status_checks_show_a_dead_host(fault: Fault, sandbox: RunningSandbox, s
 
     def status() -> str:
         [found] = ec2.describe_instance_status(InstanceIds=[instance_id])["InstanceStatuses"]
+        assert found["InstanceId"] == instance_id
+        since = [detail.get("ImpairedSince") for detail in found["InstanceStatus"]["Details"]]
+        assert (since != [None]) is (found["InstanceStatus"]["Status"] == "impaired")
         return found["InstanceStatus"]["Status"]
 
     assert status() == "ok"

@@ -39,6 +39,10 @@ JOBS: dict[str, tuple[bool, list[Any]]] = {
         False,
         [ENDED, {"state": "failed", "ended_at": NOW - 9000}, {"state": "stopped", "ended_at": None}],
     ),
+    "ended by a wrong clock": (
+        False,
+        [{"state": "done", "ended_at": NOW + 86400}],
+    ),
     "its supervisor is dead": (False, [{"state": "running", "supervisor": {"pid": 701, "start_time": 7}}]),
     "its pid is another's now": (False, [{"state": "running", "supervisor": {"pid": 700, "start_time": 7}}]),
     "damaged": (True, ["{"]),
@@ -149,6 +153,14 @@ def test_a_job_that_has_just_ended_was_use(tmp_path: Path) -> None:
     node.look(NOW - 10, 990.0)
     idle.note(node.look(NOW, 1000.0), 1000.0)
     assert idle.read(1000.0)[0] == 4
+
+
+@pytest.mark.parametrize(("ended_at", "ago"), [(NOW - 5, 5.0), (NOW + 5, 0.0), (NOW + 86400, None), (1e999, None)])
+def test_how_long_ago_a_job_ended(tmp_path: Path, ended_at: float, ago: float | None) -> None:
+    home = make_node(tmp_path)
+    (home / ".cluster" / "jobs" / "one").mkdir(parents=True)
+    (home / ".cluster" / "jobs" / "one" / "record.json").write_text(json.dumps({"state": "done", "ended_at": ended_at}))
+    assert Activity(str(tmp_path)).look(NOW, 0.0).used_s_ago == ago
 
 
 def test_the_first_look_does_not_know_the_cpu(tmp_path: Path) -> None:

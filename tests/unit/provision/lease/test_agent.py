@@ -3,14 +3,17 @@
 import json
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provision.lease.node import agent
+from provision.lease.node import agent, control, metadata, neighbors, system, warn
 from provision.lease.node.activity import Use
-from provision.lease.node.agent import Agent, Neighbors, State
+from provision.lease.node.agent import Agent
+from provision.lease.node.neighbors import Neighbors
+from provision.lease.node.state import State
 from provision.lease.node.terms import End, Lease, render_lease
 
 NOW = 1_800_000_000.0
@@ -30,8 +33,8 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     made = Clocks()
-    monkeypatch.setattr(agent.time, "time", lambda: made.wall)
-    monkeypatch.setattr(agent, "boot_clock", lambda: made.boot)
+    monkeypatch.setattr(time, "time", lambda: made.wall)
+    monkeypatch.setattr(system, "boot_clock", lambda: made.boot)
     return made
 
 
@@ -54,6 +57,10 @@ def write_state(folder: Path, **values: Any) -> None:
         (text(until=NOW + 60), {"lease": 7}, NOW + 60),
         (text(until=NOW + 60), "not JSON", NOW + 60),
         ("", {"lease": text(until=NOW + 600), "at": NOW, "spent_usd": 0}, NOW + 600),
+        (text(until=NOW + 60), {"lease": text(NOW + 5, until=NOW + 600), "at": float("nan"), "spent_usd": 0}, NOW + 60),
+        (text(until=NOW + 60), {"lease": text(NOW + 5, until=NOW + 600), "at": NOW, "spent_usd": -1e9}, NOW + 60),
+        (text(until=NOW + 60), {"lease": text(NOW + 5, until=NOW + 600), "at": NOW, "spent_usd": "many"}, NOW + 60),
+        (text(until=NOW + 60), "[" * 100000, NOW + 60),
         ("", None, None),
     ],
 )
@@ -64,33 +71,60 @@ def test_the_newest_known_lease_counts(
         (tmp_path / "state.json").write_text(kept)
     elif kept is not None:
         write_state(tmp_path, **kept)
-    assert State(str(tmp_path), armed).lease.until == until
+    assert State([str(tmp_path)], armed).lease.until == until
 
 
 def test_a_change_survives_a_reboot(tmp_path: Path, clocks: Clocks) -> None:
-    state = State(str(tmp_path), text(until=NOW + 60))
+    state = State([str(tmp_path)], text(until=NOW + 60))
     assert state.offer(text(NOW + 1, until=NOW + 600))
     assert not state.offer(text(NOW + 1, until=NOW + 900))  # not newer
     assert not state.offer("damaged")
     state.keep()
     assert state.is_kept
     clocks.pass_s(10)
-    assert State(str(tmp_path), text(until=NOW + 60)).lease.until == NOW + 600
+    assert State([str(tmp_path)], text(until=NOW + 60)).lease.until == NOW + 600
 
 
 def test_a_full_disk_keeps_the_armed_lease(tmp_path: Path, clocks: Clocks) -> None:
     (tmp_path / "file").touch()
-    state = State(str(tmp_path / "file"), text(until=NOW + 60))  # nothing can be written below a file
+    state = State([str(tmp_path / "file")], text(until=NOW + 60))  # nothing can be written below a file
     state.offer(text(NOW + 1, until=NOW + 600))
     state.keep()
     assert not state.is_kept
     assert state.read()[:2] == (state.lease, 600.0)
-    assert State(str(tmp_path / "file"), text(until=NOW + 60)).read()[1] == 60.0
+    assert State([str(tmp_path / "file")], text(until=NOW + 60)).read()[1] == 60.0
+
+
+def test_the_memory_keeps_a_change_that_the_disk_does_not(tmp_path: Path, clocks: Clocks) -> None:
+    """The program may be killed, and starts again: the change is as new as before, and the costs are counted on."""
+    (tmp_path / "file").touch()
+    folders = [str(tmp_path / "file"), str(tmp_path / "memory")]
+    state = State(folders, text(until=NOW + 60, usd_per_hour=36.0))
+    state.offer(text(NOW + 1, until=NOW + 600, usd_per_hour=36.0))
+    clocks.pass_s(100)
+    state.keep()
+    assert not state.is_kept
+    again = State(folders, text(until=NOW + 60, usd_per_hour=36.0))
+    assert again.lease.until == NOW + 600
+    assert again.read()[2] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_hung_disk_does_not_stop_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(system, "DISK_S", 0.05)
+    monkeypatch.setattr(system, "write_whole", lambda *_: hangs.wait())
+    state = State([str(tmp_path)], text(until=NOW + 60))
+    before = threading.active_count()
+    for _ in range(3):
+        state.keep()
+        assert not state.is_kept
+    assert threading.active_count() == before + 1  # one thread waits, not one for each time
+    hangs.set()
 
 
 @pytest.mark.parametrize("jump_s", [-86400.0, 0.0, 86400.0])
 def test_the_deadline_does_not_wait_for_a_clock_that_jumps(tmp_path: Path, clocks: Clocks, jump_s: float) -> None:
-    state = State(str(tmp_path), text(until=NOW + 600))
+    state = State([str(tmp_path)], text(until=NOW + 600))
     clocks.wall += jump_s
     for _ in range(6):
         left = state.read()[1]
@@ -103,17 +137,17 @@ def test_the_deadline_does_not_wait_for_a_clock_that_jumps(tmp_path: Path, clock
 
 def test_spending_counts_pauses_at_the_price_of_stopped_nodes(tmp_path: Path, clocks: Clocks) -> None:
     terms = text(budget_usd=200.0, usd_per_hour=36.0, stopped_usd_per_hour=3.6, spent_usd=5.0)
-    state = State(str(tmp_path), terms)
+    state = State([str(tmp_path)], terms)
     clocks.pass_s(3600)
     assert state.read()[2] == pytest.approx(41.0)
     state.keep()
     clocks.pass_s(7200)  # stopped
-    again = State(str(tmp_path), terms)
+    again = State([str(tmp_path)], terms)
     assert again.read()[2] == pytest.approx(41.0 + 7.2)
     clocks.pass_s(100)
     assert again.read()[2] == pytest.approx(41.0 + 7.2 + 1.0)
     # A lost state counts the whole time as running.
-    assert State(str(tmp_path / "lost"), terms).read()[2] == pytest.approx(5.0 + 36.0 * (3600 + 7200 + 100) / 3600)
+    assert State([str(tmp_path / "lost")], terms).read()[2] == pytest.approx(5.0 + 36.0 * (3600 + 7200 + 100) / 3600)
 
 
 @pytest.mark.parametrize(
@@ -128,19 +162,18 @@ def test_spending_counts_pauses_at_the_price_of_stopped_nodes(tmp_path: Path, cl
     ],
 )
 def test_the_least_idle_time_of_others(heard: Any, asked: list[str], least: float | None) -> None:
-    neighbors = Neighbors("/")
-    neighbors.heard = heard
-    found = neighbors.find_least(asked, ["10.0.0.1"], clock=100.0)
+    one = Neighbors("/")
+    one.heard, one.asked, one.own = heard, asked, ["10.0.0.1"]
+    found = one.find_least(clock=100.0)
     assert (None if found is None else found[0]) == least
 
 
 @pytest.fixture
 def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root of a node, in which the program runs without touching this machine."""
-    monkeypatch.setattr(agent, "RUN", str(tmp_path / "run"))
-    monkeypatch.setattr(agent, "PORT", 0)
-    monkeypatch.setattr(agent, "METADATA", "127.0.0.1")
-    monkeypatch.setattr(agent, "read_tag", lambda: None)
+    monkeypatch.setattr(system, "RUN", str(tmp_path / "run"))
+    monkeypatch.setattr(neighbors, "PORT", 0)
+    monkeypatch.setattr(metadata, "read_tag", lambda: "")
     (tmp_path / "run").mkdir()
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
@@ -164,7 +197,47 @@ def run(root: Path, armed: str) -> str:
 
 
 def test_it_ends_the_node_at_the_deadline(quiet: Path) -> None:
-    now = agent.time.time()
+    now = time.time()
+    assert run(quiet, text(now, until=float(int(now)) + 1.0)) == "lifetime"
+
+
+@pytest.mark.parametrize("tag", ["later", "", None])
+def test_at_a_boot_after_its_deadline_it_asks_for_its_tag_first(
+    quiet: Path, monkeypatch: pytest.MonkeyPatch, tag: str | None
+) -> None:
+    """The lease was changed, and the disk has not kept it. Without metadata, it does not wait for long."""
+    now = float(int(time.time()))
+    monkeypatch.setattr(agent, "BOOT_S", 0.5)
+    monkeypatch.setattr(agent, "TAG_S", 0.5)
+    later = text(now - 50, until=now + 3.0)
+
+    def read_tag() -> str | None:
+        time.sleep(0.2)
+        return later if tag == "later" else tag
+
+    monkeypatch.setattr(metadata, "read_tag", read_tag)
+    assert run(quiet, text(now - 100, until=now - 10)) == "lifetime"
+    assert (time.time() >= now + 3.0) is (tag == "later")
+
+
+def test_at_its_deadline_it_asks_for_its_tag_once_more(quiet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the last minute that did not reach the node over ssh."""
+    now = float(int(time.time()))
+    later = text(now + 1, until=now + 5.0)
+    monkeypatch.setattr(metadata, "read_tag", lambda: later if time.time() >= now + 2 else "")
+    assert run(quiet, text(now, until=now + 2.5)) == "lifetime"
+    assert time.time() >= now + 5
+
+
+def test_a_node_without_threads_ends_as_well(quiet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a fork bomb: nothing can be looked at, and the deadline counts."""
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(agent, "BOOT_S", 0.5)
+    now = time.time()
     assert run(quiet, text(now, until=float(int(now)) + 1.0)) == "lifetime"
 
 
@@ -173,7 +246,7 @@ def test_it_ends_an_idle_node(quiet: Path) -> None:
 
 
 def test_it_ends_the_node_when_the_budget_is_spent(quiet: Path) -> None:
-    assert run(quiet, text(agent.time.time(), budget_usd=1.0, usd_per_hour=3600.0, spent_usd=0.5)) == "budget"
+    assert run(quiet, text(time.time(), budget_usd=1.0, usd_per_hour=3600.0, spent_usd=0.5)) == "budget"
 
 
 def test_a_look_that_fails_or_hangs_keeps_the_node(quiet: Path, clocks: Clocks) -> None:
@@ -189,17 +262,17 @@ def test_a_look_that_fails_or_hangs_keeps_the_node(quiet: Path, clocks: Clocks) 
 
 
 def test_it_answers_and_takes_another_lease(quiet: Path) -> None:
-    now = agent.time.time()
+    now = time.time()
     working = threading.Thread(target=run, args=(quiet, text(now, idle_s=3600.0)))
     working.start()
     while not (quiet / "run" / "lease.sock").exists():
         assert working.is_alive()
-    shown = agent.ask({"show": True})
+    shown = control.ask({"show": True})
     assert shown["lease"] == text(now, idle_s=3600.0)
     assert shown["saved"]
     later = text(now + 1, until=float(int(now)) + 3.0)
-    assert agent.ask({"set": later})["lease"] == later
-    assert agent.ask({"set": "damaged"})["lease"] == later
+    assert control.ask({"set": later})["lease"] == later
+    assert control.ask({"set": "damaged"})["lease"] == later
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:  # which says nothing sensible
         peer.connect(str(quiet / "run" / "lease.sock"))
         peer.sendall(b"[]")
@@ -212,11 +285,11 @@ def test_warnings(quiet: Path) -> None:
     (quiet / "dev" / "pts").mkdir(parents=True)
     (quiet / "dev" / "pts" / "0").write_text("")
     lease = Lease(set_at=NOW, until=NOW + 590, then="stop")
-    said = agent.render_warning("demo", lease, End("lifetime", 590.0))
+    said = warn.render_warning("demo", lease, End("lifetime", 590.0))
     assert (
         said == "cluster demo: all nodes stop in 10 minutes, because its lifetime ends (cluster lease +4h changes it)"
     )
-    agent.warn_all(str(quiet), "demo", End("lifetime", 590.0), said)
+    warn.warn_all(str(quiet), "demo", End("lifetime", 590.0), said)
     assert said in (quiet / "dev" / "pts" / "0").read_text()
     (event,) = [json.loads(path.read_text()) for path in quiet.rglob("events/*.json")]
     assert (event["event"], event["cluster"], event["text"]) == ("lease-ending", "demo", said)
@@ -224,7 +297,7 @@ def test_warnings(quiet: Path) -> None:
 
 def test_it_warns_once_and_again_after_the_end_was_put_off(quiet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[float] = []
-    monkeypatch.setattr(agent, "warn_all", lambda *words: said.append(words[2].left_s))
+    monkeypatch.setattr(warn, "warn_all", lambda *words: said.append(words[2].left_s))
     one, lease = Agent("demo", "", root=str(quiet)), Lease(until=1.0)
     for left_s in (700.0, 600.0, 500.0, 3600.0, 590.0, 10.0):
         before = threading.active_count()

@@ -160,6 +160,15 @@ def test_a_change_is_later_than_the_last_whatever_the_clock_shows() -> None:
     assert change_lease(FULL, Change(none=True), now=NOW - 500, rates=Rates(), then="down").set_at == NOW + 1
 
 
+def test_the_spending_is_counted_without_a_budget() -> None:
+    """A budget that is set later covers the time since the launch."""
+    old = Lease(set_at=NOW, idle_s=3600.0, usd_per_hour=2.0, stopped_usd_per_hour=0.1)
+    longer = change_lease(old, Change(extend_s=60), now=NOW + 1800, rates=None, then="down")
+    assert (longer.spent_usd, longer.usd_per_hour, longer.stopped_usd_per_hour) == (1.0, 2.0, 0.1)
+    limited = change_lease(longer, Change(budget_usd=10.0), now=NOW + 3600, rates=KNOWN, then="down")
+    assert (limited.spent_usd, limited.budget_usd) == (2.0, 10.0)
+
+
 def test_more_time_after_the_deadline_or_without_one_begins_now() -> None:
     old = Lease(set_at=NOW, until=NOW + 10)
     assert change_lease(old, Change(extend_s=60), now=NOW + 500, rates=Rates(), then="down").until == NOW + 560

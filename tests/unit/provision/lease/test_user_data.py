@@ -1,5 +1,6 @@
 """The user data that arms the lease."""
 
+import gzip
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from provision.lease.node.terms import Lease, render_lease
 from provision.lease.user_data import MAX_BYTES, render_program, render_user_data
 from real_mxnet import VERSIONS, find_python
 
+EC2 = "https://ec2.us-east-1.amazonaws.com"
 FULL = Lease(
     set_at=1.8e9, until=1.9e9, idle_s=1800.0, budget_usd=123456.78, then="stop", usd_per_hour=1234.567891,
     stopped_usd_per_hour=12.345678, spent_usd=98765.432101,
@@ -17,9 +19,9 @@ FULL = Lease(
 
 
 def test_it_fits_and_is_the_same_each_time() -> None:
-    text = render_user_data(FULL, cluster="a" * 32)
-    assert text.startswith("#cloud-boothook\n#!/bin/sh\n")
-    assert len(text.encode()) <= MAX_BYTES - 1000  # room for what comes
+    packed = render_user_data(FULL, cluster="a" * 32, endpoint=EC2)
+    assert gzip.decompress(packed).startswith(b"#cloud-boothook\n#!/bin/sh\n")
+    assert len(packed) <= MAX_BYTES - 1000  # room for what comes
     again = subprocess.run(
         [
             sys.executable,
@@ -36,13 +38,14 @@ def test_it_fits_and_is_the_same_each_time() -> None:
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_it_is_a_shell_script(shell: str) -> None:
-    text = render_user_data(FULL, cluster="demo")
+    text = gzip.decompress(render_user_data(FULL, cluster="demo", endpoint=EC2)).decode()
     assert subprocess.run([shell, "-n"], input=text, text=True, check=False).returncode == 0
-    words = "\n".join(line for line in text.splitlines()[2:] if line.startswith(("cluster=", "lease=")))
+    head = text[: text.index("\n# Ends this node") + 1]
     said = subprocess.run(
-        [shell], input=f'{words}\nprintf "%s|%s" "$cluster" "$lease"', text=True, capture_output=True, check=True
-    )
-    assert said.stdout == f"demo|{render_lease(FULL)}"
+        [shell], input=f'{head}printf "%s|" "$cluster" "$lease" "$endpoint" "$program"', text=True, capture_output=True,
+        check=True,
+    )  # fmt: skip
+    assert said.stdout == f"demo|{render_lease(FULL)}|{EC2}|{render_program()}|"
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,5 +1,6 @@
 """RunInstances: the request, the retries, and the numbers of the nodes."""
 
+import gzip
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -27,12 +28,15 @@ from provision.resources.run_instances import (
 from provision_world import aws_error, make_option
 from sandbox_in_process import Clock
 
+EC2 = "https://ec2.us-east-1.amazonaws.com"
 NODES = NodeSpec(indices=(0, 1, 4), key_name="cluster-demo", volume_size_gib=50, public_address=True)
 
 
 def request(nodes: NodeSpec = NODES, *, least: int = 3, group_id: str | None = "sg-1", **option: Any) -> Any:
     owner = "arn:aws:iam::1:user/ada"
-    return run_instances_request(nodes, make_option(**option), least=least, name="demo", owner=owner, group_id=group_id)
+    return run_instances_request(
+        nodes, make_option(**option), least=least, name="demo", owner=owner, group_id=group_id, endpoint=EC2
+    )
 
 
 def test_the_request() -> None:
@@ -65,7 +69,7 @@ def test_the_request() -> None:
                 },
             }
         ],
-        "UserData": render_user_data(None, cluster="demo"),
+        "UserData": render_user_data(None, cluster="demo", endpoint=EC2),
         "NetworkInterfaces": [
             {
                 "DeviceIndex": 0,
@@ -309,8 +313,9 @@ def test_the_boot_script_makes_sshd_end_dead_sessions(tmp_path: Path, *, include
     config.write_text(before)
     config.chmod(0o640)
     script = SSHD_SETTINGS  # without the lease's program, which would run on this machine
-    assert request()["UserData"].startswith("#cloud-boothook\n#!/bin/sh\n")
-    assert request()["UserData"].endswith(script)
+    text = gzip.decompress(request()["UserData"]).decode()
+    assert text.startswith("#cloud-boothook\n#!/bin/sh\n")
+    assert text.endswith(script)
     script = script.replace("/etc/ssh/", f"{config.parent}/").replace("/run/", f"{tmp_path}/run/")
     for _ in range(2):
         subprocess.run(["/bin/sh", "-c", script], check=True)

@@ -1,0 +1,109 @@
+"""What the lease program uses of its node: the clock, threads, the console, files and the power.
+
+Python 3.6 and later, standard library only.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Callable, List, Optional
+
+RUN = "/run/cluster"  # in memory, until the next boot
+SAVED = "/var/lib/cluster-lease"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+FORCE_AFTER_S = 20.0
+"""How long `shutdown` may take; then the power goes off without it."""
+DISK_S = 5.0
+"""How long to wait for a disk, which may hang."""
+POWER_OFF = 0x4321FEDC  # reboot(2)
+CLOCK_BOOTTIME = 7  # clock_gettime(2); Python has it since 3.7
+
+
+def boot_clock() -> float:
+    """Seconds since the boot; it does not jump, and counts time in suspend."""
+    return time.clock_gettime(CLOCK_BOOTTIME)
+
+
+def say(text: str) -> None:
+    """A line for the console; nobody may read it."""
+    try:
+        sys.stderr.write("cluster-lease: {}\n".format(text))
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return
+
+
+def start_thread(work: "Callable[..., Any]", *words: Any) -> Optional[threading.Thread]:
+    """Do it in the background; None if the node has no thread left, which must not keep it alive."""
+    thread = threading.Thread(target=work, args=words, daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        say("no thread: {}".format(error))
+        return None
+    return thread
+
+
+def work_within(seconds: float, work: "Callable[[], Any]") -> Any:
+    """What the work returns; None if it takes longer: a disk may hang. It must not raise."""
+    results: List[Any] = []
+    thread = start_thread(lambda: results.append(work()))
+    if thread is not None:
+        thread.join(seconds)
+    return results[0] if results else None
+
+
+def write_whole(path: str, text: str, mode: int = 0o644) -> None:
+    """Write a file, whole or not at all. Raises OSError."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    partial = "{}.{}".format(path, os.getpid())
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.rename(partial, path)
+    except OSError:
+        try:
+            os.unlink(partial)
+        except OSError:
+            pass
+        raise
+
+
+def end_node(why: str) -> None:
+    """Switch this node off. Does not return."""
+    say("the lease has ended ({}): switching this node off".format(why))
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(signum, signal.SIG_IGN)  # until the power is off, this program must go on
+    failed = threading.Event()
+    if start_thread(_shut_down, failed) is not None:  # on a hung disk, it waits for ever
+        failed.wait(FORCE_AFTER_S)
+    while True:
+        work_within(DISK_S, os.sync)  # a hung file system must not keep the node alive
+        ctypes.CDLL(None).reboot(POWER_OFF)
+        try:
+            with open("/proc/sysrq-trigger", "w") as stream:
+                stream.write("o")
+        except OSError as error:
+            say("the power does not go off: {}".format(error))
+        time.sleep(5.0)
+
+
+def _shut_down(failed: threading.Event) -> None:
+    try:
+        subprocess.Popen(
+            ["shutdown", "-P", "now"],
+            env={"PATH": PATH},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        say("shutdown does not start: {}".format(error))
+        failed.set()
