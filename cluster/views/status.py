@@ -61,7 +61,8 @@ class Status:
     """What `cluster status` shows. asked: nodes that cluster.toml wants; at_work: a process that changes the cluster.
 
     set_up: see find_allocation. now: the moment for which times and costs are computed. job: None if there is no head
-    to ask. price_note: what to add to prices, such as "simulated". volumes: of [[volumes]] source = "head".
+    to ask. price_note: what to add to prices, such as "simulated". volumes: of [[volumes]] source = "head". lost_head:
+    what is said of a head that has ended; None while it is there. lost_jobs: the ids of its jobs that go on.
     """
 
     state: ClusterState
@@ -74,6 +75,8 @@ class Status:
     price_note: str = ""
     volumes: tuple[SharedVolume, ...] = ()
     volume_usd_per_gib_month: float | None = None
+    lost_head: str | None = None
+    lost_jobs: tuple[str, ...] = ()
 
     @property
     def allocation(self) -> Allocation:
@@ -221,6 +224,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "asked_nodes": status.asked,
         "lease": lease_document(state.lease, now=status.now.timestamp()),
         "lease_ended": status.lease_end,
+        "lost_head": None if status.lost_head is None else {"why": status.lost_head, "jobs": list(status.lost_jobs)},
         "node_counts": dict(Counter(node.state for node in state.nodes)),
         "nodes": [
             {

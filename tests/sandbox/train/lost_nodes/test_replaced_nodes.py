@@ -186,7 +186,7 @@ def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.Monke
         assert live(ec2) == {host.instance_id for host in after.values()}
         ended = wait_for_state(nodes, job, "done", "failed")
         [known] = (nodes.directory / "state").rglob("addresses.json")
-        begun = known.with_name("continued_job")
+        begun = known.with_name("continued_jobs")
         assert not begun.exists()
         begun.write_text(f"{job}\n")  # as if the command had been killed just after it had ordered the job
         assert "continuing" not in nodes.run("status").stderr
