@@ -65,7 +65,8 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
         volumes = find_shared_volumes(clients.ec2, name=config.name, keep=keep)
         volume_price = find_volume_price(clients) if volumes else None
         lost = look_for_lost_head(app, state)
-        job = find_job()
+        is_headless = lost is not None and bool(state.nodes) and state.nodes[0].index > 0
+        job = HeadJob(why="the head has ended") if is_headless else find_job()
         noted.result()
     shown = Status(
         state=state,

@@ -407,7 +407,7 @@ class Record(Struct, kw_only=True):
 def find_cost(record: Record, now: float) -> Optional[float]:
     """What a job's nodes have cost since it has them, up to its end or now; None as in cost_of. Pure.
 
-    Between two attempts, it has those that it has not lost.
+    Between two attempts, it has those that it has not lost. Only what the record says of ended attempts counts.
     """
     if record.held_at is None:
         return None
@@ -418,10 +418,13 @@ def find_cost(record: Record, now: float) -> Optional[float]:
     for attempt, following in zip(record.attempts, (*record.attempts[1:], None)):  # noqa: B905 - Python 3.9
         kept = [host for host in record.nodes if host.name not in attempt.lost]
         until = end if following is None else following.started_at
-        after = 0.0 if not kept or attempt.ended_at is None else cost_of(kept, until - attempt.ended_at)
-        if attempt.cost_usd is None or after is None:
+        if attempt.ended_at is None:
+            during, after = cost_of(record.nodes, end - attempt.started_at), 0.0
+        else:
+            during, after = attempt.cost_usd, cost_of(kept, until - attempt.ended_at) if kept else 0.0
+        if during is None or after is None:
             return None
-        total += attempt.cost_usd + after
+        total += during + after
     return total
 
 

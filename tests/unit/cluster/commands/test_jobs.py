@@ -126,7 +126,7 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_job_whose_head_has_ended_is_named() -> None:
-    hosts = [dict(name="node-0", instance_id="i-0"), dict(name="node-1", instance_id="i-1")]
+    hosts = [{"name": "node-0", "instance_id": "i-0"}, {"name": "node-1", "instance_id": "i-1"}]
     records = [
         make_running(5, "s3", nodes=hosts),
         make_running(4, nodes=hosts),  # the head has it
@@ -142,7 +142,7 @@ def test_a_job_whose_head_has_ended_is_named() -> None:
 
 
 def test_the_cost_of_a_running_job_is_that_of_now() -> None:
-    hosts = [dict(name="node-0", usd_per_hour=6.0), dict(name="node-1", usd_per_hour=6.0)]
+    hosts = [{"name": "node-0", "usd_per_hour": 6.0}, {"name": "node-1", "usd_per_hour": 6.0}]
     running = make_running(1, nodes=hosts, held_at=NOW.timestamp() - 600, cost_usd=0.1)
     assert job_documents([running], now=NOW)[0]["cost_usd"] == pytest.approx(2.0)
     assert "$2.00" in render_jobs([running], now=NOW)
