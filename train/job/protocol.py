@@ -418,10 +418,9 @@ def find_cost(record: Record, now: float) -> Optional[float]:
     for attempt, following in zip(record.attempts, (*record.attempts[1:], None)):  # noqa: B905 - Python 3.9
         kept = [host for host in record.nodes if host.name not in attempt.lost]
         until = end if following is None else following.started_at
+        during, after = attempt.cost_usd, 0.0 if not kept else cost_of(kept, until - (attempt.ended_at or until))
         if attempt.ended_at is None:
-            during, after = cost_of(record.nodes, end - attempt.started_at), 0.0
-        else:
-            during, after = attempt.cost_usd, cost_of(kept, until - attempt.ended_at) if kept else 0.0
+            during = cost_of(record.nodes, end - attempt.started_at)
         if during is None or after is None:
             return None
         total += during + after
