@@ -14,10 +14,10 @@ def parse_duration(value: int | str) -> int | None:
     if isinstance(value, str):
         found = re.fullmatch(_DURATION, value)
         if found is None:
-            raise ValueError('not a length of time such as "90m", "2h", "1d" or seconds')
+            raise ValueError('must be a time such as "90m", "2h", "1d", a number of seconds without quotes, or "none"')
         value = int(found[1]) * _UNITS[found[2]]
     if not 1 <= value <= MAX_DURATION_S:
-        raise ValueError("not from 1 second to 30 days")
+        raise ValueError("must be from 1 second to 30 days")
     return value
 
 

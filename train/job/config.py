@@ -42,8 +42,8 @@ def _check_duration(value: int | str) -> int | str:
 
 
 def _check_grace(value: int | str) -> int | str:
-    if value == "none":
-        raise ValueError('not a length of time such as "90s", "2m" or seconds')
+    if value == "none" or (isinstance(value, str) and value.isdecimal()):
+        raise ValueError('must be a time such as "90s" or "2m", or a number of seconds without quotes')
     return _check_duration(value)
 
 
