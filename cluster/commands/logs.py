@@ -16,9 +16,8 @@ from cluster.app import App, pass_app, wide_option
 from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.nodes.source import Nodes
-from cluster.recovery.lost_head import continue_jobs, find_gone, look_for_lost_head
-from cluster.recovery.replacement import continue_waiting
+from cluster.recovery.continuation import continue_what_waits
+from cluster.recovery.lost_head import find_gone
 from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.live import JobDisplay
 from cluster.views.status import iso_time
@@ -47,13 +46,6 @@ def jobs(app: App, *, as_json: bool, wide: bool) -> None:
     app.show(table, job_documents(records, now=now, gone=gone), as_json=as_json, wrapped=not wide)
     if not as_json:
         continue_what_waits(app, nodes, find_running(records))
-
-
-def continue_what_waits(app: App, nodes: Nodes | None, record: JobRecord | None) -> bool:
-    """Replace what a job has lost, its head or other nodes; whether it goes on. record: the running one."""
-    if isinstance(nodes, Ec2Nodes) and continue_jobs(app, look_for_lost_head(app, nodes.state), nodes.state):
-        return True
-    return continue_waiting(app, record)
 
 
 class Sink(Protocol):

@@ -435,11 +435,12 @@ class _Identified(Struct, frozen=True, kw_only=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """The running job that is the reason for refusing another."""
+    """The running job that is the reason for refusing another. waiting_for: as in its record."""
 
     id: JobId
     name: Name
     state: JobState
+    waiting_for: tuple[Name, ...] = ()
 
 
 class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
