@@ -14,7 +14,7 @@ def parse_duration(value: int | str) -> int | None:
     if isinstance(value, str):
         found = re.fullmatch(_DURATION, value)
         if found is None:
-            raise ValueError('must be a time such as "90m", "2h", "1d", a number of seconds without quotes, or "none"')
+            raise ValueError('must be a time such as "90m", "2h", "1d", or "none"')
         value = int(found[1]) * _UNITS[found[2]]
     if not 1 <= value <= MAX_DURATION_S:
         raise ValueError("must be from 1 second to 30 days")

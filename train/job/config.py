@@ -43,7 +43,7 @@ def _check_duration(value: int | str) -> int | str:
 
 def _check_grace(value: int | str) -> int | str:
     if value == "none" or (isinstance(value, str) and value.isdecimal()):
-        raise ValueError('must be a time such as "90s" or "2m", or a number of seconds without quotes')
+        raise ValueError('must be a time such as "90s" or "2m"')
     return _check_duration(value)
 
 
