@@ -8,12 +8,12 @@ import click
 from cluster.app import App, pass_app
 from cluster.lease import NodeLease, answer_document, ask_nodes, describe_trouble, set_tags
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
-from cluster.views.status import lease_document, render_lease_table
+from cluster.views.status import lease_document, render_lease, render_lease_table
 from foundation.durations import parse_duration
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from provision.aws.clients import make_clients
-from provision.lease.plan import Change, Rates, change_lease, describe_lease
+from provision.lease.plan import Change, Rates, change_lease
 from provision.membership import no_nodes
 from provision.pause import describe_rates
 
@@ -95,7 +95,8 @@ def lease(
     if current is not None:
         for warning in describe_trouble(told, current):
             app.report(Event(kind="warn", what=warning))
-    lines = [f"cluster {state.name}: lease: {describe_lease(current, now=now)}", render_lease_table(told)]
+    lines = [f"cluster {state.name}: lease: {render_lease(state, current, now=now)}"]
+    lines.append(render_lease_table(told))
     document = {
         "cluster": state.name,
         "lease": lease_document(current, now=now),

@@ -113,7 +113,7 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
     allocation = status.allocation
     lines.append(f"state  {allocation.state.replace('-', ' ')}" + (f": {allocation.why}" if allocation.why else ""))
     if status.state.nodes:
-        lines.append(f"lease  {describe_lease(status.state.lease, now=status.now.timestamp())}")
+        lines.append(f"lease  {render_lease(status.state, status.state.lease, now=status.now.timestamp())}")
     lines += render_job_lines(status.job, now=status.now)
     price = status.volume_usd_per_gib_month
     names = {node.instance_id: node.name for node in status.state.nodes}
@@ -197,6 +197,13 @@ def lease_document(lease: Lease | None, *, now: float) -> dict[str, Any] | None:
         "usd_per_hour": _rounded(lease.usd_per_hour),
         "spent_usd": _rounded(spent_at(lease, now)) if lease.budget_usd is not None else None,
     }
+
+
+def render_lease(state: ClusterState, lease: Lease | None, *, now: float) -> str:
+    """When the cluster ends, without a subject; for stopped nodes, no lease counts."""
+    if state.nodes and all(node.state in {"stopping", "stopped"} for node in state.nodes):
+        return "none while the nodes are stopped: cluster start begins that of cluster.toml"
+    return describe_lease(lease, now=now)
 
 
 def render_lease_table(told: Sequence[NodeLease]) -> str:
@@ -415,13 +422,14 @@ def render_clusters(
     rows = [("NAME", "NODES", "TYPE", "AGE", "ENDS", "PRICE/h", "OWNER", "KEY")]
     for cluster in clusters:
         ages = [(now - node.launched_at).total_seconds() for node in cluster.instances]
+        runs = any(node.state not in {"stopping", "stopped"} for node in cluster.instances)
         rows.append(
             (
                 cluster.name,
                 render_counts(cluster),
                 ", ".join(_types(cluster)) or "-",
                 render_age(max(ages)) if ages else "-",
-                render_end(find_lease(cluster), now=now.timestamp()),
+                render_end(find_lease(cluster) if runs else None, now=now.timestamp()),
                 render_usd(_usd_per_hour(cluster, prices, now)),
                 render_owner(cluster.owner),
                 "here" if cluster.name in keys_here else "-",
