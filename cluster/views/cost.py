@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cluster.views.layout import render_table
-from cluster.views.status import iso_time, render_age, render_usd
+from cluster.views.status import iso_time, render_usd
+from foundation.durations import render_age
 from provision.cost.bill import ClusterBill, NodeBill
 from provision.model import Market
 from provision.status import add_up

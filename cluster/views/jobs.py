@@ -6,7 +6,8 @@ from typing import Any
 
 from cluster.views.layout import render_table
 from cluster.views.results import find_results
-from cluster.views.status import MOMENTS, iso_time, render_age, render_took, render_usd
+from cluster.views.status import MOMENTS, iso_time, render_took, render_usd
+from foundation.durations import render_age
 from provision.model import count
 from train.follow.records import JobRecord
 from train.job import protocol

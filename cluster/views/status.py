@@ -9,7 +9,7 @@ from typing import Any
 from cluster.lease import NodeLease
 from cluster.views.layout import render_table
 from cluster.views.results import find_results
-from foundation.durations import render_duration
+from foundation.durations import render_age, render_duration
 from provision.describe import ClusterSummary
 from provision.lease.node.terms import Lease, find_newest, spent_at
 from provision.lease.plan import describe_lease, render_left
@@ -293,21 +293,6 @@ def render_took(record: JobRecord, *, now: datetime) -> str:
     if record.started_at is None:
         return "-"
     return render_age((record.ended_at or now.timestamp()) - record.started_at)
-
-
-def render_age(seconds: float) -> str:
-    """A duration in the two largest units that it has: 42s, 5m10s, 3h07m, 2d04h."""
-    whole = max(0, int(seconds))
-    minutes, s = divmod(whole, 60)
-    hours, m = divmod(minutes, 60)
-    days, h = divmod(hours, 24)
-    if days:
-        return f"{days}d{h:02}h"
-    if hours:
-        return f"{hours}h{m:02}m"
-    if minutes:
-        return f"{minutes}m{s:02}s"
-    return f"{s}s"
 
 
 def render_usd(amount: float | None) -> str:

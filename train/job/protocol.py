@@ -596,14 +596,6 @@ def _walk(data: bytes, begin: int) -> Iterator[tuple[int, bytes, int]]:
             yield depth, sign, match.start()
 
 
-def render_duration(seconds: float) -> str:
-    """A duration in the largest unit without a remainder: "2 h", "90 min", "0.5 s"."""
-    for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= unit_s and seconds % unit_s == 0:
-            return f"{seconds // unit_s:.0f} {unit}"
-    return f"{seconds:g} s"
-
-
 def shorten(text: str) -> str:
     """A foreign text in one line of limited length."""
     line = "; ".join(part.strip() for part in text[: 4 * LONGEST_ERROR].splitlines() if part.strip())

@@ -15,7 +15,6 @@ import pytest
 from cluster.views.status import (
     Status,
     list_document,
-    render_age,
     render_clusters,
     render_nodes,
     render_owner,
@@ -23,6 +22,7 @@ from cluster.views.status import (
     render_usd,
     status_document,
 )
+from foundation.durations import render_age
 from provision.describe import ClusterSummary, describe_clusters
 from provision.files import ClusterFiles
 from provision.model import ClusterState, Node, SecurityGroup
