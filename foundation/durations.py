@@ -1,5 +1,7 @@
 """Lengths of time as people write and read them. The nodes import this, too: Python 3.9."""
 
+from __future__ import annotations
+
 import re
 
 MAX_DURATION_S = 30 * 86400
