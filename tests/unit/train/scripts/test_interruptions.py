@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from interrupted_trainings import Training, count, final_model, mxnet_training, torch_training, wait_until
+from mxnet_cluster import interruption
 from real_mxnet import real_mxnet
 from real_torch import real_torch
+from train.node.role import notice as node_notice
 from training_scripts import script_modules, write_digits
 
 OPTIONS = ("--num-epochs", "3", "--lr-step-epochs", "1", "--disp-batches", "5", "--resume")
@@ -48,6 +50,12 @@ def test_a_notice_is_answered_once(notice: ModuleType, tmp_path: Path) -> None:
     asked.wait_for_end(60)  # returns: the notice is withdrawn
     path.touch()
     assert asked.is_given()
+
+
+def test_the_supervisor_the_scripts_and_users_programs_mean_the_same_files(notice: ModuleType) -> None:
+    """Each of the three runs without the others' code."""
+    for name in ("VARIABLE", "SAVED", "PROGRESS"):
+        assert getattr(notice, name) == getattr(node_notice, name) == getattr(interruption, name)
 
 
 def test_a_signal_is_a_notice_without_a_file(notice: ModuleType) -> None:
