@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from bootstrap.config import check_command
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import NodeProgram
 from foundation.errors import ClusterError, ConfigError
@@ -65,6 +66,7 @@ class NotifyConfig(Settings, frozen=True, kw_only=True):
     command: (
         Annotated[
             str,
+            check_command,
             Meta(min_length=1, description="a shell command that runs on the head, the event as JSON on its stdin"),
         ]
         | None

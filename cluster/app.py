@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, update_wrapper
@@ -71,6 +71,11 @@ class App:
     def override(self, key: str, value: object) -> None:
         """Override a value of cluster.toml after it was read. key: dotted."""
         self.overrides[key] = value
+        self.__dict__.pop("config", None)
+
+    def restore(self, overrides: Mapping[str, object]) -> None:
+        """Go back to what `overrides` was before."""
+        self.overrides = dict(overrides)
         self.__dict__.pop("config", None)
 
     def use_region(self, region: str) -> None:

@@ -1,4 +1,6 @@
-"""Lengths of time as people write them: "90m", "2h", "1d", "45s"."""
+"""Lengths of time as people write and read them. The nodes import this, too: Python 3.9."""
+
+from __future__ import annotations
 
 import re
 
@@ -14,10 +16,10 @@ def parse_duration(value: int | str) -> int | None:
     if isinstance(value, str):
         found = re.fullmatch(_DURATION, value)
         if found is None:
-            raise ValueError('not a length of time such as "90m", "2h", "1d" or seconds')
+            raise ValueError('must be a time such as "90m", "2h", "1d", or "none"')
         value = int(found[1]) * _UNITS[found[2]]
     if not 1 <= value <= MAX_DURATION_S:
-        raise ValueError("not from 1 second to 30 days")
+        raise ValueError("must be from 1 second to 30 days")
     return value
 
 
@@ -26,3 +28,44 @@ def render_duration(seconds: float) -> str:
     whole = round(seconds)
     unit = next(unit for unit in ("d", "h", "m", "s") if whole % _UNITS[unit] == 0)
     return f"{whole // _UNITS[unit]}{unit}"
+
+
+def render_exact(seconds: float) -> str:
+    """In the largest unit without a remainder: "2 h", "90 min", "0.5 s". Pure."""
+    for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return f"{seconds // unit_s:.0f} {unit}"
+    return f"{seconds:g} s"
+
+
+def render_rounded(seconds: float) -> str:
+    """To the second, or from an hour on to the minute: "45 s", "2 min 3 s", "1 h 20 min". Pure."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def render_minutes(seconds: float) -> str:
+    """In whole minutes, rounded down, from two on: "119 s", "3 min", "1 h 20 min", "2 h". Pure."""
+    if seconds < 120:
+        return f"{int(seconds)} s"
+    hours, minutes = divmod(int(seconds // 60), 60)
+    return " ".join(filter(None, [f"{hours} h" if hours else "", f"{minutes} min" if minutes else ""]))
+
+
+def render_age(seconds: float) -> str:
+    """For tables, in the two largest units that it has: 42s, 5m10s, 3h07m, 2d04h. Pure."""
+    whole = max(0, int(seconds))
+    minutes, s = divmod(whole, 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days}d{h:02}h"
+    if hours:
+        return f"{hours}h{m:02}m"
+    if minutes:
+        return f"{minutes}m{s:02}s"
+    return f"{s}s"

@@ -90,18 +90,26 @@ def describe_settings(kind: type[Settings]) -> Mapping[str, Setting]:
     """The keys of a table by their names, in order. Pure."""
     found: dict[str, Setting] = {}
     for field in fields(kind):
-        base, notes = split(field.type)
+        base, _ = split(field.type)
         entry = split(get_args(base)[0])[0] if get_origin(base) is tuple else None
         repeated = _is_table(entry)
         found[field.name] = Setting(
             name=field.name,
             annotation=field.type,
-            description=next((note.description for note in notes if isinstance(note, Meta) and note.description), ""),
+            description=_find_description(field.type),
             required=field.required,
             table=entry if repeated else base if _is_table(base) else None,
             repeated=repeated,
         )
     return found
+
+
+def _find_description(annotation: Any) -> str:
+    """The description of a key, or of the value that it may have besides None; "" for none."""
+    base, notes = split(annotation)
+    found = next((note.description for note in notes if isinstance(note, Meta) and note.description), "")
+    branches = get_args(base) if get_origin(base) in (Union, UnionType) and not found else ()
+    return found or next(filter(None, map(_find_description, branches)), "")
 
 
 def _is_table(kind: Any) -> bool:
@@ -342,6 +350,8 @@ def _name_limits(notes: Sequence[Any]) -> str:
     )
     if above is not None:
         return f" above {above}"
+    if any(meta.min_length for meta in metas):
+        return ", not empty"
     if least is None:
         return ""
     return f", {least} or more" if most is None else f" from {least} to {most}"

@@ -106,12 +106,20 @@ def _state(
     known: KnownInstances,
 ) -> ClusterState:
     instances = _sort_out(found, find_membership(name=name, key_pair=key_pair, groups=groups, known=known))
+    begun = min((node.launched_at for node in instances.live), default=None)
     return ClusterState(
         name=name,
         nodes=instances.live,
         untrusted=instances.untrusted,
         ending=instances.ending,
         ended=instances.ended,
+        outlived=frozenset(
+            each.claim.instance_id
+            for each in found
+            if begun is not None
+            and each.claim.instance_id in instances.ended.keys() - set(instances.ending)
+            and each.instance["LaunchTime"].astimezone(UTC) < begun
+        ),
         key_pair=key_pair,
         security_groups=groups,
     )

@@ -85,7 +85,7 @@ class ClusterFiles:
         self.making = root / "making.json"
         self.lock_file = root / "lock"
         self.addresses_file = root / "addresses.json"
-        self.continued_job = root / "continued_job"
+        self.continued_jobs = root / "continued_jobs"
         # There while the head has [notify]'s settings; empty.
         self.watched = root / "watched"
         # What was set up on the user's own hosts. Not in _all: it stays until that is undone.
@@ -260,7 +260,7 @@ class ClusterFiles:
             self.making,
             self.lock_file,
             self.addresses_file,
-            self.continued_job,
+            self.continued_jobs,
             self.watched,
         )
 
@@ -276,21 +276,22 @@ class ClusterFiles:
         if self.addresses() != addresses:
             self._write(self.addresses_file, json.dumps(dict(addresses), indent=1).encode())
 
-    def find_continued_job(self) -> str | None:
-        """The job that a command has begun to continue on a new head; None if there is none. Raises ClusterError."""
+    def find_continued_jobs(self) -> tuple[str, ...]:
+        """The jobs that a command has begun to continue on a new head. Raises ClusterError."""
         try:
-            return self.continued_job.read_text(errors="replace").strip() or None
+            return tuple(self.continued_jobs.read_text(errors="replace").split())
         except FileNotFoundError:
-            return None
+            return ()
         except OSError as error:
-            _cannot(error, "read", self.continued_job)
+            _cannot(error, "read", self.continued_jobs)
 
-    def note_continued_job(self, job: str | None) -> None:
-        """Records that a job is about to be continued on a new head; None: it is. Raises ClusterError."""
-        if job is None:
-            self._remove(self.continued_job)
+    def note_continued_jobs(self, jobs: Iterable[str]) -> None:
+        """Records that jobs are about to be continued on a new head; none of them: they are. Raises ClusterError."""
+        lines = "".join(f"{job}\n" for job in jobs)
+        if lines:
+            self._write(self.continued_jobs, lines.encode())
         else:
-            self._write(self.continued_job, f"{job}\n".encode())
+            self._remove(self.continued_jobs)
 
     def note_watched(self, *, is_watched: bool) -> None:
         """Note whether the head has [notify]'s settings. Raises ClusterError."""

@@ -174,6 +174,7 @@ class ClusterState:
     nodes: trusted live instances, in the order of their index; untrusted: the other live instances.
     ending: ids of instances that are shutting down.
     ended: id -> reason, for instances that are shutting down or terminated and that EC2 still shows.
+    outlived: ids of terminated ones that were launched before all nodes: these replaced them, or are a later cluster's.
     security_groups: those with the cluster's name, at most one in each VPC.
     found: further resources that `up` and `down` have found, by kind (provision/resources/table.py).
     """
@@ -183,6 +184,7 @@ class ClusterState:
     untrusted: tuple[UntrustedInstance, ...] = ()
     ending: tuple[str, ...] = ()
     ended: Mapping[str, str] = field(default_factory=dict)
+    outlived: frozenset[str] = frozenset()
     key_pair: KeyPair | None = None
     security_groups: tuple[SecurityGroup, ...] = ()
     found: Mapping[str, Any] = field(default_factory=dict)

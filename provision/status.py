@@ -113,12 +113,13 @@ def find_allocation(
 def find_errors(state: ClusterState) -> tuple[NodeError, ...]:
     """The nodes that stopped or ended without a call, as far as EC2 still shows them.
 
-    EC2 lists ended instances for about an hour; those of a deleted cluster are not errors.
+    EC2 lists ended instances for about an hour; those of a deleted cluster and replaced ones are not errors.
     """
     asleep = [node for node in state.nodes if node.state in {"stopping", "stopped"}]
     found = [_error(node.instance_id, node.name, node.state_reason) for node in asleep]
     if state.exists:
-        found += [_error(instance_id, None, why) for instance_id, why in sorted(state.ended.items())]
+        ended = [(one, why) for one, why in sorted(state.ended.items()) if one not in state.outlived]
+        found += [_error(instance_id, None, why) for instance_id, why in ended]
     return tuple(error for error in found if error is not None)
 
 

@@ -8,12 +8,12 @@ import click
 from cluster.app import App, pass_app
 from cluster.lease import NodeLease, answer_document, ask_nodes, describe_trouble, set_tags
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
-from cluster.views.status import lease_document, render_lease_table
+from cluster.views.status import lease_document, render_lease, render_lease_table
 from foundation.durations import parse_duration
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from provision.aws.clients import make_clients
-from provision.lease.plan import Change, change_lease, describe_lease
+from provision.lease.plan import Change, change_lease
 from provision.membership import no_nodes
 from provision.pause import describe_rates
 
@@ -32,7 +32,8 @@ class Duration(click.ParamType[int | str]):
         try:
             found = parse_duration(text.removeprefix(self.sign))
         except ValueError as error:
-            self.fail(f"{text!r} is {error}", param, ctx)
+            said = "; +4h puts the end off by four hours" if self.sign else ""
+            self.fail(f"{text!r}: {error}{said}", param, ctx)
         if self.sign and (not text.startswith(self.sign) or found is None):
             self.fail(f"{text!r}: write +4h to put the end off by four hours", param, ctx)
         return "none" if found is None else found
@@ -94,7 +95,8 @@ def lease(
     if current is not None:
         for warning in describe_trouble(told, current):
             app.report(Event(kind="warn", what=warning))
-    lines = [f"cluster {state.name}: lease: {describe_lease(current, now=now)}", render_lease_table(told)]
+    lines = [f"cluster {state.name}: lease: {render_lease(state, current, now=now)}"]
+    lines.append(render_lease_table(told))
     document = {
         "cluster": state.name,
         "lease": lease_document(current, now=now),

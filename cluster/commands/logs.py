@@ -16,9 +16,8 @@ from cluster.app import App, pass_app, wide_option
 from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.nodes.source import Nodes
-from cluster.recovery.lost_head import continue_without_head
-from cluster.recovery.replacement import continue_waiting
+from cluster.recovery.continuation import continue_what_waits
+from cluster.recovery.lost_head import find_gone
 from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.live import JobDisplay
 from cluster.views.status import iso_time
@@ -41,17 +40,12 @@ def jobs(app: App, *, as_json: bool, wide: bool) -> None:
     """
     with open_jobs(app) as sources:
         records, nodes = sources.find_records(), sources.nodes
-    table = render_jobs(records, now=datetime.now(UTC), columns=app.find_columns(wide=wide))
-    app.show(table, job_documents(records), as_json=as_json, wrapped=not wide)
+    gone = find_gone(app, nodes.state) if isinstance(nodes, Ec2Nodes) else frozenset()
+    now = datetime.now(UTC)
+    table = render_jobs(records, now=now, columns=app.find_columns(wide=wide), gone=gone)
+    app.show(table, job_documents(records, now=now, gone=gone), as_json=as_json, wrapped=not wide)
     if not as_json:
         continue_what_waits(app, nodes, find_running(records))
-
-
-def continue_what_waits(app: App, nodes: Nodes | None, record: JobRecord | None) -> bool:
-    """Replace what a job has lost, its head or other nodes; whether it goes on. record: the running one."""
-    if isinstance(nodes, Ec2Nodes) and app.files.exist and continue_without_head(app, nodes.state):
-        return True
-    return continue_waiting(app, record)
 
 
 class Sink(Protocol):

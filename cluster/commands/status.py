@@ -12,7 +12,7 @@ from cluster.app import App, pass_app, wide_option
 from cluster.costs import note_costs
 from cluster.jobs import ask_for_job
 from cluster.nodes.ec2 import Ec2Nodes, learn_of_launches
-from cluster.recovery.lost_head import continue_without_head
+from cluster.recovery.lost_head import LostHead, continue_jobs, look_for_lost_head
 from cluster.recovery.replacement import continue_waiting
 from cluster.views.cost import cost_document, render_costs
 from cluster.views.status import HeadJob, Status, list_document, render_clusters, render_status, status_document
@@ -53,6 +53,7 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
     state, prices, job = ClusterState(name=config.name), {}, None
     volumes: tuple[SharedVolume, ...] = ()
     volume_price = None
+    lost: LostHead | None = None
     if is_there:
         clients = make_clients(config.provision.region)
         found = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
@@ -64,7 +65,9 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
         keep = head_volume is not None and head_volume.keep
         volumes = find_shared_volumes(clients.ec2, name=config.name, keep=keep)
         volume_price = find_volume_price(clients) if volumes else None
-        job = find_job()
+        lost = look_for_lost_head(app, state)
+        is_headless = lost is not None and bool(state.nodes) and state.nodes[0].index > 0
+        job = HeadJob(why="the head has ended") if is_headless else find_job()
         noted.result()
     shown = Status(
         state=state,
@@ -77,6 +80,8 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
         price_note=app.price_note,
         volumes=volumes,
         volume_usd_per_gib_month=volume_price,
+        lost_head=None if lost is None else lost.why,
+        lost_jobs=() if lost is None else tuple(record.id for record in lost.jobs),
     )
     app.show(
         render_status(shown, columns=app.find_columns(wide=wide)),
@@ -84,7 +89,7 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
         as_json=as_json,
         wrapped=not wide,
     )
-    if not as_json and app.files.exist and not continue_without_head(app, state) and job is not None:
+    if not as_json and not continue_jobs(app, lost, state) and job is not None and app.files.exist:
         continue_waiting(app, job.record)
 
 

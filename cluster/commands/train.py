@@ -35,6 +35,7 @@ from cluster.last_known import find_names, remember_names
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
 from cluster.notify import find_notify
+from cluster.recovery.continuation import complete_nodes
 from cluster.session import describe, ready_nodes, source_of, warn
 from foundation.errors import UsageError
 from foundation.progress import Event
@@ -215,6 +216,9 @@ def train(
             else S3Access(env={}, secrets={})
         )
     )
+    if not dry_run:
+        now = complete_nodes(app, described.result())
+        described = run_in_thread(lambda: now)
     prices = ask_for_prices(app, clients, described)
     hardware = run_in_thread(lambda: find_hardware(app, described.result(), clients))
     surveyor = Surveyor(clients, url=config.data.s3_url, owner=None if app.has_instances else find_user())

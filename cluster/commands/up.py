@@ -20,7 +20,7 @@ from cluster.costs import noting_costs
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.lease import tell_ready_nodes
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
-from cluster.recovery.lost_head import continue_without_head
+from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
 from cluster.recovery.replacement import continue_waiting, replace_unhealthy
 from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, ready_nodes
 from cluster.views.status import render_nodes, render_volume
@@ -109,7 +109,9 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
         clients = make_clients(region)
         if not dry_run and app.files.addresses():  # nodes have been set up
             described = Ec2Nodes(describe_state(app, clients), app.config.provision)
-            job = None if continue_without_head(app, described.state) else ask_for_job(app, described)()
+            lost = look_for_lost_head(app, described.state)
+            goes_on = continue_jobs(app, lost, described.state, is_asked=True)
+            job = None if goes_on else ask_for_job(app, described)()
             if not continue_waiting(app, job.record if job is not None else None, waits=True):
                 replace_unhealthy(app, described, job, yes=yes)
         prepare = partial(_prepare_up, clients, find_wishes(app), app.files)

@@ -178,6 +178,8 @@ class Ec2Source(NodeSource):
 
     def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
         """Keep the addresses, for `begin`. Raises ClusterError."""
+        if hosts and hosts[0].name != "node-0":
+            return  # the head has ended; its instance's id is needed to find and continue its jobs
         files = self._app.files
         known = files.addresses()
         kept = [*hosts, *(host for host in left_out if host.instance_id in known)]

@@ -1,14 +1,15 @@
-"""Continues the job of a lost head on a new one, from the job's record in S3.
+"""Continues the jobs of a lost head on a new one, from their records in S3: the one that ran, and those queued.
 
-The record is in [data] results, with the log, and is at most a minute old. A command on the user's machine finds that
-the head's instance has ended, launches what is missing, sets the nodes up, and orders the job again: the same job, with
-its attempts and its log so far. Without [data] results, the record is lost with the head.
+The records are in [data] results, with the logs, and are at most a minute old. A command on the user's machine finds
+that the head's instance has ended, launches what is missing, sets the nodes up, and orders the jobs again: the same
+jobs, with their attempts and their logs so far. Without [data] results, the records are lost with the head.
 """
 
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
@@ -27,6 +28,7 @@ from foundation.thread_pool import run_in_thread
 from provision.aws.clients import make_clients
 from provision.aws.iam_policy import render_job_policy
 from provision.model import ClusterState
+from provision.status import find_lease_end
 from train.follow.events import EventReader
 from train.follow.records import fetch_s3_log, read_s3_records
 from train.follow.run import continue_job, render_left
@@ -40,91 +42,153 @@ from train.job.replacement import (
     continued_config,
     end_attempts,
     find_lost,
-    find_orphan,
+    find_orphans,
 )
 from train.job.survey import Surveyor
 from train.s3.environment import find_s3_access
 
 
-def continue_without_head(app: App, state: ClusterState) -> bool:
-    """Continue the job whose head has ended, for commands that do something else: an error is only a warning.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LostHead:
+    """The head of this cluster has ended. jobs: those that go on on a new one, the one that ran first. why: in words.
 
-    Returns whether a job goes on. Without such a job nothing happens; it costs no call while all nodes are there.
+    is_final: only `cluster up` continues them, because the lease has ended the cluster.
     """
+
+    jobs: tuple[Record, ...]
+    why: str
+    is_final: bool = False
+
+
+def look_for_lost_head(app: App, state: ClusterState) -> LostHead | None:
+    """As find_lost_head; an error is only a warning. Costs no call while all nodes are there."""
     try:
-        job = find_lost_job(app, state)
-        if job is not None:
-            continue_lost(app, job, state)
+        return find_lost_head(app, state)
     except ClusterError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        app.report(Event(kind="warn", what=f"{error.message}{hint}"))
-        return False
-    return job is not None
+        warn_of(app, error)
+        return None
 
 
-def find_lost_job(app: App, state: ClusterState) -> Record | None:
-    """The job that was not over when its head ended; None if there is none. Raises ClusterError's kinds.
+def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_asked: bool = False) -> bool:
+    """Continue the jobs of a lost head, for commands that do something else: an error is only a warning.
 
-    Only this machine's own nodes count: those that it set up last, and did not end itself.
+    Returns whether they go on. is_asked: by `up`, which launches nodes also after a lease.
     """
-    live = {node.instance_id for node in state.nodes}
-    gone = frozenset(app.files.addresses()) - live
-    begun = app.files.find_continued_job()
-    if not gone and begun is None:
-        return None
-    results = app.config.data.s3_results
-    if results is None:
-        if not any(node.index == 0 for node in state.nodes):
-            app.report(Event(kind="warn", what=render_without_record(app)))
-        return None
-    records = [
-        parse_record(record.data)
-        for record in read_s3_records(results, region=app.config.provision.region)
-        if not record.is_damaged
-    ]
-    if begun is None:
-        return find_orphan(records, gone)
-    job = next((record for record in records if record.id == begun and not record.has_ended), None)
-    if job is None or has_job(app, state, begun):  # the command was interrupted after it had ordered the job
-        app.files.note_continued_job(None)
-        return None
-    return job
-
-
-def has_job(app: App, state: ClusterState, job: str) -> bool:
-    """Whether the new head has the job already. Raises ClusterError if it runs and cannot be asked."""
-    if not any(node.index == 0 and node.state == "running" for node in state.nodes):
+    if lost is None:
         return False
+    if not lost.jobs or (lost.is_final and not is_asked):
+        if not is_asked or app.config.data.s3_results is None:
+            app.report(Event(kind="warn", what=lost.why))
+        return False
+    try:
+        continue_lost(app, lost.jobs, state)
+    except ClusterError as error:
+        warn_of(app, error)
+        return False
+    return True
+
+
+def warn_of(app: App, error: ClusterError) -> None:
+    """Show an error as a warning."""
+    hint = f" ({error.hint})" if error.hint else ""
+    app.report(Event(kind="warn", what=f"{error.message}{hint}"))
+
+
+def find_gone(app: App, state: ClusterState) -> frozenset[str]:
+    """The ids of instances that this machine set up last, did not end itself, and that have ended.
+
+    Empty once the cluster is deleted.
+    """
+    if not (app.files.exist and state.exists):
+        return frozenset()
+    return frozenset(app.files.addresses()) - {node.instance_id for node in state.nodes}
+
+
+def find_lost_head(app: App, state: ClusterState) -> LostHead | None:
+    """The head that has ended; None while it is there, and its jobs are. Raises ClusterError's kinds."""
+    gone, begun = find_gone(app, state), app.files.find_continued_jobs() if app.files.exist else ()
+    has_head = any(node.index == 0 for node in state.nodes)
+    if not begun and not gone:
+        return None
+    jobs: tuple[Record, ...] = ()
+    results = app.config.data.s3_results
+    if results is not None:
+        found = read_s3_records(results, region=app.config.provision.region)
+        records = [parse_record(record.data) for record in found if not record.is_damaged]
+        jobs = find_orphans(records, gone)
+        if begun:
+            known = find_jobs_on_head(app, state)
+            left = [record for record in records if record.id in begun and record.id not in known]
+            jobs = tuple(sorted((one for one in left if not one.has_ended), key=lambda one: one.submitted_at))
+            if not jobs:  # the command was interrupted after it had ordered the last one
+                app.files.note_continued_jobs(())
+    if has_head and not jobs:
+        return None
+    lease_end = find_lease_end(state, now=time.time())
+    if lease_end is not None and not jobs:
+        return None
+    return LostHead(jobs=jobs, why=render_lost_head(app, jobs, lease_end=lease_end), is_final=lease_end is not None)
+
+
+def find_jobs_on_head(app: App, state: ClusterState) -> frozenset[str]:
+    """The ids of the jobs that the new head has. Raises ClusterError if it runs and cannot be asked."""
+    if not any(node.index == 0 and node.state == "running" for node in state.nodes):
+        return frozenset()
     with open_head(app, Ec2Nodes(state, app.config.provision)) as head:
-        return any(record.id == job for record in ask_head(app, head))
+        return frozenset(record.id for record in ask_head(app, head))
 
 
-def render_without_record(app: App) -> str:
-    """What is said of a lost head whose jobs' records are nowhere else."""
+def render_lost_head(app: App, jobs: Sequence[Record], *, lease_end: str | None) -> str:
+    """What is said of a lost head. lease_end: how the lease has ended the cluster."""
+    cluster = f"cluster {app.config.name}"
+    listed = ", ".join(f"{job.id} ({job.name})" for job in jobs)
+    if jobs and lease_end is not None:
+        return f"{lease_end}, before the end of {listed}: cluster up launches new nodes and continues there"
+    if jobs:
+        return f"the head of {cluster} has ended: the next command, such as cluster status, continues {listed}"
+    if app.config.data.s3_results is not None:
+        return f"the head of {cluster} has ended, and no job was left to continue: cluster up launches a new one"
     remains = f"; the dataset {app.config.data.url} remains" if app.config.data.url else ""
     return (
-        f"the head of cluster {app.config.name} has ended, and the records of its jobs with it, since [data] results "
-        f"is not set{remains}: cluster up launches a new head"
+        f"the head of {cluster} has ended, and the records of its jobs with it, since [data] results is not in "
+        f"S3{remains}: cluster up launches a new head"
     )
 
 
-def continue_lost(app: App, job: Record, state: ClusterState) -> None:
-    """Launch a new head and what else is missing, and continue a job there. Raises ClusterError's kinds."""
+def continue_lost(app: App, jobs: Sequence[Record], state: ClusterState) -> None:
+    """Launch a new head and what else is missing, and continue the jobs there. Raises ClusterError's kinds."""
+    first, *others = jobs
+    try:
+        check_restarts(first, end_attempts(first, (), at=time.time()), app.config.train.restarts)
+    except ClusterError as error:
+        if not others:
+            raise
+        warn_of(app, error)
+        jobs = others
+    app.files.note_continued_jobs(job.id for job in jobs)
+    with if_interrupted("the next command, such as cluster status, continues"):
+        for job in jobs:
+            state = continue_on_new_head(app, job, state)
+    app.files.note_continued_jobs(())
+
+
+def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterState:
+    """Continue one job; returns the cluster with the nodes that it needed. Raises ClusterError's kinds."""
+    how = "queueing it again" if job.state == "queued" else "continuing the job"
+    app.say(f"the head of job {job.id} ({job.name}) has ended: {how} on a new one, from its record in S3")
     live = {node.instance_id for node in state.nodes}
     names = [host.name for host in job.nodes if host.instance_id not in live or host.name in job.waiting_for]
-    attempts = end_attempts(job, names, at=time.time())
-    check_restarts(job, attempts, app.config.train.restarts)
-    app.say(f"the head of job {job.id} ({job.name}) has ended: continuing the job on a new one, from its record in S3")
-    app.files.note_continued_job(job.id)
-    with if_interrupted("the next command, such as cluster status, continues"):
-        left = end_from_here(app, job.id) if state.nodes else {}
+    if state.nodes and job.state != "queued":
+        left = end_from_here(app, job.id)
         if left:
             raise ClusterError(
                 f"processes of job {job.id} may still run: {render_left(left)}", hint=f"cluster stop {job.id}"
             )
-        order_again(app, job, launch(app, find_lost(job, names)), attempts=attempts)
-    app.files.note_continued_job(None)
-    app.say(f"job {job.id} goes on: cluster logs -f {job.id} follows it", style="green")
+    state = launch(app, find_lost(job, names))
+    order_again(app, job, state, attempts=end_attempts(job, names, at=time.time()))
+    goes_on = "is queued again" if job.state == "queued" else "goes on"
+    app.say(f"job {job.id} {goes_on}: cluster logs -f {job.id} follows it", style="green")
+    return state
 
 
 def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[Attempt, ...]) -> None:

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cluster.views.layout import render_table
-from cluster.views.status import iso_time, render_age, render_usd
+from cluster.views.status import iso_time, render_usd
+from foundation.durations import render_age
 from provision.cost.bill import ClusterBill, NodeBill
 from provision.model import Market
 from provision.status import add_up
@@ -32,14 +33,14 @@ def render_costs(
 
 
 def _render_cluster(bill: ClusterBill, *, now: float, columns: int | None) -> str:
-    heading = ("NODE", "TYPE", "MARKET", "STATE", "RAN", "INSTANCE", "DISK", "ADDRESS", "TOTAL", "PER HOUR")
+    heading = ("NODE", "TYPE", "MARKET", "STATE", "RAN", "INSTANCE", "DISK", "ADDRESS", "TOTAL", "PRICE/h")
     rows = [heading, *(_row(node) for node in bill.nodes)]
     rows += [
         ("volume", volume.volume_id, "", "", "", "", render_usd(volume.usd), "", render_usd(volume.usd),
          render_usd(volume.usd_per_hour))
         for volume in bill.volumes
     ]  # fmt: skip
-    lines = [render_table(rows, columns=columns, drop=("STATE", "TYPE", "MARKET", "RAN", "ADDRESS", "DISK"))]
+    lines = [render_table(rows, columns=columns, drop=("TYPE", "MARKET", "RAN", "ADDRESS", "DISK", "STATE"))]
     ran_h = sum(node.ran_s for node in bill.nodes) / 3600
     lines.append(
         f"cluster  {render_usd(bill.usd)} so far, {render_usd(bill.usd_per_hour)} per hour now; "
@@ -61,7 +62,7 @@ def _row(node: NodeBill) -> tuple[str, ...]:
         render_usd(node.disk_usd),
         render_usd(node.address_usd),
         render_usd(node.usd),
-        render_usd(node.usd_per_hour),
+        "-" if node.ended_at is not None else render_usd(node.usd_per_hour),
     )
 
 
@@ -75,7 +76,7 @@ def _render_unseen(bill: ClusterBill) -> list[str]:
 
 
 def _render_earlier(bills: Sequence[ClusterBill], *, columns: int | None) -> str:
-    heading = ("FROM", "TO", "NODES", "NODE HOURS", "ON DEMAND", "SPOT", "TOTAL")
+    heading = ("FROM", "TO", "INSTANCES", "NODE HOURS", "ON DEMAND", "SPOT", "TOTAL")
     rows = [
         (
             _moment(bill.started_at),

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from foundation.durations import render_rounded
 from provision.model import count
-from train.follow.progress import Progress, RankProgress, render_duration, render_rate, render_value
+from train.follow.progress import Progress, RankProgress, render_rate, render_value
 
 Style = Literal["", "bold", "dim", "slow"]
 GAP = "  "
@@ -111,7 +112,7 @@ def _known(number: int | None) -> str:
 
 def _silence(rank: RankProgress, now: float) -> str:
     silence_s = now - rank.heard_at
-    return render_duration(silence_s) if silence_s > SILENT_S and not rank.has_ended else ""
+    return render_rounded(silence_s) if silence_s > SILENT_S and not rank.has_ended else ""
 
 
 def _note(rank: RankProgress, slow: frozenset[int]) -> str:
@@ -147,10 +148,10 @@ def _render_all(progress: Progress, *, title: str, now: float, most: int) -> str
 
 def _describe_all(progress: Progress, *, title: str, now: float) -> list[str]:
     began = progress.began_at
-    state = progress.state if began is None else f"{progress.state} {render_duration(now - began)}"
+    state = progress.state if began is None else f"{progress.state} {render_rounded(now - began)}"
     words = [f"{title}: {state}"]
     if progress.stalled_since is not None:
-        words.append(f"no progress for {render_duration(now - progress.stalled_since)}")
+        words.append(f"no progress for {render_rounded(now - progress.stalled_since)}")
     workers = count(len(progress.ranks), "worker")
     if progress.speed is None:
         return [*words, workers] if progress.ranks else words

@@ -1,21 +1,25 @@
 """A cluster's jobs, as text and as JSON. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from cluster.views.layout import render_table
 from cluster.views.results import find_results
-from cluster.views.status import MOMENTS, iso_time, render_age, render_took, render_usd
+from cluster.views.status import MOMENTS, iso_time, render_took, render_usd
+from foundation.durations import render_age
 from provision.model import count
 from train.follow.records import JobRecord
-from train.job.protocol import Attempt
+from train.job import protocol
+from train.job.protocol import Attempt, parse_record
 
 
-def render_jobs(records: Sequence[JobRecord], *, now: datetime, columns: int | None = None) -> str:
+def render_jobs(
+    records: Sequence[JobRecord], *, now: datetime, columns: int | None = None, gone: Collection[str] = ()
+) -> str:
     """A table of jobs in the order given; one sentence when there are none. columns: the width that it fits into.
 
-    The error or the warnings of a job follow in lines of their own.
+    The error or the warnings of a job follow in lines of their own. gone: ids of instances that have ended.
     """
     if not records:
         return "no job has run on this cluster"
@@ -29,6 +33,8 @@ def render_jobs(records: Sequence[JobRecord], *, now: datetime, columns: int | N
     lines = [first]
     for record, row in zip(records, rows, strict=True):
         lines += [row, *(f"    {note}" for note in _describe_trouble(record))]
+        if has_lost_head(record, gone):
+            lines.append(f"    its head, {record.nodes[0].name}, has ended")
     newest = next((record for record in records if not record.is_damaged), None)
     if newest is not None and (results := find_results(newest)):
         lines.append(f"files of {newest.id}: {results}")
@@ -37,9 +43,33 @@ def render_jobs(records: Sequence[JobRecord], *, now: datetime, columns: int | N
     return "\n".join(lines)
 
 
-def job_documents(records: Sequence[JobRecord]) -> list[dict[str, Any]]:
-    """What `cluster jobs --json` prints: the records with their times as ISO 8601, and where each was read."""
-    return [{**_with_iso_times(record.document), "source": record.source} for record in records]
+def job_documents(records: Sequence[JobRecord], *, now: datetime, gone: Collection[str] = ()) -> list[dict[str, Any]]:
+    """What `cluster jobs --json` prints: the records with their times as ISO 8601, and where each was read.
+
+    gone: ids of instances that have ended.
+    """
+    return [
+        {
+            **_with_iso_times(record.document),
+            **({} if record.is_damaged else {"cost_usd": find_cost(record, now)}),
+            "source": record.source,
+            "head_lost": has_lost_head(record, gone),
+        }
+        for record in records
+    ]
+
+
+def find_cost(record: JobRecord, now: datetime) -> float | None:
+    """What a job's nodes have cost by now. The head updates the record only when something else has changed."""
+    if record.source == "s3" or record.has_ended or record.is_damaged:
+        return record.cost_usd
+    return protocol.find_cost(parse_record(record.data), now.timestamp())
+
+
+def has_lost_head(record: JobRecord, gone: Collection[str]) -> bool:
+    """Whether a job had not ended when the instance ended that was its head. gone: ids of such instances."""
+    heads = {host.instance_id for host in record.nodes[:1]}
+    return record.source == "s3" and not record.has_ended and not heads.isdisjoint(gone)
 
 
 def _with_iso_times(value: Any) -> Any:
@@ -65,7 +95,7 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
         str(record.servers),
         _moment(record.started_at),
         "?" if lost else render_took(record, now=now),
-        "-" if record.cost_usd is None else render_usd(record.cost_usd),
+        "-" if (cost := find_cost(record, now)) is None else render_usd(cost),
         "-" if record.exit_code is None else str(record.exit_code),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from cluster.lease import NodeLease
 from cluster.views.layout import render_table
 from cluster.views.results import find_results
-from foundation.durations import render_duration
+from foundation.durations import render_age, render_duration
 from provision.describe import ClusterSummary
 from provision.lease.node.terms import Lease, find_newest, spent_at
 from provision.lease.plan import describe_lease, render_left
@@ -61,7 +61,8 @@ class Status:
     """What `cluster status` shows. asked: nodes that cluster.toml wants; at_work: a process that changes the cluster.
 
     set_up: see find_allocation. now: the moment for which times and costs are computed. job: None if there is no head
-    to ask. price_note: what to add to prices, such as "simulated". volumes: of [[volumes]] source = "head".
+    to ask. price_note: what to add to prices, such as "simulated". volumes: of [[volumes]] source = "head". lost_head:
+    what is said of a head that has ended; None while it is there. lost_jobs: the ids of its jobs that go on.
     """
 
     state: ClusterState
@@ -74,6 +75,8 @@ class Status:
     price_note: str = ""
     volumes: tuple[SharedVolume, ...] = ()
     volume_usd_per_gib_month: float | None = None
+    lost_head: str | None = None
+    lost_jobs: tuple[str, ...] = ()
 
     @property
     def allocation(self) -> Allocation:
@@ -110,7 +113,7 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
     allocation = status.allocation
     lines.append(f"state  {allocation.state.replace('-', ' ')}" + (f": {allocation.why}" if allocation.why else ""))
     if status.state.nodes:
-        lines.append(f"lease  {describe_lease(status.state.lease, now=status.now.timestamp())}")
+        lines.append(f"lease  {render_lease(status.state, status.state.lease, now=status.now.timestamp())}")
     lines += render_job_lines(status.job, now=status.now)
     price = status.volume_usd_per_gib_month
     names = {node.instance_id: node.name for node in status.state.nodes}
@@ -196,6 +199,13 @@ def lease_document(lease: Lease | None, *, now: float) -> dict[str, Any] | None:
     }
 
 
+def render_lease(state: ClusterState, lease: Lease | None, *, now: float) -> str:
+    """When the cluster ends, without a subject; for stopped nodes, no lease counts."""
+    if state.nodes and all(node.state in {"stopping", "stopped"} for node in state.nodes):
+        return "none while the nodes are stopped: cluster start begins that of cluster.toml"
+    return describe_lease(lease, now=now)
+
+
 def render_lease_table(told: Sequence[NodeLease]) -> str:
     """For how long each node knows the cluster to be idle, and why it is not; "" without nodes."""
     if not told:
@@ -221,6 +231,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "asked_nodes": status.asked,
         "lease": lease_document(state.lease, now=status.now.timestamp()),
         "lease_ended": status.lease_end,
+        "lost_head": None if status.lost_head is None else {"why": status.lost_head, "jobs": list(status.lost_jobs)},
         "node_counts": dict(Counter(node.state for node in state.nodes)),
         "nodes": [
             {
@@ -282,21 +293,6 @@ def render_took(record: JobRecord, *, now: datetime) -> str:
     if record.started_at is None:
         return "-"
     return render_age((record.ended_at or now.timestamp()) - record.started_at)
-
-
-def render_age(seconds: float) -> str:
-    """A duration in the two largest units that it has: 42s, 5m10s, 3h07m, 2d04h."""
-    whole = max(0, int(seconds))
-    minutes, s = divmod(whole, 60)
-    hours, m = divmod(minutes, 60)
-    days, h = divmod(hours, 24)
-    if days:
-        return f"{days}d{h:02}h"
-    if hours:
-        return f"{hours}h{m:02}m"
-    if minutes:
-        return f"{minutes}m{s:02}s"
-    return f"{s}s"
 
 
 def render_usd(amount: float | None) -> str:
@@ -411,13 +407,14 @@ def render_clusters(
     rows = [("NAME", "NODES", "TYPE", "AGE", "ENDS", "PRICE/h", "OWNER", "KEY")]
     for cluster in clusters:
         ages = [(now - node.launched_at).total_seconds() for node in cluster.instances]
+        runs = any(node.state not in {"stopping", "stopped"} for node in cluster.instances)
         rows.append(
             (
                 cluster.name,
                 render_counts(cluster),
                 ", ".join(_types(cluster)) or "-",
                 render_age(max(ages)) if ages else "-",
-                render_end(find_lease(cluster), now=now.timestamp()),
+                render_end(find_lease(cluster) if runs else None, now=now.timestamp()),
                 render_usd(_usd_per_hour(cluster, prices, now)),
                 render_owner(cluster.owner),
                 "here" if cluster.name in keys_here else "-",

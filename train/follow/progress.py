@@ -24,6 +24,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from foundation.durations import render_rounded
 from train.follow.events import Event, Process
 from train.job.protocol import JobState
 
@@ -288,7 +289,7 @@ class Progress:
             words.append(f"epoch {self.epoch}")
         words += [f"{name} {render_value(value)}" for name, value in list(self.metrics.items())[:3]]
         if self.duration_s is not None:
-            words.append(render_duration(self.duration_s))
+            words.append(render_rounded(self.duration_s))
         return ", ".join(words)
 
 
@@ -327,13 +328,3 @@ def _three_digits(number: float) -> str:
 def render_value(value: float) -> str:
     """A metric with four digits. Pure."""
     return f"{value:.4g}"
-
-
-def render_duration(seconds: float) -> str:
-    """A duration: "45 s", "2 min 3 s", "1 h 20 min". Pure."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -131,8 +131,10 @@ def _hand_over(
         ) from None
     other = said.refused
     if other is not None:
+        nodes = ", ".join(other.waiting_for)
         raise RefusedError(
-            f"job {other.id} ({other.name}) is {other.state} on this cluster, which runs one job at a time",
+            f"job {other.id} ({other.name}) is {other.state}{f' for {nodes}' if nodes else ''} on this cluster, which "
+            "runs one job at a time",
             hint=f"cluster train --queue ..., or cluster stop {other.id}",
         )
     if said.unrunnable is not None:

@@ -51,7 +51,8 @@ class ProposedJob:
     library: "mxnet==1.7.0.post2", "source@v1.7.x", "torch==2.13.0+cpu". shipped: the name of this project's script that
     it runs, None for the user's own. command: what it runs instead of a script, () for nothing. data: the content of
     [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the nodes' credentials, not
-    this machine's. staged: it reads files that the nodes fetch from S3.
+    this machine's. staged: it reads files that the nodes fetch from S3. has_results: [data] results is set. volumes:
+    the folders where [[volumes]] are mounted.
     """
 
     config: TrainConfig
@@ -66,6 +67,8 @@ class ProposedJob:
     region: str | None
     nodes_credentials: bool
     staged: bool
+    has_results: bool = False
+    volumes: tuple[str, ...] = ()
 
     @property
     def workers(self) -> int:
@@ -353,6 +356,24 @@ def _not_passed_on(job: ProposedJob) -> Iterator[str]:
         yield f"train.{' and train.'.join(keys)} not passed on: a command runs word for word"
 
 
+def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
+    """A new node cannot read what was saved on the disk of a lost one."""
+    config, prefix = job.config, find_option(job.config.args, "--model-prefix")
+    nodes = [node for node in job.placement.of_workers if not node.host.spec]
+    if job.shipped is None or not prefix or config.on_node_loss == "fail" or len(nodes) < 2:
+        return
+    if prefix == "auto" and job.has_results:
+        return
+    if prefix.startswith(("s3://", *(f"{mount}/" for mount in job.volumes))):
+        return
+    why = ", since [data] results is not set" if prefix == "auto" else ""
+    remedy = 'set [data] results = "s3://..."' if prefix == "auto" else "use s3:// or a volume, or auto"
+    yield (
+        f"--model-prefix {prefix} saves checkpoints on the disk of one node{why}: if the job loses that node, it "
+        f"starts again from epoch 0 on a new one ({remedy})"
+    )
+
+
 _ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (
     _kv_store,
     _compression,
@@ -371,4 +392,5 @@ _WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (
     _device_store,
     _gpu_warnings,
     _not_passed_on,
+    _checkpoints_on_a_node,
 )

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bootstrap.config import check_command
-from foundation.durations import parse_duration
+from foundation.durations import parse_duration, render_exact
 from foundation.settings import HIDDEN, Settings, Shape, finite
 from train.engines import check_launcher
-from train.job.protocol import ENV_NAME_PATTERN, KvStore, OnNodeLoss, render_duration
+from train.job.protocol import ENV_NAME_PATTERN, KvStore, OnNodeLoss
 from train.job.selection import check_nodes
 from train.s3.url import check_place, is_s3
 
@@ -42,8 +42,8 @@ def _check_duration(value: int | str) -> int | str:
 
 
 def _check_grace(value: int | str) -> int | str:
-    if value == "none":
-        raise ValueError('not a length of time such as "90s", "2m" or seconds')
+    if value == "none" or (isinstance(value, str) and value.isdecimal()):
+        raise ValueError('must be a time such as "90s" or "2m"')
     return _check_duration(value)
 
 
@@ -299,8 +299,8 @@ class QueueConfig(Settings, frozen=True, kw_only=True):
         if max_duration_s is None or walltime_s is None or max_duration_s <= walltime_s:
             return None
         return (
-            f"[train] max_duration is {render_duration(max_duration_s)}, but [queue] walltime is "
-            f"{render_duration(walltime_s)}: the scheduler would end the job first"
+            f"[train] max_duration is {render_exact(max_duration_s)}, but [queue] walltime is "
+            f"{render_exact(walltime_s)}: the scheduler would end the job first"
         )
 
 

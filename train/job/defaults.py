@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from foundation.durations import render_exact
 from provision.model import count
 from train.engines import ENGINES
 from train.engines.schedulers import SCHEDULERS
 from train.job.config import TrainConfig
 from train.job.placement import Placement, share_gpus
-from train.job.protocol import SHELL, Order, render_duration
+from train.job.protocol import SHELL, Order
 from train.job.reading import render_reading
 
 if TYPE_CHECKING:
@@ -199,8 +200,8 @@ def _variables(job: Job) -> str:
 def _limits(config: TrainConfig) -> str:
     limit = "the node's maximum" if config.open_files == "auto" else str(config.open_files)
     end_s, stall_s = config.max_duration_s, config.stall_timeout_s
-    end = f"; ended after {render_duration(end_s)}" if end_s is not None else ""
-    stall = f"; ended after {render_duration(stall_s)} without progress" if isinstance(stall_s, int) else ""
+    end = f"; ended after {render_exact(end_s)}" if end_s is not None else ""
+    stall = f"; ended after {render_exact(stall_s)} without progress" if isinstance(stall_s, int) else ""
     return f"open-file limit: {limit}{end}{stall}"
 
 

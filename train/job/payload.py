@@ -17,6 +17,7 @@ SCRIPTS_DIR = "train/scripts"
 CODE = (
     "foundation/__init__.py",
     "foundation/decode.py",
+    "foundation/durations.py",
     "foundation/file_lock.py",
     "foundation/thread_pool.py",
     "bootstrap/__init__.py",

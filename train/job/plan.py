@@ -99,6 +99,7 @@ def plan_job(
         launcher=engine.name,
         kv_store=config.kv_store if engine.uses_kv_store(started) else "none",
         kv_store_option=choose_kv_store_option(config.kv_store_option, program),
+        on_node_loss=config.on_node_loss if scheduler is None else "fail",  # an allocation ends with a node
     )
     placement = _place(config, nodes)
     is_shipped = not command and script.startswith(f"{head.code_dir}/")
@@ -124,6 +125,8 @@ def plan_job(
         region=survey.region,
         nodes_credentials=access.of_nodes,
         staged=staged,
+        has_results=data.results is not None,
+        volumes=tuple(volumes),
     )
     warnings = (
         *([access.warning] if access.warning is not None else []),
@@ -173,7 +176,7 @@ def plan_job(
         start_timeout_s=config.start_timeout_s,
         stall_timeout=config.stall_timeout_s,
         max_duration_s=config.max_duration_s,
-        on_node_loss=config.on_node_loss if scheduler is None else "fail",  # an allocation ends with a node
+        on_node_loss=config.on_node_loss,
         restarts=config.restarts,
         restarts_on_error=config.restarts_on_error if scheduler is None else 0,
         checkpoint_grace_s=config.checkpoint_grace_s,

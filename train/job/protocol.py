@@ -407,7 +407,7 @@ class Record(Struct, kw_only=True):
 def find_cost(record: Record, now: float) -> Optional[float]:
     """What a job's nodes have cost since it has them, up to its end or now; None as in cost_of. Pure.
 
-    Between two attempts, it has those that it has not lost.
+    Between two attempts, it has those that it has not lost. Only what the record says of ended attempts counts.
     """
     if record.held_at is None:
         return None
@@ -418,10 +418,12 @@ def find_cost(record: Record, now: float) -> Optional[float]:
     for attempt, following in zip(record.attempts, (*record.attempts[1:], None)):  # noqa: B905 - Python 3.9
         kept = [host for host in record.nodes if host.name not in attempt.lost]
         until = end if following is None else following.started_at
-        after = 0.0 if not kept or attempt.ended_at is None else cost_of(kept, until - attempt.ended_at)
-        if attempt.cost_usd is None or after is None:
+        during, after = attempt.cost_usd, 0.0 if not kept else cost_of(kept, until - (attempt.ended_at or until))
+        if attempt.ended_at is None:
+            during = cost_of(record.nodes, end - attempt.started_at)
+        if during is None or after is None:
             return None
-        total += attempt.cost_usd + after
+        total += during + after
     return total
 
 
@@ -433,11 +435,12 @@ class _Identified(Struct, frozen=True, kw_only=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """The running job that is the reason for refusing another."""
+    """The running job that is the reason for refusing another. waiting_for: as in its record."""
 
     id: JobId
     name: Name
     state: JobState
+    waiting_for: tuple[Name, ...] = ()
 
 
 class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -595,14 +598,6 @@ def _walk(data: bytes, begin: int) -> Iterator[tuple[int, bytes, int]]:
         elif not in_string and len(sign) == 1:
             depth += (sign in b"[{") - (sign in b"]}")
             yield depth, sign, match.start()
-
-
-def render_duration(seconds: float) -> str:
-    """A duration in the largest unit without a remainder: "2 h", "90 min", "0.5 s"."""
-    for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= unit_s and seconds % unit_s == 0:
-            return f"{seconds // unit_s:.0f} {unit}"
-    return f"{seconds:g} s"
 
 
 def shorten(text: str) -> str:

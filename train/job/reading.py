@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from foundation.durations import render_minutes
 from foundation.errors import ConfigError
 from provision.aws.iam_policy import S3Scope
 from provision.oracle.tables import find_wheel
@@ -120,20 +121,14 @@ def reading_warnings(reading: Reading, config: TrainConfig, access: S3Access) ->
     if limit_s is not None and wanted_s is not None and wanted_s > limit_s:
         said.append(
             f'train.max_duration = "{config.max_duration}": the job\'s S3 credentials end after '
-            f"{render_left(limit_s)} and cannot be renewed: {todo}"
+            f"{render_minutes(limit_s)} and cannot be renewed: {todo}"
         )
     elif wanted_s is None and access.left_s is not None and access.left_s < SHORT_S:
         said.append(
-            f"the job's credentials end in {render_left(access.left_s)} and cannot be renewed: after that it can "
+            f"the job's credentials end in {render_minutes(access.left_s)} and cannot be renewed: after that it can "
             f"neither read nor write S3. For a longer job, {todo}"
         )
     return said
-
-
-def render_left(seconds: float) -> str:
-    """A remaining time in hours and minutes: "11 h 59 min"."""
-    minutes = int(seconds // 60)
-    return f"{minutes // 60} h" if minutes % 60 == 0 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def render_reading(reading: Reading) -> str:
@@ -142,7 +137,7 @@ def render_reading(reading: Reading) -> str:
         return f"read from files staged on the nodes ({reading.why})"
     if reading.mode == "own":
         return "read by the program itself"
-    end = f", for at most {render_left(reading.limit_s)}" if reading.limit_s is not None else ""
+    end = f", for at most {render_minutes(reading.limit_s)}" if reading.limit_s is not None else ""
     return f"read by MXNet itself ({reading.why}){end}"
 
 
@@ -186,7 +181,7 @@ def render_access(access: S3Access, scope: S3Scope) -> str:
     if not access.secrets:
         return "credentials: none, because neither [data] nor the job's arguments and variables name an S3 URL"
     # Rounded up: credentials for 36 hours are some seconds old by now.
-    left = f" for {render_left(access.left_s + 59)}" if access.left_s is not None else ""
+    left = f" for {render_minutes(access.left_s + 59)}" if access.left_s is not None else ""
     if access.warning is not None:
         return f"credentials: yours{left}, not limited"
     read = [url for url in scope.read if url not in scope.read_secretly]

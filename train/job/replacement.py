@@ -85,15 +85,28 @@ def check_setup(record: Record, node: ReadyNode) -> None:
 # -- on another head ---------------------------------------------------------------------------------------------------
 
 
-def find_orphan(records: Iterable[Record], gone: Collection[str]) -> Record | None:
-    """The newest job that had not ended when its head was lost, and that is to go on. records: those in S3.
+def find_orphans(records: Iterable[Record], gone: Collection[str]) -> tuple[Record, ...]:
+    """The jobs that had not ended when their head was lost, and are to go on: the one that ran, then those queued.
 
-    gone: ids of the instances that were this cluster's and have ended.
+    records: those in S3. gone: ids of the instances that were this cluster's and have ended.
     """
-    newest = max(records, key=lambda record: (record.submitted_at, record.id), default=None)
-    if newest is None or newest.has_ended or newest.on_node_loss != "requeue" or not newest.nodes:
-        return None
-    return newest if newest.nodes[0].instance_id in gone and newest.scheduler is None else None
+    ours = [record for record in records if record.nodes and record.nodes[0].instance_id in gone]
+    ours.sort(key=lambda record: (record.submitted_at, record.id))
+    begun = [index for index, record in enumerate(ours) if record.state != "queued" and _had_its_turn(record)]
+    # One job runs at a time: of an older one, only the copy does not say that it has ended.
+    ours = ours[begun[-1] :] if begun else ours
+    return tuple(
+        record
+        for record in ours
+        if not record.has_ended
+        and record.scheduler is None
+        and (record.state == "queued" or record.on_node_loss == "requeue")
+    )
+
+
+def _had_its_turn(record: Record) -> bool:
+    """Whether a job has run; one that was stopped while it was queued has not."""
+    return not record.has_ended or record.held_at is not None or bool(record.attempts)
 
 
 def end_attempts(record: Record, lost: Sequence[str], *, at: float) -> tuple[Attempt, ...]:
@@ -183,7 +196,8 @@ def continue_order(
             for host in record.nodes
         ),
         env=env,
-        on_node_loss="requeue",
+        on_node_loss=record.on_node_loss,
+        queue=True,
         attempts=attempts,
         submitted_at=record.submitted_at,
         first_process=first_process,

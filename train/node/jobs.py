@@ -151,7 +151,9 @@ def submit(order: Order, log: bytes = b"") -> Submitted:
         waiting = [record for record in reversed(records) if not record.has_ended]
         if waiting and not order.queue:
             first = waiting[0]
-            return Submitted(refused=Refused(id=first.id, name=first.name, state=first.state))
+            return Submitted(
+                refused=Refused(id=first.id, name=first.name, state=first.state, waiting_for=first.waiting_for)
+            )
         job_folder.prune(records)
         newest = max([record.submitted_at for record in records] + [0.0])
         record = job_folder.new_record(order, order.submitted_at or max(time.time(), newest + 0.001))

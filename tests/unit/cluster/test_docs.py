@@ -4,8 +4,10 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
@@ -13,13 +15,18 @@ import pytest
 from cluster.commands import COMMANDS
 from cluster.config import ClusterConfig, load_config
 from cluster.main import INTERRUPTED, cli
+from cluster.views.status import Status, status_document
 from foundation import errors
 from foundation.settings import describe_settings
+from provision.model import ClusterState
+from provision.status import AllocationState
+from train.job.protocol import Attempt, EndReason, JobState
 
 REPOSITORY = Path(__file__).parents[3]
 README = (REPOSITORY / "README.md").read_text()
 CONFIGURATION = (REPOSITORY / "docs" / "configuration.md").read_text()
 COMMAND_LINE = (REPOSITORY / "docs" / "commands.md").read_text()
+NOTHING = Status(state=ClusterState(name="demo"), asked=2, now=datetime(2026, 11, 21, tzinfo=UTC), prices={})
 
 
 def commands(group: click.Group = cli) -> Iterator[tuple[str, click.Command]]:
@@ -176,6 +183,18 @@ def test_the_examples_have_what_they_name(example: Path) -> None:
     assert config.cloud == "sandbox"
     assert (example.parent / config.train.script).is_file() or config.train.script.startswith("train_")
     assert 10 <= len((example.parent / "README.md").read_text().splitlines()) <= 35
+
+
+@pytest.mark.parametrize(
+    ("heading", "known"),
+    [
+        ("## cluster status", {*get_args(AllocationState), *status_document(NOTHING)} - {"name", "state", "why"}),
+        ("## cluster jobs", {*get_args(JobState), *get_args(EndReason), "damaged", "head_lost"}),
+        ("## cluster jobs", set(Attempt.__struct_fields__)),
+    ],
+)
+def test_every_state_and_key_of_json_is_documented(heading: str, known: set[str]) -> None:
+    assert known - set(re.findall(r"`([a-z_-]+)`", section(COMMAND_LINE, heading))) == set()
 
 
 def test_every_exit_code_is_documented() -> None:

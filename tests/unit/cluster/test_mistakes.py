@@ -67,7 +67,7 @@ TOML = 'name = "demo"\n'
             "export NO_SUCH_VARIABLE first",
         ),
         (TOML, ("train", "--gpus", "all"), '--gpus "all": must be numbers with commas', "cluster train --gpus 0,1"),
-        (TOML, ("train", "--max-duration", "soon"), 'train.max_duration = "soon": not a length of time such as ', None),
+        (TOML, ("train", "--max-duration", "soon"), 'train.max_duration = "soon": must be a time such as ', None),
         (TOML, ("train", "-H", "no-hosts"), "--hostfile no-hosts: cannot be read: No such file", None),
         (TOML, ("train", "--job", "no.toml"), "no.toml: there is no such file", None),
         (TOML, ("train", "--epochs", "1"), "cluster train has no option --epochs", "arguments of the script follow "),

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Optional
 
-from train.job.protocol import EndReason, JobState, Order, render_duration
+from foundation.durations import render_exact
+from train.job.protocol import EndReason, JobState, Order
 from train.node.supervisor import kv_store
 from train.node.supervisor.attempts.restarts import Ending
 from train.node.supervisor.event_loop import EventLoop
@@ -124,7 +125,7 @@ class Outcome:
             self._loop.after("overtime", duration_s, self._ran_too_long)
 
     def _ran_too_long(self) -> None:
-        error = f"ran longer than max_duration ({render_duration(self._order.max_duration_s or 0.0)})"
+        error = f"ran longer than max_duration ({render_exact(self._order.max_duration_s or 0.0)})"
         self.decide("failed", OVERTIME, error, "overtime")
 
     def end_stalled(self, error: str) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Literal, Optional
 
+from foundation.durations import render_minutes
 from train.job.protocol import Order
 from train.node.supervisor.event_loop import EventLoop
 from train.node.supervisor.processes import JobProcess, Processes
@@ -68,15 +69,6 @@ def put(process: JobProcess, command: Command) -> None:
     """Send a command to a process, if it is connected."""
     if process.connection is not None:
         process.connection.put(command)
-
-
-def render_time(seconds: float) -> str:
-    """A duration: "45 s", "3 min", "1 h 20 min". Pure."""
-    whole = int(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 class Stalls:
@@ -211,12 +203,12 @@ class Stalls:
         is_news = told is None or found != told[2] or now >= told[0] + told[1]
         what = decide(quiet_s, self._pace_s, self._limit_s, kind, is_news=is_news)
         if what == "end":
-            limit = render_time(self._limit_s or 0.0)
+            limit = render_minutes(self._limit_s or 0.0)
             self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
         elif what == "tell":
             self._told = (now, TELL_AGAIN_S if told is None or found != told[2] else 2 * told[1], found)
             is_quiet = quiet_s >= 2 * self._every_s
-            text = f"no worker has made progress for {render_time(quiet_s)}: {found}" if is_quiet else found
+            text = f"no worker has made progress for {render_minutes(quiet_s)}: {found}" if is_quiet else found
             self._tell(text, quiet_s)
 
     def _describe(self) -> str:

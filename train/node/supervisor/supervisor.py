@@ -158,6 +158,8 @@ class Supervisor:
 
     def begin(self) -> None:
         """Wait for the job's turn, and start it. Raises OSError."""
+        if self.order.before:
+            self.start_copying()  # a head that is lost must not take the queue with it
         self.wait_for_turn()
         self.allocate()
 
@@ -179,8 +181,8 @@ class Supervisor:
     def leave_host(self) -> None:
         """SIGTERM, as when this host shuts down: a job whose record is in S3 then waits for another head."""
         order = self.order
-        goes_on = order.on_node_loss == "requeue" and order.hosts[0].place is None
-        if self.copying is None or not goes_on:
+        goes_on = order.on_node_loss == "requeue" or self.state == "queued"
+        if self.copying is None or not goes_on or order.hosts[0].place is not None:
             self.stop()
         elif self.attempt.started_at is not None:
             self.attempt.outcome.lose((self.head,), f"{self.head} shuts down")
@@ -281,12 +283,21 @@ class Supervisor:
         for line in take_credentials(order):
             self.say(line)
         attempt.order.secrets = order.secrets
-        if order.output_url and self.copying is None:
-            secrets = None if order.nodes_credentials else order.secrets
-            self.copying = publish.Copying(self.job, order.output_url, order.env, secrets)
+        if self.copying is None:
+            self.start_copying()
+        else:  # the last copy says that the job is queued, or waits
+            self.save()
+            self.copying.hurry()
         duration_s = None if not order.max_duration_s else max(1.0, order.max_duration_s - self.ran_s)
         attempt.start(duration_s)
         self.save_soon()
+
+    def start_copying(self) -> None:
+        """Keep a copy of record and log in [data] results, if set."""
+        order = self.order
+        if order.output_url:
+            secrets = None if order.nodes_credentials else order.secrets
+            self.copying = publish.Copying(self.job, order.output_url, order.env, secrets)
 
     # -- the next attempt ----------------------------------------------------------------------------------------
 

@@ -184,10 +184,7 @@ class Bucket(Place):
         super().__init__(prefix)
         self._store = store
         self._renewed = renewed
-        # In the job's own folder, which is removed with the job, even if this process is killed.
-        own = os.environ.get("CLUSTER_OUTPUT_DIR", "")
-        self._folder = tempfile.mkdtemp(prefix="checkpoint-", dir=own if os.path.isdir(own) else None)
-        atexit.register(self.close)
+        self._folder = make_temporary_folder()
 
     def prepare(self) -> None:
         """Nothing to prepare."""
@@ -217,10 +214,6 @@ class Bucket(Place):
     def delete(self, name: str) -> None:
         """As in Place."""
         self._ask(name, lambda store: _delete(store, self.url(name)))
-
-    def close(self) -> None:
-        """Remove the temporary folder; afterwards nothing can be read or written."""
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, name: str, request: Callable[[Any], Any]) -> Any:
         """What the request returns; retries with new credentials if those of the job's start have expired."""
@@ -434,13 +427,15 @@ def _has_sizes(manifest: Dict[str, Any], sizes: Dict[str, int]) -> bool:
 
 def _checked(place: Place, manifest: Dict[str, Any]) -> Optional[Checkpoint]:
     """The checkpoint, with verified files; None if one does not match the manifest."""
-    paths = {}
-    for kind, file in manifest["files"].items():
-        path = place.local(file["name"])
-        if _sha256(path) != file["sha256"]:
-            return None
-        paths[kind] = path
-    return Checkpoint(manifest["epoch"], manifest, paths, place.url(manifest["files"]["params"]["name"]))
+    paths = {kind: place.local(file["name"]) for kind, file in manifest["files"].items()}
+    return check_files(manifest, paths, place.url(manifest["files"]["params"]["name"]))
+
+
+def check_files(manifest: Dict[str, Any], paths: Dict[str, str], name: str) -> Optional[Checkpoint]:
+    """The checkpoint with these files; None if one does not match the manifest. name: see Checkpoint."""
+    if any(_sha256(paths[kind]) != file["sha256"] for kind, file in manifest["files"].items()):
+        return None
+    return Checkpoint(manifest["epoch"], manifest, paths, name)
 
 
 def _sha256(path: str) -> str:
@@ -471,6 +466,15 @@ def open_place(prefix: str, *, to_write: bool) -> Place:
     if to_write:
         place.prepare()
     return place
+
+
+def make_temporary_folder() -> str:
+    """A folder that is removed at the end of this process."""
+    # In the job's own folder, which is removed with the job, even if this process is killed.
+    own = os.environ.get("CLUSTER_OUTPUT_DIR", "")
+    folder = tempfile.mkdtemp(prefix="checkpoint-", dir=own if os.path.isdir(own) else None)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _delete(store: Any, url: str) -> None:

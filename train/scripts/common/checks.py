@@ -75,14 +75,18 @@ def model_problems(options: argparse.Namespace, environment: Mapping[str, str]) 
         problems.append(f"--model-prefix {prefix}: a bucket and a prefix are needed, as in s3://bucket/model")
     elif prefix.endswith("/"):
         problems.append(f"--model-prefix {prefix}: is a folder; add the beginning of the names, as in {prefix}model")
-    several = environment.get("DMLC_NUM_WORKER", "1") != "1"
-    volumes = [f"{mount}/" for mount in environment.get("CLUSTER_VOLUMES", "").split(":") if mount]
-    is_shared = prefix.startswith(("s3://", *volumes))
-    if options.resume and several and options.kv_store == "dist_async" and not is_shared:
+    if options.resume and not can_resume(options, environment):
         problems.append(
             "--resume with --kv-store dist_async needs a --model-prefix on s3:// or a volume, for all workers"
         )
     return problems
+
+
+def can_resume(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+    """Whether all workers can continue with the same checkpoint; with dist_async they cannot give it to each other."""
+    volumes = [f"{mount}/" for mount in environment.get("CLUSTER_VOLUMES", "").split(":") if mount]
+    is_shared = (options.model_prefix or "").startswith(("s3://", *volumes))
+    return is_shared or environment.get("DMLC_NUM_WORKER", "1") == "1" or options.kv_store != "dist_async"
 
 
 def _fit_problems(options: argparse.Namespace) -> List[str]:

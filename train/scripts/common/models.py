@@ -11,7 +11,7 @@ import mxnet as mx
 from common import ScriptError, checkpoints
 from common.checkpoints import Checkpoint, open_place
 from common.options import settings_of_network
-from common.workers import Workers, exchange
+from common.workers import Workers, exchange, share_file
 
 logger = logging.getLogger()
 UPDATE_ON_SERVERS = "MXNET_UPDATE_ON_KVSTORE"  # MXNet's own: "0" has the workers update
@@ -50,14 +50,14 @@ class Position(NamedTuple):
 def find_start(options: argparse.Namespace, workers: Workers, network: mx.sym.Symbol) -> Start:
     """Where training begins with --resume and --load-epoch; the same for all workers.
 
-    Raises ScriptError if the checkpoint does not exist, is of another network, or workers find different ones.
+    Raises ScriptError if the checkpoint does not exist, is of another network, or workers find different ones in S3.
     """
     if not options.resume and not options.load_epoch:
         return Start()
     found = checkpoints.find_wanted(
         options, advice="with several nodes, each of them must be able to read it, as on s3://"
     )
-    _agree(found, workers, options.model_prefix)
+    found = _agree(found, workers, options.model_prefix)
     if found is None:
         logger.info("No complete checkpoint %s-*: training begins with epoch 0", options.model_prefix)
         return Start()
@@ -165,23 +165,66 @@ def _optimizer_facts(options: argparse.Namespace) -> Dict[str, Any]:
     return {"name": options.optimizer, "devices": max(1, len(options.gpus)), "dtype": options.dtype}
 
 
-def _agree(found: Optional[Checkpoint], workers: Workers, prefix: str) -> None:
-    """Raises ScriptError if the workers have found different checkpoints."""
-    mine = [0, 0, 0] if found is None else [found.epoch, found.mark, found.batch]
-    theirs = exchange(workers, "checkpoint", mine)
-    if any(other != theirs[0] for other in theirs):
-        listed = ", ".join(f"worker {rank} {_words_of_place(numbers)}" for rank, numbers in enumerate(theirs))
+def _agree(found: Optional[Checkpoint], workers: Workers, prefix: str) -> Optional[Checkpoint]:
+    """The checkpoint with which all workers continue: of those on their own disks, the newest.
+
+    Only worker 0 saves, and in a later attempt of a job, it may run on another node. Raises ScriptError if the workers
+    have found different ones in S3, or the newest one has no manifest.
+    """
+    theirs = exchange(workers, "checkpoint", _numbers(found))
+    if all(other == theirs[0] for other in theirs):
+        return found
+    newest = max(theirs)
+    listed = ", ".join(f"worker {rank} {_words_of_place(numbers)}" for rank, numbers in enumerate(theirs))
+    if prefix.startswith("s3://") or not newest[0]:
         raise ScriptError(
             f"the workers do not find the same checkpoint {prefix}-*: {listed}; "
             "--model-prefix must be a place that all of them share, such as s3://bucket/model"
         )
+    owner = theirs.index(newest)
+    logger.info("Checkpoints on the workers' own disks: %s; all continue with that of worker %d", listed, owner)
+    try:
+        return _share(found, workers, owner, prefix)
+    except OSError as error:
+        raise ScriptError(f"the checkpoint of worker {owner} cannot be copied here: {error.strerror}") from error
+
+
+def _numbers(found: Optional[Checkpoint]) -> List[int]:
+    """A checkpoint in numbers below 2**24, the time of writing first, in milliseconds; all 0 without one."""
+    if found is None:
+        return [0] * 5
+    written_ms = int(float(found.manifest.get("written_at", 0)) * 1000)
+    return [written_ms >> 24, written_ms & 0xFFFFFF, found.epoch, found.mark, found.batch]
 
 
 def _words_of_place(numbers: List[int]) -> str:
-    epoch, mark, batch = numbers
+    _, _, epoch, mark, batch = numbers
     if not mark and not epoch:
         return "none"
     return f"epoch {epoch} batch {batch}" if batch else f"epoch {epoch}"
+
+
+def _share(found: Optional[Checkpoint], workers: Workers, owner: int, prefix: str) -> Checkpoint:
+    """The owner's checkpoint; the other workers get copies of its files. Raises OSError, ScriptError."""
+    folder = checkpoints.make_temporary_folder()
+    is_owner = workers.part.index == owner
+    path = os.path.join(folder, "manifest")
+    if is_owner and found is not None:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(found.manifest, file)
+    size = exchange(workers, "manifest-size", [os.path.getsize(path) if is_owner else 0])[owner][0]
+    share_file(workers, "manifest", path, owner=owner, size=size)
+    with open(path, encoding="utf-8") as file:
+        manifest = json.load(file)
+    paths = {}
+    for kind, of_kind in sorted(manifest["files"].items()):
+        paths[kind] = found.paths[kind] if is_owner and found is not None else os.path.join(folder, kind)
+        share_file(workers, f"checkpoint-{kind}", paths[kind], owner=owner, size=of_kind["size"])
+    name = open_place(prefix, to_write=False).url(manifest["files"]["params"]["name"])
+    shared = checkpoints.check_files(manifest, paths, name)
+    if shared is None:
+        raise ScriptError(f"the checkpoint of worker {owner} was damaged while it was copied here")
+    return shared
 
 
 def _load(found: Checkpoint, options: argparse.Namespace, network: mx.sym.Symbol) -> Tuple[Arrays, Arrays]:

@@ -108,22 +108,23 @@ def _fill_in(options: argparse.Namespace, usual: Defaults, environment: Mapping[
 def fill_in_rate_and_model(options: argparse.Namespace, usual: Defaults, environment: Mapping[str, str]) -> None:
     """Set what `add_rate` and `add_model` leave open; adds auto_prefix: --model-prefix was auto.
 
-    A later attempt of a job resumes.
+    A later attempt of a job resumes, if it can.
     """
     if options.lr_step_epochs is None and usual.lr_step_epochs is not None:
         options.lr_step_epochs = list(usual.lr_step_epochs)
     elif options.lr_step_epochs is None:
         options.lr_step_epochs = sorted({options.num_epochs // 2, options.num_epochs * 3 // 4} - {0})
-    options.only_job = None  # whose checkpoints --resume looks for; None: of all jobs
-    if environment.get(RESUME) == "1" and options.model_prefix and not options.resume:
-        # The job has lost a node. Its place may have checkpoints of earlier jobs, which it was not to continue.
-        options.resume, options.only_job = True, environment.get(JOB_ID)
     options.auto_prefix = options.model_prefix == AUTO
     if options.auto_prefix:
         url = environment.get(OUTPUT_URL)
         folder = environment.get(OUTPUT_DIR)
         if url or folder:
             options.model_prefix = f"{url.rstrip('/')}/model" if url else os.path.join(str(folder), "model")
+    options.only_job = None  # whose checkpoints --resume looks for; None: of all jobs
+    is_restarted = environment.get(RESUME) == "1" and bool(options.model_prefix)
+    if is_restarted and not options.resume and checks.can_resume(options, environment):
+        # The job has lost a node. Its place may have checkpoints of earlier jobs, which it was not to continue.
+        options.resume, options.only_job = True, environment.get(JOB_ID)
 
 
 def _fill_in_data(options: argparse.Namespace, usual: Defaults, environment: Mapping[str, str]) -> None:

@@ -165,6 +165,10 @@ def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.Monke
         job = nodes.run("train", "--detach", *words, *WORKERS, *python(PROGRAM)).stdout.strip()
         wait_for_state(nodes, job, "running")
         until(lambda: is_there(f"jobs/{job}/record.json"), "no record in S3")
+        following = nodes.run(
+            "train", "--detach", "--queue", "--name", "following", *WORKERS, *python("")
+        ).stdout.strip()
+        until(lambda: is_there(f"jobs/{following}/record.json"), "no record of the queued job in S3")
         events = before["node-0"].root / f"home/ubuntu/.cluster/jobs/{job}/events"
         until(lambda: events.read_text().count("attempt 1 resumes None") == 2, "not both have begun")
         if at_once:  # what has been copied by then is all that is left
@@ -175,6 +179,11 @@ def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.Monke
         until(lambda: before["node-0"].instance_id not in live(ec2))
         shown = nodes.run("status", "--json")
         assert len(live(ec2)) == 1, shown.stdout  # --json only reads
+        document = json.loads(shown.stdout)
+        assert (document["job"]["state"], document["job"]["why"]) == ("unknown", "the head has ended")
+        assert document["lost_head"]["jobs"] == [job, following]
+        listed = {one["id"]: one for one in json.loads(nodes.run("jobs", "--json").stdout)}
+        assert [(listed[one]["source"], listed[one]["head_lost"]) for one in (job, following)] == [("s3", True)] * 2
 
         said = nodes.run("status").stderr
 
@@ -186,7 +195,7 @@ def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.Monke
         assert live(ec2) == {host.instance_id for host in after.values()}
         ended = wait_for_state(nodes, job, "done", "failed")
         [known] = (nodes.directory / "state").rglob("addresses.json")
-        begun = known.with_name("continued_job")
+        begun = known.with_name("continued_jobs")
         assert not begun.exists()
         begun.write_text(f"{job}\n")  # as if the command had been killed just after it had ordered the job
         assert "continuing" not in nodes.run("status").stderr
@@ -197,6 +206,7 @@ def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.Monke
             (2, "done", []),
         ]
         assert ended["env"]["COLOUR"] == "blue green"
+        assert wait_for_state(nodes, following, "done", "failed")["exit_code"] == 0
         log = nodes.run("logs", job).stdout
         assert log.count("attempt 1 resumes None") == 2
         assert log.count("attempt 2 resumes 1") == 2

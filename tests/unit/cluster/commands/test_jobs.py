@@ -120,9 +120,34 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[6] == f"files of {records[0].id}: cluster cp node-0:/home/ubuntu/x/FILE ."
     assert lines[7].startswith("(s3): ")
     assert render_jobs([], now=NOW) == "no job has run on this cluster"
-    document = job_documents(records)[3]
+    document = job_documents(records, now=NOW)[3]
     assert (document["source"], document["started_at"]) == ("s3", "2026-11-21T09:55:00.000+00:00")
-    assert document.keys() == {*records[3].document, "source"}
+    assert document.keys() == {*records[3].document, "source", "head_lost", "cost_usd"}
+
+
+def test_a_job_whose_head_has_ended_is_named() -> None:
+    hosts = [{"name": "node-0", "instance_id": "i-0"}, {"name": "node-1", "instance_id": "i-1"}]
+    records = [
+        make_running(5, "s3", nodes=hosts),
+        make_running(4, nodes=hosts),  # the head has it
+        make_record(3, "s3", nodes=hosts),
+        make_running(2, "s3", nodes=hosts[1:]),  # of another cluster
+        make_running(1, "s3"),
+    ]
+    lost = [document["head_lost"] for document in job_documents(records, now=NOW, gone={"i-0"})]
+    assert lost == [True, False, False, False, False]
+    lines = render_jobs(records, now=NOW, gone={"i-0"}).splitlines()
+    assert lines[2] == "    its head, node-0, has ended"
+    assert sum("has ended" in line for line in lines) == 1
+
+
+def test_the_cost_of_a_running_job_is_that_of_now() -> None:
+    hosts = [{"name": "node-0", "usd_per_hour": 6.0}, {"name": "node-1", "usd_per_hour": 6.0}]
+    running = make_running(1, nodes=hosts, held_at=NOW.timestamp() - 600, cost_usd=0.1)
+    assert job_documents([running], now=NOW)[0]["cost_usd"] == pytest.approx(2.0)
+    assert "$2.00" in render_jobs([running], now=NOW)
+    copied = make_running(1, "s3", nodes=hosts, held_at=NOW.timestamp() - 600, cost_usd=0.1)
+    assert job_documents([copied], now=NOW)[0]["cost_usd"] == 0.1  # nobody knows for how long it ran on
 
 
 @pytest.mark.parametrize(

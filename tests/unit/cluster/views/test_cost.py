@@ -50,8 +50,8 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_current_cluster_and_earlier_ones() -> None:
     lines = render_costs("demo", [ENDED, CURRENT], now=NOW, price_note="simulated").splitlines()
-    assert lines[0].split() == ["NODE", "TYPE", "MARKET", "STATE", "RAN", "INSTANCE", "DISK", "ADDRESS", "TOTAL", "PER",
-                                "HOUR"]  # fmt: skip
+    assert lines[0].split() == ["NODE", "TYPE", "MARKET", "STATE", "RAN", "INSTANCE", "DISK", "ADDRESS", "TOTAL",
+                                "PRICE/h"]  # fmt: skip
     assert lines[1].split() == ["node-0", "p4d.24xlarge", "on-demand", "running", "2h00m", "$43.92", "$0.0222",
                                 "$0.0100", "$43.95", "$21.97"]  # fmt: skip
     assert lines[3] == "cluster  $61.48 so far, $30.73 per hour now; 4.00 node hours in 2h00m"
@@ -79,6 +79,12 @@ def test_it_fits_a_terminal() -> None:
         ["$17.53", "$8.76"],
         ["$0.22", "$0.11"],
     ]
+
+
+def test_a_node_that_was_replaced_has_ended() -> None:
+    replaced = replace(CURRENT, nodes=(node(1, state="ended", ended_at=NOW - 60, usd_per_hour=0.0), *CURRENT.nodes))
+    lines = render_costs("demo", [replaced], now=NOW, columns=80).splitlines()
+    assert ["STATE" in lines[0], lines[1].split()[-1], lines[2].split()[-1]] == [True, "-", "$21.97"]
 
 
 def test_without_a_cluster() -> None:

@@ -15,7 +15,6 @@ import pytest
 from cluster.views.status import (
     Status,
     list_document,
-    render_age,
     render_clusters,
     render_nodes,
     render_owner,
@@ -23,6 +22,7 @@ from cluster.views.status import (
     render_usd,
     status_document,
 )
+from foundation.durations import render_age
 from provision.describe import ClusterSummary, describe_clusters
 from provision.files import ClusterFiles
 from provision.model import ClusterState, Node, SecurityGroup
@@ -114,6 +114,11 @@ def test_nodes_that_ended_without_a_command_are_errors(reason: str, code: str | 
     assert (other.instance_id, other.name, other.code) == ("i-9", None, code)
     assert one.message == other.message == (message or one.message)
     assert one.is_spot_interruption is (reason == SPOT)
+
+
+def test_an_instance_that_all_nodes_have_outlived_is_no_error() -> None:
+    state = make_state(make_node(0), ended={"i-8": SPOT, "i-9": SPOT}, outlived=frozenset({"i-8"}))
+    assert [error.instance_id for error in find_errors(state)] == ["i-9"]
 
 
 @pytest.mark.parametrize("reason", [BY_CALL, "User initiated (2030-01-01 00:00:00 GMT)", None])
@@ -353,3 +358,14 @@ def test_status_shows_the_heads_volume_and_its_cost() -> None:
             8.0,
             volume.keep,
         )
+
+
+def test_a_stopped_cluster_has_no_lease_that_counts() -> None:
+    lines = render_status(make_status(make_state(stopped(0), stopped(1)))).splitlines()
+    assert "lease  none while the nodes are stopped: cluster start begins that of cluster.toml" in lines
+
+
+def test_the_head_that_has_ended_is_in_the_json() -> None:
+    status = make_status(make_state(make_node(1)), lost_head="the head has ended", lost_jobs=("20260101-1",))
+    assert status_document(status)["lost_head"] == {"why": "the head has ended", "jobs": ["20260101-1"]}
+    assert status_document(make_status(make_state(make_node(0))))["lost_head"] is None

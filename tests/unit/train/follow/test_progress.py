@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foundation.durations import render_rounded
 from train.follow.events import Event, Process
-from train.follow.progress import Progress, Report, find_stragglers, parse_report, render_duration, render_rate
+from train.follow.progress import Progress, Report, find_stragglers, parse_report, render_rate
 from train.job.protocol import JobResult
 
 
@@ -275,4 +276,4 @@ def test_rates_have_three_digits(rate: float, text: str) -> None:
     [(-1, "0 s"), (59.4, "59 s"), (59.9, "1 min 0 s"), (123, "2 min 3 s"), (3600, "1 h 0 min"), (90061, "25 h 1 min")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert render_duration(seconds) == text
+    assert render_rounded(seconds) == text

@@ -237,6 +237,27 @@ def test_all_errors_are_reported_at_once() -> None:
             ["one node fetches 1.8 times its share (cluster data split"],
         ),
         ({}, cpus(1), seen(UNEVEN, mode="stage", **COMMAND), []),
+        # Checkpoints that are lost with a node, in a job that is to continue on a new one.
+        ({"args": ("--model-prefix", "auto")}, cpus(2), {}, ["one node, since [data] results is not set"]),
+        ({"args": ("--model-prefix", "auto")}, cpus(2), {"data": DataConfig(results="s3://bucket/r/")}, []),
+        ({"args": ("--model-prefix", "auto"), "on_node_loss": "fail"}, cpus(2), {}, []),
+        (
+            {"args": ("--model-prefix=models/m",)},
+            cpus(2),
+            {},
+            ["--model-prefix models/m saves"],
+        ),
+        ({"args": ("--model-prefix", "/shared/m")}, cpus(2), {"volumes": ["/shared"]}, []),
+        (
+            {"args": ("--model-prefix", "/shared2/m")},
+            cpus(2),
+            {"volumes": ["/shared"]},
+            ["starts again from epoch 0"],
+        ),
+        ({"args": ("--model-prefix", "s3://bucket/m")}, cpus(2), {}, []),
+        ({"args": ("--model-prefix", "m"), "kv_store": "local"}, cpus(1), {}, []),
+        ({"args": ("--model-prefix", "m")}, with_files(cpus(2)), OWN, []),
+        ({"args": ("--model-prefix", "m"), "launcher": "slurm"}, cpus(2), {}, []),
     ],
 )
 def test_likely_mistakes_get_a_warning(

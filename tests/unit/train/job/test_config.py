@@ -225,11 +225,11 @@ def test_invalid_options(
         ("open_files = 10", "train.open_files"),
         ("start_timeout_s = 1", "train.start_timeout_s = 1"),
         ("silence_timeout_s = 1", "train.silence_timeout_s = 1"),
-        ("max_duration = 0", "train.max_duration = 0: not from 1 second to 30 days"),
+        ("max_duration = 0", "train.max_duration = 0: must be from 1 second to 30 days"),
         ("max_duration = true", "train.max_duration = true"),
         ("max_duration = '31d'", "train.max_duration"),
         ("stall_timeout = 'soon'", 'train.stall_timeout = "soon"'),
-        ("stall_timeout = 0", "train.stall_timeout = 0: not from 1 second to 30 days"),
+        ("stall_timeout = 0", "train.stall_timeout = 0: must be from 1 second to 30 days"),
         ("env_server = {'a b' = '3'}", "train.env_server"),
         ("queue = 'yes'", "train.queue"),
     ],
@@ -255,7 +255,7 @@ def test_stall_timeouts(value: str | int, limit: str | int) -> None:
 
 @pytest.mark.parametrize("value", ["", "0s", "1", "1.5h", "h", "-1h", "1h30m", "2 h", "31d", 0, -1, 2592001])
 def test_invalid_durations(value: str | int) -> None:
-    with pytest.raises(ValueError, match="not "):
+    with pytest.raises(ValueError, match="must be "):
         parse_duration(value)
 
 

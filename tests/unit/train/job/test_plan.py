@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from bootstrap.apply import ReadyNode
+from foundation.durations import render_exact
 from foundation.settings import check
 from job_world import NO_ACCESS, OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, node, plan, with_files
 from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
 from train.job.placement import place, share_gpus
 from train.job.plan import new_job_id
-from train.job.protocol import render_duration
 from train.job.survey import Survey
 
 
@@ -328,4 +328,4 @@ def test_gpus_are_divided_equally_or_not_at_all(count: int, workers: int) -> Non
     ("seconds", "text"), [(3600, "1 h"), (5400, "90 min"), (172800, "2 d"), (90, "90 s"), (0.5, "0.5 s")]
 )
 def test_durations_have_the_largest_unit_without_a_remainder(seconds: float, text: str) -> None:
-    assert render_duration(seconds) == text
+    assert render_exact(seconds) == text

@@ -13,7 +13,7 @@ from train.job.replacement import (
     continued_config,
     end_attempts,
     find_lost,
-    find_orphan,
+    find_orphans,
     find_paths,
 )
 
@@ -118,13 +118,40 @@ def test_a_job_is_orphaned_if_its_head_has_ended_before_it(
     changes: dict[str, Any], gone: set[str], *, is_orphan: bool
 ) -> None:
     record = make_record(**changes)
-    assert (find_orphan([record], gone) is record) == is_orphan
+    assert find_orphans([record], gone) == ((record,) if is_orphan else ())
 
 
-def test_only_the_newest_job_can_be_orphaned() -> None:
-    newer = make_record(id="20300101-000001-abcdef", submitted_at=200.0, state="done")
-    assert find_orphan([make_record(), newer], {"i-0"}) is None
-    assert find_orphan([], {"i-0"}) is None
+QUEUED: dict[str, Any] = {"state": "queued", "attempts": (), "started_at": None}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "names"),
+    [
+        ([], ""),
+        # One that ran, and those that waited for it, in the order of submission.
+        ([{}, QUEUED, QUEUED], "abc"),
+        ([{"state": "waiting"}, {**QUEUED, "on_node_loss": "fail"}], "ab"),
+        ([{"on_node_loss": "fail"}, QUEUED], "b"),  # the first one failed with its head
+        ([{"scheduler": "slurm"}, QUEUED, {**QUEUED, "scheduler": "slurm"}], "b"),
+        # Of an older job than one that has had its turn, the copy is out of date.
+        ([{}, {"state": "done"}], ""),
+        ([{}, {"state": "done"}, QUEUED], "c"),
+        ([{}, {}], "b"),
+        ([QUEUED, {}], "b"),
+        # Stopped in the queue: it has not had its turn.
+        ([{}, {**QUEUED, "state": "stopped"}, QUEUED], "ac"),
+        ([{"held_at": 1.0, "state": "stopped", "attempts": ()}, QUEUED], "b"),
+        ([{"state": "done"}], ""),
+        # Of another cluster, or of a head before.
+        ([{}, {"nodes": (JobHost(name="node-0", instance_id="i-9"),), "state": "done"}], "a"),
+    ],
+)
+def test_the_jobs_of_a_lost_head_go_on_in_their_order(jobs: list[dict[str, Any]], names: str) -> None:
+    records = [
+        make_record(**{"id": f"2030-{number}", "name": "abc"[number], "submitted_at": 100.0 + number, **job})
+        for number, job in enumerate(jobs)
+    ]
+    assert "".join(record.name for record in find_orphans(reversed(records), {"i-0", "i-1"})) == names
 
 
 def test_the_last_attempt_ends_with_the_head() -> None:
@@ -179,7 +206,7 @@ def test_the_order_is_that_of_the_record_on_the_new_hosts() -> None:
         ("node-1", "10.0.0.11", "i-1", 1, 1),
     ]
     assert order.env == {"OMP_NUM_THREADS": "4", "COLOUR": "blue"}
-    assert (order.script_source, order.on_node_loss) == ("shipped", "requeue")
+    assert (order.script_source, order.on_node_loss, order.queue) == ("shipped", "requeue", True)
     assert (order.attempts, order.submitted_at, order.first_process) == (attempts, 100.0, 7)
     assert order.secrets == {"AWS_SECRET_ACCESS_KEY": "new"}
 

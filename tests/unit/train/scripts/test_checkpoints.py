@@ -205,7 +205,6 @@ def test_expired_credentials_are_renewed(checkpoints: ModuleType) -> None:
     for name in ("net-0001.params", "net-0001.json"):
         bucket.write(name, b"content")
     assert renewed.urls == ["s3://models/net-0001.params", "s3://models/net-0001.json"]
-    bucket.close()
 
 
 def test_credentials_that_cannot_be_renewed(checkpoints: ModuleType) -> None:
@@ -215,7 +214,6 @@ def test_credentials_that_cannot_be_renewed(checkpoints: ModuleType) -> None:
     bucket = checkpoints.Bucket("s3://models/net", Expired(), renew)
     with pytest.raises(checkpoints.ScriptError, match=r"s3://models/net-1.json: .*ExpiredToken"):
         bucket.write("net-1.json", b"content")
-    bucket.close()
 
 
 def save_batch(checkpoints: ModuleType, place: Any, sequence: Any, epoch: int, batch: int) -> str:

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,8 +14,10 @@ from typing import Any
 import pytest
 
 from interrupted_trainings import Training, count, final_model, mxnet_training, torch_training, wait_until
+from mxnet_cluster import interruption
 from real_mxnet import real_mxnet
 from real_torch import real_torch
+from train.node.role import notice as node_notice
 from training_scripts import script_modules, write_digits
 
 OPTIONS = ("--num-epochs", "3", "--lr-step-epochs", "1", "--disp-batches", "5", "--resume")
@@ -46,6 +50,12 @@ def test_a_notice_is_answered_once(notice: ModuleType, tmp_path: Path) -> None:
     asked.wait_for_end(60)  # returns: the notice is withdrawn
     path.touch()
     assert asked.is_given()
+
+
+def test_the_supervisor_the_scripts_and_users_programs_mean_the_same_files(notice: ModuleType) -> None:
+    """Each of the three runs without the others' code."""
+    for name in ("VARIABLE", "SAVED", "PROGRESS"):
+        assert getattr(notice, name) == getattr(node_notice, name) == getattr(interruption, name)
 
 
 def test_a_signal_is_a_notice_without_a_file(notice: ModuleType) -> None:
@@ -156,6 +166,42 @@ def test_the_final_model_is_the_same(
         first = next(text for name, text in sorted(outputs.items()) if name in {"worker-0", "rank-0"})
         assert place in first
         assert final_model(tmp_path / str(after) / "net", 3) == whole
+
+
+@pytest.mark.slow
+def test_a_later_attempt_continues_from_the_disk_of_any_worker(tmp_path: Path, digits: Path) -> None:
+    """Worker 0 may be on another node than before: which one it is depends on who connects first."""
+    (tmp_path / "whole").mkdir()
+    training("mxnet", 2, digits, tmp_path / "whole").run()
+    words = ("--data-dir", str(digits), "--model-prefix", "auto", *OPTIONS[: OPTIONS.index("--resume")])
+    shared = mxnet_training(real_mxnet(), tmp_path, *words, workers=2)
+
+    def environments() -> dict[str, dict[str, str]]:
+        return {
+            name: {**given, "CLUSTER_OUTPUT_DIR": str(tmp_path / name), "CLUSTER_JOB_ID": "j"}
+            for name, given in shared.environments().items()
+        }
+
+    own = replace(shared, environments=environments)
+    for worker in ("worker-0", "worker-1"):
+        (tmp_path / worker).mkdir()
+    saved, _ = own.interrupt(14)
+    (holder,) = {path.parent for path in tmp_path.glob("worker-*/model-*.json")}
+    for node in (holder, tmp_path / "worker-0", tmp_path / "worker-1"):
+        if node != holder:  # the next attempt finds the checkpoint on the other node
+            shutil.move(holder, tmp_path / "moved")
+            shutil.move(node, holder)
+            shutil.move(tmp_path / "moved", node)
+            break
+    with own.running(CLUSTER_RESUME="1", CLUSTER_ATTEMPT="2") as processes:
+        outputs = own.finished(processes)
+    place = f"Resumed from epoch {saved['epoch']} batch {saved['batch']}"
+    for worker in ("worker-0", "worker-1"):
+        assert place in outputs[worker], outputs
+        assert "all continue with that of worker" in outputs[worker]
+    (final,) = tmp_path.glob("worker-*/model-0003.params")
+    assert final_model(final.parent / "model", 3) == final_model(tmp_path / "whole" / "net", 3)
+    assert not [*tmp_path.glob("worker-*/checkpoint-*")]
 
 
 @pytest.mark.slow

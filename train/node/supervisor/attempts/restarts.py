@@ -15,8 +15,9 @@ from train.job.protocol import LOSSES, Attempt, EndReason, JobHost, JobState, Le
 
 ATTEMPT, RESUME = "CLUSTER_ATTEMPT", "CLUSTER_RESUME"
 WITH_NODES = 10
-# What this project's scripts print when they resume, as they do with CLUSTER_RESUME=1.
+# What this project's scripts print when they resume, as they do with CLUSTER_RESUME=1; and without a checkpoint.
 RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
+BEGUN_ANEW = re.compile(r"No complete checkpoint .*: training begins with epoch 0")
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,8 @@ def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapp
 
 def parse_resumed(text: str) -> Optional[dict[str, int]]:
     """From where a worker goes on, if this line of its output says so."""
+    if BEGUN_ANEW.search(text):
+        return {"epoch": 0, "batch": 0}
     found = RESUMED.search(text)
     return {"epoch": int(found[1]), "batch": int(found[2])} if found is not None else None
 

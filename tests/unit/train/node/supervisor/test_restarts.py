@@ -166,6 +166,8 @@ def test_lost_batches(done: Any, resumed: Any, lost: int | None) -> None:
 def test_where_a_worker_goes_on() -> None:
     assert restarts.parse_resumed("INFO Resumed from epoch 3 batch 17 of s3://b/m") == {"epoch": 3, "batch": 17}
     assert restarts.parse_resumed("Epoch[3] Batch [17]") is None
+    anew = "INFO No complete checkpoint /tmp/m-*: training begins with epoch 0"
+    assert restarts.parse_resumed(anew) == {"epoch": 0, "batch": 0}
 
 
 @pytest.mark.parametrize(
@@ -199,6 +201,7 @@ def test_a_job_pays_for_its_attempts_and_between_them_for_the_nodes_that_it_keep
     assert find_cost(record, 130.0) == 30.0 + 20.0
     record.attempts = (first, Attempt(number=2, nodes=tuple(prices), started_at=150.0, cost_usd=15.0))
     assert find_cost(record, 155.0) == 30.0 + 40.0 + 15.0
+    assert find_cost(record, 160.0) == 30.0 + 40.0 + 30.0  # of now, not of the last time that the head wrote it
     record.attempts = (replace(first, lost=tuple(prices)),)
     assert find_cost(record, 130.0) == 30.0
     record.attempts = (replace(first, cost_usd=None),)

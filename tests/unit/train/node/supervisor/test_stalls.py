@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from bootstrap.node import process_tree
 from fake_timers import Timers
+from foundation.durations import render_minutes
 from job_channels import make_order
 from job_host import JobHost, job_host, lines_of
 from train.job.protocol import JobHost, Place
@@ -97,10 +98,10 @@ def test_only_a_limit_ends_a_job(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(6, "6 s"), (119.9, "119 s"), (180, "3 min"), (3600, "1 h 0 min"), (4805, "1 h 20 min")]
+    ("seconds", "text"), [(6, "6 s"), (119.9, "119 s"), (180, "3 min"), (3600, "1 h"), (4805, "1 h 20 min")]
 )
 def test_durations_are_round_numbers(seconds: float, text: str) -> None:
-    assert stalls.render_time(seconds) == text
+    assert render_minutes(seconds) == text
 
 
 # -- hours of a job, simulated ---------------------------------------------------------------------------------------

@@ -1,0 +1,40 @@
+"""Continues what waits for nodes: a job that has lost some, or the jobs of a lost head."""
+
+from cluster.app import App
+from cluster.jobs import ask_for_job
+from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.source import Nodes
+from cluster.recovery.lost_head import continue_jobs, find_gone, look_for_lost_head
+from cluster.recovery.replacement import continue_waiting
+from cluster.session import describe
+from foundation.errors import ClusterError
+from train.follow.records import JobRecord
+
+
+def continue_what_waits(app: App, nodes: Nodes | None, record: JobRecord | None) -> bool:
+    """Replace what a job has lost, its head or other nodes; whether it goes on. record: the running one."""
+    if isinstance(nodes, Ec2Nodes) and continue_jobs(app, look_for_lost_head(app, nodes.state), nodes.state):
+        return True
+    return continue_waiting(app, record)
+
+
+def complete_nodes(app: App, nodes: Nodes) -> Nodes:
+    """The nodes for another job, after those that a job has lost were replaced: it goes on before the other one.
+
+    Costs no call while all nodes are there. Without new nodes the others are used, but not without the head: raises
+    ClusterError.
+    """
+    if not isinstance(nodes, Ec2Nodes) or not nodes.names:
+        return nodes
+    if len(nodes.names) >= app.config.provision.nodes and not find_gone(app, nodes.state):
+        return nodes
+    before = dict(app.overrides)
+    lost = look_for_lost_head(app, nodes.state)
+    goes_on = continue_jobs(app, lost, nodes.state)
+    app.restore(before)  # continuing a job sets its script
+    if not goes_on and lost is not None and nodes.state.nodes[0].index > 0:
+        raise ClusterError(f"the head of cluster {app.config.name} has ended", hint="cluster up")
+    if not goes_on:
+        job = ask_for_job(app, nodes)()
+        goes_on = continue_waiting(app, None if job is None else job.record)
+    return describe(app) if goes_on else nodes
