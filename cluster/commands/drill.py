@@ -24,8 +24,8 @@ from train.job.protocol import Record, parse_record
 
 LOOK_EVERY_S = 0.5
 BY_HEAD = "the head replaces it itself"
-LOST_BATCHES_S = 30.0
-"""How long to wait for a job to say from where it goes on, once it runs again."""
+RESUMED_S = 120.0
+"""How long to wait for a job to say from where it goes on, once it runs again. Not every program says so."""
 
 
 @click.group("drill", cls=OrderedGroup)
@@ -176,8 +176,11 @@ def watch(app: App, head: Head, before: Record, times: Times) -> Record:
         elif job.state == "running" and ended_at is not None:
             if running_at is None:
                 running_at = time.monotonic()
+                times.note("running again")
+            if job.attempts[number - 1].lost_batches is not None:
                 times.note("training again")
-            if job.attempts[number - 1].lost_batches is not None or time.monotonic() > running_at + LOST_BATCHES_S:
+                return job
+            if time.monotonic() > running_at + RESUMED_S:
                 return job
         time.sleep(LOOK_EVERY_S)
     raise ClusterError(f"job {before.id} does not go on after {CLIENT_PATIENCE_S / 60:.0f} min", hint="cluster jobs")
@@ -198,9 +201,10 @@ def render_drill(job: Record, times: Times, *, number: int) -> str:
     """What the drill has shown. number: of the interrupted attempt. Pure."""
     lines = [f"job {job.id} ({job.name}): attempt {number} was interrupted, attempt {number + 1} {_now(job)}"]
     lines += [f"{at:7.1f} s  {step}" for step, at in times.steps]
-    sshd, again = times.find("sshd"), times.find("training again")
-    if sshd is not None and again is not None:
-        lines.append(f"training again {again - sshd:.1f} s after the new node's sshd")
+    sshd = times.find("sshd")
+    step, again = next(((step, at) for step, at in reversed(times.steps) if step.endswith(" again")), ("", 0.0))
+    if sshd is not None and step:
+        lines.append(f"{step} {again - sshd:.1f} s after the new node's sshd")
     lost = job.attempts[number - 1].lost_batches if len(job.attempts) >= number else None
     lines.append(f"lost batches: {'unknown' if lost is None else lost}")
     return "\n".join(lines)

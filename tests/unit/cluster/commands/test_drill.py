@@ -74,11 +74,15 @@ def test_the_head_is_refused(node: str | None) -> None:
 
 def test_what_a_drill_shows() -> None:
     times = Times(say=lambda _: None)
-    times.steps = [("notice to node-1 (i-1)", 0.0), ("sshd", 8.25), ("training again", 13.5)]
+    times.steps = [("notice to node-1 (i-1)", 0.0), ("sshd", 8.25), ("running again", 11.0)]
+    silent = render_drill(make_record(), times, number=1).splitlines()
+    assert silent[-2:] == ["running again 2.8 s after the new node's sshd", "lost batches: 3"]
+    times.steps.append(("training again", 13.5))
     assert render_drill(make_record(), times, number=1).splitlines() == [
         "job 20300101-000000-abcdef (digits): attempt 1 was interrupted, attempt 2 runs",
         "    0.0 s  notice to node-1 (i-1)",
         "    8.2 s  sshd",
+        "   11.0 s  running again",
         "   13.5 s  training again",
         "training again 5.2 s after the new node's sshd",
         "lost batches: 3",
