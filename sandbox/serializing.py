@@ -9,7 +9,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from moto.core import responses, serialize
-from moto.core.utils import get_value
+from moto.core.utils import MISSING, get_value
 
 DECLARATION = '<?xml version="1.0" encoding="utf-8"?>\n'
 _KEYS = "_possible_keys"
@@ -23,7 +23,7 @@ class Picker(serialize.XFormedAttributePicker):
         obj = context.obj
         value = None
         for key in _keys_of(self, context):
-            if (found := get_value(obj, key, serialize.MISSING)) is not serialize.MISSING:
+            if (found := get_value(obj, key, MISSING)) is not MISSING:
                 value = found
                 break
         transformers: dict[str, Callable[[Any], Any]] = self.response_transformers
@@ -34,8 +34,8 @@ class Picker(serialize.XFormedAttributePicker):
 
 def install() -> None:
     """Replaces moto's own, for the whole process."""
-    responses.XFormedAttributePicker = Picker  # type: ignore[attr-defined,misc]  # it is imported there
-    serialize.EC2Serializer._serialize_body = lambda _, body: render_xml(body)  # type: ignore[method-assign]  # noqa: SLF001
+    responses.XFormedAttributePicker = Picker  # type: ignore[attr-defined]  # it is imported there
+    serialize.EC2Serializer._serialize_body = lambda _, body: render_xml(body)  # type: ignore[assignment,method-assign]  # noqa: SLF001
 
 
 def _keys_of(picker: Picker, context: serialize.AttributePickerContext) -> tuple[str, ...]:

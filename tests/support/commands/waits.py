@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-
 PAUSE_S = 0.01
 SHARE = 5  # a condition that costs processor time is asked more rarely: what is waited for needs the processor, too
 
