@@ -9,10 +9,11 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from moto.core import responses, serialize
-from moto.core.utils import MISSING, get_value
+from moto.core.utils import get_value
 
 DECLARATION = '<?xml version="1.0" encoding="utf-8"?>\n'
 _KEYS = "_possible_keys"
+_MISSING = object()
 
 
 class Picker(serialize.XFormedAttributePicker):
@@ -23,7 +24,7 @@ class Picker(serialize.XFormedAttributePicker):
         obj = context.obj
         value = None
         for key in _keys_of(self, context):
-            if (found := get_value(obj, key, MISSING)) is not MISSING:
+            if (found := get_value(obj, key, _MISSING)) is not _MISSING:
                 value = found
                 break
         transformers: dict[str, Callable[[Any], Any]] = self.response_transformers
