@@ -1,9 +1,13 @@
 """Threads: parallel AWS calls, the same work for many items, and one function in the background."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:  # with logging, a sixth of the start of each process of a job, which needs map_in_threads alone
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -19,11 +23,15 @@ def bounded_pool(threads: int = MAX_THREADS) -> ThreadPoolExecutor:
     Submit in a `with` block, and read the results after it in the order of submission: then the same errors always
     give the same message, whichever call was faster.
     """
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - see above
+
     return ThreadPoolExecutor(max_workers=threads, thread_name_prefix="pool")
 
 
 def run_in_thread(work: Callable[[], T]) -> Future[T]:
     """Run `work` in a daemon thread, which the program does not wait for at exit."""
+    from concurrent.futures import Future  # noqa: PLC0415 - see above
+
     future: Future[T] = Future()
 
     def run() -> None:

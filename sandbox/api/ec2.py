@@ -253,7 +253,9 @@ class SandboxEC2Backend(EC2Backend):
         for name, patterns in (filters or {}).items():
             if name not in keys:
                 raise EC2ClientError("InvalidParameterValue", f"The filter '{name}' is invalid")
-            offers = [o for o in offers if any(fnmatchcase(o[keys[name]], pattern) for pattern in patterns)]
+            wild = [pattern for pattern in patterns if set(pattern) & set("*?[")]
+            exact, key = {*patterns} - {*wild}, keys[name]
+            offers = [o for o in offers if o[key] in exact or any(fnmatchcase(o[key], pattern) for pattern in wild)]
         return offers
 
     def describe_spot_instance_requests(

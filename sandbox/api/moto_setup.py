@@ -21,6 +21,7 @@ from moto.fsx import models as fsx_models
 from moto.iam import policy_validation
 from moto.servicequotas import urls as quota_urls
 
+from sandbox import serializing
 from sandbox.api import images
 from sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
 from sandbox.api.ec2_actions import SandboxEC2Response
@@ -86,7 +87,8 @@ def _some_weeks_ago() -> dt.datetime:
 
 
 def remember_lookups() -> None:
-    """Caches two slow functions of moto that it calls for every request."""
+    """Caches slow functions of moto that it calls for every request."""
+    serializing.install()
     modules = tuple(_list_modules())
     backends.list_of_moto_modules = lambda: modules
     responses.method_names_from_class = cache(utils.method_names_from_class)  # type: ignore[attr-defined]  # it is imported there

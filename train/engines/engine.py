@@ -10,9 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from train.job.protocol import JobHost, Order, Place
@@ -29,8 +29,7 @@ IDENTITY = (RANK, WORLD_SIZE, LOCAL_RANK, INIT_METHOD)
 """Variables that say which process of a job this is; [train] args may use them."""
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(Struct, frozen=True):
     """What the supervisor prepares on the head for a launch.
 
     hostfile, mpi_ssh: paths of the hostfile and of the stand-in for mpirun's ssh. role_words: the command line that a
@@ -43,8 +42,7 @@ class Head:
     port: int = 0
 
 
-@dataclass(frozen=True)
-class HeadLaunch:
+class HeadLaunch(Struct, frozen=True):
     """A launcher on the head: it starts the job's processes, and must not end before them.
 
     words: its command line. env: added to the environment of the head's programs.
@@ -54,8 +52,7 @@ class HeadLaunch:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class HostLaunch:
+class HostLaunch(Struct, frozen=True):
     """A process that the supervisor itself starts on a host: a worker, or with the role "launcher" a launcher there.
 
     address: the host's. launched: variables that tell the process what it is.
@@ -69,8 +66,7 @@ class HostLaunch:
 Launch = Union[HeadLaunch, HostLaunch]
 
 
-@dataclass(frozen=True)
-class NewProcess:
+class NewProcess(Struct, frozen=True):
     """A process that is about to start on its host.
 
     launched: the variables that tell it what it is. own: the user's, which take precedence. address: the host's private
@@ -85,8 +81,7 @@ class NewProcess:
     p3: bool = False
 
 
-@dataclass(frozen=True)
-class Rendezvous:
+class Rendezvous(Struct, frozen=True):
     """Where a process meets the others: it must be able to connect there. what: its name in messages."""
 
     what: str
@@ -94,8 +89,7 @@ class Rendezvous:
     port: int
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """What a line of a process's output tells. bound: the address and port where it listens."""
 
     rank: Optional[int] = None

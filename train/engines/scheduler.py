@@ -10,8 +10,10 @@ import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal, Optional
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from train.job.protocol import AllocationRequest
 
@@ -23,8 +25,7 @@ HOLD_EVERY_S = 5
 _ENDLESS = frozenset({"", "UNLIMITED", "INFINITY", "NONE", "INFINITE"})
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The end of a scheduler's program."""
 
     stdout: str
@@ -39,8 +40,7 @@ class Answer:
         return (said or lines or [f"exit code {self.exit_code}"])[-1]
 
 
-@dataclass(frozen=True)
-class QueueLimits:
+class QueueLimits(Struct, frozen=True):
     """What a queue allows; None: no limit, or an unknown one.
 
     nodes: how many it has. slots: of each node, 0 if unknown. rules: the allocation rules of its parallel
@@ -59,16 +59,14 @@ class QueueLimits:
     words: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class AllocatedNode:
+class AllocatedNode(Struct, frozen=True):
     """A node that the scheduler has given. address: "" if the scheduler did not report it."""
 
     name: str
     address: str = ""
 
 
-@dataclass(frozen=True)
-class AllocationState:
+class AllocationState(Struct, frozen=True):
     """The state of a request.
 
     reason: why it is pending, or why it has ended. nodes: while it runs, the one with the batch script first.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Optional
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from train.engines.scheduler import (
     AllocatedNode,
@@ -102,12 +101,12 @@ class SgeScheduler(Scheduler):
             raise ValueError(
                 f'nodes of queue "{limits.name}" have different numbers of slots: set [queue] slots_per_node'
             )
-        request = structs.replace(request, slots_per_node=slots)
+        request = replace(request, slots_per_node=slots)
         if request.nodes == slots == 1:
             return request
         for name, rule in limits.rules.items():
             if _fits(rule, nodes=request.nodes, slots=slots, is_whole=slots == limits.slots):
-                return structs.replace(request, environment=name)
+                return replace(request, environment=name)
         found = ", ".join(f"{name}: {rule}" for name, rule in limits.rules.items()) or "none"
         raise ValueError(
             f'queue "{limits.name}" has no parallel environment that gives {slots} slots on each of {request.nodes} '

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Optional
+
+from msgspec.structs import replace
 
 from train.engines.engine import (
     INIT_METHOD,

@@ -7,7 +7,6 @@ only the host itself, not its containers: they are a network hop further away.
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 from datetime import datetime, timedelta, timezone
@@ -67,7 +66,7 @@ def read(address: str) -> Keys:
             return msgspec.convert(found, Keys)
     except CredentialsError:
         raise
-    except (OSError, ValueError, AttributeError, IndexError, http.client.HTTPException) as error:
+    except (OSError, ValueError, AttributeError, IndexError) as error:
         raise CredentialsError(f"the instance metadata service gives no credentials: {error}") from None
     reason = f"{found.get('Code')} {found.get('Message', '')}"
     raise CredentialsError(f"AWS gives this instance no credentials for the role {role}: {reason}")
@@ -84,12 +83,16 @@ def render_expiry(expiration: datetime, now: datetime | None = None) -> list[str
 
 
 def _ask(address: str, method: str, path: str, headers: dict[str, str]) -> str:
-    """The text at a path of the metadata service, without a proxy. Raises CredentialsError, OSError, HTTPException."""
-    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+    """The text at a path of the metadata service, without a proxy. Raises CredentialsError, OSError."""
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - see notice.py
+
+    connection = HTTPConnection(address, timeout=TIMEOUT_S)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         body = answer.read()
+    except HTTPException as error:
+        raise OSError(str(error) or type(error).__name__) from error
     finally:
         connection.close()
     if answer.status == 404:

@@ -319,8 +319,8 @@ def complete(nodes: int) -> Counter[str]:
     return +Counter({**of_nodes, "groups": 1, "placements": int(nodes > 1), "keys": 1})
 
 
-def plan_kills(points: list[str], *, everything: bool, which: int) -> list[tuple[int, bool]]:
-    """Where to kill: (point, before). Every point before and after, or a third of the states that a kill can leave.
+def plan_kills(points: list[str], *, everything: bool, which: int, share: int = 3) -> list[tuple[int, bool]]:
+    """Where to kill: (point, before). Every point before and after, or one in `share` of the states a kill can leave.
 
     Between two reads nothing changes, so after the first and before the second count once. which: 0 or 1, so that the
     two checks divide the states; both have the first and the last.
@@ -331,7 +331,7 @@ def plan_kills(points: list[str], *, everything: bool, which: int) -> list[tuple
     for number, point in enumerate(points):
         changes = not point.startswith(READS) or point == "ListFsync"
         kills += [(number, True), (number, False)] if changes else [(number, False)]
-    return [kills[index] for index in sorted({0, *range(which, len(kills), 3), len(kills) - 1})]
+    return [kills[index] for index in sorted({0, *range(which * share // 2, len(kills), share), len(kills) - 1})]
 
 
 def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:

@@ -10,7 +10,6 @@ in one step each (write another file, then rename it).
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 """
 
-import http.client
 import json
 import os
 import signal
@@ -76,7 +75,7 @@ class Metadata:
         self._token = ""
 
     def find_notice(self) -> Optional[Notice]:
-        """The spot notice of this instance, if there is one. Raises OSError, HTTPException if nobody answers."""
+        """The spot notice of this instance, if there is one. Raises OSError if nobody answers."""
         status, text = self._get()
         if status == 401:  # the token has expired
             self._token = ""
@@ -94,11 +93,16 @@ class Metadata:
         return self._ask("GET", PATH, {"X-aws-ec2-metadata-token": self._token})
 
     def _ask(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(self._address, timeout=TIMEOUT_S)
+        # With ssl, a sixth of the start of each process of a job; one for each host asks.
+        from http.client import HTTPConnection, HTTPException  # noqa: PLC0415
+
+        connection = HTTPConnection(self._address, timeout=TIMEOUT_S)
         try:
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
             return answer.status, answer.read(LONGEST_FILE).decode("utf-8", "replace")
+        except HTTPException as error:
+            raise OSError(f"the instance metadata service does not speak HTTP: {error}") from error
         finally:
             connection.close()
 
@@ -117,7 +121,7 @@ def watch(tell: Callable[[Notice], None], address: str) -> None:
         while True:
             try:
                 notice = metadata.find_notice()
-            except (OSError, ValueError, http.client.HTTPException):
+            except (OSError, ValueError):
                 notice = None
             if notice is not None:
                 tell(notice)

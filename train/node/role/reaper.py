@@ -13,16 +13,16 @@ their environment, and their descendants; others cannot be found.
 import os
 import signal
 import time
-from dataclasses import dataclass
 from typing import NoReturn
+
+from msgspec import Struct
 
 from bootstrap.node import process_tree
 
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # meant for the role's program
 
 
-@dataclass(frozen=True)
-class Reaper:
+class Reaper(Struct, frozen=True):
     """The reaper, as its child sees it. descriptor: becomes readable when the reaper ends."""
 
     pid: int

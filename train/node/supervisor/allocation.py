@@ -12,8 +12,9 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Optional, TypeVar
+
+from msgspec.structs import replace
 
 from bootstrap.node import process_tree, setup_env
 from train.engines.scheduler import (

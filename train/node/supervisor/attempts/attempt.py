@@ -5,8 +5,10 @@ It ends when `outcome` has decided how. The supervisor then decides whether anot
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Optional
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from train.job import protocol
 from train.job.protocol import Left, Order
@@ -25,8 +27,7 @@ from train.node.wire import Command, Message
 ROLES_END_S = 5.0
 
 
-@dataclass(frozen=True)
-class JobSide:
+class JobSide(Struct, frozen=True):
     """What an attempt uses of its job.
 
     say(text): shows the user a message. warn(about, text): sets the warning about a subject. tell_stall(text, seconds):

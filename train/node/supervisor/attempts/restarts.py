@@ -6,9 +6,9 @@ its place, at most `restarts` times. A job that fails by itself starts again at 
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Optional
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from train.job.protocol import LOSSES, Attempt, EndReason, JobHost, JobState, Left, Order
@@ -20,8 +20,7 @@ RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
 BEGUN_ANEW = re.compile(r"No complete checkpoint .*: training begins with epoch 0")
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """Why an attempt ends: the first cause.
 
     lost: the nodes of which this is known. final: the job cannot go on for a reason of the supervisor's own, such as a
