@@ -21,7 +21,6 @@ from moto.fsx import models as fsx_models
 from moto.iam import policy_validation
 from moto.servicequotas import urls as quota_urls
 
-from sandbox import serializing
 from sandbox.api import images
 from sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
 from sandbox.api.ec2_actions import SandboxEC2Response
@@ -87,8 +86,7 @@ def _some_weeks_ago() -> dt.datetime:
 
 
 def remember_lookups() -> None:
-    """Caches slow functions of moto that it calls for every request."""
-    serializing.install()
+    """Caches two slow functions of moto that it calls for every request."""
     modules = tuple(_list_modules())
     backends.list_of_moto_modules = lambda: modules
     responses.method_names_from_class = cache(utils.method_names_from_class)  # type: ignore[attr-defined]  # it is imported there
