@@ -25,7 +25,7 @@ __all__ = ["job_host"]
 
 JOB = job_id(1)
 NEW = {"name": "node-1", "ip": "127.0.0.3", "instance_id": "i-9"}
-# The second attempt succeeds. In the first one, the worker on node-0 does $FIRST.
+# The second attempt does $SECOND, and succeeds. In the first one, the worker on node-0 does $FIRST.
 WORKER = """
 echo "here $CLUSTER_ATTEMPT $CLUSTER_RESUME $*"
 [ "${DMLC_ROLE:-worker}" != worker ] || echo $PPID >~/role-$CLUSTER_HOST
@@ -37,6 +37,7 @@ fi
 if [ "$CLUSTER_ATTEMPT" != 1 ]; then
     echo "Resumed from epoch 1 batch 4"
     until [ $(grep -c '"state": "running"' ~/.cluster/jobs/$CLUSTER_JOB_ID/events) -ge 2 ]; do sleep 0.05; done
+    eval "$SECOND"
     exit 0
 fi
 progress() {
@@ -137,7 +138,7 @@ def test_a_notice_saves_a_checkpoint_and_another_attempt_goes_on_from_it(job_hos
         }
         # A later job waits: this one keeps its place.
         assert job_host.ask("submit", order=make_order(job_host, job=job_id(2))) == [
-            {"refused": {"id": JOB, "name": "name", "state": "waiting"}}
+            {"refused": {"id": JOB, "name": "name", "state": "waiting", "waiting_for": ["node-1"]}}
         ]
         assert job_host.ask("say", JOB, "the lease ends in 10 minutes") == [{"job": JOB}]
         assert replace(job_host, NEW) == {"job": JOB, "waiting_for": [], "by_head": False}
@@ -213,7 +214,9 @@ def lose_node_1(host: JobHost, count: int = 2) -> None:
 
 
 def test_a_node_that_is_lost_without_notice_is_waited_for(job_host: JobHost) -> None:
-    submit(job_host, make_order(job_host, env={"FIRST": "progress 9"}))
+    """Whoever follows the job learns of the lost batches while its next attempt runs."""
+    told = "until grep -Eq '\"lost_batches\": ?5' ~/.cluster/jobs/$CLUSTER_JOB_ID/record.json; do sleep 0.05; done"
+    submit(job_host, make_order(job_host, env={"FIRST": "progress 9", "SECOND": told}))
     job_host.wait_for('"state": "running"')
     until((job_host.folder() / "notice" / "attempt-1.progress").exists)
     lose_node_1(job_host)
