@@ -131,7 +131,7 @@ class Attempt:
         if self.resumed is None and self.number > 1:
             self.resumed = restarts.parse_resumed(text)
             if self.resumed is not None:
-                self._job.save_soon()  # the record of the attempt before says how many batches are lost
+                self._job.note_change()  # the record of the attempt before says how many batches are lost
         if kv_store.is_progress(text) and self.outcome.awaits_kv_store():
             self.outcome.note_progress()
 
