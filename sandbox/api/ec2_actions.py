@@ -1,5 +1,6 @@
 """EC2's actions: moto's, one at a time, and those that moto lacks or has only in part."""
 
+import base64
 import datetime as dt
 import re
 from typing import Any, cast
@@ -462,7 +463,7 @@ class SandboxEC2Response(EC2Response):
             return EmptyResult()
         if isinstance(user_data, bytes):
             self.error_on_dryrun()
-            encoded = Base64EncodedString.from_raw_bytes(user_data)
+            encoded = Base64EncodedString(base64.b64encode(user_data).decode("ascii"))
             backend.modify_instance_attribute(instance_id, "user_data", encoded)
             return EmptyResult()
         return super().modify_instance_attribute()

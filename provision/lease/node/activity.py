@@ -140,8 +140,8 @@ def _find_records(root: str) -> Iterator[Tuple[str, Optional[Dict[str, Any]]]]:
             path = os.path.join(folder, "record.json")
             try:
                 record = json.loads(_read(path))
-            except FileNotFoundError:
-                continue  # it is being submitted; the submission is a login
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # it is being submitted, which is a login; or it is a lock file, not a job
             except (OSError, ValueError):
                 record = None
             yield path, record if isinstance(record, dict) else None

@@ -1,6 +1,7 @@
-"""What counts as use on real hosts: logins and jobs; and an end by the budget."""
+"""What counts as use on real hosts, each kind once; and an end by idleness and by the budget."""
 
 import json
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -17,6 +18,27 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 IDLE_S = 100
 """The programs look every 5 s."""
+LOOP = "setsid sh -c 'while :; do :; done' looping </dev/null >/dev/null 2>&1 &"
+SERVER = (
+    "setsid jupyter server --no-browser --ServerApp.ip=127.0.0.1 --ServerApp.port=8899 --IdentityProvider.token=t "
+    "</dev/null >/dev/null 2>&1 &"
+)
+KERNEL = """
+import json, sys, time, uuid
+from urllib.request import Request, urlopen
+import websocket
+def ask(path, method="GET"):
+    url = f"http://127.0.0.1:8899/api/{path}"
+    return json.load(urlopen(Request(url, method=method, headers={"Authorization": "token t"})))
+kernel = (ask("kernels") or [ask("kernels", "POST")])[0]
+channel = websocket.create_connection(f"ws://127.0.0.1:8899/api/kernels/{kernel['id']}/channels?token=t")
+content = {"code": sys.argv[1], "silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
+header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "session": uuid.uuid4().hex, "version": "5.3"}
+message = {"header": {**header, "username": ""}, "parent_header": {}, "metadata": {}, "content": content}
+channel.send(json.dumps({**message, "channel": "shell"}))
+while json.loads(channel.recv())["msg_type"] != "execute_input":
+    pass
+"""
 
 
 def ask(host: Host) -> dict[str, Any]:
@@ -30,9 +52,16 @@ def ask(host: Host) -> dict[str, Any]:
     return found
 
 
-def test_logins_and_jobs_are_use(project: Project) -> None:
+def test_each_kind_of_use(project: Project) -> None:
+    text = (project.directory / "cluster.toml").read_text()
+    wanted = '["jupyter-server", "ipykernel", "websocket-client"]'
+    text, found = re.subn(r"^# packages = .*more Python packages.*$", f"packages = {wanted}", text, flags=re.MULTILINE)
+    assert found == 1
+    project.write(text)
     project.run("up")
     project.run("lease", "--idle", f"{IDLE_S}s")
+    (project.directory / "kernel.py").write_text(KERNEL)
+    project.run("cp", "kernel.py", "node-0:.")
     head, worker = hosts_of(project)["node-0"], hosts_of(project)["node-1"]
 
     def on(name: str, command: str) -> None:
@@ -76,7 +105,36 @@ def test_logins_and_jobs_are_use(project: Project) -> None:
     on("node-0", "pkill -CONT -x sleep")
     project.run("stop", first["id"])
     until(is_in_use(f"job {second['id']} is"), "the second job")
+
+    # A job that has just ended.
     project.run("stop", second["id"])
+    ended_at = max(job["ended_at"] for job in records(project))
+    until(lambda: not re.search("job|logged in", str(ask(head)["why"])), "the end of the jobs")
+    assert ask(head)["idle_s"] <= time.time() - ended_at + 1
+    until(is_idle, "the end of the last job")
+
+    # A loop that nobody looks at.
+    on("node-1", LOOP)
+    until(lambda: "the CPU is busy" in str(ask(worker)["why"]), "the loop")
+    until(is_in_use(f"the node at {worker.address} is not idle"), "the loop, on the head")
+    assert max(look()) < 15
+    on("node-1", "pkill -f '[l]ooping'")
+    until(is_idle, "the end of the loop")
+
+    # A notebook's kernel that is idle, that computes, and that is idle again.
+    on("node-0", SERVER)
+    on("node-0", "for n in $(seq 60); do python kernel.py 1 2>/dev/null && exit; sleep 1; done; exit 1")
+    until(is_idle, "an idle kernel is no use")
+    on("node-0", "python kernel.py 'import time; time.sleep(40)'")
+    until(is_in_use("a notebook kernel is busy"), "the kernel that waits without load")
+    assert max(look()) == 0
+    until(is_idle, "the end of the computation", timeout_s=90)
+
+    # Nothing any more: it ends, and not before its time.
+    began = time.time() - float(ask(head)["idle_s"])
+    until(lambda: not hosts_of(project), "the end of the cluster", timeout_s=IDLE_S + 90)
+    assert time.time() - began >= IDLE_S
+    assert json.loads(project.run("status", "--json").stdout)["lease_ended"] == "its lease ended it (idle = 100s)"
 
 
 def test_the_budget_ends_a_cluster(project: Project) -> None:

@@ -93,6 +93,8 @@ def look(root: Path, *, login: str, job: str, rest: str) -> Use:
         folder = home / ".cluster" / "jobs" / f"job-{number}"
         folder.mkdir(parents=True)
         (folder / "record.json").write_text(record if isinstance(record, str) else json.dumps(record))
+        for lock in ("lock", "submit.lock"):  # as train/node/job_folder.py makes them
+            (folder.parent / lock).touch()
     if "kernels" in more:
         runtime = home / ".local/share/jupyter/runtime"
         runtime.mkdir(parents=True)
