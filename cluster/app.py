@@ -18,7 +18,7 @@ from cluster.last_known import find_above
 from cluster.views.layout import wrap
 from cluster.views.messages import StepDisplay, make_console, say
 from cluster.views.terminal import escape, find_columns, write
-from foundation.errors import Interrupted, NotFoundError, SandboxError, UsageError
+from foundation.errors import ClusterError, Interrupted, NotFoundError, SandboxError, UsageError
 from foundation.progress import Event
 from foundation.user_folders import state_folder
 from provision.config import all_regions
@@ -72,6 +72,11 @@ class App:
         """Override a value of cluster.toml after it was read. key: dotted."""
         self.overrides[key] = value
         self.__dict__.pop("config", None)
+
+    def warn_of(self, error: ClusterError) -> None:
+        """Show an error that does not end the command, with its hint."""
+        hint = f" ({error.hint})" if error.hint else ""
+        self.report(Event(kind="warn", what=f"{error.message}{hint}"))
 
     def restore(self, overrides: Mapping[str, object]) -> None:
         """Go back to what `overrides` was before."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from foundation.progress import silent
-from project import REPOSITORY, Project
+from project import REPOSITORY, Project, cluster_in
 from sandbox import control
 
 # A process of the tests makes hundreds of AWS sessions: each service's description is read once for all of them.
@@ -59,13 +59,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A sandbox cluster of two nodes, made from the shipped cluster.toml; what tests do to it they undo."""
-    project = Project(tmp_path_factory.mktemp("two-nodes"))
-    project.write((REPOSITORY / "cluster.toml").read_text())
-    try:
-        project.run("up")
+    text = (REPOSITORY / "cluster.toml").read_text()
+    with cluster_in(tmp_path_factory.mktemp("two-nodes"), text) as project:
         yield project
-    finally:
-        control.reset(project.directory, report=silent)
 
 
 @pytest.fixture

@@ -24,8 +24,9 @@ from train.job.protocol import Record, parse_record
 
 LOOK_EVERY_S = 0.5
 BY_HEAD = "the head replaces it itself"
+RUNNING, TRAINING = "running again", "training again"
 RESUMED_S = 120.0
-"""How long to wait for a job to say from where it goes on, once it runs again. Not every program says so."""
+"""How long to wait for a job to say where it resumes, once its processes run again. Not every program says so."""
 
 
 @click.group("drill", cls=OrderedGroup)
@@ -176,9 +177,9 @@ def watch(app: App, head: Head, before: Record, times: Times) -> Record:
         elif job.state == "running" and ended_at is not None:
             if running_at is None:
                 running_at = time.monotonic()
-                times.note("running again")
+                times.note(RUNNING)
             if job.attempts[number - 1].lost_batches is not None:
-                times.note("training again")
+                times.note(TRAINING)
                 return job
             if time.monotonic() > running_at + RESUMED_S:
                 return job
@@ -202,9 +203,10 @@ def render_drill(job: Record, times: Times, *, number: int) -> str:
     lines = [f"job {job.id} ({job.name}): attempt {number} was interrupted, attempt {number + 1} {_now(job)}"]
     lines += [f"{at:7.1f} s  {step}" for step, at in times.steps]
     sshd = times.find("sshd")
-    step, again = next(((step, at) for step, at in reversed(times.steps) if step.endswith(" again")), ("", 0.0))
-    if sshd is not None and step:
-        lines.append(f"{step} {again - sshd:.1f} s after the new node's sshd")
+    last = TRAINING if times.find(TRAINING) is not None else RUNNING
+    again = times.find(last)
+    if sshd is not None and again is not None:
+        lines.append(f"{last} {again - sshd:.1f} s after the new node's sshd")
     lost = job.attempts[number - 1].lost_batches if len(job.attempts) >= number else None
     lines.append(f"lost batches: {'unknown' if lost is None else lost}")
     return "\n".join(lines)

@@ -65,7 +65,7 @@ def look_for_lost_head(app: App, state: ClusterState) -> LostHead | None:
     try:
         return find_lost_head(app, state)
     except ClusterError as error:
-        warn_of(app, error)
+        app.warn_of(error)
         return None
 
 
@@ -83,15 +83,9 @@ def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_as
     try:
         continue_lost(app, lost.jobs, state)
     except ClusterError as error:
-        warn_of(app, error)
+        app.warn_of(error)
         return False
     return True
-
-
-def warn_of(app: App, error: ClusterError) -> None:
-    """Show an error as a warning."""
-    hint = f" ({error.hint})" if error.hint else ""
-    app.report(Event(kind="warn", what=f"{error.message}{hint}"))
 
 
 def find_gone(app: App, state: ClusterState) -> frozenset[str]:
@@ -163,7 +157,7 @@ def continue_lost(app: App, jobs: Sequence[Record], state: ClusterState) -> None
     except ClusterError as error:
         if not others:
             raise
-        warn_of(app, error)
+        app.warn_of(error)
         jobs = others
     app.files.note_continued_jobs(job.id for job in jobs)
     with if_interrupted("the next command, such as cluster status, continues"):

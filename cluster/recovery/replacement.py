@@ -56,8 +56,7 @@ def continue_waiting(app: App, record: JobRecord | None, *, waits: bool = False)
         app.say(f"{error.message}: cluster logs -f {record.id} follows it")
         return False
     except ClusterError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        app.report(Event(kind="warn", what=f"{error.message}{hint}"))
+        app.warn_of(error)
         return False
     return True
 

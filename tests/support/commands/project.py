@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from foundation.progress import silent
 from preloaded import may_run, preloaded
+from sandbox import control
 
 REPOSITORY = Path(__file__).parents[3]
 CLUSTER = str(Path(sys.executable).parent / "cluster")
@@ -31,6 +33,18 @@ def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{key} = {_toml(one)}' for key, one in value.items())} }}"
     return json.dumps(value)
+
+
+@contextmanager
+def cluster_in(directory: Path, config: str) -> "Iterator[Project]":
+    """The cluster of a cluster.toml, after `cluster up`; its sandbox is removed at the end of the block."""
+    project = Project(directory)
+    project.write(config)
+    try:
+        project.run("up")
+        yield project
+    finally:
+        control.reset(directory, report=silent)
 
 
 @dataclass

@@ -11,10 +11,8 @@ import boto3
 import pytest
 
 from bootstrap.ssh.keys import MARK
-from foundation.progress import silent
 from job_steps import Host, all_pids, cause, command_line, ec2_of, gone, hosts_of, namespace_of, python, records
-from project import Project
-from sandbox import control
+from project import Project, cluster_in
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -60,13 +58,8 @@ ROLE = "cluster-us-east-1-itself"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    project = Project(tmp_path_factory.mktemp("itself"))
-    project.write(CONFIG)
-    try:
-        project.run("up")
+    with cluster_in(tmp_path_factory.mktemp("itself"), CONFIG) as project:
         yield project
-    finally:
-        control.reset(project.directory, report=silent)
 
 
 @pytest.fixture

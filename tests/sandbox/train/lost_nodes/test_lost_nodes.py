@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from foundation.progress import silent
 from job_steps import borrowed, cause, hosts_of, records
-from project import Project
-from sandbox import control
+from project import Project, cluster_in
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -63,13 +61,8 @@ for batch in range(3000 if attempt == 1 else 20):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    project = Project(tmp_path_factory.mktemp("lost"))
-    project.write(CONFIG)
-    try:
-        project.run("up")
+    with cluster_in(tmp_path_factory.mktemp("lost"), CONFIG) as project:
         yield project
-    finally:
-        control.reset(project.directory, report=silent)
 
 
 @pytest.fixture

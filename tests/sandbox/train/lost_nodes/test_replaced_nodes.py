@@ -11,10 +11,8 @@ import boto3
 import pytest
 from mypy_boto3_ec2.client import EC2Client
 
-from foundation.progress import silent
 from job_steps import Host, cause, ec2_of, gone, hosts_of, python, records
-from project import REPOSITORY, Project, configure
-from sandbox import control
+from project import REPOSITORY, Project, cluster_in, configure
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -38,13 +36,9 @@ WORKERS = ("--launcher", "env", "-n", "2")
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A cluster of two spot instances."""
-    made = Project(tmp_path_factory.mktemp("spot"))
-    made.write(configure((REPOSITORY / "cluster.toml").read_text(), market="spot"))
-    try:
-        made.run("up")
+    text = configure((REPOSITORY / "cluster.toml").read_text(), market="spot")
+    with cluster_in(tmp_path_factory.mktemp("spot"), text) as made:
         yield made
-    finally:
-        control.reset(made.directory, report=silent)
 
 
 @pytest.fixture(scope="module")
