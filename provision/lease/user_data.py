@@ -9,6 +9,7 @@ import ast
 import gzip
 import json
 import shlex
+import threading
 from functools import cache
 from importlib.resources import files
 
@@ -119,9 +120,18 @@ def render_user_data(
     return gzip.compress(script.encode(), mtime=0)
 
 
-@cache
+# Python 3.11 may raise SystemError when threads parse at once: https://github.com/python/cpython/issues/106905
+_PARSING = threading.Lock()
+
+
 def render_program() -> str:
     """The node's program as one file without single quotes: the same in every process."""
+    with _PARSING:
+        return _render_program()
+
+
+@cache
+def _render_program() -> str:
     folder = files("provision").joinpath("lease", "node")
     sources = [(name, shorten(folder.joinpath(f"{name}.py").read_text("utf-8"))) for name in _MODULES]
     return _LOADER.replace("SOURCES", json.dumps(sources).replace("'", "\\u0027"))

@@ -1,12 +1,16 @@
 """The user data that arms the lease."""
 
+import gc
 import gzip
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from provision.lease import user_data
 from provision.lease.node.terms import Lease, render_lease
 from provision.lease.user_data import MAX_BYTES, render_program, render_user_data
 from real_mxnet import VERSIONS, find_python
@@ -34,6 +38,22 @@ def test_it_fits_and_is_the_same_each_time() -> None:
         cwd=Path(__file__).parents[4],
     ).stdout
     assert again == render_program()
+
+
+def test_threads_render_it_at_once() -> None:
+    """As when `up` rehearses its requests: Python 3.11 fails if a garbage collection lets two threads parse at once."""
+
+    def let_others_run(phase: str, info: object) -> None:
+        time.sleep(0)
+
+    whole = render_program()
+    gc.callbacks.append(let_others_run)
+    try:
+        user_data._render_program.cache_clear()
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(lambda _: render_program(), range(4))) == [whole] * 4
+    finally:
+        gc.callbacks.remove(let_others_run)
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
