@@ -22,8 +22,9 @@ NOT_IN_ETC = frozenset({
 EMPTY_IN_VAR = (("cache", 0o755), ("local", 0o755), ("log", 0o755), ("mail", 0o755), ("opt", 0o755), ("spool", 0o755),
                 ("tmp", 0o1777))  # fmt: skip
 LINKS_IN_VAR = {"lock": "/run/lock", "run": "/run"}
-# Of /var, only what belongs to packages: copies of the small parts, and the machine's package database.
-COPIED_OF_VAR_LIB = ("pam", "python", "ucf", "sgml-base", "xml-core", "man-db", "ca-certificates")
+# Of /var, only what belongs to packages: copies of the small parts, and the machine's package database. Without
+# man-db, dpkg does not rebuild the index of all manual pages, which takes five seconds.
+COPIED_OF_VAR_LIB = ("pam", "python", "ucf", "sgml-base", "xml-core", "ca-certificates")
 SHARED_OF_VAR_LIB = ("dpkg", "apt")
 # These may have secrets that no package of the distribution has put there.
 MASKED = ("opt", "usr/local")

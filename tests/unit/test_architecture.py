@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,11 @@ FILES = {
     for path in sorted((REPOSITORY / package).rglob("*.py"))
     if not path.relative_to(REPOSITORY).as_posix().startswith(RUN_BY_PATH)
 }
-TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+
+
+@cache
+def parse_all() -> dict[str, ast.Module]:
+    return {name: ast.parse(path.read_text()) for name, path in FILES.items()}
 
 
 def find_imports(node: ast.AST, known: Mapping[str, object], *, everywhere: bool) -> Iterator[str]:
@@ -70,7 +75,7 @@ def test_every_module_can_be_imported() -> None:
 def test_no_modules_import_each_other_in_a_cycle() -> None:
     graph = {
         name: {found for found in find_imports(tree, FILES, everywhere=False) if found in FILES} - {name}
-        for name, tree in TREES.items()
+        for name, tree in parse_all().items()
     }
     assert any("." in found for found in graph["cluster.app"])  # it is understood who imports whom
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
@@ -80,7 +85,7 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
 def test_a_package_imports_only_those_below_it(package: str) -> None:
     wrong = {
         f"{name} imports {found}"
-        for name, tree in TREES.items()
+        for name, tree in parse_all().items()
         if name.split(".")[0] == package
         for found in find_imports(tree, FILES, everywhere=True)
         if (top := found.split(".")[0]) in BELOW and top != package and top not in BELOW[package]
@@ -92,7 +97,7 @@ def test_a_package_imports_only_those_below_it(package: str) -> None:
 def test_a_library_is_imported_in_one_place(library: str, folder: str) -> None:
     importing = {
         FILES[name].relative_to(REPOSITORY).as_posix()
-        for name, tree in TREES.items()
+        for name, tree in parse_all().items()
         if any(found.split(".")[0] == library for found in find_imports(tree, FILES, everywhere=True))
     }
     assert importing
