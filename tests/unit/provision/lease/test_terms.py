@@ -114,7 +114,7 @@ def test_a_budget_that_cannot_be_kept(rates: Rates, spent: float, said: str) -> 
         ("lifetime", "12"), ("lifetime", "0h"), ("lifetime", "40d"), ("lifetime", -5), ("lifetime", "1h30m"),
         ("idle", "soon"), ("idle", ""), ("idle", True), ("budget_usd", 0), ("budget_usd", -1.0), ("budget_usd", "200"),
         ("budget_usd", float("inf")), ("budget_usd", float("nan")), ("then", "sleep"), ("then", 1),
-        ("life_time", "1h"),
+        ("life_time", "1h"), ("lifetime", 12), ("idle", 3600),
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused_by_key(key: str, value: object) -> None:
