@@ -43,7 +43,7 @@ def drill() -> None:
 @click.option("-y", "--yes", is_flag=True, help="Interrupt the node without asking.")
 @pass_app
 def spot(app: App, *, node: str | None, no_notice: bool, role: str | None, yes: bool) -> None:
-    """Interrupt a node of the running job, and show how the job goes on.
+    """Interrupt a node of the running job, and show how the job continues.
 
     NODE is a node's name; default: the last node of the job. The node is lost for good, and another one is launched in
     its place. On AWS, AWS Fault Injection Service sends the notice, to spot instances only.
@@ -72,7 +72,7 @@ def spot(app: App, *, node: str | None, no_notice: bool, role: str | None, yes: 
 
 
 def find_drilled(records: tuple[JobRecord, ...]) -> Record:
-    """The running job. Raises NotFoundError, UsageError for one that would not go on."""
+    """The running job. Raises NotFoundError, UsageError for one that would not continue."""
     record = find_running(records)
     if record is None or record.state != "running":
         raise NotFoundError(
@@ -82,7 +82,7 @@ def find_drilled(records: tuple[JobRecord, ...]) -> Record:
     job = parse_record(record.data)
     if job.on_node_loss != "requeue":
         raise UsageError(
-            f'job {job.id} would fail, not go on: its [train] on_node_loss is "{job.on_node_loss}"',
+            f'job {job.id} would fail, not continue: its [train] on_node_loss is "{job.on_node_loss}"',
             hint='set on_node_loss = "requeue" in cluster.toml, and run it again',
         )
     return job
@@ -184,7 +184,7 @@ def watch(app: App, head: Head, before: Record, times: Times) -> Record:
             if time.monotonic() > running_at + RESUMED_S:
                 return job
         time.sleep(LOOK_EVERY_S)
-    raise ClusterError(f"job {before.id} does not go on after {CLIENT_PATIENCE_S / 60:.0f} min", hint="cluster jobs")
+    raise ClusterError(f"job {before.id} does not continue after {CLIENT_PATIENCE_S / 60:.0f} min", hint="cluster jobs")
 
 
 def replace(app: App, head: Head, job: Record, times: Times) -> None:

@@ -110,8 +110,8 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
         if not dry_run and app.files.addresses():  # nodes have been set up
             described = Ec2Nodes(describe_state(app, clients), app.config.provision)
             lost = look_for_lost_head(app, described.state)
-            goes_on = continue_jobs(app, lost, described.state, is_asked=True)
-            job = None if goes_on else ask_for_job(app, described)()
+            continues = continue_jobs(app, lost, described.state, is_asked=True)
+            job = None if continues else ask_for_job(app, described)()
             if not continue_waiting(app, job.record if job is not None else None, waits=True):
                 replace_unhealthy(app, described, job, yes=yes)
         prepare = partial(_prepare_up, clients, find_wishes(app), app.files)

@@ -12,14 +12,14 @@ from train.follow.records import JobRecord
 
 
 def continue_what_waits(app: App, nodes: Nodes | None, record: JobRecord | None) -> bool:
-    """Replace what a job has lost, its head or other nodes; whether it goes on. record: the running one."""
+    """Replace what a job has lost, its head or other nodes; whether it continues. record: the running one."""
     if isinstance(nodes, Ec2Nodes) and continue_jobs(app, look_for_lost_head(app, nodes.state), nodes.state):
         return True
     return continue_waiting(app, record)
 
 
 def complete_nodes(app: App, nodes: Nodes) -> Nodes:
-    """The nodes for another job, after those that a job has lost were replaced: it goes on before the other one.
+    """The nodes for another job, after those that a job has lost were replaced: it continues before the other one.
 
     Costs no call while all nodes are there. Without new nodes the others are used, but not without the head: raises
     ClusterError.
@@ -30,11 +30,11 @@ def complete_nodes(app: App, nodes: Nodes) -> Nodes:
         return nodes
     before = dict(app.overrides)
     lost = look_for_lost_head(app, nodes.state)
-    goes_on = continue_jobs(app, lost, nodes.state)
+    continues = continue_jobs(app, lost, nodes.state)
     app.restore(before)  # continuing a job sets its script
-    if not goes_on and lost is not None and nodes.state.nodes[0].index > 0:
+    if not continues and lost is not None and nodes.state.nodes[0].index > 0:
         raise ClusterError(f"the head of cluster {app.config.name} has ended", hint="cluster up")
-    if not goes_on:
+    if not continues:
         job = ask_for_job(app, nodes)()
-        goes_on = continue_waiting(app, None if job is None else job.record)
-    return describe(app) if goes_on else nodes
+        continues = continue_waiting(app, None if job is None else job.record)
+    return describe(app) if continues else nodes

@@ -50,7 +50,7 @@ from train.s3.environment import find_s3_access
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LostHead:
-    """The head of this cluster has ended. jobs: those that go on on a new one, the one that ran first. why: in words.
+    """The head of this cluster has ended. jobs: to continue on a new one, the one that ran first. why: in words.
 
     is_final: only `cluster up` continues them, because the lease has ended the cluster.
     """
@@ -72,7 +72,7 @@ def look_for_lost_head(app: App, state: ClusterState) -> LostHead | None:
 def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_asked: bool = False) -> bool:
     """Continue the jobs of a lost head, for commands that do something else: an error is only a warning.
 
-    Returns whether they go on. is_asked: by `up`, which launches nodes also after a lease.
+    Returns whether they continue. is_asked: by `up`, which launches nodes also after a lease.
     """
     if lost is None:
         return False
@@ -180,8 +180,8 @@ def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterS
             )
     state = launch(app, find_lost(job, names))
     order_again(app, job, state, attempts=end_attempts(job, names, at=time.time()))
-    goes_on = "is queued again" if job.state == "queued" else "goes on"
-    app.say(f"job {job.id} {goes_on}: cluster logs -f {job.id} follows it", style="green")
+    continues = "is queued again" if job.state == "queued" else "continues"
+    app.say(f"job {job.id} {continues}: cluster logs -f {job.id} follows it", style="green")
     return state
 
 

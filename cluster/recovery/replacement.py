@@ -85,7 +85,7 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
 def replace_lost(
     app: App, job: Record, *, names: Sequence[str] = (), waits: bool = False, note: Note = lambda _: None
 ) -> None:
-    """Replace the nodes that a job waits for, and hand it the new ones; it then goes on.
+    """Replace the nodes that a job waits for, and hand it the new ones; it then continues.
 
     Call enter_cloud first. names: of the nodes, if the head has called this; (): asks the head. waits: while the head
     replaces them itself, wait for its end. Raises HeadReplacesError without `waits`; ClusterError's kinds: the job then
@@ -118,7 +118,7 @@ def replace_lost(
         note("handed over")
     if left:
         raise ClusterError(f"job {job.id} still waits for {', '.join(left)}", hint="cluster status")
-    app.say(f"job {job.id} goes on: cluster logs -f {job.id} follows it", style="green")
+    app.say(f"job {job.id} continues: cluster logs -f {job.id} follows it", style="green")
 
 
 def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ class Status:
 
     set_up: see find_allocation. now: the moment for which times and costs are computed. job: None if there is no head
     to ask. price_note: what to add to prices, such as "simulated". volumes: of [[volumes]] source = "head". lost_head:
-    what is said of a head that has ended; None while it is there. lost_jobs: the ids of its jobs that go on.
+    what is said of a head that has ended; None while it is there. lost_jobs: the ids of its jobs that continue.
     """
 
     state: ClusterState

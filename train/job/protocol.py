@@ -190,7 +190,7 @@ class Order(RunSettings, kw_only=True):
     before: the ids of the jobs that it waits for; jobs.py sets it.
     on_node_loss, restarts, restarts_on_error, checkpoint_grace_s: [train]'s. replace_command: a command on the head
     that replaces lost nodes: the job's id and the nodes' names are added, and it calls `jobs.py replace`; () for none.
-    attempts, submitted_at: of a job whose head was lost, which goes on on another one: its attempts so far, and when
+    attempts, submitted_at: of a job whose head was lost, which continues on another one: its attempts so far, and when
     the first head took it. first_process: the number of the first process that starts, after those in its log.
     image: the image that its processes run in, by digest. containers: how, by the host's name; {} for no containers.
     image_launcher: the folder on the head with launch.py out of the image; None for that of the environment.

@@ -86,7 +86,7 @@ def check_setup(record: Record, node: ReadyNode) -> None:
 
 
 def find_orphans(records: Iterable[Record], gone: Collection[str]) -> tuple[Record, ...]:
-    """The jobs that had not ended when their head was lost, and are to go on: the one that ran, then those queued.
+    """The jobs that had not ended when their head was lost, and are to continue: the one that ran, then those queued.
 
     records: those in S3. gone: ids of the instances that were this cluster's and have ended.
     """
@@ -131,12 +131,12 @@ def check_restarts(record: Record, attempts: Iterable[Attempt], restarts: int) -
     if times > restarts:
         raise ClusterError(
             f"job {record.id} has lost nodes {times} times, and [train] restarts = {restarts}",
-            hint="raise [train] restarts in cluster.toml to let it go on",
+            hint="raise [train] restarts in cluster.toml to let it continue",
         )
 
 
 def continued_config(config: TrainConfig, record: Record) -> TrainConfig:
-    """[train] for a job that goes on: what its record does not contain is as in cluster.toml now."""
+    """[train] for a job that continues: what its record does not contain is as in cluster.toml now."""
     uses_slots = ENGINES[record.launcher].uses_slots
     used = [host for host in record.nodes if host.workers or host.servers] or list(record.nodes)
     return structs.replace(
@@ -156,7 +156,7 @@ def continued_config(config: TrainConfig, record: Record) -> TrainConfig:
 def continue_order(
     planned: Order, record: Record, nodes: Sequence[ReadyNode], attempts: tuple[Attempt, ...], *, first_process: int
 ) -> tuple[Order, tuple[str, ...]]:
-    """The order of a job that goes on, and warnings. planned: of plan_job with continued_config.
+    """The order of a job that continues, and warnings. planned: of plan_job with continued_config.
 
     nodes: as they are now. first_process: see Order.
     """
@@ -173,7 +173,7 @@ def continue_order(
     }
     if moved:
         warnings.append(
-            f"the files or the packages of job {record.id} have changed since it was started: it goes on with the "
+            f"the files or the packages of job {record.id} have changed since it was started: it continues with the "
             "present ones"
         )
     env, hidden = _continued_env(planned, record)

@@ -21,7 +21,7 @@ Answers are lines of JSON on stdout, and then the exit code is 0:
              instance id, "reasons": [...]}, ...} if there are unhealthy nodes
     stop     protocol.StopAnswer when all processes have ended; "already": true if the job had ended before: then the
              processes that it left are ended
-    replace  protocol.Replaced, with the nodes that are still missing; the job goes on once there are none
+    replace  protocol.Replaced, with the nodes that are still missing; the job continues once there are none
     say      protocol.Said
 or {"error": text}. Every verb also ends the processes of killed supervisors, and completes their records.
 """

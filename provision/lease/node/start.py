@@ -59,7 +59,7 @@ def install(program: str, armed: Armed) -> None:
 
 
 def start(armed: Armed, work: "Callable[[str, str, str], None]") -> None:
-    """Start the work in the background, unless it goes on. A second process starts it again if it is killed."""
+    """Start the work in the background, unless it runs. A second process starts it again if it is killed."""
     os.makedirs(system.RUN, exist_ok=True)
     lock = os.open(os.path.join(system.RUN, "lease.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -79,7 +79,7 @@ def end_node(why: str) -> None:
     """Switch this node off. Does not return."""
     say("the lease has ended ({}): switching this node off".format(why))
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(signum, signal.SIG_IGN)  # until the power is off, this program must go on
+        signal.signal(signum, signal.SIG_IGN)  # until the power is off, this program must continue
     failed = threading.Event()
     if start_thread(_shut_down, failed) is not None:  # on a hung disk, it waits for ever
         failed.wait(FORCE_AFTER_S)

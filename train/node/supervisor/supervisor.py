@@ -1,7 +1,7 @@
 """Runs one job from the head, in a session of its own that outlives its starter, jobs.py.
 
 Reads the order, protocol.Order, as one line from stdin. Prints "ready" once record, lock and socket exist, or one line
-with an error. SIGINT stops the job, and so does SIGTERM, unless it can go on on another head (leave_host).
+with an error. SIGINT stops the job, and so does SIGTERM, unless it can continue on another head (leave_host).
 
 It adds what launch.py and torchrun lack: one failed process ends the job everywhere, with that process's exit code,
 and no process is left on any host. It never waits for a single process, host or reader.
@@ -140,7 +140,7 @@ class Supervisor:
         while True:
             self.guard(self.attend)
             left = self.end()
-            if not self.goes_on(left):
+            if not self.continues(left):
                 break
             self.guard(self.start_again)
         self.conclude(left)
@@ -181,8 +181,8 @@ class Supervisor:
     def leave_host(self) -> None:
         """SIGTERM, as when this host shuts down: a job whose record is in S3 then waits for another head."""
         order = self.order
-        goes_on = order.on_node_loss == "requeue" or self.state == "queued"
-        if self.copying is None or not goes_on or order.hosts[0].place is not None:
+        continues = order.on_node_loss == "requeue" or self.state == "queued"
+        if self.copying is None or not continues or order.hosts[0].place is not None:
             self.stop()
         elif self.attempt.started_at is not None:
             self.attempt.outcome.lose((self.head,), f"{self.head} shuts down")
@@ -301,7 +301,7 @@ class Supervisor:
 
     # -- the next attempt ----------------------------------------------------------------------------------------
 
-    def goes_on(self, left: Left) -> bool:
+    def continues(self, left: Left) -> bool:
         """Whether another attempt follows the one that has ended; makes it, and says why."""
         self.step_quietly()  # writes all of its output
         attempt, order = self.attempt, self.order
@@ -440,7 +440,7 @@ class Supervisor:
         self.record.attempts = restarts.shorten(self.record.attempts)
 
     def note_lost_batches(self, attempt: Attempt) -> None:
-        """Complete the record of the attempt before this one, once it is known from where this one goes on."""
+        """Complete the record of the attempt before this one, once it is known from where this one continues."""
         if self.ended and self.ended[-1].lost_batches is None and attempt.resumed is not None:
             lost = restarts.count_lost_batches(self.done, attempt.resumed)
             self.ended[-1] = replace(self.ended[-1], lost_batches=lost)

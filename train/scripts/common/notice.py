@@ -37,7 +37,7 @@ class Notice:
     def listen(self) -> None:
         """Note SIGUSR1 from now on. Nothing is saved in the handler: it may interrupt a batch, or a save."""
         signal.signal(signal.SIGUSR1, self._note)
-        signal.siginterrupt(signal.SIGUSR1, False)  # noqa: FBT003 - it takes no names; system calls of libraries go on
+        signal.siginterrupt(signal.SIGUSR1, False)  # noqa: FBT003 - it takes no names; system calls of libraries continue
 
     def _note(self, *_: Any) -> None:
         self._signalled = True

@@ -195,7 +195,7 @@ def test_without_the_permission_the_job_waits_for_the_next_command(
     assert "the head did not replace node-1 (exit code 1)" in log_of(head, job)
     assert state_of(nodes, job) == "waiting"
     assert before["node-1"].instance_id in live()  # nothing is ended that cannot be replaced
-    assert f"job {job} goes on" in nodes.run("status").stderr
+    assert f"job {job} continues" in nodes.run("status").stderr
     wait_until_done(nodes, job, head)
     check_replaced(nodes, job, before)
     # `up` has restored the role's permissions.
@@ -220,7 +220,7 @@ def test_a_command_of_the_user_beside_the_heads_own_and_after_its_death(
     assert len(live()) == 2  # the head, and the new node
     os.kill(client, signal.SIGKILL)
     until(lambda: "the next `cluster` command replaces it" in log_of(head, job), "it does not say so")
-    assert f"job {job} goes on" in nodes.run("status").stderr
+    assert f"job {job} continues" in nodes.run("status").stderr
     wait_until_done(nodes, job, head)
     after = check_replaced(nodes, job, before)
     assert live() - known == {after["node-1"].instance_id}  # the one that the head had launched

@@ -103,7 +103,7 @@ def test_unhealthy_nodes_are_replaced(own_project: Path) -> None:
     assert waiting["waiting_for"] == ["node-1"]
     assert (waiting["attempts"][0]["reason"], waiting["attempts"][0]["exit_code"]) == ("unhealthy", 5)
     shown = project.run("status").stderr
-    assert f"job {waiting['id']} goes on" in shown
+    assert f"job {waiting['id']} continues" in shown
     until(lambda: records(project)[0]["state"] == "done", "the job ends", timeout_s=60)
     ids = {name: host.instance_id for name, host in hosts_of(project, again=True).items()}
     assert ids["node-0"] == before["node-0"].instance_id

@@ -93,7 +93,7 @@ class Interruption:
             self.progress = max(before, progress, key=lambda one: (one["epoch"], one["batch"]))
 
     def _give_up(self) -> None:
-        self._say("no checkpoint was saved in time: the job will go on from its last one")
+        self._say("no checkpoint was saved in time: the job will continue from its last one")
         self._end()
 
     def _end(self) -> None:

@@ -95,7 +95,7 @@ class Replacement:
     def _run_command(self) -> None:
         order = self._order
         env = launching.environment(order, os.path.dirname(order.python))
-        del env[process_tree.JOB_VARIABLE]  # it may still do something once the job goes on
+        del env[process_tree.JOB_VARIABLE]  # it may still do something once the job continues
         words = [*order.replace_command, order.job, *self.waiting_for]
         try:
             self._child = process_tree.start(words, env, job_folder.path(order.job))

@@ -23,8 +23,8 @@ BEGUN_ANEW = re.compile(r"No complete checkpoint .*: training begins with epoch 
 class Ending(Struct, frozen=True):
     """Why an attempt ends: the first cause.
 
-    lost: the nodes of which this is known. final: the job cannot go on for a reason of the supervisor's own, such as a
-    full disk.
+    lost: the nodes of which this is known. final: the job cannot continue for a reason of the supervisor's own, such as
+    a full disk.
     """
 
     state: JobState
@@ -133,7 +133,7 @@ def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapp
     """The batches that an attempt had finished and the next one does again; None if it cannot be known.
 
     done, resumed: {"epoch", "batch", perhaps "batches" of an epoch}: how far the first one was, and from where the
-    second one goes on. Both count the batches of the epoch that are finished.
+    second one continues. Both count the batches of the epoch that are finished.
     """
     if done is None or resumed is None:
         return None
@@ -145,7 +145,7 @@ def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapp
 
 
 def parse_resumed(text: str) -> Optional[dict[str, int]]:
-    """From where a worker goes on, if this line of its output says so."""
+    """From where a worker continues, if this line of its output says so."""
     if BEGUN_ANEW.search(text):
         return {"epoch": 0, "batch": 0}
     found = RESUMED.search(text)
