@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
-.PHONY: help install install-dev system-packages demo demo-torch test test-all checks docs lint types unit bench requirements clean
+.PHONY: help install install-dev system-packages demo demo-torch test test-all checks docs lint types tests-compiled unit bench requirements clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,7 +77,11 @@ test-all: checks ## also what is slow on purpose
 	@$(PYTEST)
 
 checks: install-dev .venv/.installed-docs
-	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types docs
+	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types docs tests-compiled
+
+# Otherwise each of pytest's processes would rewrite the assertions of all tests at once.
+tests-compiled: install-dev
+	@said=$$($(BIN)/pytest --collect-only --quiet) || { echo "$$said" | tail -n 50; exit 1; }
 
 bench: install-dev ## side-by-side benchmarks; see bench/RESULTS.md
 	$(SUDO) $(BIN)/python -m bench

@@ -94,7 +94,7 @@ KILLED = (
         r"scheduler on node-0 \(process \d+\) was killed by signal 9", 137, JOINS,
     ),
     Killed("launch.py", lambda job: job.program("launch"), r"launch\.py on node-0 \(process \d+\) was killed"),
-    Killed("role.py's guardian", lambda job: job.wrapper("node-1")[0], WRAPPER_KILLED),
+    Killed("role.py's reaper", lambda job: job.wrapper("node-1")[0], WRAPPER_KILLED),
     Killed(
         "ssh", lambda job: job.ssh(),
         r"(worker|server) on node-1 \(process \d+\) was lost: ssh to it failed: ssh was killed by signal 9",
