@@ -195,8 +195,8 @@ def check_kills(both: Both, tmp_path: Path, *, everything: bool) -> None:
     both.world.calls.made.clear()
     both.up()
     points = list(both.world.calls.made)
-    kills = plan_kills(points, everything=everything, which=0, share=12)
-    for number, (point, before) in enumerate(kills if everything else kills[:: len(kills) // 7]):
+    kills = plan_kills(points, everything=everything, which=0)
+    for number, (point, before) in enumerate(kills if everything else kills[:: len(kills) // 3]):
         both.world.reset(tmp_path / "unused")
         both.root = tmp_path / str(number)
         both.world.sandbox.book.arm(FULL)
