@@ -85,6 +85,10 @@ def test_healthy_nodes_pass_every_check(two_nodes: Project) -> None:
     assert [(check["node"], check["check"], check["status"]) for check in checks] == [
         (node, kind, "ok") for node in ("node-0", "node-1") for kind in kinds
     ]
+    computed = [check for check in checks if check["check"] == "compute"]
+    assert [(check["subject"], check["said"]) for check in computed] == [
+        ("cpu(0)", "MXNet 1.7.0: ones((2,3))*2+1 == 3")
+    ] * 2
     read = [check for check in checks if check["check"] == "s3"]
     assert {check["subject"] for check in read} == {f"s3://{BUCKET}/{KEY}"}
     assert {check["said"] for check in read} == {"read by MXNet, a record of 5 bytes"}
