@@ -25,7 +25,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,7 +53,6 @@ DIGIT_SIDE = 28
 _INK_SIDE = 20  # MNIST's own: a border of four pixels on every side
 _SOURCE_SIDE = 8
 _SOURCE_INK = 16  # the darkest value in scikit-learn's images
-_DIGITS_FILE = "datasets/data/digits.csv.gz"  # in the package sklearn
 _VAL_DIGITS = 297
 _DIGIT_SHARDS = 4
 _SPLIT_SEED = 1797
@@ -277,19 +275,14 @@ def _write_digits(_: Path, folder: Path, shards: int) -> Written:
 
 
 def load_digits() -> list[Labelled]:
-    """scikit-learn's digits in their own order, scaled to MNIST's form.
+    """scikit-learn's digits in their own order, scaled to MNIST's form."""
+    from sklearn import datasets  # noqa: PLC0415 - takes a second to import
 
-    Reads its file, a line with 64 pixels and the label for each digit: importing scikit-learn takes two seconds.
-    Raises ClusterError without scikit-learn.
-    """
-    package = find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise ClusterError("the digits are a part of scikit-learn, which is not installed here")
+    source = datasets.load_digits()
     border = (DIGIT_SIDE - _INK_SIDE) // 2
     digits = []
-    for line in gzip.decompress((Path(package.origin).parent / _DIGITS_FILE).read_bytes()).splitlines():
-        *values, label = map(float, line.split(b","))
-        ink = bytes(round(value * 255 / _SOURCE_INK) for value in values)
+    for values, label in zip(source.images, source.target, strict=True):
+        ink = bytes(round(float(value) * 255 / _SOURCE_INK) for value in values.flat)
         small = Image.frombytes("L", (_SOURCE_SIDE, _SOURCE_SIDE), ink)
         page = Image.new("L", (DIGIT_SIDE, DIGIT_SIDE))
         page.paste(small.resize((_INK_SIDE, _INK_SIDE), Image.Resampling.BICUBIC), (border, border))

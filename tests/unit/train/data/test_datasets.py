@@ -252,18 +252,6 @@ def test_digits_look_like_mnists(demo: tuple[Path, Written]) -> None:
         assert max(box) <= 24
 
 
-@pytest.mark.slow  # importing scikit-learn takes two seconds
-def test_digits_are_scikit_learns() -> None:
-    from sklearn.datasets import load_digits  # noqa: PLC0415
-
-    source = load_digits()
-    read = datasets.load_digits()
-    assert [label for label, _ in read] == source.target.tolist()
-    for (_, page), pixels in zip(read, source.images, strict=True):
-        ink = Image.frombytes("L", (8, 8), bytes(round(value * 255 / 16) for value in pixels.flat))
-        assert page.crop((4, 4, 24, 24)).tobytes() == ink.resize((20, 20), Image.Resampling.BICUBIC).tobytes()
-
-
 def test_digits_are_reproducible(demo: tuple[Path, Written], tmp_path: Path) -> None:
     folder, first = demo
     assert datasets.write_demo(tmp_path) == first
