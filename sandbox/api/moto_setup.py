@@ -18,8 +18,10 @@ from moto.ec2.models import (
     instances,
 )
 from moto.fsx import models as fsx_models
+from moto.iam import models as iam_models
 from moto.iam import policy_validation
 from moto.servicequotas import urls as quota_urls
+from moto.utilities.utils import get_partition
 
 from sandbox.api import images
 from sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
@@ -62,6 +64,8 @@ def install(settings: Ec2Settings) -> Backend:
     # IAM accepts a policy without a version as one of 2008; moto would refuse it.
     validator = policy_validation.BaseIAMPolicyValidator
     validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
+    # To find a key, moto would make the IAM of every partition, and read all of AWS's policies for each: a second.
+    iam_models.PARTITION_NAMES = [get_partition(settings.region)]  # type: ignore[attr-defined]  # it is imported there
     remember_lookups()
     regions = (settings.region, *settings.others)
     made = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in regions]

@@ -84,8 +84,9 @@ def _try(words: List[str], base: Mapping[str, str]) -> Optional[str]:
         )
         if words[-1] == DOCKER and b"podman" in about.stdout.lower():
             return "is podman"
+        # `podman info` also asks the system's package manager about podman's programs, which takes most of its time.
         done = subprocess.run(
-            words + ["info"],
+            words + (["ps", "--quiet"] if is_podman(words) else ["info"]),
             check=False,
             env=env,
             stdin=subprocess.DEVNULL,

@@ -36,6 +36,7 @@ from waits import until
 pytestmark = pytest.mark.sandbox
 
 PROCESS = r"(worker|server) \d on node-1 \(process \d+\)"
+STARTED = r"(worker|server) on node-1 \(process \d+\)"
 UNSEARCHED = r"may still run: node-1 could not be searched: ssh: connect to host \S+ port 22: Connection"
 
 
@@ -57,7 +58,7 @@ def test_a_node_that_freezes(nodes: Project, record_property: Tell) -> None:
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
         node = job.hosts["node-1"]
         job.fault("freeze", f"instance={node.instance_id}")
-        words = r"(worker|server) on node-1 \(process \d+\): no sign of life from its node for 5 s"
+        words = rf"{STARTED}: no sign of life from its node for 5 s"
         try:
             said = check("node-1 frozen", job, (1, words), record_property, silence_s=SILENCE_S, besides=("node-1",))
         finally:
@@ -66,11 +67,12 @@ def test_a_node_that_freezes(nodes: Project, record_property: Tell) -> None:
     assert re.search(UNSEARCHED, said)
 
 
-def test_a_node_that_is_cut_off(nodes: Project, record_property: Tell) -> None:
-    with running(nodes, "--job", "silence.toml") as job:
+@pytest.mark.parametrize("command", [STARTS, pytest.param(JOINS, marks=pytest.mark.slow)], ids=["starts", "joins"])
+def test_a_node_that_is_cut_off(nodes: Project, record_property: Tell, command: tuple[str, ...]) -> None:
+    with running(nodes, "--job", "silence.toml", command=command) as job:
         ends = [f"{name}={job.hosts[node].instance_id}" for name, node in (("a", "node-0"), ("b", "node-1"))]
         job.fault("partition", *ends)
-        words = rf"{PROCESS}: no sign of life from its node for 5 s"
+        words = rf"{PROCESS if command == JOINS else STARTED}: no sign of life from its node for 5 s"
         try:
             said = check("node-1 cut off", job, (1, words), record_property, silence_s=SILENCE_S, besides=("node-1",))
             ends_itself(job)  # though nobody can tell it to
@@ -83,7 +85,7 @@ def test_a_node_that_is_cut_off(nodes: Project, record_property: Tell) -> None:
 def test_a_node_whose_power_is_cut(nodes: Project, record_property: Tell) -> None:
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
         job.fault("kill", f"instance={job.hosts['node-1'].instance_id}")
-        words = r"(worker|server) on node-1 \(process \d+\)( was lost: ssh to it failed: |: no sign of life)"
+        words = rf"{STARTED}( was lost: ssh to it failed: |: no sign of life)"
         try:
             said = check("node-1 without power", job, (1, words), record_property, silence_s=SILENCE_S)
         finally:
@@ -199,7 +201,7 @@ def full_disk(project: Project, host: str) -> Iterator[None]:
 
 
 def test_a_head_whose_disk_is_full(nodes: Project, record_property: Tell) -> None:
-    program = "echo waits; while sleep 0.05; do echo a line of the log; done"
+    program = "echo waits; while sleep 0.2; do echo a line of the log; done"
     with running(nodes, command=("--", "sh", "-c", program)) as job:
         job.fault("full-disk", f"instance={job.hosts['node-0'].instance_id}")
         words = rf"failed: node-0: No space left on device \(\S+{job.id}/\S+\)"

@@ -61,6 +61,13 @@ def record(cloud: control.SandboxInfo) -> Iterator[S3Client]:
         s3.delete_bucket(Bucket=BUCKET)
 
 
+@pytest.fixture
+def second(two_nodes: Project) -> str:
+    """The instance id of node-1."""
+    nodes = json.loads(two_nodes.run("status", "--json").stdout)["nodes"]
+    return next(node["instance_id"] for node in nodes if node["name"] == "node-1")
+
+
 def verified(project: Project, code: int = 0) -> tuple[list[dict[str, Any]], str]:
     """All checks, and stderr."""
     done = project.run("verify", "--json", code=code)
@@ -78,19 +85,30 @@ def test_healthy_nodes_pass_every_check(two_nodes: Project) -> None:
     assert [(check["node"], check["check"], check["status"]) for check in checks] == [
         (node, kind, "ok") for node in ("node-0", "node-1") for kind in kinds
     ]
+    computed = [check for check in checks if check["check"] == "compute"]
+    assert [(check["subject"], check["said"]) for check in computed] == [
+        ("cpu(0)", "MXNet 1.7.0: ones((2,3))*2+1 == 3")
+    ] * 2
     read = [check for check in checks if check["check"] == "s3"]
     assert {check["subject"] for check in read} == {f"s3://{BUCKET}/{KEY}"}
     assert {check["said"] for check in read} == {"read by MXNet, a record of 5 bytes"}
 
 
-def test_missing_data_is_a_warning_with_the_put_command(two_nodes: Project, record: S3Client) -> None:
+def test_missing_data_is_a_warning_and_a_full_disk_a_failure(two_nodes: Project, record: S3Client, second: str) -> None:
     record.delete_object(Bucket=BUCKET, Key=KEY)
     others = [item["Key"] for item in record.list_objects_v2(Bucket=BUCKET, Prefix=f"{FOLDER}/").get("Contents", [])]
     assert not others
-    checks, said = verified(two_nodes)
+    control.cause_fault(two_nodes.directory, f"full-disk instance={second}")
+    try:
+        checks, said = verified(two_nodes, code=1)
+    finally:
+        control.cause_fault(two_nodes.directory, f"free-disk instance={second}")
     assert checks[0]["check"] == "s3"
     assert checks[0]["status"] == "warning"
     assert f"cluster data put FOLDER s3://{BUCKET}/{FOLDER}/" in said
+    assert failures(checks) == [("node-1", "disk")]
+    assert "0.0 MiB free" in said
+    assert "cluster exec --node node-1" in said
 
 
 @contextmanager
@@ -147,21 +165,3 @@ def test_a_blocking_security_group_is_reported_and_repaired(two_nodes: Project, 
     assert "try: cluster up" in said
     table = two_nodes.run("verify").stdout
     assert table.count("open for 1 other node") == 2
-
-
-@pytest.fixture
-def second(two_nodes: Project) -> str:
-    """The instance id of node-1."""
-    nodes = json.loads(two_nodes.run("status", "--json").stdout)["nodes"]
-    return next(node["instance_id"] for node in nodes if node["name"] == "node-1")
-
-
-def test_a_full_disk(two_nodes: Project, second: str) -> None:
-    control.cause_fault(two_nodes.directory, f"full-disk instance={second}")
-    try:
-        checks, said = verified(two_nodes, code=1)
-    finally:
-        control.cause_fault(two_nodes.directory, f"free-disk instance={second}")
-    assert failures(checks) == [("node-1", "disk")]
-    assert "0.0 MiB free" in said
-    assert "cluster exec --node node-1" in said

@@ -56,7 +56,7 @@ print("writes", flush=True)
 while True:
     with open(os.path.join(sys.argv[1], socket.gethostname()), "w") as stream:
         stream.write(str(time.time()))
-    time.sleep(0.1)
+    time.sleep(0.3)
 """
 COPIES = """
 import os, pathlib
@@ -77,7 +77,14 @@ class Volumes:
         return hosts_of(self.project)["node-0"]
 
     def run(self, node: str, script: str, *, code: int | None = 0) -> str:
-        return self.project.run("ssh", node, "--", "bash", "-c", script, code=code).stdout
+        """The output of a script that the node's user runs; without ssh, which would take more time than the script."""
+        inside = ("nsenter", "--target", str(hosts_of(self.project)[node].pid), "--user", "--mount", "--pid", "--net")
+        done = subprocess.run(
+            (*inside, "--setuid", "1000", "--setgid", "1000", "bash", "-c", script),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert code is None or done.returncode == code, f"{script}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
 
     def train(self, *words: str, code: int = 0) -> str:
         done = self.project.run("train", "--plain", *words, code=code)
@@ -178,11 +185,11 @@ def test_all_nodes_mount_the_disk_of_the_head_and_a_bucket(volumes: Volumes) -> 
     assert "mounted" not in said
 
 
-def test_what_a_node_has_closed_another_one_reads(volumes: Volumes) -> None:
-    shown = volumes.train("reads.py", "/shared", "1000")
-    assert shown.count("correct 500 of 500") == 2, shown
-    shown = volumes.train("reads.py", "/s3", "60")
-    assert shown.count("correct 30 of 30") == 2, shown
+@pytest.mark.parametrize(("on_head", "in_s3"), [(300, 30), pytest.param(1000, 60, marks=pytest.mark.slow)])
+def test_what_a_node_has_closed_another_one_reads(volumes: Volumes, on_head: int, in_s3: int) -> None:
+    for folder, rounds in (("/shared", on_head), ("/s3", in_s3)):
+        shown = volumes.train("reads.py", folder, str(rounds))
+        assert shown.count(f"correct {rounds // 2} of {rounds // 2}") == 2, shown
 
 
 def test_nodes_reach_nothing_else_with_the_key_for_volumes(volumes: Volumes) -> None:
@@ -253,10 +260,8 @@ def test_data_and_results_on_a_volume(volumes: Volumes) -> None:
         said = volumes.train()
         assert 'data.url = "/shared/data": there is no such folder' in said
         volumes.run("node-1", "mkdir -p /shared/data && echo content >/shared/data/file")
-        said = volumes.train("--name", "on-volume")
+        said = volumes.train("--name", "on-volume", "--", "python3", "-c", COPIES)
         assert "no such folder" not in said
-        program = COPIES
-        said = volumes.train("--", "python3", "-c", program)
         [job] = re.findall(r"^job ([0-9a-f-]+): 2 processes", said, re.MULTILINE)
         assert f"results: /shared/results/{job}/" in said
         files = volumes.run("node-1", f"cd /shared/results/{job} && cat rank-0 rank-1 && find . -type f | sort")

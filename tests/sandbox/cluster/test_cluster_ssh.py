@@ -11,14 +11,31 @@ from pathlib import Path
 
 import pytest
 
+from preloaded import preloaded
 from project import CLUSTER, Project
+from terminal import Terminal
 from waits import until
 
 pytestmark = pytest.mark.sandbox
 
 
-def talk(project: Project, *words: str, script: bytes, wrap: tuple[str, ...] = ()) -> tuple[int, str]:
+def talk(project: Project, *words: str, script: bytes) -> tuple[int, str]:
     """Types into a terminal in which `cluster WORDS...` runs; its exit code and all that the terminal showed."""
+    terminal = Terminal()
+    try:
+        terminal.type(script.decode())
+        env = {**project.environment(), "TERM": "dumb"}
+        done = preloaded().run(
+            [CLUSTER, *words], cwd=project.directory, env=env, timeout_s=60, terminal=terminal.theirs
+        )
+        terminal.settle()
+        return done.returncode, terminal.raw
+    finally:
+        terminal.close()
+
+
+def talk_wrapped(project: Project, *words: str, script: bytes, wrap: tuple[str, ...]) -> tuple[int, str]:
+    """The same with the installed command, started by `wrap`."""
     master, slave = pty.openpty()
     with subprocess.Popen(
         [*wrap, CLUSTER, *words],
@@ -63,7 +80,7 @@ def test_ssh_opens_a_shell_on_the_head_or_on_the_node_that_is_named(two_nodes: P
 
 
 def test_ssh_runs_a_command_in_the_environment(two_nodes: Project) -> None:
-    done = two_nodes.run("ssh", "node-1", "python", "-c", "import mxnet, sys; print('it is', sys.argv[1])", "a  'b'")
+    done = two_nodes.run("ssh", "node-1", "python", "-c", "import certifi, sys; print('it is', sys.argv[1])", "a  'b'")
     assert done.stdout == "it is a  'b'\n"
     assert two_nodes.run("ssh", "node-0", "--", "sh", "-c", "hostname -I; exit 7", code=7).stdout.strip()
     piped = subprocess.run([CLUSTER, "ssh", "node-0", "cat"], cwd=two_nodes.directory, env=two_nodes.environment(),
@@ -165,7 +182,9 @@ def test_the_users_own_ssh_configuration_is_not_used(
         check=True,
     )
     assert sorted(done.stdout.splitlines()) == ["[node-0] agent=[]", "[node-1] agent=[]"]
-    code, shown = talk(project, "ssh", script=b"echo agent=[$SSH_AUTH_SOCK] user=$(id -un); exit 7\n", wrap=wrap)
+    code, shown = talk_wrapped(
+        project, "ssh", script=b"echo agent=[$SSH_AUTH_SOCK] user=$(id -un); exit 7\n", wrap=wrap
+    )
     assert (code, "agent=[] user=ubuntu" in shown) == (7, True), shown
     log = two_nodes.run(
         "exec", "--node", "node-0", "--", "sudo", "tail", "-c", f"+{sizes.split()[1]}", "/var/log/auth.log"

@@ -1,21 +1,38 @@
 """What a user reads when AWS says no: the real command, its standard error word for word."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from project import Project
+from foundation.progress import silent
+from project import REPOSITORY, Project
+from sandbox import control
 
 pytestmark = pytest.mark.sandbox
 
 QUOTA = "L-1216C47A Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"
 
 
-@pytest.fixture
-def phantoms(project: Project) -> Project:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A project whose sandbox has no hosts: everything here goes wrong before they are needed."""
-    text = (project.directory / "cluster.toml").read_text()
-    project.write(text.replace('# hosts = "real"', 'hosts = "none"'))
+    project = Project(tmp_path_factory.mktemp("phantoms"))
+    project.write((REPOSITORY / "cluster.toml").read_text().replace('# hosts = "real"', 'hosts = "none"'))
     project.run("sandbox", "start")
-    return project
+    try:
+        yield project
+    finally:
+        control.reset(project.directory, report=silent)
+
+
+@pytest.fixture
+def phantoms(shared: Project) -> Iterator[Project]:
+    """Afterwards no fault is armed, and nothing of the cluster is left."""
+    kept = (shared.directory / "cluster.toml").read_text()
+    yield shared
+    shared.write(kept)
+    control.disarm_faults(shared.directory, "all")
+    shared.run("down", "--yes")
 
 
 def refusal(project: Project, *words: str, code: int = 1) -> list[str]:
@@ -81,6 +98,7 @@ def test_no_capacity_anywhere(phantoms: Project) -> None:
 
 
 def test_missing_permissions_are_reported_before_anything_is_made(phantoms: Project) -> None:
+    before = phantoms.run("sandbox", "log").stdout
     for action in ("CreatePlacementGroup", "TerminateInstances"):
         phantoms.run("sandbox", "fault", "unauthorized", f"action={action}")
     assert refusal(phantoms, "up", "--yes") == [
@@ -90,6 +108,8 @@ def test_missing_permissions_are_reported_before_anything_is_made(phantoms: Proj
         ),
         "  try: ask the account's administrator; cluster iam-policy prints all that are needed",
     ]
-    creations = [line for line in phantoms.run("sandbox", "log").stdout.splitlines() if " ec2 Create" in line]
+    log = phantoms.run("sandbox", "log").stdout
+    assert log.startswith(before)
+    creations = [line for line in log.removeprefix(before).splitlines() if " ec2 Create" in line]
     assert creations
     assert all("dry run" in line or "UnauthorizedOperation" in line for line in creations)

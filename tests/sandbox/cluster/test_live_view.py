@@ -1,9 +1,8 @@
 """`cluster train` at a real terminal, with a real job on the nodes."""
 
-import subprocess
-
 import pytest
 
+from preloaded import preloaded
 from project import CLUSTER, Project
 from terminal import Terminal
 
@@ -21,20 +20,20 @@ raise SystemExit("AttributeError: module 'numpy' has no attribute 'bool'.")
 
 def test_a_terminal_shows_how_far_the_job_is_and_what_to_do_about_its_end(two_nodes: Project) -> None:
     terminal = Terminal(columns=120, lines=40)
-    process = subprocess.Popen(
+    process = preloaded().start(
         [CLUSTER, "train", "--kv-store", "local", "-n", "1", "--", "python", "-c", SCRIPT],
+        terminal.theirs,
+        terminal.theirs,
         cwd=two_nodes.directory,
         env=two_nodes.environment() | {"TERM": "xterm-256color"},
-        stdin=terminal.theirs,
-        stdout=terminal.theirs,
-        stderr=terminal.theirs,
+        is_at_terminal=True,
     )
     try:
         terminal.wait_for(lambda: "2.00 k samples/s over 1 worker" in terminal.raw, timeout_s=120)
         assert process.wait(timeout=120) == 1
         text = terminal.settle()
     finally:
-        process.kill()
+        process.kill_session()
         process.wait()
         terminal.close()
     assert "Speed:" not in text

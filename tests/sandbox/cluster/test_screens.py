@@ -65,7 +65,7 @@ def show(project: Project, *words: str, typed: str = "") -> tuple[int, str]:
         ("data du s3://cluster-demo/digits/", "s3://cluster-demo/digits/train/"),
         ("data info demo-data/train", "train"),
         ("data put --dry-run demo-data/ s3://cluster-demo/other/", "9 to copy"),
-        ("train --kv-store dist_sync -- --num-epochs 1", "done"),
+        ("train --kv-store local -n 1 -- --num-epochs 1", "done"),
         ("jobs", "train_mnist"),
         ("logs --role worker", "Epoch[0]"),
         ("exec -- hostname", "node-1"),

@@ -37,7 +37,7 @@ CACHE = Path(".cache/cluster")
 
 @dataclass
 class User:
-    """A user with a home, and in it the program and a project. python: one that the user, too, can run."""
+    """A user with a home, and in it a project and the program. python: one that the user, too, can run."""
 
     name: str
     python: str = ""
@@ -48,6 +48,9 @@ class User:
         self.uid, self.gid, self.home = account.pw_uid, account.pw_gid, Path(account.pw_dir)
         self.project = self.home / "project"
         self.project.mkdir()
+        os.chown(self.project, self.uid, self.gid)
+
+    def place_code(self) -> None:
         for name in PACKAGES:  # without byte code, as a fresh checkout
             shutil.copytree(REPOSITORY / name, self.home / "code" / name, ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run(["chown", "-R", f"{self.uid}:{self.gid}", str(self.home)], check=True)
@@ -105,21 +108,26 @@ def checked(done: subprocess.CompletedProcess[str], code: int) -> subprocess.Com
 
 
 @pytest.fixture
-def user() -> Iterator[User]:
+def account() -> Iterator[User]:
+    """A user without the program."""
     name = f"cluster-test-{os.getpid()}"
     home = Path(tempfile.mkdtemp(prefix="cluster-home-"))  # not below pytest's folders, which only root can enter
     home.rmdir()
     subprocess.run(["useradd", "--create-home", "--home-dir", str(home), "--shell", "/bin/sh", name], check=True)
     try:
-        made = User(name)
-        made.python = find_python(made)
-        yield made
-        subprocess.run(
-            made.command("sandbox", "reset"), cwd=made.project, env=made.environment(), capture_output=True, check=True
-        )
+        yield User(name)
     finally:
         subprocess.run(["userdel", name], check=True)
         shutil.rmtree(home)
+
+
+@pytest.fixture
+def user(account: User) -> Iterator[User]:
+    account.place_code()
+    account.python = find_python(account)
+    yield account
+    words = account.command("sandbox", "reset")
+    subprocess.run(words, cwd=account.project, env=account.environment(), capture_output=True, check=True)
 
 
 def find_python(user: User) -> str:
@@ -273,25 +281,25 @@ def install(user: User) -> list[str]:
     return [str(folder / "bin" / "python"), str(script)]
 
 
-def test_only_roots_own_files_in_the_callers_folders_are_given(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere = user.home.with_name(f"{user.home.name}-elsewhere")
+def test_only_roots_own_files_in_the_callers_folders_are_given(account: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = account.home.with_name(f"{account.home.name}-elsewhere")
     elsewhere.mkdir()
     try:
         for name in ("linked", "behind"):
             (elsewhere / name).touch()
-        own = user.home / CACHE
+        own = account.home / CACHE
         own.mkdir(parents=True)
         (own / "file").touch()
         (own / "folder").symlink_to(elsewhere)
         (own / "link").symlink_to(elsewhere / "behind")
         (own / "twice").hardlink_to(elsewhere / "linked")
         os.mkfifo(own / "pipe")
-        (user.home / ".local").symlink_to(elsewhere)
+        (account.home / ".local").symlink_to(elsewhere)
         (elsewhere / "state").mkdir()
-        monkeypatch.setattr(os, "getuid", lambda: user.uid)
-        monkeypatch.setattr(os, "getgid", lambda: user.gid)
-        sudo.give_back([own, user.home / ".local" / "state", user.home / ".." / elsewhere.name, elsewhere])
-        given = [path for path in (own.parent, own, *sorted(own.iterdir())) if path.lstat().st_uid == user.uid]
+        monkeypatch.setattr(os, "getuid", lambda: account.uid)
+        monkeypatch.setattr(os, "getgid", lambda: account.gid)
+        sudo.give_back([own, account.home / ".local" / "state", account.home / ".." / elsewhere.name, elsewhere])
+        given = [path for path in (own.parent, own, *sorted(own.iterdir())) if path.lstat().st_uid == account.uid]
         assert given == [own.parent, own, own / "file"]
         assert {path.lstat().st_uid for path in (elsewhere, *elsewhere.iterdir())} == {0}
     finally:

@@ -1,14 +1,13 @@
 """The preflight against a sandbox that enforces IAM policies: what it finds out is what then happens."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
 from foundation.errors import AwsError
-from iam_steps import allow, document
+from iam_steps import allow, document, limited_operator
 from provision.aws.clients import make_clients
 from provision.aws.operator_policy import render_operator_policy
 from provision.config import ProvisionConfig
@@ -16,7 +15,7 @@ from provision.model import ClusterState, Preflight
 from provision.plan import Wanted
 from provision.preflight.caller import describe_caller
 from provision.preflight.places import describe_preflight
-from sandbox_steps import REGION, RunningSandbox, enter, start_sandbox
+from sandbox_steps import REGION, RunningSandbox
 
 pytestmark = pytest.mark.sandbox
 
@@ -41,12 +40,6 @@ def preflight(config: ProvisionConfig = CONFIG) -> Preflight:
     return describe_preflight(clients, wanted)
 
 
-def limit(project: Path, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
-    """A sandbox whose own credentials may do what the policy says."""
-    (project / "operator.json").write_text(policy)
-    enter(start_sandbox(project, hosts="none", policy="operator.json"), monkeypatch)
-
-
 def operator_statements(config: ProvisionConfig = CONFIG) -> list[dict[str, Any]]:
     policy = json.loads(render_operator_policy(config, name=NAME, data_url=None, results_url=None))
     statements: list[dict[str, Any]] = policy["Statement"]
@@ -68,10 +61,11 @@ def test_an_administrator(phantom: RunningSandbox) -> None:
     assert "cluster-demo" not in {group["GroupName"] for group in ec2.describe_security_groups()["SecurityGroups"]}
 
 
-def test_the_operators_policy_suffices(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("phantom")
+def test_the_operators_policy_suffices() -> None:
     """It goes by tags: of what is not there a dry run cannot tell, and nothing that is allowed is called missing."""
-    limit(own_project, monkeypatch, document(*operator_statements()))
-    found = preflight()
+    with limited_operator(document(*operator_statements())):
+        found = preflight()
     assert found.permissions.missing == ()
     assert set(found.permissions.unknown) <= STAND_INS
     assert {"ec2:RunInstances", "ec2:ImportKeyPair", "ec2:CreateSecurityGroup"} <= set(found.permissions.allowed)
@@ -79,19 +73,21 @@ def test_the_operators_policy_suffices(own_project: Path, monkeypatch: pytest.Mo
     assert [quota.unknown for quota in found.quotas] == [None, None]
 
 
-def test_a_policy_without_conditions_that_lacks_something(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("phantom")
+def test_a_policy_without_conditions_that_lacks_something() -> None:
     """The other stand-ins were let through, so this one would have been too."""
     others = ["ec2:Delete*", "ec2:Authorize*", "ec2:Cancel*", "ec2:GetConsoleOutput"]
-    limit(own_project, monkeypatch, document(allow([*LOOKS, *CREATIONS, *others])))
-    with pytest.raises(AwsError, match=r"nothing was made: .* need: ec2:TerminateInstances$"):
+    missing = pytest.raises(AwsError, match=r"nothing was made: .* need: ec2:TerminateInstances$")
+    with limited_operator(document(allow([*LOOKS, *CREATIONS, *others]))), missing:
         preflight()
 
 
-def test_lists_all_missing_permissions(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("phantom")
+def test_lists_all_missing_permissions() -> None:
     """CreateTags is asked for behind the calls that make what is tagged."""
-    limit(own_project, monkeypatch, document(allow([*LOOKS, "ec2:RunInstances", "ec2:Create*Group", "ec2:Delete*"])))
+    policy = document(allow([*LOOKS, "ec2:RunInstances", "ec2:Create*Group", "ec2:Delete*"]))
     words = "ec2:AuthorizeSecurityGroupIngress, ec2:CancelSpotInstanceRequests, ec2:CreateTags, ec2:GetConsoleOutput"
-    with pytest.raises(AwsError, match=f"{words}, ec2:ImportKeyPair") as caught:
+    with limited_operator(policy), pytest.raises(AwsError, match=f"{words}, ec2:ImportKeyPair") as caught:
         preflight()
     assert "ec2:TerminateInstances" in caught.value.message
     assert "cluster iam-policy" in str(caught.value.hint)

@@ -21,7 +21,7 @@ HERE, THERE = "us-east-1", "us-west-2"
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
     made = Project(tmp_path)
-    text = configure((REPOSITORY / "cluster.toml").read_text(), regions=[THERE])
+    text = configure((REPOSITORY / "cluster.toml").read_text(), regions=[THERE], framework="none")
     made.write(text.replace("nodes = 2\n", "nodes = 1\n", 1))
     try:
         yield made

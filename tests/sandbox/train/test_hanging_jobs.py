@@ -79,7 +79,7 @@ def stop(job: Running, pid: int) -> int:
 @pytest.mark.parametrize("role", ["worker", pytest.param("scheduler", marks=pytest.mark.slow)])
 def test_a_stopped_process_is_named_and_the_job_is_ended(nodes: Project, record_property: Tell, role: str) -> None:
     host = "node-1" if role == "worker" else "node-0"
-    with running(nodes, "--job", "stall.toml", command=python(TRAINS), waiting=2) as job:
+    with running(nodes, "--job", "stall.toml", "-s", "1", command=python(TRAINS), waiting=2) as job:
         pid = stop(job, job.training_process(role, host))
         who = rf"{role}( \d)? on {host} \(process {pid}\) is stopped, as by SIGSTOP"
         found = rf"{who}; `cluster exec --node {host} -- kill -CONT {pid}` resumes it"

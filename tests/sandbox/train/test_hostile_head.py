@@ -6,9 +6,6 @@ The sshd is real, and so is the command, at a terminal; only jobs.py on the head
 import os
 import pty
 import re
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +15,7 @@ import pytest
 
 from hostile_answers import ANSWERS, Answer
 from job_steps import hosts_of
+from preloaded import preloaded
 from project import CLUSTER, Project
 
 pytestmark = pytest.mark.sandbox
@@ -26,15 +24,6 @@ LIMIT_S = 30
 LIMIT_KIB = 200 << 10
 OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|[0-9]*A|[0-9]*[JK])")
 """Colours, and what the view and the passing line of a step write: no other sequence is for a terminal."""
-# Started by a process that is small itself: what a child was before it became another program counts as its memory.
-MEASURE = """
-import os, sys
-pid = os.spawnv(os.P_NOWAIT, sys.argv[2], sys.argv[2:])
-_, status, usage = os.wait4(pid, 0)
-with open(sys.argv[1], "w") as stream:
-    stream.write(str(usage.ru_maxrss))
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
 
 
 @pytest.fixture
@@ -71,7 +60,7 @@ def read_all(descriptor: int, into: bytearray) -> None:
     "answer",
     [pytest.param(answer, id=name, marks=[pytest.mark.slow] * answer.slow) for name, answer in ANSWERS.items()],
 )
-def test_an_answer_of_a_hostile_head(answer: Answer, two_nodes: Project, jobs_py: list[Path], tmp_path: Path) -> None:
+def test_an_answer_of_a_hostile_head(answer: Answer, two_nodes: Project, jobs_py: list[Path]) -> None:
     for place in jobs_py:
         hostile = f"import sys\nif sys.argv[1] == 'jobs':\n    exec({answer.source!r})\n    sys.exit()\n"
         replace(place, hostile.encode() + place.read_bytes())
@@ -79,28 +68,22 @@ def test_an_answer_of_a_hostile_head(answer: Answer, two_nodes: Project, jobs_py
     ours, theirs = pty.openpty()
     reader = threading.Thread(target=read_all, args=(ours, said))
     reader.start()
-    process = subprocess.Popen(
-        [sys.executable, "-S", "-c", MEASURE, str(tmp_path / "kib"), CLUSTER, *answer.command],
-        cwd=two_nodes.directory,
-        env=two_nodes.environment() | {"TERM": "xterm-256color"},
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
     try:
-        code = process.wait(timeout=LIMIT_S)
+        done = preloaded().run(
+            [CLUSTER, *answer.command],
+            cwd=two_nodes.directory,
+            env=two_nodes.environment() | {"TERM": "xterm-256color"},
+            timeout_s=LIMIT_S,
+            terminal=theirs,
+        )
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        os.close(theirs)
         reader.join()
         os.close(ours)
     shown = said.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
     tail = shown[-2000:]
     assert " ".join(answer.says.split()) in " ".join(shown.split()), tail  # lines are wrapped
-    assert code == answer.code, tail
+    assert done.returncode == answer.code, tail
     assert "Traceback (most recent call last)" not in shown
     assert re.search("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e]", OURS.sub("", shown)) is None, tail
     if answer.rows:
@@ -108,4 +91,4 @@ def test_an_answer_of_a_hostile_head(answer: Answer, two_nodes: Project, jobs_py
         assert all(word in shown for word in expected), tail
     else:
         assert len(re.findall(r"^error: ", OURS.sub("", shown), re.MULTILINE)) == (answer.code != 0), tail
-    assert int((tmp_path / "kib").read_text()) < LIMIT_KIB
+    assert done.peak_kib < LIMIT_KIB

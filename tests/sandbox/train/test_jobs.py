@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from job_steps import ONE_WORKER, borrowed, gone, hosts_of, python, records
+from job_steps import ONE_WORKER, borrowed, following, gone, hosts_of, python, records
 from project import CLUSTER, Project, processes_of
+from ps_lite_lines import LINES
 from terminal import Terminal
 from waits import until
 
@@ -149,7 +150,7 @@ def enough(job: str) -> None:
 
 def test_a_job_outlives_a_client_that_was_killed(nodes: Nodes) -> None:
     program = "import sys, time\nfor n in range(30): print('line', n, flush=True); time.sleep(0.1)\nsys.exit(4)"
-    with nodes.running("train", *ONE_WORKER, *python(program)) as process:
+    with following(nodes, "train", *ONE_WORKER, *python(program)) as process:
         assert process.stdout is not None
         assert process.stdout.readline().endswith("line 0\n"), nodes.messages.read_text()
         process.kill()
@@ -162,7 +163,7 @@ def test_a_job_outlives_a_client_that_was_killed(nodes: Nodes) -> None:
 def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(
     nodes: Nodes, number: signal.Signals
 ) -> None:
-    with nodes.running("train", *ONE_WORKER, *python(WAIT)) as process:
+    with following(nodes, "train", *ONE_WORKER, *python(WAIT)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "[worker 0 node-0] here\n", nodes.messages.read_text()
         process.send_signal(number)
@@ -212,7 +213,7 @@ def test_a_second_job_is_refused_or_waits_for_its_turn(nodes: Nodes) -> None:
 @pytest.mark.slow
 def test_ctrl_c_on_a_job_that_waits_takes_it_out_of_the_queue(nodes: Nodes) -> None:
     first = nodes.detach(*ONE_WORKER, *python(WAIT))
-    with nodes.running("train", "--queue", "--name", "waiting", *ONE_WORKER, *python("print('never')")) as process:
+    with following(nodes, "train", "--queue", "--name", "waiting", *ONE_WORKER, *python("print('never')")) as process:
         until(lambda: nodes.job_named("waiting"), "the second job is not there")
         process.send_signal(signal.SIGINT)
         shown, _ = process.communicate(timeout=10)
@@ -222,17 +223,25 @@ def test_ctrl_c_on_a_job_that_waits_takes_it_out_of_the_queue(nodes: Nodes) -> N
     assert nodes.jobs()[first]["state"] == "running"
 
 
-RANKS = """
-import os, sys, time
-import mxnet as mx
-print("before", flush=True)
-kv = mx.kv.create("dist_sync")
-print("rank", kv.rank, flush=True)
+def _joins(rank: int) -> str:
+    """Shell words that print a worker's line of ps-lite, and its rank."""
+    line = LINES["mxnet==1.7.0.post2"][1][1]
+    assert "W[11] is connected" in line
+    return f"echo '{line.replace('W[11]', f'W[{9 + 2 * rank}]')}'; echo rank {rank}"
+
+
+# Prints what ps-lite prints of MXNet 1.7's workers; the first rank is that of node-1.
+RANKS = f"""
+case $DMLC_ROLE-$CLUSTER_HOST in
+    worker-node-0) echo before; {_joins(1)};;
+    worker-node-1) echo before; {_joins(0)};;
+    *) sleep 600;;
+esac
 """
 
 
 def test_logs_show_what_is_asked_for(nodes: Nodes) -> None:
-    nodes.run("train", "--name", "ranks", *python(RANKS))
+    nodes.run("train", "--name", "ranks", "--", "sh", "-c", RANKS)
     everything = nodes.run("logs", "ranks").stdout
     tags = dict(re.findall(r"^\[(worker \d) (node-\d)\] rank \d$", everything, re.MULTILINE))
     assert set(tags) == {"worker 0", "worker 1"}

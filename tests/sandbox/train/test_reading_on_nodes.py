@@ -70,7 +70,7 @@ def image(number: int) -> ImageRecord:
 
 def ids_of(nodes: Project) -> tuple[list[dict[str, Any]], str]:
     """What the workers of the job told, and all of its output."""
-    done = nodes.run("train", "--plain")
+    done = nodes.run("train", "--plain", "-s", "1")
     return [json.loads(line) for line in re.findall(r"\] IDS (\{.*\})", done.stdout)], done.stdout + done.stderr
 
 

@@ -14,6 +14,7 @@ from job_steps import (
     STARTS,
     borrowed,
     ec2_of,
+    following,
     gone,
     only_these_ports_between_members,
     python,
@@ -39,7 +40,7 @@ sys.exit(int(sys.argv[1]) if kv.rank == 1 else 0)
 
 
 def test_ctrl_c_comes_through_a_flood_of_output(two_nodes: Project) -> None:
-    with two_nodes.running("train", *ONE_WORKER, "--", "yes") as process:
+    with following(two_nodes, "train", *ONE_WORKER, "--", "yes") as process:
         assert process.stdout is not None
         for _ in range(1000):
             assert process.stdout.readline() == "[worker 0 node-0] y\n", two_nodes.messages.read_text()
@@ -53,13 +54,9 @@ def test_ctrl_c_comes_through_a_flood_of_output(two_nodes: Project) -> None:
 
 
 def test_a_local_kv_store_is_one_worker_on_the_head_and_nothing_else(two_nodes: Project) -> None:
-    program = (
-        "import os, sys, mxnet as mx\n"
-        "print(mx.kv.create(os.environ['CLUSTER_KV_STORE']).num_workers, 'DMLC_ROLE' in os.environ)\n"
-        "sys.exit(5)"
-    )
-    done = two_nodes.run("train", *ONE_WORKER, "--", "python", "-c", program, code=5)
-    assert done.stdout == "[worker 0 node-0] 1 False\n"
+    program = "echo $CLUSTER_KV_STORE $CLUSTER_WORLD_SIZE ${DMLC_ROLE:-none}; exit 5"
+    done = two_nodes.run("train", *ONE_WORKER, "--", "sh", "-c", program, code=5)
+    assert done.stdout == "[worker 0 node-0] local 1 none\n"
     assert "1 worker, 0 servers" in done.stderr
 
 
@@ -84,12 +81,12 @@ def test_a_missing_package_is_named_with_the_file_that_has_it(two_nodes: Project
     folder = two_nodes.directory / "theirs"
     folder.mkdir()
     (folder / "own.py").write_text("import sklearn.svm\n")
-    said = two_nodes.run("train", "theirs/own.py", code=1).stderr
+    said = two_nodes.run("train", *ONE_WORKER, "theirs/own.py", code=1).stderr
     assert 'sklearn is not on the nodes: set `[bootstrap] packages = ["scikit-learn"]`, then `cluster up`' in said
     (folder / "requirements.txt").write_text("scikit-learn>=1.2,<2\n")
-    said = two_nodes.run("train", "theirs/own.py", code=1).stderr
+    said = two_nodes.run("train", *ONE_WORKER, "theirs/own.py", code=1).stderr
     assert 'set `[bootstrap] packages = ["-r theirs/requirements.txt"]`, then `cluster up`' in said
-    said = two_nodes.run("train", "--", "python", "theirs/own.py", code=1).stderr
+    said = two_nodes.run("train", *ONE_WORKER, "--", "python", "theirs/own.py", code=1).stderr
     assert 'set `[bootstrap] packages = ["-r theirs/requirements.txt"]`, then `cluster up`' in said
 
 
@@ -110,13 +107,9 @@ def test_own_modules_with_common_names_are_imported_and_so_is_the_record_reader(
 
 def test_what_a_process_leaves_behind_is_ended(two_nodes: Project) -> None:
     """A child in a session of its own, with the pipe still open, is not waited for and does not survive."""
-    program = (
-        "import os, subprocess, sys; "
-        "subprocess.Popen(['sleep', '600'], start_new_session=True) if os.environ['DMLC_ROLE'] == 'worker' else None; "
-        "import mxnet as mx; kv = mx.kv.create('dist_sync'); print('done', kv.rank)"
-    )
-    done = two_nodes.run("train", "--", "python", "-c", program)
-    assert len(re.findall(r"^\[worker \d node-\d\] done", done.stdout, re.MULTILINE)) == 2
+    program = 'if [ "$DMLC_ROLE" = worker ]; then setsid sleep 600 & echo done; else sleep 600; fi'
+    done = two_nodes.run("train", "--", "sh", "-c", program)
+    assert len(re.findall(r"^\[worker \? node-\d\] done", done.stdout, re.MULTILINE)) == 2
     (job,) = set(re.findall(r"job ([0-9a-f-]+): done", done.stderr))
     assert not processes_of("CLUSTER_JOB_ID", job)
 
@@ -124,13 +117,10 @@ def test_what_a_process_leaves_behind_is_ended(two_nodes: Project) -> None:
 def test_words_reach_the_command_as_they_are(two_nodes: Project) -> None:
     words = ["it's", 'a "quote"', "$(reboot)", "`id`", "a\nb", "", "*", "--kv-store", "ünïcode"]
     program = (
-        "import os, sys\n"
-        "if os.environ['DMLC_ROLE'] == 'worker': print(ascii(sys.argv[1:]))\n"
-        "import mxnet as mx\n"
-        "mx.kv.create('dist_sync')"
+        "import os, sys, time\nprint(ascii(sys.argv[1:])) if os.environ['DMLC_ROLE'] == 'worker' else time.sleep(600)"
     )
     done = two_nodes.run("train", "--", "python", "-c", program, *words)
-    shown = re.findall(r"^\[worker \S node-\d\] (.*)$", done.stdout, re.MULTILINE)
+    shown = re.findall(r"^\[worker \? node-\d\] (.*)$", done.stdout, re.MULTILINE)
     assert shown.count(f"{words!a}") == 2
 
 
@@ -174,7 +164,7 @@ print("end of", rank, flush=True)
     ],
 )
 def test_a_worker_ends_however_its_script_does(two_nodes: Project, how: str, code: int, said: str) -> None:
-    done = two_nodes.run("train", "--", "python", "-c", STEPS, how, code=code, timeout_s=60)
+    done = two_nodes.run("train", "-s", "1", "--", "python", "-c", STEPS, how, code=code, timeout_s=60)
     assert said in done.stdout
     assert ("end of 0" in done.stdout) is (how == "end")
     assert (f"ended with exit code {code}" in done.stderr) is (code != 0)

@@ -18,12 +18,18 @@ class Wire:
 
     app: WSGIApplication
     asked: list[dict[str, str]] = field(default_factory=list)
-    refusing: list[tuple[str, str, int, bool]] = field(default_factory=list)
-    left: int = 0
+    refusing: dict[str, tuple[str, int, bool]] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)
 
-    def refuse(self, action: str, code: str, *, times: int = 1, status: int = 400, after: bool = False) -> None:
-        """Refuse the next calls of an action, before they take effect or after."""
-        self.refusing, self.left = [(action, code, status, after)], times
+    def refuse(self, *actions: str, code: str, times: int = 1, status: int = 400, after: bool = False) -> None:
+        """Refuse the next calls of each of these actions, and of no others, before they take effect or after."""
+        self.refusing = dict.fromkeys(actions, (code, status, after))
+        self.times = dict.fromkeys(actions, times)
+
+    @property
+    def left(self) -> int:
+        """How many calls are still to be refused."""
+        return sum(self.times.values())
 
     def calls(self, action: str) -> list[dict[str, str]]:
         return [asked for asked in self.asked if asked["Action"] == action]
@@ -36,11 +42,12 @@ class Wire:
             return self.app(environ, start_response)
         if asked.get("DryRun") != "true":
             self.asked.append(asked)
-        for action, code, status, after in self.refusing:
+        action = asked["Action"]
+        if self.times.get(action, 0) > 0:
+            code, status, after = self.refusing[action]
             # Dry runs only show the account's state.
-            dry = asked.get("DryRun") == "true" and code not in {"OptInRequired", "PendingVerification"}
-            if action == asked["Action"] and self.left > 0 and not dry:
-                self.left -= 1
+            if asked.get("DryRun") != "true" or code in {"OptInRequired", "PendingVerification"}:
+                self.times[action] -= 1
                 if after:
                     list(self.app(environ, lambda *_: lambda _: None))
                 refusal = Refusal(status=f"{status} Refused", code=code, message=f"AWS's words on {code}.")

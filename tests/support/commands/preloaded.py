@@ -12,13 +12,14 @@ import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -29,6 +30,66 @@ IMPORTS = ("boto3", "s3fs", "obstore", "fabric", "rich.live", "rich.table")
 SERVICES = ("ec2", "s3", "ssm", "sts", "iam", "service-quotas", "pricing")
 STARTED_WITH = dict(os.environ)  # tests change this process's environment, which must not affect imports
 DIFFERS = ("PYTHON", "LC_", "LANG", "HOME")  # variables that Python or botocore reads when it starts
+
+
+class Completed(subprocess.CompletedProcess[str]):
+    """A command that has ended. peak_kib: the most memory that it had, with what was imported before it began."""
+
+    peak_kib: int
+
+
+class Started:
+    """A command that runs, with what tests use of subprocess.Popen[str]. It leads a session of its own.
+
+    stdout: the other end of the pipe that it writes to, if it has one.
+    """
+
+    def __init__(self, words: Sequence[str], connection: socket.socket) -> None:
+        self.args = [*words]
+        self.stdout: IO[str] | None = None
+        self.returncode: int | None = None
+        self.peak_kib = 0
+        self._answers = connection.makefile()
+        self._connection = connection
+        self.pid = int(self._answers.readline())
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(timeout=0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self.returncode, self.peak_kib = map(int, self._answers.readline().split())
+            self._answers.close()
+            self._connection.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """Wait for the end; the rest of stdout. Raises subprocess.TimeoutExpired, after which stdout cannot be read."""
+        assert self.stdout is not None
+        rest: list[str] = []
+        reader = threading.Thread(target=lambda out: rest.append(out.read()), args=(self.stdout,), daemon=True)
+        reader.start()
+        reader.join(timeout)
+        if not rest:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        self.wait(timeout)
+        return rest[0], None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def kill_session(self) -> None:
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 class Preloaded:
@@ -53,28 +114,58 @@ class Preloaded:
         env: Mapping[str, str],
         timeout_s: float,
         terminal: int | None = None,
-    ) -> subprocess.CompletedProcess[str]:
+    ) -> Completed:
         """As subprocess.run does it. terminal: a pty that the command has as stdin, stdout and stderr.
 
         Raises subprocess.TimeoutExpired.
         """
-        ours, theirs = socket.socketpair()
-        with ours, theirs, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            order = json.dumps({"words": [*words], "cwd": str(cwd), "env": dict(env), "terminal": terminal is not None})
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             fds = (out.fileno(), err.fileno()) if terminal is None else (terminal, terminal)
-            socket.send_fds(self._socket, [b"+"], [theirs.fileno(), *fds])
-            theirs.close()
-            ours.sendall(order.encode())
-            ours.shutdown(socket.SHUT_WR)
-            with ours.makefile() as answers:
-                pid = int(answers.readline())
-                ours.settimeout(timeout_s)
-                try:
-                    code = int(answers.readline())
-                except TimeoutError:
-                    os.kill(pid, signal.SIGKILL)
-                    raise subprocess.TimeoutExpired([*words], timeout_s, _read(out), _read(err)) from None
-            return subprocess.CompletedProcess([*words], code, _read(out), _read(err))
+            command = self.start(words, *fds, cwd=cwd, env=env, is_at_terminal=terminal is not None)
+            try:
+                code = command.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                command.kill_session()
+                command.wait()
+                raise subprocess.TimeoutExpired([*words], timeout_s, _read(out), _read(err)) from None
+            done = Completed([*words], code, _read(out), _read(err))
+            done.peak_kib = command.peak_kib
+            return done
+
+    def start(
+        self,
+        words: Sequence[str],
+        out_fd: int,
+        err_fd: int,
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        is_at_terminal: bool = False,
+    ) -> Started:
+        """Start a command. is_at_terminal: its stdin is out_fd, too, and not empty."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._socket, [b"+"], [theirs.fileno(), out_fd, err_fd])
+        order = {"words": [*words], "cwd": str(cwd), "env": dict(env), "terminal": is_at_terminal}
+        ours.sendall(json.dumps(order).encode())
+        ours.shutdown(socket.SHUT_WR)
+        return Started(words, ours)
+
+    @contextlib.contextmanager
+    def running(self, words: Sequence[str], err_fd: int, *, cwd: Path, env: Mapping[str, str]) -> Iterator[Started]:
+        """Start a command whose stdout is a pipe; it is killed at the end of the block if it still runs."""
+        out, out_fd = os.pipe()
+        with open(out) as stdout:
+            try:
+                command = self.start(words, out_fd, err_fd, cwd=cwd, env=env)
+            finally:
+                os.close(out_fd)
+            command.stdout = stdout
+            try:
+                yield command
+            finally:
+                command.kill_session()
+                command.wait()
 
 
 @functools.cache
@@ -117,12 +208,14 @@ def answer(asker_fd: int, out_fd: int, err_fd: int) -> list[str]:
     ready, go = os.pipe()
     pid = os.fork()
     if pid:
-        asker.sendall(f"{pid}\n".encode())
         os.close(go)
-        _, status = os.waitpid(pid, 0)
+        os.read(ready, 1)  # ends when the fork leads its session
+        asker.sendall(f"{pid}\n".encode())
+        _, status, usage = os.wait4(pid, 0)
         with contextlib.suppress(BrokenPipeError):
-            asker.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            asker.sendall(f"{os.waitstatus_to_exitcode(status)} {usage.ru_maxrss}\n".encode())
         os._exit(0)
+    os.setsid()
     asker.detach()
     os.close(asker_fd)
     os.close(ready)

@@ -6,7 +6,7 @@ from typing import Any
 
 PAUSE_S = 0.01
 # A condition that takes time is asked more rarely: what is waited for needs the processor, too.
-SHARE, OTHERS_SHARE = 5, 2
+SHARE, OTHERS_SHARE = 15, 2
 
 
 def until(condition: Callable[[], Any], what: object = "", *, timeout_s: float = 60.0) -> Any:

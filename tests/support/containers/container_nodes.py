@@ -51,9 +51,13 @@ class ContainerNodes:
             self.project.write(kept)
 
     def containers(self) -> list[str]:
-        """The jobs' containers on all nodes, running or not: "[node-0] NAME STATUS"."""
-        words = ["podman", "ps", "--all", "--filter", "label=cluster.job", "--format"]
-        return self.project.run("exec", "--", *words, "{{.Names}} {{.Status}}").stdout.splitlines()
+        """The containers that podman has on all nodes, running or not: "[node-0] NAME"."""
+        found = []
+        for host in self.hosts.values():
+            listed = host.root / "home/ubuntu/.local/share/containers/storage/overlay-containers/containers.json"
+            if listed.exists():
+                found += [f"[{host.name}] {', '.join(one['names'])}" for one in json.loads(listed.read_text())]
+        return found
 
     def uid_of(self, node: str) -> int:
         """The uid on this machine of a node's user."""

@@ -162,11 +162,40 @@ def _base() -> _Base:
         if not made.exists():
             with tempfile.TemporaryDirectory(dir=cache) as folder:
                 _download(PACKAGES, Path(folder), with_all=True)
-                _write(made, lambda tar: _merge(sorted(Path(folder).glob("*.deb")), tar))
-        layer = Layer(made, _sha256_of(made))
-    with tarfile.open(layer.path) as tar:
-        names = [found[1] for name in tar.getnames() if (found := re.fullmatch(r"usr/bin/python(3\.\d+)", name))]
-    return _Base(layer, names[0])
+                layer = Path(folder) / "layer.tar"
+                _write(layer, lambda tar: _merge(sorted(Path(folder).glob("*.deb")), tar))
+                _add_byte_code(layer, Path(folder))
+                layer.rename(made)
+        base = Layer(made, _sha256_of(made))
+    return _Base(base, _python_in(made))
+
+
+def _python_in(path: Path) -> str:
+    with tarfile.open(path) as tar:
+        return next(found[1] for name in tar.getnames() if (found := re.fullmatch(r"usr/bin/python(3\.\d+)", name)))
+
+
+def _add_byte_code(path: Path, folder: Path) -> None:
+    """Add the byte code of Python's own library to a layer, as Debian's packages do when they are installed."""
+    python = _python_in(path)
+    with tarfile.open(path) as tar:
+        modules = re.compile(rf"usr/lib/python{re.escape(python)}/.*\.py")
+        found = [member for member in tar if member.isreg() and modules.fullmatch(member.name)]
+        tar.extractall(folder, found, filter="data")
+    _compile(folder / "usr", python)
+    with tarfile.open(path, "a", format=tarfile.PAX_FORMAT) as tar:
+        for made in sorted((folder / "usr").rglob("*.pyc")):
+            tar.add(made, str(made.relative_to(folder)), filter=_plain)
+
+
+def _compile(folder: Path, python: str) -> None:
+    """Write the byte code of modules, so that not every process in a container compiles them.
+
+    The modules' times, which images do not keep, are no part of it. Some modules are for other versions of Python.
+    """
+    words = (f"/usr/bin/python{python}", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", folder)
+    subprocess.run(words, stdout=subprocess.DEVNULL, check=False)
+    assert list(folder.rglob("*.pyc")), f"{words}: no byte code"
 
 
 def _download(packages: Sequence[str], folder: Path, *, with_all: bool) -> None:
@@ -217,12 +246,13 @@ def _layer(name: str, install: Callable[[Path], None], python: str) -> Layer:
         if not made.exists():
             with tempfile.TemporaryDirectory(dir=cache) as folder:
                 install(Path(folder))
+                _compile(Path(folder), python)
                 _write(made, lambda tar: _add_tree(tar, Path(folder), SITE.format(python)))
         return Layer(made, _sha256_of(made))
 
 
 def _file_name(*recipe: str) -> str:
-    return f"{hashlib.sha256(repr((recipe, NOT_NEEDED.pattern)).encode()).hexdigest()[:16]}.tar"
+    return f"{hashlib.sha256(repr((recipe, NOT_NEEDED.pattern, 'with byte code')).encode()).hexdigest()[:16]}.tar"
 
 
 def _add_tree(tar: tarfile.TarFile, folder: Path, below: str) -> None:

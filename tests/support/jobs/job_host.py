@@ -7,22 +7,26 @@ workers by `ssh HOST`, with the same words.
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
 
 from bootstrap.node import process_tree
 from train.engines import ENGINES
+from train.node import jobs
 from train.node.programs import program_words
 from waits import until
 
@@ -157,19 +161,21 @@ class JobHost:
         fields |= {"command": list(command or ("/bin/bash", "-c", ROLE)), "code": "c", "project": None, "owner": "me"}
         return {**fields, **more}
 
-    def ask(self, *words: str, order: dict[str, Any] | None = None, code: int = 0) -> list[dict[str, Any]]:
-        """Run jobs.py to its end; its answers without keep-alives."""
-        done = subprocess.run(
-            program_words("jobs", *words, python=sys.executable),
-            env=self.env(),
-            input="" if order is None else json.dumps(place_processes(order)) + "\n",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (code, ""), done.stderr
-        return [message for line in done.stdout.splitlines() if "alive" not in (message := json.loads(line))]
+    def ask(self, *words: str, order: dict[str, Any] | None = None, line: Any = None) -> list[dict[str, Any]]:
+        """Run jobs.py to its end, in a fork of this process, which has imported it; its answers without keep-alives.
+
+        order, or line: what it reads from stdin.
+        """
+        line = line if order is None else place_processes(order)
+        with TemporaryFile() as given, TemporaryFile() as said, TemporaryFile() as complained:
+            given.write(b"" if line is None else json.dumps(line).encode() + b"\n")
+            given.seek(0)
+            ended = run_forked(words, self.env(), [file.fileno() for file in (given, said, complained)])
+            said.seek(0)
+            complained.seek(0)
+            complaints = complained.read().decode()
+            assert (ended, complaints) == (0, ""), complaints
+            return [message for line in said if "alive" not in (message := json.loads(line))]
 
     @contextmanager
     def asking(self, *words: str, order: dict[str, Any] | None = None) -> Iterator["subprocess.Popen[str]"]:
@@ -249,14 +255,44 @@ class JobHost:
         until(has_ended, known)
 
     def clean_up(self) -> None:
-        """End all running supervisors."""
-        jobs = self.home / ".cluster" / "jobs"
-        for path in jobs.glob("*/record.json"):
+        """End all running supervisors, and the processes of those that were killed."""
+        unended = []
+        for path in (self.home / ".cluster" / "jobs").glob("*/record.json"):
             record = json.loads(path.read_text())
-            if record.get("supervisor") and record["ended_at"] is None:
+            if record.get("supervisor"):  # that of a job that has ended may be about to end
                 self.kill_supervisor(path.parent.name)
-        if jobs.exists():
+            if record["ended_at"] is None:
+                unended.append(record)
+        if unended:
             self.ask("list")
+
+
+def run_forked(words: Sequence[str], env: dict[str, str], files: Sequence[int]) -> int:
+    """Run jobs.py with these files as its stdin, stdout and stderr; its exit code. Raises AssertionError after 60 s."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            for number, file in enumerate(files):
+                os.dup2(file, number)
+            sys.stdin = os.fdopen(0)  # pytest's is another
+            os.environ.clear()
+            os.environ.update(env)
+            sys.argv = ["jobs", *words]
+            code = jobs.main()
+        except BaseException:  # noqa: BLE001 - a test's process must not go on twice
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
+    end = os.pidfd_open(pid)
+    try:
+        if not select.select([end], [], [], 60)[0]:
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        os.close(end)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code != -signal.SIGKILL, f"jobs {' '.join(words)} did not end"
+    return code
 
 
 def processes() -> Iterator[tuple[int, str, list[bytes]]]:
@@ -290,10 +326,15 @@ def lines_of(log: Sequence[dict[str, Any]], role: str | None = None) -> list[str
 
 
 def make_environment(folder: Path, packages: Path) -> Path:
-    """A Python environment with the packages of a folder and those of this process."""
+    """A Python environment with the packages of a folder, and those of this process that the nodes' programs import.
+
+    Without typing_extensions, which is for programs that run longer, they start in less time.
+    """
     site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     site.mkdir(parents=True)
-    (site / "packages.pth").write_text(f"{packages}\n{sysconfig.get_path('purelib')}\n")
+    (site / "packages.pth").write_text(f"{packages}\n")
+    for name in ("msgspec", "obstore"):
+        (site / name).symlink_to(Path(sysconfig.get_path("platlib"), name))
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())
     (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")

@@ -18,7 +18,8 @@ import pytest
 from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
-from project import Project, processes_of
+from preloaded import Started, may_run, preloaded
+from project import CLUSTER, Project, processes_of
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter
 from waits import until
@@ -154,7 +155,7 @@ class Running:
     """A job, the command that follows it, and its hosts."""
 
     project: Project
-    process: subprocess.Popen[str]
+    process: Started
     id: str
     hosts: dict[str, Host]
     shown: list[str] = field(default_factory=list)
@@ -181,12 +182,12 @@ class Running:
         for file in files:
             file.unlink()
 
-    def training_process(self, role: str, host: str | None = None) -> int:
-        """The process of a role: the child of role.py."""
+    def training_process(self, role: str, host: str | None = None, *, program: str = "python") -> int:
+        """The process of a role: the child of role.py, which runs this program."""
         for pid, env in processes_of("CLUSTER_JOB_ID", self.id).items():
             is_there = host is None or namespace_of(pid) == self.hosts[host].namespace
             own = env.get("DMLC_ROLE", "worker" if "RANK" in env else None)
-            if is_there and own == role and command_line(pid)[:1] == ["python"]:
+            if is_there and own == role and command_line(pid)[:1] == [program]:
                 return pid
         raise AssertionError(role)
 
@@ -277,6 +278,17 @@ def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **lim
 
 
 @contextmanager
+def following(project: Project, *words: str) -> Iterator[Started]:
+    """As Project.running, in a fork of the preloaded program."""
+    env = project.environment()
+    assert may_run(env)
+    with project.messages.open("w") as messages:
+        command = preloaded().running([CLUSTER, *words], messages.fileno(), cwd=project.directory, env=env)
+        with command as process:
+            yield process
+
+
+@contextmanager
 def running(
     project: Project, *words: str, command: Sequence[str] = JOINS, waiting: int | None = None
 ) -> Iterator[Running]:
@@ -286,7 +298,8 @@ def running(
     """
     hosts = hosts_of(project)
     wanted = waiting or (2 if command == JOINS else 5)
-    with project.running("train", *words, *command) as process:
+    with following(project, "train", *words, *command) as process:
+        assert process.stdout is not None
         shown: list[str] = []
         while sum(1 for line in shown if re.match(r"\[.* node-\d\] waits", line)) < wanted:
             line = process.stdout.readline()

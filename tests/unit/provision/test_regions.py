@@ -196,7 +196,7 @@ def check_kills(both: Both, tmp_path: Path, *, everything: bool) -> None:
     both.up()
     points = list(both.world.calls.made)
     kills = plan_kills(points, everything=everything, which=0)
-    for number, (point, before) in enumerate(kills if everything else kills[:: len(kills) // 7]):
+    for number, (point, before) in enumerate(kills if everything else kills[:: len(kills) // 3]):
         both.world.reset(tmp_path / "unused")
         both.root = tmp_path / str(number)
         both.world.sandbox.book.arm(FULL)

@@ -134,7 +134,7 @@ def test_killed_at_every_point(world: World, tmp_path: Path, index: int, *, ever
         assert world.down().leftovers == ()
         assert not world.resources()
 
-    run_side_by_side(kill, plan_kills(points, everything=everything, which=index))
+    run_side_by_side(kill, plan_kills(points, everything=everything, which=index, share=12))
 
 
 def test_the_plan_says_what_it_does(world: World) -> None:

@@ -134,7 +134,7 @@ def test_one_command_at_a_time(world: World) -> None:
 
 def test_a_launch_whose_response_was_lost_is_not_repeated(late_world: World) -> None:
     with wired(late_world) as wire:
-        wire.refuse("RunInstances", "InternalError", status=500, after=True)
+        wire.refuse("RunInstances", code="InternalError", status=500, after=True)
         late_world.up(make_config())
     assert wire.left == 0
     assert late_world.resources() == complete(2)
@@ -157,7 +157,7 @@ def test_one_of_two_rules_exists(world: World) -> None:
 def test_a_rule_that_is_already_removed(world: World) -> None:
     world.up(make_config())
     with wired(world) as wire:
-        wire.refuse("RevokeSecurityGroupIngress", "InvalidPermission.NotFound", after=True)
+        wire.refuse("RevokeSecurityGroupIngress", code="InvalidPermission.NotFound", after=True)
         state = world.up(make_config(ssh_from="198.51.100.1"))
     assert wire.left == 0
     assert state.security_groups[0].ssh_from == ("198.51.100.1/32",)

@@ -35,15 +35,17 @@ WORKERS = ("--launcher", "env", "-n", "2")
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A cluster of two spot instances."""
-    text = configure((REPOSITORY / "cluster.toml").read_text(), market="spot")
+    """A cluster of two spot instances without a framework, which takes less time to replace."""
+    text = configure((REPOSITORY / "cluster.toml").read_text(), market="spot", framework="none")
     with cluster_in(tmp_path_factory.mktemp("spot"), text) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def with_data(nodes: Project) -> Project:
-    """The cluster, with the digits in the bucket that the shipped cluster.toml names."""
+    """The cluster, with MXNet, and the digits in the bucket that the shipped cluster.toml names."""
+    nodes.write(configure((REPOSITORY / "cluster.toml").read_text(), market="spot"))
+    nodes.run("up")
     nodes.run("data", "demo", "digits")
     nodes.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
     return nodes
@@ -214,7 +216,16 @@ def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.Monke
 
 
 EPOCHS = 20
-TRAINING = ("--network", "mlp", "--num-epochs", str(EPOCHS), "--batch-size", "16", "--disp-batches", "5")
+BATCH_SIZE = 16
+SLOW_EPOCHS = 4
+SLOW_MBIT = 4
+"""With this bandwidth a batch takes a second, and almost no CPU time."""
+
+
+def training(prefix: str, *, epochs: int = EPOCHS, batch_size: int = BATCH_SIZE) -> tuple[str, ...]:
+    """The words of `cluster train` that train the digits."""
+    shape = ("--network", "mlp", "--num-epochs", str(epochs), "--batch-size", str(batch_size))
+    return ("--", *shape, "--disp-batches", "5", "--model-prefix", prefix)
 
 
 def read_digests(key: str) -> dict[str, str]:
@@ -226,17 +237,20 @@ def read_digests(key: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def uninterrupted(with_data: Project) -> dict[str, str]:
     """The digests of a training without interruptions."""
-    with_data.run("train", "--", *TRAINING, "--model-prefix", "s3://cluster-demo/models/whole/m")
+    with_data.run("train", *training("s3://cluster-demo/models/whole/m"))
     with pytest.MonkeyPatch.context() as patch:
         ec2_of(with_data, patch)
         return read_digests("models/whole/m")
 
 
-def train_and_interrupt(project: Project, prefix: str, after_s: float, *how: str) -> str:
+def train_and_interrupt(
+    project: Project, prefix: str, after_s: float, *how: str, epochs: int = EPOCHS, batch_size: int = BATCH_SIZE
+) -> str:
     """Train the digits, interrupt node-1 so long after its first checkpoint, and wait for the end; what is shown."""
+    words = training(prefix, epochs=epochs, batch_size=batch_size)
     before = hosts_of(project, again=True)
     with project.configured(checkpoint_grace="30s" if not how else "1s"):
-        job = project.run("train", "--detach", "--", *TRAINING, "--model-prefix", prefix).stdout.strip()
+        job = project.run("train", "--detach", *words).stdout.strip()
     bucket, _, key = prefix.removeprefix("s3://").partition("/")
     s3 = boto3.client("s3")
     until(lambda: s3.list_objects_v2(Bucket=bucket, Prefix=key).get("KeyCount", 0) > 1, "no checkpoint")
@@ -250,8 +264,8 @@ def train_and_interrupt(project: Project, prefix: str, after_s: float, *how: str
     after = hosts_of(project, again=True)
     assert after["node-0"] == before["node-0"]
     assert after["node-1"].instance_id != before["node-1"].instance_id
-    epochs = [int(number) for number in re.findall(r"Epoch\[(\d+)\] Train-accuracy", log)]
-    assert set(epochs) == set(range(EPOCHS))  # none is left out
+    done = [int(number) for number in re.findall(r"Epoch\[(\d+)\] Train-accuracy", log)]
+    assert set(done) == set(range(epochs))  # none is left out
     gone(job)
     return shown
 
@@ -259,7 +273,9 @@ def train_and_interrupt(project: Project, prefix: str, after_s: float, *how: str
 def test_training_goes_on_after_a_node_was_replaced(with_data: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     ec2 = ec2_of(with_data, monkeypatch)
 
-    shown = train_and_interrupt(with_data, "s3://cluster-demo/models/once/m", 0.5, "--no-notice")
+    cause(with_data, "link", f"instance={hosts_of(with_data, again=True)['node-1'].instance_id}", f"mbit={SLOW_MBIT}")
+    prefix = "s3://cluster-demo/models/once/m"
+    shown = train_and_interrupt(with_data, prefix, 0.5, "--no-notice", epochs=SLOW_EPOCHS, batch_size=128)
 
     assert "training again" in shown
     assert live(ec2) == {host.instance_id for host in hosts_of(with_data).values()}

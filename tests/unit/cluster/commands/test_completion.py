@@ -49,13 +49,24 @@ def complete(folder: Path, *words: str) -> list[str]:
         (("logs", ""), []),
     ],
 )
-def test_words(tmp_path: Path, words: tuple[str, ...], found: list[str]) -> None:
+@pytest.mark.parametrize("folder", [".", pytest.param("below", marks=pytest.mark.slow)])
+def test_words(tmp_path: Path, words: tuple[str, ...], found: list[str], folder: str) -> None:
+    write_project(tmp_path)
+    assert complete(tmp_path / folder, *words) == found
+
+
+def test_words_in_a_folder_below(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    assert complete(tmp_path / "below", "ssh", "node-1") == ["node-1", "node-10", "node-11"]
+
+
+def write_project(folder: Path) -> None:
+    """A description and a script, and a folder below with a script."""
     description = 'name = "demo"\n[provision]\nnodes = 12\n[data]\nurl = "s3://bucket/digits/"\n'
-    (tmp_path / "cluster.toml").write_text(description)
-    for folder in (tmp_path, tmp_path / "below"):
-        folder.mkdir(exist_ok=True)
-        (folder / "my_own.py").touch()
-        assert complete(folder, *words) == found
+    (folder / "cluster.toml").write_text(description)
+    for each in (folder, folder / "below"):
+        each.mkdir(exist_ok=True)
+        (each / "my_own.py").touch()
 
 
 def test_names_come_from_the_last_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def refused_later(world: World, change: Callable[[], object]) -> ClusterError:
 
 def assert_up_completes(world: World, wire: Wire) -> None:
     """The next `up`, without errors."""
-    wire.left = 0
+    wire.refuse(code="")
     world.up(make_config())
     assert world.resources() == complete(2)
 
@@ -70,7 +70,7 @@ def assert_up_completes(world: World, wire: Wire) -> None:
     [("VcpuLimitExceeded", "on-demand", "L-1216C47A"), ("MaxSpotInstanceCountExceeded", "spot", "L-34B43A08")],
 )
 def test_a_quota_ends_the_launch(world: World, wire: Wire, code: str, market: str, quota: str) -> None:
-    wire.refuse("RunInstances", code, times=FOR_EVER)
+    wire.refuse("RunInstances", code=code, times=FOR_EVER)
     error = refused(world, market=market)
 
     assert isinstance(error, QuotaError)
@@ -88,76 +88,67 @@ def test_a_quota_ends_the_launch(world: World, wire: Wire, code: str, market: st
 
 
 @pytest.mark.parametrize("code", BUSY)
-def test_retries_a_throttled_launch_with_its_token(world: World, wire: Wire, code: str) -> None:
-    wire.refuse("RunInstances", code, times=LAUNCH_ATTEMPTS - 1, status=BUSY[code])
+def test_up_continues_after_calls_that_stayed_throttled(world: World, wire: Wire, code: str) -> None:
+    """First that of a security group, then the launch, which keeps its token and in the end is retried often enough."""
+    wire.refuse("CreateSecurityGroup", code=code, times=FOR_EVER, status=BUSY[code])
+    error = refused(world)
+    assert len(wire.calls("CreateSecurityGroup")) == ATTEMPTS
+    assert error.message.startswith(f"{words(code)}trying to make security group {GROUP} in vpc-")
+
+    wire.refuse("RunInstances", code=code, times=LAUNCH_ATTEMPTS, status=BUSY[code])
+    error = refused(world)
+    assert error.message.startswith(words(code))
+    assert error.hint == "AWS is busy: run the command again in a minute; it continues where it stopped"
+    assert len(wire.calls("RunInstances")) == LAUNCH_ATTEMPTS
+    [launch] = world.files.launches()
+
+    wire.refuse("RunInstances", code=code, times=LAUNCH_ATTEMPTS - 1, status=BUSY[code])
     before = len(world.time.slept_s)
     world.up(make_config())
-
-    assert len(wire.calls("RunInstances")) == LAUNCH_ATTEMPTS
-    assert len({call["ClientToken"] for call in wire.calls("RunInstances")}) == 1
+    assert len(wire.calls("RunInstances")) == 2 * LAUNCH_ATTEMPTS
+    assert {call["ClientToken"] for call in wire.calls("RunInstances")} == {launch.token}
     delays_s = world.time.slept_s[before:][: LAUNCH_ATTEMPTS - 1]
     assert all(min(2**n, 30) / 2 <= delay_s <= min(2**n, 30) for n, delay_s in enumerate(delays_s))
     assert len(set(delays_s)) == len(delays_s)  # jitter
     assert world.resources() == complete(2)
 
 
-@pytest.mark.parametrize("code", BUSY)
-def test_a_launch_that_stays_throttled_keeps_its_token(world: World, wire: Wire, code: str) -> None:
-    wire.refuse("RunInstances", code, times=LAUNCH_ATTEMPTS, status=BUSY[code])
-    error = refused(world)
-    assert error.message.startswith(words(code))
-    assert error.hint == "AWS is busy: run the command again in a minute; it continues where it stopped"
-    [launch] = world.files.launches()
-
-    assert_up_completes(world, wire)
-    assert {call["ClientToken"] for call in wire.calls("RunInstances")} == {launch.token}
-
-
-@pytest.mark.parametrize("action", CREATIONS[:-1])
-def test_up_retries_throttled_calls_for_a_minute(world: World, wire: Wire, action: str) -> None:
-    wire.refuse(action, "RequestLimitExceeded", times=ATTEMPTS - 1, status=503)
+def test_up_retries_throttled_calls_for_a_minute(world: World, wire: Wire) -> None:
+    retried = CREATIONS[:-1]
+    wire.refuse(*retried, code="RequestLimitExceeded", times=ATTEMPTS - 1, status=503)
     before = len(world.time.slept_s)
     world.up(make_config())
 
-    assert len(wire.calls(action)) == ATTEMPTS
-    assert len(set(world.time.slept_s[before:][: ATTEMPTS - 1])) == ATTEMPTS - 1  # jitter
+    assert {action: len(wire.calls(action)) for action in retried} == dict.fromkeys(retried, ATTEMPTS)
+    delays_s = world.time.slept_s[before:][: len(retried) * (ATTEMPTS - 1)]
+    assert len(set(delays_s)) == len(delays_s)  # jitter
     assert world.resources() == complete(2)
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError"])
-@pytest.mark.parametrize("action", [*DELETIONS, "DescribeInstances"])
-def test_down_retries_throttled_calls_for_a_minute(world: World, wire: Wire, action: str, code: str) -> None:
+def test_down_retries_throttled_calls_for_a_minute(world: World, wire: Wire, code: str) -> None:
     world.up(make_config())
-    wire.refuse(action, code, times=ATTEMPTS - 1, status=BUSY[code])
+    wire.refuse(*DELETIONS, "DescribeInstances", code=code, times=ATTEMPTS - 1, status=BUSY[code])
     assert world.down().leftovers == ()
     assert wire.left == 0
     assert not world.resources()
 
 
-@pytest.mark.parametrize("code", BUSY)
-def test_up_continues_after_a_call_that_stayed_throttled(world: World, wire: Wire, code: str) -> None:
-    wire.refuse("CreateSecurityGroup", code, times=FOR_EVER, status=BUSY[code])
-    error = refused(world)
-    assert len(wire.calls("CreateSecurityGroup")) == ATTEMPTS
-    assert error.message.startswith(f"{words(code)}trying to make security group {GROUP} in vpc-")
-    assert_up_completes(world, wire)
-
-
 # --- resources that EC2 does not know everywhere yet, or any more
 
 
-@pytest.mark.parametrize("action", ["AuthorizeSecurityGroupIngress", "RunInstances"])
-def test_up_waits_until_a_new_group_is_known(world: World, wire: Wire, action: str) -> None:
-    wire.refuse(action, "InvalidGroup.NotFound", times=5)
+def test_up_waits_until_a_new_group_is_known(world: World, wire: Wire) -> None:
+    wire.refuse("AuthorizeSecurityGroupIngress", "RunInstances", code="InvalidGroup.NotFound", times=5)
     world.up(make_config())
-    assert len(wire.calls(action)) == 6
-    assert len({call.get("ClientToken") for call in wire.calls(action)}) == 1
+    for action in ("AuthorizeSecurityGroupIngress", "RunInstances"):
+        assert len(wire.calls(action)) == 6
+        assert len({call.get("ClientToken") for call in wire.calls(action)}) == 1
     assert world.resources() == complete(2)
 
 
 @pytest.mark.parametrize("code", ["InvalidGroup.NotFound", "InvalidKeyPair.NotFound"])
 def test_up_waits_a_minute_for_what_it_launches_with(world: World, wire: Wire, code: str) -> None:
-    wire.refuse("RunInstances", code, times=FOR_EVER)
+    wire.refuse("RunInstances", code=code, times=FOR_EVER)
     began = world.time.monotonic()
     error = refused(world)
     assert 60 <= world.time.monotonic() - began < 100
@@ -168,7 +159,9 @@ def test_up_waits_a_minute_for_what_it_launches_with(world: World, wire: Wire, c
 
 
 def test_rolls_back_instances_that_are_not_known_yet(world: World, wire: Wire) -> None:
-    fail_one = world.failing_launch(lambda: wire.refuse("TerminateInstances", "InvalidInstanceID.NotFound", times=5))
+    fail_one = world.failing_launch(
+        lambda: wire.refuse("TerminateInstances", code="InvalidInstanceID.NotFound", times=5)
+    )
 
     with pytest.raises(AwsError, match="the host did not come up"):
         world.up(make_config(), report=fail_one)
@@ -176,17 +169,9 @@ def test_rolls_back_instances_that_are_not_known_yet(world: World, wire: Wire) -
     assert "instances" not in world.resources()
 
 
-def test_down_waits_until_listed_instances_are_known(world: World, wire: Wire) -> None:
-    world.up(make_config())
-    wire.refuse("TerminateInstances", "InvalidInstanceID.NotFound", times=5)
-    assert world.down().leftovers == ()
-    assert len(wire.calls("TerminateInstances")) == 6
-    assert not world.resources()
-
-
 def test_down_waits_a_minute_for_listed_instances(world: World, wire: Wire) -> None:
     world.up(make_config())
-    wire.refuse("TerminateInstances", "InvalidInstanceID.NotFound", times=FOR_EVER)
+    wire.refuse("TerminateInstances", code="InvalidInstanceID.NotFound", times=FOR_EVER)
     began = world.time.monotonic()
     with pytest.raises(AwsError) as caught:
         world.down()
@@ -195,6 +180,12 @@ def test_down_waits_a_minute_for_listed_instances(world: World, wire: Wire) -> N
     assert "cluster status" in str(caught.value.hint)
     assert world.resources()["instances"] == 2
 
+    wire.asked.clear()
+    wire.refuse("TerminateInstances", code="InvalidInstanceID.NotFound", times=5)
+    assert world.down().leftovers == ()
+    assert len(wire.calls("TerminateInstances")) == 6
+    assert not world.resources()
+
 
 @pytest.mark.parametrize(
     ("action", "code"),
@@ -202,27 +193,30 @@ def test_down_waits_a_minute_for_listed_instances(world: World, wire: Wire) -> N
 )
 def test_down_accepts_what_is_already_deleted(world: World, wire: Wire, action: str, code: str) -> None:
     world.up(make_config())
-    wire.refuse(action, code, after=True)
+    wire.refuse(action, code=code, after=True)
     assert world.down().leftovers == ()
     assert wire.left == 0
     assert not world.resources()
 
 
-@pytest.mark.parametrize(("times", "seconds"), [(5, 0), (FOR_EVER, 180)])
-def test_down_waits_for_a_group_in_use(world: World, wire: Wire, times: int, seconds: int) -> None:
+def test_down_waits_three_minutes_for_a_group_in_use(world: World, wire: Wire) -> None:
     world.up(make_config())
     code = "DependencyViolation"
-    wire.refuse("DeleteSecurityGroup", code, times=times)
+    wire.refuse("DeleteSecurityGroup", code=code, times=FOR_EVER)
     began = world.time.monotonic()
-    if times == FOR_EVER:
-        with pytest.raises(AwsError) as caught:
-            world.down()
-        assert caught.value.message.startswith(f"AWS says: AWS's words on {code}. ({code}): the security group sg-")
-        assert caught.value.message.endswith("is still in use after 180 s: AWS does not say by what")
-    else:
-        assert world.down().leftovers == ()
-        assert len(wire.calls("DeleteSecurityGroup")) == times + 1
-    assert seconds <= world.time.monotonic() - began < 300
+    with pytest.raises(AwsError) as caught:
+        world.down()
+    assert caught.value.message.startswith(f"AWS says: AWS's words on {code}. ({code}): the security group sg-")
+    assert caught.value.message.endswith("is still in use after 180 s: AWS does not say by what")
+    assert 180 <= world.time.monotonic() - began < 300
+
+    wire.asked.clear()
+    wire.refuse("DeleteSecurityGroup", code=code, times=5)
+    began = world.time.monotonic()
+    assert world.down().leftovers == ()
+    assert len(wire.calls("DeleteSecurityGroup")) == 6
+    assert world.time.monotonic() - began < 180
+    assert not world.resources()
 
 
 # --- duplicates
@@ -258,21 +252,20 @@ def test_the_cluster_has_another_machines_key_pair(world: World) -> None:
     assert "instances" not in world.resources()
 
 
-@pytest.mark.parametrize("action", ["CreateSecurityGroup", "ImportKeyPair", "AuthorizeSecurityGroupIngress"])
-def test_a_response_that_was_lost(world: World, wire: Wire, action: str) -> None:
-    """The call takes effect, the response is InternalError, and the retry meets what the first call made."""
-    wire.refuse(action, "InternalError", status=500, after=True)
+def test_responses_that_were_lost(world: World, wire: Wire) -> None:
+    """The calls take effect, the responses are InternalError, and the retries meet what the first calls made."""
+    lost = ("CreateSecurityGroup", "ImportKeyPair", "AuthorizeSecurityGroupIngress")
+    wire.refuse(*lost, code="InternalError", status=500, after=True)
     events: list[Event] = []
     world.up(make_config(), report=events.append)
-    assert len(wire.calls(action)) >= 2
-    assert [event.kind for event in events].count("same") == 1
+    assert all(len(wire.calls(action)) >= 2 for action in lost)
+    assert [event.kind for event in events].count("same") == 3
     assert world.resources() == complete(2)
 
 
 # --- errors that a retry does not help
 
 
-@pytest.mark.parametrize("action", CREATIONS)
 @pytest.mark.parametrize(
     ("code", "hint"),
     [
@@ -282,24 +275,26 @@ def test_a_response_that_was_lost(world: World, wire: Wire, action: str) -> None
         ("AuthFailure", "aws sts get-caller-identity"),
     ],
 )
-def test_permissions_and_credentials_that_end_during_up(
-    world: World, wire: Wire, action: str, code: str, hint: str
-) -> None:
-    wire.refuse(action, code, times=FOR_EVER)
-    error = refused(world)
-    assert isinstance(error, CredentialsError) is (code != "UnauthorizedOperation")
-    assert len(wire.calls(action)) == 1
-    assert error.message.startswith(words(code))
-    assert hint in str(error.hint)
+def test_permissions_and_credentials_that_end_during_up(world: World, wire: Wire, code: str, hint: str) -> None:
+    """At each call of those that make something: the next `up` continues there."""
+    for action in CREATIONS:
+        wire.refuse(action, code=code, times=FOR_EVER)
+        error = refused(world)
+        assert isinstance(error, CredentialsError) is (code != "UnauthorizedOperation")
+        assert len(wire.calls(action)) == 1, action
+        assert error.message.startswith(words(code)), action
+        assert hint in str(error.hint)
     assert_up_completes(world, wire)
+    assert {action: len(wire.calls(action)) for action in CREATIONS} == dict.fromkeys(CREATIONS, 2)
 
 
-@pytest.mark.parametrize("action", DELETIONS)
-def test_a_permission_that_down_lacks(world: World, wire: Wire, action: str) -> None:
+def test_permissions_that_down_lacks(world: World, wire: Wire) -> None:
     world.up(make_config())
-    wire.refuse(action, "UnauthorizedOperation")
-    with pytest.raises(AwsError, match="UnauthorizedOperation, while trying to"):
-        world.down()
+    for action in DELETIONS:
+        wire.refuse(action, code="UnauthorizedOperation")
+        with pytest.raises(AwsError, match="UnauthorizedOperation, while trying to"):
+            world.down()
+        assert wire.left == 0, action
     assert world.down().leftovers == ()
     assert not world.resources()
 
@@ -313,7 +308,7 @@ def test_a_permission_that_down_lacks(world: World, wire: Wire, action: str) -> 
     ],
 )
 def test_a_launch_that_a_retry_does_not_help(world: World, wire: Wire, code: str, hint: str) -> None:
-    error = refused_later(world, lambda: wire.refuse("RunInstances", code, times=FOR_EVER))
+    error = refused_later(world, lambda: wire.refuse("RunInstances", code=code, times=FOR_EVER))
     assert len(wire.calls("RunInstances")) == 1
     assert error.message.startswith(words(code))
     assert hint in str(error.hint)
@@ -323,7 +318,7 @@ def test_a_launch_that_a_retry_does_not_help(world: World, wire: Wire, code: str
 
 @pytest.mark.parametrize("code", ["OptInRequired", "PendingVerification"])
 def test_the_accounts_state_is_checked_before_the_launch(world: World, wire: Wire, code: str) -> None:
-    wire.refuse("RunInstances", code, times=FOR_EVER)
+    wire.refuse("RunInstances", code=code, times=FOR_EVER)
     error = refused(world)
     assert error.message.startswith(f"{words(code)}checking the launch)")
     assert "a retry" in str(error.hint)
@@ -340,7 +335,7 @@ def test_a_launch_with_an_unknown_result_keeps_its_token(world: World, code: str
 
         def expire(event: Event) -> None:
             if event.what.startswith("retrying the launch"):
-                wire.refuse("RunInstances", code)
+                wire.refuse("RunInstances", code=code)
 
         with pytest.raises(AwsError, match=code):
             world.up(make_config(), report=expire)
@@ -354,13 +349,13 @@ def test_a_launch_with_an_unknown_result_keeps_its_token(world: World, code: str
 
 @pytest.mark.parametrize(("code", "first"), [("ExpiredToken", "get new credentials"), ("UnauthorizedOperation", "")])
 def test_a_roll_back_that_fails(world: World, wire: Wire, code: str, first: str) -> None:
-    fail_one = world.failing_launch(lambda: wire.refuse("TerminateInstances", code, times=FOR_EVER))
+    fail_one = world.failing_launch(lambda: wire.refuse("TerminateInstances", code=code, times=FOR_EVER))
 
     with pytest.raises(ClusterError, match="the host did not come up") as caught:
         world.up(make_config(), report=fail_one)
     assert f"The new instances could not be terminated: AWS says: AWS's words on {code}." in caught.value.message
     assert str(caught.value.hint).startswith(first)
     assert str(caught.value.hint).endswith("cluster down, so that nothing is left that costs money")
-    wire.left = 0
+    wire.refuse(code="")
     assert world.down().leftovers == ()
     assert not world.resources()

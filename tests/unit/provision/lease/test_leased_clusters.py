@@ -96,7 +96,7 @@ def test_a_repeated_launch_has_the_same_deadline(late_world: World) -> None:
     assert state.lease == lease
 
 
-@pytest.mark.parametrize("everything", [False, ALL], ids=["a third", "everything"])
+@pytest.mark.parametrize("everything", [False, ALL], ids=["some", "everything"])
 def test_up_killed_at_every_point_has_one_lease(world: World, tmp_path: Path, *, everything: bool) -> None:
     """Whatever was launched is armed; the next `up` completes it, with the same lease for all, on the group, too."""
     world.lease = make_lease_config(lifetime="1h", idle="30m")
@@ -122,7 +122,7 @@ def test_up_killed_at_every_point_has_one_lease(world: World, tmp_path: Path, *,
         assert world.resources() == complete(2)
         assert not world.prepare(make_config())
 
-    run_side_by_side(kill, plan_kills(points, everything=everything, which=0))
+    run_side_by_side(kill, plan_kills(points, everything=everything, which=0, share=12))
 
 
 def test_new_nodes_share_the_lease(world: World) -> None:

@@ -121,7 +121,7 @@ def test_a_start_that_fails(world: World, code: str, hint: str) -> None:
     stop(world)
 
     with wired(world) as wire:
-        wire.refuse("StartInstances", code)
+        wire.refuse("StartInstances", code=code)
         with pytest.raises(AwsError, match=f"AWS says: .*{code}, while starting the nodes") as caught:
             start_again(world)
 

@@ -6,8 +6,6 @@ node-0 has no instance id, so only the programs on node-1 ask for spot notices.
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +16,6 @@ import pytest
 
 from http_server import serve_http
 from job_host import JobHost, job_host, job_id, lines_of
-from train.node.programs import program_words
 from waits import until
 
 __all__ = ["job_host"]
@@ -112,11 +109,7 @@ def wait_for_state(host: JobHost, state: str) -> dict[str, Any]:
 
 def replace(host: JobHost, *new: dict[str, Any]) -> dict[str, Any]:
     """Hand new hosts to the job; the answer of jobs.py."""
-    done = subprocess.run(
-        program_words("jobs", "replace", JOB, python=sys.executable),
-        env=host.env(), input=json.dumps(new) + "\n", capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    answer: dict[str, Any] = json.loads(done.stdout)
+    [answer] = host.ask("replace", JOB, line=new)
     return answer
 
 

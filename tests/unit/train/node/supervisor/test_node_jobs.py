@@ -58,19 +58,29 @@ def test_without_an_order_there_is_no_job(job_host: JobHost) -> None:
         (("sh", "-c", "no-such-program"), ""),
     ],
 )
-def test_a_command_that_cannot_run_makes_no_job(
+def test_a_command_that_cannot_run_is_refused(
     job_host: JobHost, tmp_path: Path, command: tuple[str, ...], why: str
 ) -> None:
     (tmp_path / "plain.sh").touch()
     (tmp_path / "there.py").touch()
-    more: dict[str, Any] = {"job": job_id(1), "workers": 1, "servers": 0, "cwd": str(tmp_path)}
-    (answer,) = job_host.ask("submit", order=job_host.order(*command, **more))
+    order = job_host.order(*command, workers=1, servers=0, cwd=str(tmp_path))
+    (answer,) = job_host.ask("check", order=order)
     assert answer.get("unrunnable", "").startswith(why)
-    assert ("job" in answer) == (not why)
-    assert len(job_host.ask("list")[0]["jobs"]) == (not why)
+    assert ("unrunnable" in answer) == bool(why)
+    (answer,) = job_host.ask("check", order={**order, "job_setup": ("true",)})
+    assert "unrunnable" not in answer
     if why:
-        (answer,) = job_host.ask("submit", order=job_host.order(*command, **more, job_setup=("true",)))
-        assert answer["job"] == job_id(1)
+        (answer,) = job_host.ask("submit", order=order)
+        assert answer["unrunnable"].startswith(why)
+        assert "job" not in answer
+    assert job_host.ask("list") == [{"jobs": []}]
+
+
+def test_a_set_up_command_may_make_a_command_runnable(job_host: JobHost) -> None:
+    order = job_host.order("no-such-program", workers=1, servers=0, job_setup=("true",))
+    (answer,) = job_host.ask("submit", order=order)
+    assert answer["job"] == job_id(1)
+    assert len(job_host.ask("list")[0]["jobs"]) == 1
 
 
 def test_a_job_of_one_worker_and_its_record(job_host: JobHost) -> None:

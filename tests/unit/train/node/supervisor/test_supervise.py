@@ -36,9 +36,9 @@ if role == "server":
 
 
 def start_and_wait(host: JobHost, order: dict[str, Any]) -> None:
-    """Submit a job, and wait until both of its workers have printed "here"."""
+    """Submit a job, and wait until all of its workers have printed "here"."""
     assert host.ask("submit", order=order) == [{"job": order["job"], "state": "starting"}]
-    host.wait_for('"line": "here"', count=2)
+    host.wait_for('"line": "here"', count=order["workers"])
 
 
 def until(text: str, count: int = 1) -> str:
@@ -53,6 +53,8 @@ def stat_of(pid: int) -> list[str]:
 
 
 HERE = {"WORKER": "echo here; sleep 100"}
+ALONE: dict[str, Any] = {"workers": 1, "servers": 0}  # without launch.py: the fewest processes
+FEW: dict[str, Any] = {"workers": 1, "servers": 1}
 RUNNING = until('"state": "running"')  # a worker that succeeds earlier ends a job that has not started
 
 
@@ -99,18 +101,18 @@ EXIT, KILLED = r" \(process \d+\) ended with exit code ", r" \(process \d+\) was
 
 
 @pytest.mark.parametrize(
-    ("env", "code", "error"),
+    ("workers", "env", "code", "error"),
     [
-        ({"WORKER": "test $CLUSTER_HOST = node-0 && sleep 100; exit 7"}, 7, f"^worker on node-1{EXIT}7$"),
-        ({"WORKER": "sleep 100", "SERVER": "kill -9 $$"}, 137, f"^server on node-0{KILLED}"),
-        ({"WORKER": "sleep 100", "SCHEDULER": "exit 9"}, 9, f"^scheduler on node-0{EXIT}9$"),
-        ({"WORKER": "sleep 100", "SERVER": "exit 0"}, 1, "^server on node-0 ended before the workers did$"),
+        (2, {"WORKER": "test $CLUSTER_HOST = node-0 && sleep 100; exit 7"}, 7, f"^worker on node-1{EXIT}7$"),
+        (1, {"WORKER": "sleep 100", "SERVER": "kill -9 $$"}, 137, f"^server on node-0{KILLED}"),
+        (1, {"WORKER": "sleep 100", "SCHEDULER": "exit 9"}, 9, f"^scheduler on node-0{EXIT}9$"),
+        (1, {"WORKER": "sleep 100", "SERVER": "exit 0"}, 1, "^server on node-0 ended before the workers did$"),
     ],
 )
 def test_the_first_process_that_fails_ends_the_job(
-    job_host: JobHost, env: dict[str, str], code: int, error: str
+    job_host: JobHost, workers: int, env: dict[str, str], code: int, error: str
 ) -> None:
-    result, _ = job_host.run(job_host.order(env=env))
+    result, _ = job_host.run(job_host.order(env=env, workers=workers))
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", code, {}), result["error"]
     assert re.search(error, result["error"]), result["error"]
 
@@ -150,7 +152,7 @@ def test_a_server_that_fails_after_the_workers_is_only_reported(job_host: JobHos
 )
 def test_a_program_that_is_killed_ends_the_job(job_host: JobHost, program: str, *, is_below: bool) -> None:
     """is_below: of the two processes of role.py the one below its reaper."""
-    start_and_wait(job_host, job_host.order(env=HERE))
+    start_and_wait(job_host, job_host.order(env=HERE, **FEW))
     pid = job_host.pid_of(r"^\S*python\S* .*" + program.replace("$", " ?$"))
     if is_below:
         pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
@@ -163,7 +165,7 @@ def test_a_program_that_is_killed_ends_the_job(job_host: JobHost, program: str, 
 
 
 def test_launch_py_is_named_when_it_is_killed_with_all_its_ssh(job_host: JobHost) -> None:
-    start_and_wait(job_host, job_host.order(env=HERE))
+    start_and_wait(job_host, job_host.order(env=HERE, **FEW))
     pid = job_host.pid_of("train/node launch ")
     os.kill(pid, signal.SIGKILL)
     result = job_host.result()
@@ -186,9 +188,9 @@ def test_launch_py_waits_for_all_processes(job_host: JobHost) -> None:
 def test_workers_may_continue_without_their_kv_stores(job_host: JobHost) -> None:
     """MXNet stops servers and scheduler when a kv-store is freed, at the end of the script or of a function."""
     env = {"WORKER": "echo trained; sleep 7; echo evaluated", "SERVER": "sleep 0.5", "SCHEDULER": "sleep 0.5"}
-    result, log = job_host.run(job_host.order(env=env))
+    result, log = job_host.run(job_host.order(env=env, workers=1))
     assert (result["state"], result["error"]) == ("done", None)
-    assert lines_of(log, "worker").count("evaluated") == 2
+    assert lines_of(log, "worker").count("evaluated") == 1
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["worker killed", "worker running"])
@@ -210,7 +212,7 @@ def test_a_stopped_role_py_and_its_reaper_end_with_the_job(job_host: JobHost, *,
 
 
 def test_after_a_killed_supervisor_processes_end_and_the_record_is_completed_once(job_host: JobHost) -> None:
-    start_and_wait(job_host, job_host.order(env=HERE))
+    start_and_wait(job_host, job_host.order(env=HERE, **ALONE))
     job_host.kill_supervisor()
     with job_host.asking("list") as first, job_host.asking("list") as second:
         lists = [json.loads(process.stdout.read())["jobs"] for process in (first, second)]
@@ -222,7 +224,7 @@ def test_after_a_killed_supervisor_processes_end_and_the_record_is_completed_onc
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_job(job_host: JobHost, number: signal.Signals) -> None:
-    start_and_wait(job_host, job_host.order(env=HERE))
+    start_and_wait(job_host, job_host.order(env=HERE, **ALONE))
     os.kill(job_host.record()["supervisor"]["pid"], number)
     assert job_host.result() == {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}
     assert not job_host.processes()
@@ -230,7 +232,7 @@ def test_a_signal_stops_the_job(job_host: JobHost, number: signal.Signals) -> No
 
 @pytest.mark.parametrize(("limit_s", "more"), [(0.2, {}), (1, {"job_setup": ["sleep 1000"]})], ids=["job", "setup"])
 def test_a_job_ends_after_its_longest_time(job_host: JobHost, limit_s: float, more: dict[str, Any]) -> None:
-    result, _ = job_host.run(job_host.order(env=HERE, max_duration_s=limit_s, **more))
+    result, _ = job_host.run(job_host.order(env=HERE, max_duration_s=limit_s, **ALONE, **more))
     assert (result["exit_code"], result["error"]) == (124, f"ran longer than max_duration ({limit_s} s)")
     assert result["left"] == {}
 
@@ -332,7 +334,7 @@ def test_a_full_disk_ends_the_job_with_an_error(job_host: JobHost) -> None:
     text = wrapper.read_text().replace('"$@"', "")
     limited = f'case "$3" in supervise) {text.splitlines()[1]} -Es -c "{program}" "$2" "$3";; esac\n'
     wrapper.write_text(text.splitlines()[0] + "\n" + limited + text.splitlines()[1] + ' "$@"\n')
-    order = job_host.order(env={"WORKER": "yes", "SERVER": "sleep 100"})
+    order = job_host.order(env={"WORKER": "yes"}, **ALONE)
     result, _ = job_host.run(order)
     assert (result["state"], result["exit_code"]) == ("failed", 1)
     assert result["error"] == f"node-0: File too large ({job_host.folder()}/events)"
@@ -343,7 +345,8 @@ def test_a_full_disk_ends_the_job_with_an_error(job_host: JobHost) -> None:
 def test_an_s3_out_of_reach_does_not_disturb_the_job(job_host: JobHost) -> None:
     env = {"WORKER": "sleep 0.5", "S3_ENDPOINT": "127.0.0.1:9"}
     secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
-    result, log = job_host.run(job_host.order(env=env, secrets=secrets, results_url="s3://bucket/results/"))
+    order = job_host.order(env=env, secrets=secrets, results_url="s3://bucket/results/", **ALONE)
+    result, log = job_host.run(order)
     job_host.kill_supervisor()  # it would try for half a minute
     assert (result["exit_code"], result["error"]) == (0, None)
     assert job_host.record()["output_url"] == f"s3://bucket/results/{job_id(1)}/"
