@@ -106,7 +106,7 @@ ALSO_KILLED = (
         r"server \d on node-1 \(process \d+\) was killed by signal 9",
         code=137,
     ),
-    Killed("role.py's guardian", lambda job: job.wrapper("node-1")[0], WRAPPER_KILLED, command=STARTS),
+    Killed("role.py's reaper", lambda job: job.wrapper("node-1")[0], WRAPPER_KILLED, command=STARTS),
     Killed(
         "ssh",
         lambda job: job.ssh(),
@@ -121,7 +121,7 @@ ALSO_KILLED = (
         command=STARTS,
     ),
     Killed(
-        "the guardian of the scheduler's role.py",
+        "the reaper of the scheduler's role.py",
         lambda job: job.hosts["node-0"].programs("role")[0],
         SCHEDULER_LOST,
         command=STARTS,
@@ -193,9 +193,9 @@ def test_some_exit_with_a_code(nodes: Project, record_property: Tell, who: str, 
 def test_stopped_programs_whose_worker_was_killed(nodes: Project, record_property: Tell) -> None:
     """What that has left below them has nothing of the job's, not even its environment."""
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
-        guardian, program = job.wrapper("node-1")
+        reaper, program = job.wrapper("node-1")
         worker, *_ = (int(word) for word in Path(f"/proc/{program}/task/{program}/children").read_text().split())
-        for pid in (guardian, program):
+        for pid in (reaper, program):
             os.kill(pid, signal.SIGSTOP)
         job.kill(worker)
         words = r"(worker|server) on node-1 \(process \d+\): no sign of life from its node for 5 s"
@@ -203,7 +203,7 @@ def test_stopped_programs_whose_worker_was_killed(nodes: Project, record_propert
     assert "may still run" not in said
 
 
-def test_a_stopped_guardian_of_a_worker_that_ends_well(nodes: Project) -> None:
+def test_a_stopped_reaper_of_a_worker_that_ends_well(nodes: Project) -> None:
     """Its worker's end is told by the program below it."""
     head = hosts_of(nodes)["node-0"]
     go = head.root / "home/ubuntu/go"
@@ -212,8 +212,8 @@ def test_a_stopped_guardian_of_a_worker_that_ends_well(nodes: Project) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "[worker 0 node-0] waits\n", nodes.messages.read_text()
-        guardian = until(lambda: min(head.programs("role")), "role.py does not run")  # the other is below it
-        os.kill(guardian, signal.SIGSTOP)
+        reaper = until(lambda: min(head.programs("role")), "role.py does not run")  # the other is below it
+        os.kill(reaper, signal.SIGSTOP)
         go.touch()
         process.communicate(timeout=60)
     go.unlink()
