@@ -22,7 +22,7 @@ from train.follow.records import JobRecord, find_running
 from train.follow.run import CLIENT_PATIENCE_S, HeadReplacesError
 from train.job.protocol import Record, parse_record
 
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 0.5
 BY_HEAD = "the head replaces it itself"
 RUNNING, TRAINING = "running again", "training again"
 RESUMED_S = 120.0

@@ -13,7 +13,7 @@ from foundation.settings import Settings, finite
 def _check_duration(value: int | str) -> int | str:
     if not isinstance(value, str):
         # Elsewhere, a number is in seconds. Here, 12 would be the end of a cluster that is still coming up.
-        raise ValueError(f'has no unit: write "{value}h", "{value}m" or "{value}s"')  # noqa: TRY004
+        raise ValueError('must be a time with a unit, such as "12h", "90m", "7d", or "none"')  # noqa: TRY004
     parse_duration(value)
     return value
 

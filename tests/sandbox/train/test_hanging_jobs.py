@@ -90,7 +90,7 @@ def test_a_stopped_process_is_named_and_the_job_is_ended(nodes: Project, record_
 
 
 @pytest.mark.slow
-def test_a_job_that_goes_on_is_told_to_do_so(nodes: Project) -> None:
+def test_a_job_that_continues_is_told_to_do_so(nodes: Project) -> None:
     """The user is told why it hangs, here and by the other commands, resumes the process, and it trains on."""
     (nodes.directory / "stall.toml").write_text('stall_timeout = "60s"\n')
     with running(nodes, "--job", "stall.toml", command=python(TRAINS), waiting=2) as job:

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 
 from ec2_client import Client, client, code_of
 from iam_steps import ACCOUNT, TRUST, allow, client_of, document, limited_operator, refused, trust
-from job_steps import borrowed, following, hosts_of
+from job_steps import borrowed, hosts_of
 from project import Project, processes_of
 from provision.aws.iam_policy import S3Scope, render_job_policy
 from sandbox import control
@@ -46,7 +46,7 @@ def cluster(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
 
 def keys_of_a_worker(project: Project, *words: str) -> tuple[dict[str, Any], str]:
     """The credentials in the environment of a job's worker, and what was said before it began."""
-    with following(project, "train", "-n", "1", "--kv-store", "local", *words, *WAITS) as process:
+    with project.following("train", "-n", "1", "--kv-store", "local", *words, *WAITS) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert "begun" in line, line + project.messages.read_text()

@@ -32,7 +32,6 @@ from job_steps import (
     borrowed,
     check,
     command_line,
-    following,
     hosts_of,
     namespace_of,
     nothing_left,
@@ -207,8 +206,8 @@ def test_a_stopped_reaper_of_a_worker_that_ends_well(nodes: Project) -> None:
     """Its worker's end is told by the program below it."""
     head = hosts_of(nodes)["node-0"]
     go = head.root / "home/ubuntu/go"
-    with following(
-        nodes, "train", *ONE_WORKER, "--", "sh", "-c", "echo waits; until [ -e ~/go ]; do sleep 0.1; done"
+    with nodes.following(
+        "train", *ONE_WORKER, "--", "sh", "-c", "echo waits; until [ -e ~/go ]; do sleep 0.1; done"
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "[worker 0 node-0] waits\n", nodes.messages.read_text()

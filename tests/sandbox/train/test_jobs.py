@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from job_steps import ONE_WORKER, borrowed, following, gone, hosts_of, python, records
+from job_steps import ONE_WORKER, borrowed, gone, hosts_of, python, records
 from project import CLUSTER, Project, processes_of
 from ps_lite_lines import LINES
 from terminal import Terminal
@@ -150,7 +150,7 @@ def enough(job: str) -> None:
 
 def test_a_job_outlives_a_client_that_was_killed(nodes: Nodes) -> None:
     program = "import sys, time\nfor n in range(30): print('line', n, flush=True); time.sleep(0.1)\nsys.exit(4)"
-    with following(nodes, "train", *ONE_WORKER, *python(program)) as process:
+    with nodes.following("train", *ONE_WORKER, *python(program)) as process:
         assert process.stdout is not None
         assert process.stdout.readline().endswith("line 0\n"), nodes.messages.read_text()
         process.kill()
@@ -163,7 +163,7 @@ def test_a_job_outlives_a_client_that_was_killed(nodes: Nodes) -> None:
 def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(
     nodes: Nodes, number: signal.Signals
 ) -> None:
-    with following(nodes, "train", *ONE_WORKER, *python(WAIT)) as process:
+    with nodes.following("train", *ONE_WORKER, *python(WAIT)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "[worker 0 node-0] here\n", nodes.messages.read_text()
         process.send_signal(number)
@@ -213,7 +213,7 @@ def test_a_second_job_is_refused_or_waits_for_its_turn(nodes: Nodes) -> None:
 @pytest.mark.slow
 def test_ctrl_c_on_a_job_that_waits_takes_it_out_of_the_queue(nodes: Nodes) -> None:
     first = nodes.detach(*ONE_WORKER, *python(WAIT))
-    with following(nodes, "train", "--queue", "--name", "waiting", *ONE_WORKER, *python("print('never')")) as process:
+    with nodes.following("train", "--queue", "--name", "waiting", *ONE_WORKER, *python("print('never')")) as process:
         until(lambda: nodes.job_named("waiting"), "the second job is not there")
         process.send_signal(signal.SIGINT)
         shown, _ = process.communicate(timeout=10)

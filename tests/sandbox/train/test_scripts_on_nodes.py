@@ -164,7 +164,7 @@ IMAGES = ["--num-layers", "8", "--num-examples", "256", "--batch-size", "64"]
 
 
 @pytest.mark.slow
-def test_a_training_goes_on_from_its_newest_checkpoint(nodes: Project) -> None:
+def test_a_training_continues_from_its_newest_checkpoint(nodes: Project) -> None:
     """Two jobs of two epochs are one of four: on other workers, from S3, at the right rate, with the same optimizer."""
     prefix = "s3://cluster-demo/models/resumed"
     options = [*IMAGES, "--model-prefix", prefix, "--resume", "--keep-checkpoints", "2", "--num-epochs"]
@@ -221,7 +221,7 @@ def test_workers_continue_from_a_checkpoint_on_the_disk_of_one(nodes: Project) -
         pytest.param("s3://cluster-demo/models/killed", 15, marks=pytest.mark.slow),
     ],
 )
-def test_a_training_killed_while_it_saves_goes_on(nodes: Project, prefix: str, rounds: int) -> None:
+def test_a_training_killed_while_it_saves_continues(nodes: Project, prefix: str, rounds: int) -> None:
     results = "s3://cluster-demo/models/" if prefix.startswith("s3://") else None
     output = run_program(nodes, "kills_on_a_node.py", prefix, str(rounds), results=results)
     assert f"{rounds} kills survived" in output

@@ -14,7 +14,6 @@ from job_steps import (
     STARTS,
     borrowed,
     ec2_of,
-    following,
     gone,
     only_these_ports_between_members,
     python,
@@ -40,7 +39,7 @@ sys.exit(int(sys.argv[1]) if kv.rank == 1 else 0)
 
 
 def test_ctrl_c_comes_through_a_flood_of_output(two_nodes: Project) -> None:
-    with following(two_nodes, "train", *ONE_WORKER, "--", "yes") as process:
+    with two_nodes.following("train", *ONE_WORKER, "--", "yes") as process:
         assert process.stdout is not None
         for _ in range(1000):
             assert process.stdout.readline() == "[worker 0 node-0] y\n", two_nodes.messages.read_text()

@@ -5,16 +5,15 @@ workers by `ssh HOST`, with the same words.
 """
 
 import json
+import multiprocessing
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -269,29 +268,24 @@ class JobHost:
 
 def run_forked(words: Sequence[str], env: dict[str, str], files: Sequence[int]) -> int:
     """Run jobs.py with these files as its stdin, stdout and stderr; its exit code. Raises AssertionError after 60 s."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            for number, file in enumerate(files):
-                os.dup2(file, number)
-            sys.stdin = os.fdopen(0)  # pytest's is another
-            os.environ.clear()
-            os.environ.update(env)
-            sys.argv = ["jobs", *words]
-            code = jobs.main()
-        except BaseException:  # noqa: BLE001 - a test's process must not go on twice
-            os.write(2, traceback.format_exc().encode())
-        finally:
-            os._exit(code)
-    end = os.pidfd_open(pid)
-    try:
-        if not select.select([end], [], [], 60)[0]:
-            os.kill(pid, signal.SIGKILL)
-    finally:
-        os.close(end)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert code != -signal.SIGKILL, f"jobs {' '.join(words)} did not end"
+
+    def run() -> None:
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        sys.stdin, sys.stderr = os.fdopen(0), os.fdopen(2, "w", buffering=1)  # pytest's are others
+        os.environ.clear()
+        os.environ.update(env)
+        sys.argv = ["jobs", *words]
+        sys.exit(jobs.main())
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join(60)
+    code = process.exitcode
+    if code is None:
+        process.kill()
+        process.join()
+    assert code is not None, f"jobs {' '.join(words)} did not end"
     return code
 
 

@@ -18,8 +18,8 @@ import pytest
 from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
-from preloaded import Started, may_run, preloaded
-from project import CLUSTER, Project, processes_of
+from preloaded import Started
+from project import Project, processes_of
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter
 from waits import until
@@ -278,17 +278,6 @@ def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **lim
 
 
 @contextmanager
-def following(project: Project, *words: str) -> Iterator[Started]:
-    """As Project.running, in a fork of the preloaded program."""
-    env = project.environment()
-    assert may_run(env)
-    with project.messages.open("w") as messages:
-        command = preloaded().running([CLUSTER, *words], messages.fileno(), cwd=project.directory, env=env)
-        with command as process:
-            yield process
-
-
-@contextmanager
 def running(
     project: Project, *words: str, command: Sequence[str] = JOINS, waiting: int | None = None
 ) -> Iterator[Running]:
@@ -298,7 +287,7 @@ def running(
     """
     hosts = hosts_of(project)
     wanted = waiting or (2 if command == JOINS else 5)
-    with following(project, "train", *words, *command) as process:
+    with project.following("train", *words, *command) as process:
         assert process.stdout is not None
         shown: list[str] = []
         while sum(1 for line in shown if re.match(r"\[.* node-\d\] waits", line)) < wanted:

@@ -440,7 +440,7 @@ class Supervisor:
         self.record.attempts = restarts.shorten(self.record.attempts)
 
     def note_lost_batches(self, attempt: Attempt) -> None:
-        """Complete the record of the attempt before this one, once it is known from where this one continues."""
+        """Complete the record of the attempt before this one, once it is known where this one resumes."""
         if self.ended and self.ended[-1].lost_batches is None and attempt.resumed is not None:
             lost = restarts.count_lost_batches(self.done, attempt.resumed)
             self.ended[-1] = replace(self.ended[-1], lost_batches=lost)

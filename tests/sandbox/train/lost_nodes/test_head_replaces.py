@@ -123,7 +123,7 @@ def check_replaced(project: Project, job: str, before: dict[str, Host]) -> dict[
     return after
 
 
-def test_a_job_goes_on_while_no_command_runs(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_continues_while_no_command_runs(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     ec2_of(nodes, monkeypatch)
     job, before = start(nodes)
     head = before["node-0"]

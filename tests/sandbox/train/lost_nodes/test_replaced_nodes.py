@@ -73,7 +73,7 @@ def live(ec2: EC2Client) -> set[str]:
     }
 
 
-def test_a_node_with_a_notice_is_replaced_and_the_job_goes_on(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_a_notice_is_replaced(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     before = hosts_of(nodes, again=True)
     job = nodes.run("train", "--detach", *WORKERS, *python(PROGRAM)).stdout.strip()
     wait_for_state(nodes, job, "running")
@@ -112,7 +112,7 @@ def test_a_node_with_a_notice_is_replaced_and_the_job_goes_on(nodes: Project, mo
 
 
 @pytest.mark.parametrize("how", [(), pytest.param(("--no-notice",), marks=pytest.mark.slow)])
-def test_a_drill_shows_how_the_job_goes_on(nodes: Project, how: tuple[str, ...]) -> None:
+def test_a_drill_shows_how_the_job_continues(nodes: Project, how: tuple[str, ...]) -> None:
     before = hosts_of(nodes, again=True)
     job = nodes.run("train", "--detach", *WORKERS, *python(PROGRAM)).stdout.strip()
     wait_for_state(nodes, job, "running")
@@ -130,7 +130,7 @@ def test_a_drill_shows_how_the_job_goes_on(nodes: Project, how: tuple[str, ...])
     gone(job)
 
 
-def test_a_drill_needs_a_job_that_goes_on(nodes: Project) -> None:
+def test_a_drill_needs_a_job_that_continues(nodes: Project) -> None:
     assert "no job is running" in nodes.run("drill", "spot", code=1).stderr
     job = nodes.directory / "fails.toml"
     job.write_text('on_node_loss = "fail"\n')
@@ -147,7 +147,7 @@ def lose_at_once(project: Project, ec2: EC2Client, host: Host) -> None:
 
 
 @pytest.mark.parametrize("at_once", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_job_goes_on_on_another_head(nodes: Project, monkeypatch: pytest.MonkeyPatch, *, at_once: bool) -> None:
+def test_a_job_continues_on_another_head(nodes: Project, monkeypatch: pytest.MonkeyPatch, *, at_once: bool) -> None:
     ec2, s3 = ec2_of(nodes, monkeypatch), boto3.client("s3")
     if "results" not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]:
         s3.create_bucket(Bucket="results")
@@ -270,7 +270,7 @@ def train_and_interrupt(
     return shown
 
 
-def test_training_goes_on_after_a_node_was_replaced(with_data: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_continues_after_a_node_was_replaced(with_data: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     ec2 = ec2_of(with_data, monkeypatch)
 
     cause(with_data, "link", f"instance={hosts_of(with_data, again=True)['node-1'].instance_id}", f"mbit={SLOW_MBIT}")

@@ -114,10 +114,10 @@ def test_an_invalid_answer_to_an_order(answer: bytes) -> None:
 
 def test_a_program_that_only_closes_its_output_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head_module, "END_TIMEOUT_S", 0.01)
-    goes_on = channel(b"")
-    goes_on.status_event.clear()
+    continues = channel(b"")
+    continues.status_event.clear()
     with pytest.raises(ConnectError, match=r"it broke, or the program on the node was killed"):
-        list(Talk(goes_on, where="node-0").lines(never))
+        list(Talk(continues, where="node-0").lines(never))
 
 
 def test_a_traceback_of_the_head_is_reduced_to_its_last_line() -> None:

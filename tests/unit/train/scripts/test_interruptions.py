@@ -113,7 +113,7 @@ def test_a_checkpoint_that_cannot_be_saved_does_not_end_the_training(
         every.after_batch(0, 5)
 
 
-def test_without_space_for_progress_training_goes_on(notice: ModuleType, tmp_path: Path) -> None:
+def test_without_space_for_progress_training_continues(notice: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     asked = notice.Notice({"CLUSTER_NOTICE_FILE": str(tmp_path / "file" / "attempt-1")})
     for batch in (1, 2):

@@ -64,7 +64,7 @@ class Attempt:
         self.lost: tuple[str, ...] = ()
         self.unhealthy: tuple[str, ...] = ()  # those that can be replaced
         self.lost_batches: Optional[int] = None
-        self.resumed: Optional[dict[str, int]] = None  # from where it continues
+        self.resumed: Optional[dict[str, int]] = None  # where it resumes
         self.is_running = self.is_over = False
 
     def use(self, order: Order) -> None:

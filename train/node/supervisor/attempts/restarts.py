@@ -132,8 +132,8 @@ def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:
 def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapping[str, int]]) -> Optional[int]:
     """The batches that an attempt had finished and the next one does again; None if it cannot be known.
 
-    done, resumed: {"epoch", "batch", perhaps "batches" of an epoch}: how far the first one was, and from where the
-    second one continues. Both count the batches of the epoch that are finished.
+    done, resumed: {"epoch", "batch", perhaps "batches" of an epoch}: how far the first one was, and where the
+    second one resumes. Both count the batches of the epoch that are finished.
     """
     if done is None or resumed is None:
         return None
@@ -145,7 +145,7 @@ def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapp
 
 
 def parse_resumed(text: str) -> Optional[dict[str, int]]:
-    """From where a worker continues, if this line of its output says so."""
+    """Where a worker resumes, if this line of its output says so."""
     if BEGUN_ANEW.search(text):
         return {"epoch": 0, "batch": 0}
     found = RESUMED.search(text)

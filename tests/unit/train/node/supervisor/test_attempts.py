@@ -121,7 +121,7 @@ def said(log: Any) -> list[str]:
     return [event["say"] for event in log if "say" in event]
 
 
-def test_a_notice_saves_a_checkpoint_and_another_attempt_goes_on_from_it(job_host: JobHost) -> None:
+def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_host: JobHost) -> None:
     with noticed_once_here(job_host) as env:
         submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice; progress 5; save"}))
         record = wait_for_state(job_host, "waiting")
