@@ -217,11 +217,14 @@ class JobHost:
         return [words for _, words, env in processes() if wanted in env and self._is_home(env) and words]
 
     def pid_of(self, pattern: str) -> int:
-        """The pid of a process of this home whose command line matches."""
+        """The pid of a process of this home whose command line matches, and whose parent's does not.
+
+        A pid says nothing of who was first: they begin again at 1.
+        """
 
         def find() -> int:
-            found = (pid for pid, words, env in processes() if re.search(pattern, words) and self._is_home(env))
-            return next(found, 0)
+            found = {pid for pid, words, env in processes() if re.search(pattern, words) and self._is_home(env)}
+            return next((pid for pid in sorted(found) if parent_of(pid) not in found), 0)
 
         return int(until(find, pattern))
 
@@ -287,6 +290,13 @@ def run_forked(words: Sequence[str], env: dict[str, str], files: Sequence[int]) 
         process.join()
     assert code is not None, f"jobs {' '.join(words)} did not end"
     return code
+
+
+def parent_of(pid: int) -> int:
+    """0 for a process that has ended."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 def processes() -> Iterator[tuple[int, str, list[bytes]]]:
