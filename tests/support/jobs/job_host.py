@@ -4,6 +4,7 @@ MXNet's launch.py is in its wheel, which no unit test installs. The one here als
 workers by `ssh HOST`, with the same words.
 """
 
+import gc
 import json
 import multiprocessing
 import os
@@ -273,6 +274,7 @@ def run_forked(words: Sequence[str], env: dict[str, str], files: Sequence[int]) 
     """Run jobs.py with these files as its stdin, stdout and stderr; its exit code. Raises AssertionError after 60 s."""
 
     def run() -> None:
+        gc.freeze()  # what earlier tests left is not this process's to complain of when it is collected
         for number, file in enumerate(files):
             os.dup2(file, number)
         sys.stdin, sys.stderr = os.fdopen(0), os.fdopen(2, "w", buffering=1)  # pytest's are others
