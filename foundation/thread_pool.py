@@ -101,9 +101,9 @@ class _Pool(Generic[Item, Result]):
     def _do(self, number: int) -> None:
         try:
             self._results[number] = self._work(self._items[number], self._check)
-        except StoppedError:
-            return
         except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
+            if isinstance(error, StoppedError) and self._stopped.is_set():
+                return  # stopped by this pool, which has the reason; else by a pool that this one works for
             self._errors[number] = error
             self._stopped.set()
 

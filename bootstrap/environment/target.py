@@ -232,6 +232,8 @@ def _holds(wanted: Wanted, version: Version, machine: str) -> bool:
 def _check_locked(own: Sequence[str], locked: Mapping[str, str], *, choice: FrameworkChoice, node: str) -> None:
     """Raise ConfigError if a project locks a version with which the framework or our programs do not work. Pure."""
     for requirement in own:
+        if requirement.startswith(SOURCE_PREFIX):  # not a package that a project can lock
+            continue
         version = locked.get(canonical_name(requirement))
         if version is not None and not parse_requirement(requirement).specifier.contains(version, prereleases=True):
             needs = LABELS["none"] if requirement in NODE_PROGRAMS else choice.wheel or LABELS[choice.framework]
