@@ -21,7 +21,7 @@ TIMEOUT_S = 90.0
 MAX_LISTED = 1000
 NOTHING_THERE: Status = "warning"
 """Nodes may be verified before the data is uploaded: missing data is not an error of theirs."""
-_NODE_MODULES = ("instance_credentials", "s3_store", "s3", "verify_s3")
+_NODE_MODULES = ("metadata", "instance_credentials", "s3_store", "s3", "verify_s3")
 MODULES = ("train", "train.node", *(f"train.node.{name}" for name in _NODE_MODULES))
 READ_STAGED = """
 import json, os, sys

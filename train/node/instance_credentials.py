@@ -1,8 +1,7 @@
 """The credentials that EC2 gives this host for the role of its instance profile.
 
-They come from the instance metadata service, IMDSv2: first a token, by PUT, then the role's name, then its keys
-(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html). The service answers
-only the host itself, not its containers: they are a network hop further away.
+They come from the instance metadata service: first the role's name, then its keys
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html).
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from datetime import datetime, timedelta, timezone
 
 import msgspec
 
-ADDRESS = "169.254.169.254"
+from train.node.metadata import ADDRESS, MetadataService
+
 ROLES = "/latest/meta-data/iam/security-credentials/"
-TIMEOUT_S = 2.0
 PATIENCE_S = 6.0  # for an instance that has just started; less than the user's machine waits for an answer
 PAUSE_S = 0.5
 WARN_BELOW = timedelta(hours=6)  # AWS's maximum
@@ -58,10 +57,9 @@ def wait_for(address: str = ADDRESS) -> Keys:
 def read(address: str) -> Keys:
     """Ask once. Raises CredentialsError."""
     try:
-        token = _ask(address, "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"})
-        header = {"X-aws-ec2-metadata-token": token}
-        role = _ask(address, "GET", ROLES, header).split()[0]
-        found = json.loads(_ask(address, "GET", ROLES + role, header))
+        service = MetadataService(address)
+        role = _get(service, ROLES).split()[0]
+        found = json.loads(_get(service, ROLES + role))
         if found.get("Code") == "Success":
             return msgspec.convert(found, Keys)
     except CredentialsError:
@@ -82,19 +80,9 @@ def render_expiry(expiration: datetime, now: datetime | None = None) -> list[str
     return [f"the job's AWS credentials expire {ends_at}: MXNet's s3:// reader cannot renew them"]
 
 
-def _ask(address: str, method: str, path: str, headers: dict[str, str]) -> str:
-    """The text at a path of the metadata service, without a proxy. Raises CredentialsError, OSError."""
-    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - see notice.py
-
-    connection = HTTPConnection(address, timeout=TIMEOUT_S)
-    try:
-        connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        body = answer.read()
-    except HTTPException as error:
-        raise OSError(str(error) or type(error).__name__) from error
-    finally:
-        connection.close()
+def _get(service: MetadataService, path: str) -> str:
+    """The text at a path. Raises CredentialsError, OSError."""
+    answer = service.get(path)
     if answer.status == 404:
         raise CredentialsError(
             "this instance has no credentials: it was launched without the instance profile of cluster.toml; "
@@ -103,4 +91,4 @@ def _ask(address: str, method: str, path: str, headers: dict[str, str]) -> str:
     if answer.status != 200:
         reason = f"{answer.status} {answer.reason}"
         raise CredentialsError(f"the instance metadata service refuses to give credentials: {reason}")
-    return body.decode("utf-8")
+    return answer.text

@@ -26,6 +26,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from train.node import instance_credentials
+from train.node.metadata import ADDRESS
 from train.node.s3_store import keep_keys, open_store
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ class _Broken(Exception):
 class InstanceKeys:
     """The credentials of this host's instance profile; obstore calls it again before they expire."""
 
-    def __init__(self, address: str = instance_credentials.ADDRESS) -> None:
+    def __init__(self, address: str = ADDRESS) -> None:
         self._address = address
         self._last: S3Credential | None = None
 

@@ -21,13 +21,11 @@ from urllib.parse import urlsplit
 
 from bootstrap.node import process_tree
 from train.node import job_folder
-from train.node.instance_credentials import ADDRESS
+from train.node.metadata import ADDRESS, MetadataService
 from train.node.wire import Notice
 
 PATH = "/latest/meta-data/spot/instance-action"
 EVERY_S = 5.0
-TIMEOUT_S = 2.0
-TOKEN_S = 300
 LONGEST_FILE = 4096
 LARGEST = 1 << 31
 VARIABLE = "CLUSTER_NOTICE_FILE"
@@ -67,44 +65,10 @@ def parse_numbers(data: bytes) -> dict[str, int]:
     return {key: value for key, value in found.items() if type(value) is int and 0 <= value < LARGEST}
 
 
-class Metadata:
-    """The instance metadata service, IMDSv2."""
-
-    def __init__(self, address: str = ADDRESS) -> None:
-        self._address = address
-        self._token = ""
-
-    def find_notice(self) -> Optional[Notice]:
-        """The spot notice of this instance, if there is one. Raises OSError if nobody answers."""
-        status, text = self._get()
-        if status == 401:  # the token has expired
-            self._token = ""
-            status, text = self._get()
-        return parse_notice(text) if status == 200 else None
-
-    def _get(self) -> tuple[int, str]:
-        if not self._token:
-            status, self._token = self._ask(
-                "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
-            )
-            if status != 200:
-                self._token = ""
-                return status, ""
-        return self._ask("GET", PATH, {"X-aws-ec2-metadata-token": self._token})
-
-    def _ask(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
-        # With ssl, a sixth of the start of each process of a job; one for each host asks.
-        from http.client import HTTPConnection, HTTPException  # noqa: PLC0415
-
-        connection = HTTPConnection(self._address, timeout=TIMEOUT_S)
-        try:
-            connection.request(method, path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read(LONGEST_FILE).decode("utf-8", "replace")
-        except HTTPException as error:
-            raise OSError(f"the instance metadata service does not speak HTTP: {error}") from error
-        finally:
-            connection.close()
+def find_notice(service: MetadataService) -> Optional[Notice]:
+    """The spot notice of this instance, if there is one. Raises OSError if nobody answers."""
+    answer = service.get(PATH)
+    return parse_notice(answer.text) if answer.status == 200 else None
 
 
 def find_address(env: Mapping[str, str]) -> str:
@@ -114,13 +78,13 @@ def find_address(env: Mapping[str, str]) -> str:
 
 def watch(tell: Callable[[Notice], None], address: str) -> None:
     """Ask every few seconds, in a thread, and tell once. A host without the service is asked in vain, silently."""
-    metadata = Metadata(address)
+    service = MetadataService(address)
     wait = threading.Event()
 
     def run() -> None:
         while True:
             try:
-                notice = metadata.find_notice()
+                notice = find_notice(service)
             except (OSError, ValueError):
                 notice = None
             if notice is not None:

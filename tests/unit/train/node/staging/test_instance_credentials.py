@@ -13,6 +13,7 @@ import pytest
 from job_channels import make_order
 from s3_server import REGION, serve_s3_alone
 from train.node import instance_credentials, s3
+from train.node.metadata import MetadataService
 from train.node.supervisor.supervisor import take_credentials
 
 KEYS = {"AccessKeyId": "ASIA1", "SecretAccessKey": "s", "Token": "t", "Expiration": "2000-01-01T00:00:00Z"}
@@ -21,22 +22,23 @@ ROLES = instance_credentials.ROLES
 
 
 class Metadata:
-    """Answers like IMDSv2. pages: path -> body; status: of the answer to a PUT for a token."""
+    """Answers like IMDSv2. pages: path -> body; status: of the answer to a PUT, which gives `token`."""
 
     def __init__(self) -> None:
         self.pages: dict[str, str] = {}
         self.status = 200
+        self.token = "token-1"
         self.asked: list[tuple[str, str]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_PUT(self) -> None:
                 outer.asked.append(("PUT", self.path))
-                self.reply(outer.status, "token-1")
+                self.reply(outer.status, outer.token)
 
             def do_GET(self) -> None:
                 outer.asked.append(("GET", self.path))
-                if self.headers["X-aws-ec2-metadata-token"] != "token-1":
+                if self.headers["X-aws-ec2-metadata-token"] != outer.token:
                     self.reply(401, "")
                 else:
                     self.reply(200 if self.path in outer.pages else 404, outer.pages.get(self.path, ""))
@@ -201,3 +203,13 @@ def test_valid_keys_are_kept_without_new_ones(metadata: Metadata) -> None:
     metadata.pages = {}
     with pytest.raises(instance_credentials.CredentialsError):
         keys()
+
+
+def test_a_token_is_kept_until_it_expires(metadata: Metadata) -> None:
+    metadata.pages = {"/a": "1"}
+    service = MetadataService(metadata.address)
+    assert [service.get("/a").text for _ in range(2)] == ["1", "1"]
+    assert [method for method, _ in metadata.asked] == ["PUT", "GET", "GET"]
+    metadata.token = "token-2"
+    assert service.get("/a").text == "1"
+    assert [method for method, _ in metadata.asked[3:]] == ["GET", "PUT", "GET"]

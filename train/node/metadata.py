@@ -1,0 +1,59 @@
+"""Asks the instance metadata service of this host, by IMDSv2: each question carries a token, which it gives by PUT.
+
+The service answers only the host itself, not its containers: they are a network hop further away.
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
+"""
+
+from typing import NamedTuple
+
+ADDRESS = "169.254.169.254"
+TIMEOUT_S = 2.0
+TOKEN_S = 300
+LARGEST_ANSWER = 1 << 16
+
+
+class Answer(NamedTuple):
+    """An answer of the service. status, reason: of HTTP."""
+
+    status: int
+    reason: str
+    text: str
+
+
+class MetadataService:
+    """The service at an address, without a proxy. Keeps a token until it expires."""
+
+    def __init__(self, address: str = ADDRESS) -> None:
+        self._address = address
+        self._token = ""
+
+    def get(self, path: str) -> Answer:
+        """The answer at a path, or to the question for a token if that is refused. Raises OSError if nobody answers."""
+        answer = self._get(path)
+        if answer.status == 401:  # the token has expired
+            self._token = ""
+            answer = self._get(path)
+        return answer
+
+    def _get(self, path: str) -> Answer:
+        if not self._token:
+            given = self._ask("PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)})
+            if given.status != 200:
+                return given
+            self._token = given.text
+        return self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
+
+    def _ask(self, method: str, path: str, headers: dict[str, str]) -> Answer:
+        # With ssl, a sixth of the start of each process of a job; one for each host asks.
+        from http.client import HTTPConnection, HTTPException  # noqa: PLC0415
+
+        connection = HTTPConnection(self._address, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            text = answer.read(LARGEST_ANSWER).decode("utf-8", "replace")
+        except HTTPException as error:
+            raise OSError(f"the instance metadata service does not speak HTTP: {error}") from error
+        finally:
+            connection.close()
+        return Answer(answer.status, answer.reason, text)
