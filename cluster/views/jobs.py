@@ -10,7 +10,7 @@ from cluster.views.status import MOMENTS, iso_time, render_took, render_usd
 from foundation.durations import render_age
 from provision.model import count
 from train.follow.records import JobRecord
-from train.job import protocol
+from train.job import cost
 from train.job.protocol import Attempt, parse_record
 
 
@@ -63,7 +63,7 @@ def find_cost(record: JobRecord, now: datetime) -> float | None:
     """What a job's nodes have cost by now. The head updates the record only when something else has changed."""
     if record.source == "s3" or record.has_ended or record.is_damaged:
         return record.cost_usd
-    return protocol.find_cost(parse_record(record.data), now.timestamp())
+    return cost.find_cost(parse_record(record.data), now.timestamp())
 
 
 def has_lost_head(record: JobRecord, gone: Collection[str]) -> bool:
@@ -95,7 +95,7 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
         str(record.servers),
         _moment(record.started_at),
         "?" if lost else render_took(record, now=now),
-        "-" if (cost := find_cost(record, now)) is None else render_usd(cost),
+        "-" if (usd := find_cost(record, now)) is None else render_usd(usd),
         "-" if record.exit_code is None else str(record.exit_code),
     )
 

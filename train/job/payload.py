@@ -34,6 +34,7 @@ CODE = (
     "train/__init__.py",
     "train/engines",
     "train/job/__init__.py",
+    "train/job/cost.py",
     "train/job/protocol.py",
     "train/node",
     "train/scripts",

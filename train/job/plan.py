@@ -28,8 +28,7 @@ from train.job.defaults import (
 )
 from train.job.placement import Placement, describe_hosts, find_hosts, find_slots, other_warnings, place, rebase
 from train.job.program import choose_kv_store_option
-from train.job.protocol import DataCheck, Notify, Order, copy_settings
-from train.job.queue import make_request
+from train.job.protocol import AllocationRequest, DataCheck, Notify, Order, copy_settings
 from train.job.reading import Reading, plan_reading, reading_environment, reading_warnings
 from train.job.survey import Survey
 from train.s3.environment import S3Access
@@ -291,3 +290,22 @@ def _expand(folder: str, *, home: str) -> str | None:
     """[train] sync_dst_dir as an absolute path; None for none."""
     expanded = f"{home}/{folder[2:]}" if folder.startswith("~/") else folder
     return expanded.rstrip("/") or None
+
+
+def make_request(
+    queue: QueueConfig, *, job: str, name: str, nodes: int, max_duration_s: int | None
+) -> AllocationRequest:
+    """What a job asks a batch scheduler for, from [queue] and [train]. Pure.
+
+    job: its id. max_duration_s: [train] max_duration, if there is one.
+    """
+    return AllocationRequest(
+        job=job,
+        name=name,
+        nodes=nodes,
+        queue=queue.name,
+        walltime_s=queue.find_walltime_s(max_duration_s),
+        account=queue.account,
+        slots_per_node=0 if queue.slots_per_node == "auto" else queue.slots_per_node,
+        options=queue.options,
+    )

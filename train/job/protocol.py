@@ -9,7 +9,7 @@ Pure.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Optional, Union
 
 from msgspec import Meta, Raw, Struct
@@ -112,18 +112,6 @@ class JobHost(Struct, frozen=True, kw_only=True):
     usd_per_hour: Optional[Usd] = None
     gpus: Optional[Count] = None
     memory_mib: Optional[Annotated[int, Meta(ge=0)]] = None
-
-
-def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:
-    """What the nodes among these hosts cost in this time, in US dollars; None if a price is unknown, or without nodes.
-
-    Hosts of the user's own cost nothing here.
-    """
-    prices = {host.name: host.usd_per_hour for host in hosts if host.place is None}
-    known = [price for price in prices.values() if price is not None]
-    if not prices or len(known) < len(prices):
-        return None
-    return sum(known) * max(seconds, 0.0) / 3600
 
 
 class Notify(Struct, frozen=True, kw_only=True):
@@ -346,7 +334,7 @@ class Record(Struct, kw_only=True):
     job_number: the batch scheduler's. pending: why the scheduler has not assigned the nodes yet.
     attempts: the first one first. roles: the processes of the last one. waiting_for: the names of the lost nodes that
     it waits for, in state waiting.
-    held_at: since when the job has had its nodes. cost_usd: what they have cost since then; see cost_of.
+    held_at: since when the job has had its nodes. cost_usd: what they have cost since then; see train/job/cost.py.
     """
 
     id: JobId
@@ -402,29 +390,6 @@ class Record(Struct, kw_only=True):
     def result(self) -> JobResult:
         """How it ended, once it has."""
         return JobResult(state=self.state, exit_code=self.exit_code, error=self.error, left=self.left)
-
-
-def find_cost(record: Record, now: float) -> Optional[float]:
-    """What a job's nodes have cost since it has them, up to its end or now; None as in cost_of. Pure.
-
-    Between two attempts, it has those that it has not lost. Only what the record says of ended attempts counts.
-    """
-    if record.held_at is None:
-        return None
-    end = record.ended_at or now
-    if not record.attempts:
-        return cost_of(record.nodes, end - record.held_at)
-    total = 0.0
-    for attempt, following in zip(record.attempts, (*record.attempts[1:], None)):  # noqa: B905 - Python 3.9
-        kept = [host for host in record.nodes if host.name not in attempt.lost]
-        until = end if following is None else following.started_at
-        during, after = attempt.cost_usd, 0.0 if not kept else cost_of(kept, until - (attempt.ended_at or until))
-        if attempt.ended_at is None:
-            during = cost_of(record.nodes, end - attempt.started_at)
-        if during is None or after is None:
-            return None
-        total += during + after
-    return total
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

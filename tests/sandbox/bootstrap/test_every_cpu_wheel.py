@@ -105,7 +105,7 @@ def compression_works_or_gets_a_hint(project: Project, *, works: bool) -> None:
         project.run("train", "--", "python", "-c", TRAINER)
         return
     failed = fail(project, "--", "python", "-c", TRAINER)
-    assert re.search(r'^hint .*leave it out; or set .* mxnet = "mxnet==1.6.0"', failed.stderr, re.MULTILINE)
+    assert re.search(r'^hint .*turn compression off; or set .* mxnet = "mxnet==1.6.0"', failed.stderr, re.MULTILINE)
 
 
 def separate_models_are_warned_of(project: Project) -> None:

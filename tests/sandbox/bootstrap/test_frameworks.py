@@ -64,8 +64,8 @@ def test_without_a_framework_only_the_hosts_are_checked(cluster: Project) -> Non
     cluster.run("up", "--yes")
     assert "nothing to do" in cluster.run("up").stderr
     kinds = verified(cluster)
-    assert sorted(kinds) == ["clock", "disk", "ports", "s3"]
-    assert {status for kind in ("clock", "disk", "ports") for _, status, _ in kinds[kind]} == {"ok"}
+    assert sorted(kinds) == ["clock", "disk", "health", "ports", "s3"]
+    assert {status for kind in ("clock", "disk", "health", "ports") for _, status, _ in kinds[kind]} == {"ok"}
     found = "import docopt, importlib.util as u, msgspec, obstore; print(u.find_spec('torch'), u.find_spec('mxnet'))"
     assert ask(cluster, found) == {"None None"}
 

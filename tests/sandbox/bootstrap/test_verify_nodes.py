@@ -130,7 +130,7 @@ def test_a_denied_read_quotes_s3(two_nodes: Project) -> None:
     with denied("s3:GetObject"):
         checks, said = verified(two_nodes, code=1)
     assert failures(checks) == [("node-0", "s3"), ("node-1", "s3")]
-    assert "2 of 10 checks failed" in said
+    assert "2 of 12 checks failed" in said
     assert "node-0, node-1: s3" in said
     assert "not authorized to perform: s3:GetObject" in said
 

@@ -105,7 +105,7 @@ class Volumes:
 
     def mounted(self, node: str) -> dict[str, str]:
         """The types of the mounts of volumes on a node, by their folders."""
-        lines = (hosts_of(self.project)[node].root / "proc/self/mountinfo").parent.parent / "1/mountinfo"
+        lines = (hosts_of(self.project, again=True)[node].root / "proc/self/mountinfo").parent.parent / "1/mountinfo"
         fields = [line.split() for line in lines.read_text().splitlines()]
         return {words[4]: words[words.index("-") + 1] for words in fields if words[4] in ("/shared", "/s3")}
 
@@ -240,6 +240,7 @@ def test_a_job_ends_with_a_server_that_does_not_answer(again: Volumes) -> None:
     assert "may still run" not in said
 
 
+@pytest.mark.slow
 def test_a_job_ends_with_a_server_that_dies(again: Volumes) -> None:
     with again.writing("/shared") as job:
         for pid in again.servers():

@@ -259,6 +259,7 @@ def test_the_calls_of_the_nodes_role(phantom: RunningSandbox, monkeypatch: pytes
     assert {one["InstanceId"] for one in live(client("ec2"))} == {foreign}
 
 
+@pytest.mark.slow
 def test_an_idle_end_spares_a_node_that_is_merely_cut_off(
     own_sandbox: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

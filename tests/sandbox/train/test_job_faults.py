@@ -81,6 +81,11 @@ KILLED = (
         options=("-s", "1"),
     ),
     Killed(
+        "the supervisor", lambda job: job.program("supervise"), "the supervisor on node-0 was killed", command=STARTS
+    ),
+)
+ALSO_KILLED = (
+    Killed(
         "scheduler",
         lambda job: job.training_process("scheduler", program="sh"),
         r"scheduler on node-0 \(process \d+\) was killed by signal 9",
@@ -94,11 +99,6 @@ KILLED = (
         command=STARTS,
     ),
     Killed("role.py", lambda job: job.wrapper("node-1")[1], WRAPPER_KILLED, command=STARTS),
-    Killed(
-        "the supervisor", lambda job: job.program("supervise"), "the supervisor on node-0 was killed", command=STARTS
-    ),
-)
-ALSO_KILLED = (
     Killed(
         "server",
         lambda job: job.training_process("server", "node-1"),
@@ -145,6 +145,7 @@ def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Ki
         check(f"{row.what} killed", job, (row.code, "failed: " + row.said), record_property)
 
 
+@pytest.mark.slow
 def test_what_is_heard_of_late_is_named_all_the_same(nodes: Project, record_property: Tell) -> None:
     """The worker's role.py on the head loses its ssh, and launch.py, which would tell of that, is there, too."""
     with running(nodes, command=STARTS) as job:
@@ -167,7 +168,6 @@ def test_what_is_heard_of_late_is_named_all_the_same(nodes: Project, record_prop
     ("who", "words"),
     [
         pytest.param("worker-node-1", r"worker", id="one"),
-        # test_supervise.py has it with processes of one machine.
         pytest.param(
             "scheduler-* server-* worker-*",
             r"([2345] (workers|processes) failed; first: )?",
@@ -189,6 +189,7 @@ def test_some_exit_with_a_code(nodes: Project, record_property: Tell, who: str, 
 # -- stopped -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_stopped_programs_whose_worker_was_killed(nodes: Project, record_property: Tell) -> None:
     """What that has left below them has nothing of the job's, not even its environment."""
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:

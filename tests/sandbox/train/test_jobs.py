@@ -309,7 +309,8 @@ def test_ctrl_c_asks_and_each_answer_does_what_it_says(nodes: Nodes) -> None:
     gone(job)
 
 
-@pytest.mark.parametrize("answer", ["leave\n", pytest.param("\x03", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", ["leave\n", "\x03"])
 def test_ctrl_c_leaves_a_job_running_when_that_is_the_answer(nodes: Nodes, answer: str) -> None:
     with at_terminal(nodes, "train", *ONE_WORKER, *python(WAIT)) as (terminal, process):
         terminal.wait_for(lambda: "] here" in terminal.raw, TIMEOUT_S)

@@ -121,6 +121,7 @@ def test_the_first_failing_ranks_traceback_comes_last(nodes: Project) -> None:
     assert re.search(r"failed: worker 1 on node-1 \(process \d+\) ended with exit code 1", failed.stderr)
 
 
+@pytest.mark.slow
 def test_a_port_that_nodes_cannot_reach_is_named(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     with only_these_ports_between_members(ec2_of(nodes, monkeypatch), (22, 22)):
         failed = nodes.run("train", *JOINS, code=1)

@@ -29,7 +29,7 @@ import botocore.session
 IMPORTS = ("boto3", "s3fs", "obstore", "fabric", "rich.live", "rich.table")
 SERVICES = ("ec2", "s3", "ssm", "sts", "iam", "service-quotas", "pricing")
 STARTED_WITH = dict(os.environ)  # tests change this process's environment, which must not affect imports
-DIFFERS = ("PYTHON", "LC_", "LANG", "HOME")  # variables that Python or botocore reads when it starts
+DIFFERS = ("PYTHON", "LC_", "LANG")  # variables that Python reads when it starts
 
 
 class Completed(subprocess.CompletedProcess[str]):

@@ -28,7 +28,7 @@ PROGRAMS = ("supervise", "launch", "ssh_proxy", "role", "jobs")
 ROLES = ("worker", "server", "scheduler")
 TARGETS = (*PROGRAMS, *ROLES, "ssh", "sshd", "client")
 # What of a job stays in its folder, and what of the job's own may be anywhere in it.
-KEPT = re.compile(r"starting|supervisor\.err|record\.json|events|lock|recovery|output(/.*)?|ranks(/[^/]+\.log)?")
+KEPT = re.compile(r"starting|supervisor\.err|record\.json|events|lock|notice|recovery|output(/.*)?|ranks(/[^/]+\.log)?")
 EXPECTED = {JOBS, f"{JOBS}/lock", f"{JOBS}/submit.lock", "home/ubuntu/.sudo_as_admin_successful"}  # the last by sudo
 PLACES = ("home", "root", "tmp", "run", "var/tmp", "dev/shm")
 NOT_LOOKED_INTO = {"env", "files", "tools", "tree"}  # bootstrap's own
@@ -170,7 +170,9 @@ class Soak:
     def begin(self) -> None:
         """Run a first job, and remember what there is after it."""
         self.project.run("train", *KINDS["distributed"])
-        quiet = Counter({line: count for line, count in self.nodes.processes().items() if "pid1.py" in line})
+        quiet = Counter(
+            {line: count for line, count in self.nodes.processes().items() if "pid1.py" in line or "lease.py" in line}
+        )
         until(lambda: sum((self.nodes.processes() - quiet).values()) == len(self.nodes.hosts), "more than sshd runs")
         until(self.remember, "what is open changes")
         self.files = self.nodes.files()

@@ -13,7 +13,8 @@ from bootstrap.node import process_tree
 from foundation.decode import decode
 from foundation.file_lock import FileLock, is_held
 from train.engines.schedulers import SCHEDULERS
-from train.job.protocol import Attempt, EndReason, JobHost, JobResult, Left, LeftOnHost, Record, cost_of, find_cost
+from train.job.cost import cost_of, find_cost
+from train.job.protocol import Attempt, EndReason, JobHost, JobResult, Left, LeftOnHost, Record
 from train.node import job_folder
 from train.node.programs import CODE_DIR, program_words
 from train.node.supervisor import allocation, job_log, launching, ssh_proxy

@@ -23,6 +23,7 @@ from foundation.file_lock import FileLock
 from train.engines.engine import assign_hosts
 from train.engines.schedulers import SCHEDULERS
 from train.job import protocol
+from train.job.cost import find_cost
 from train.job.protocol import JobHost, JobResult, JobState, Left, Order, Record, Stall
 from train.node import instance_credentials, job_folder
 from train.node.role import environment
@@ -436,7 +437,7 @@ class Supervisor:
             self.record.attempts = (*self.ended, attempt.record())
         else:
             self.record.attempts = tuple(self.ended)
-        self.record.cost_usd = protocol.find_cost(self.record, time.time())
+        self.record.cost_usd = find_cost(self.record, time.time())
         self.record.attempts = restarts.shorten(self.record.attempts)
 
     def note_lost_batches(self, attempt: Attempt) -> None:

@@ -103,6 +103,7 @@ def test_an_image_that_all_nodes_have_is_not_pulled_again(nodes: ContainerNodes,
     assert nodes.registry.log.read_text() == before
 
 
+@pytest.mark.slow
 def test_digits_with_the_images_mxnet(nodes: ContainerNodes) -> None:
     """`framework = "none"`: launch.py and MXNet are the image's; nodes have neither."""
     with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):

@@ -99,6 +99,7 @@ def replace(project: Project, job: str, name: str, by: str) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_a_node_that_falls_silent_and_answers_again(nodes: Project) -> None:
     """Nobody has to do anything: the job goes on with the same nodes."""
     job = start(nodes)

@@ -73,6 +73,7 @@ def live(ec2: EC2Client) -> set[str]:
     }
 
 
+@pytest.mark.slow  # the drill below does the same
 def test_a_node_with_a_notice_is_replaced(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     before = hosts_of(nodes, again=True)
     job = nodes.run("train", "--detach", *WORKERS, *python(PROGRAM)).stdout.strip()

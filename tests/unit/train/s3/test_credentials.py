@@ -252,12 +252,14 @@ def test_missing_credentials_are_explained(
 def test_an_expired_session_is_explained(
     server: S3Server, tmp_path: Path, profile: str, words: tuple[str, ...]
 ) -> None:
-    """With the real command: botocore reads the home folder when it is imported."""
+    """With the installed command: botocore reads the home folder when it is imported."""
     env = {"AWS_PROFILE": profile, "AWS_ENDPOINT_URL": server.url, "HOME": str(tmp_path)}
     project = Project(tmp_path, env)
     project.write('name = "x"\ncloud = "aws"\n')
     (tmp_path / "x").write_bytes(b"x")
-    said = project.run("data", *words, code=1).stderr.splitlines()
+    with project.running("data", *words) as process:
+        assert process.wait(60) == 1
+    said = project.messages.read_text().splitlines()
     assert "has expired" in said[-2]
     assert said[-1].endswith("sign in again: aws sso login")
     assert len(said) == 2

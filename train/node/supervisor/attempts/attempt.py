@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from train.job import protocol
+from train.job.cost import cost_of
 from train.job.protocol import Left, Order
 from train.node import wire
 from train.node.supervisor import kv_store, launching, recovery
@@ -324,5 +325,5 @@ class Attempt:
             reason=restarts.find_reason(reason, self.lost, self.unhealthy),
             lost=self.lost or self.unhealthy,
             lost_batches=self.lost_batches,
-            cost_usd=protocol.cost_of(self.order.hosts, (self.ended_at or now) - started_at),
+            cost_usd=cost_of(self.order.hosts, (self.ended_at or now) - started_at),
         )

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from job_channels import make_order
-from train.job.protocol import Attempt, JobHost, Order, Place, find_cost
+from train.job.cost import find_cost
+from train.job.protocol import Attempt, JobHost, Order, Place
 from train.node.job_folder import new_record
 from train.node.supervisor.attempts import restarts
 from train.node.supervisor.attempts.interruption import MARGIN_S, grace_s
