@@ -23,8 +23,10 @@ settings.load_profile("tests")
 
 # A file's tests run in one process: the longest files begin first.
 LONGEST = (
-    "jobs_in_containers", "end_to_end", "scheduled_jobs", "torch_jobs", "volumes", "jobs", "job_faults", "crashes",
-    "installation", "faults_in_containers", "scripts_on_nodes", "kill_points", "under_sudo",
+    "leases", "jobs_in_containers", "torch_jobs", "end_to_end", "replaced_nodes", "supervise", "jobs", "job_faults",
+    "volumes", "train", "attempts", "scheduled_jobs", "faults_in_containers", "crashes", "installation",
+    "scripts_on_nodes", "kill_points", "under_sudo", "node_faults", "head_replaces", "down", "costs_and_events",
+    "existing_hosts",
 )  # fmt: skip
 
 # On two cores, beside four others that are slow as well.
