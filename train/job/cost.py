@@ -1,11 +1,12 @@
 """What a job's nodes have cost. The head computes it; Python 3.9. Pure."""
 
 from collections.abc import Iterable
+from typing import Optional
 
 from train.job.protocol import JobHost, Record
 
 
-def cost_of(hosts: Iterable[JobHost], seconds: float) -> float | None:
+def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:
     """What the nodes among these hosts cost in this time, in US dollars; None if a price is unknown, or without nodes.
 
     Hosts of the user's own cost nothing here.
@@ -17,7 +18,7 @@ def cost_of(hosts: Iterable[JobHost], seconds: float) -> float | None:
     return sum(known) * max(seconds, 0.0) / 3600
 
 
-def find_cost(record: Record, now: float) -> float | None:
+def find_cost(record: Record, now: float) -> Optional[float]:
     """What a job's nodes have cost since it has them, up to its end or now; None as in cost_of. Pure.
 
     Between two attempts, it has those that it has not lost. Only what the record says of ended attempts counts.

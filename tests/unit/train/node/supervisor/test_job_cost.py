@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from job_host import JobHost, job_host, job_id
-from train.job.protocol import JobHost as Host
 from train.job.cost import cost_of
+from train.job.protocol import JobHost as Host
 from train.job.protocol import Place
 from waits import until
 
