@@ -105,7 +105,7 @@ class Volumes:
 
     def mounted(self, node: str) -> dict[str, str]:
         """The types of the mounts of volumes on a node, by their folders."""
-        lines = (hosts_of(self.project, again=True)[node].root / "proc/self/mountinfo").parent.parent / "1/mountinfo"
+        lines = (hosts_of(self.project)[node].root / "proc/self/mountinfo").parent.parent / "1/mountinfo"
         fields = [line.split() for line in lines.read_text().splitlines()]
         return {words[4]: words[words.index("-") + 1] for words in fields if words[4] in ("/shared", "/s3")}
 
@@ -295,6 +295,7 @@ def test_volumes_after_a_reboot_a_stop_and_a_resize(again: Volumes) -> None:
     assert again.mounted("node-0") == {"/shared": "fuse.ext4", "/s3": "fuse.s3fs"}
     assert again.run("node-1", "cat /shared/kept") == "kept\n"
     project.run("resize", "3", "-y")
+    assert "node-2" in hosts_of(project, again=True)
     try:
         assert again.run("node-2", "cat /shared/kept; echo new >/s3/of-2") == "kept\n"
         assert again.run("node-0", "cat /s3/of-2; rm /s3/of-2 /shared/kept") == "new\n"
