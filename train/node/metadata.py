@@ -53,7 +53,7 @@ class MetadataService:
             answer = connection.getresponse()
             text = answer.read(LARGEST_ANSWER).decode("utf-8", "replace")
         except HTTPException as error:
-            raise OSError(f"the instance metadata service does not speak HTTP: {error}") from error
+            raise OSError(f"its answer is not HTTP: {error}") from error
         finally:
             connection.close()
         return Answer(answer.status, answer.reason, text)

@@ -109,23 +109,8 @@ class RangeDigests:
         """A new digest for one range."""
         return _Crc32() if self._check.algorithm == "crc32" else integrity.new_digest(self._check.algorithm)
 
-    def match(self, found: Sequence[bytes | None], descriptor: int, go_on: Check) -> bool:
-        """Whether the object whose ranges have these digests, in order, is what S3 keeps.
-
-        None: the range of the file `descriptor` has no digest yet. Raises OSError, and what go_on raises.
-        """
-
-        def complete(number: int, stop: Check) -> bytes:
-            digest = found[number]
-            if digest is None:
-                begin, running = number * self._range_bytes, self.begin()
-                for block in _read(descriptor, begin, min(self._range_bytes, self._check.size_bytes - begin), stop):
-                    go_on()
-                    running.update(block)
-                digest = running.digest()
-            return digest
-
-        digests = map_in_threads(complete, range(len(found)), threads=_HASHED_AT_ONCE)
+    def match(self, digests: Sequence[bytes]) -> bool:
+        """Whether the object whose ranges have these digests, in order, is what S3 keeps."""
         if self._check.part_sizes:
             return self._check.matches_parts(digests)
         crc, left = 0, self._check.size_bytes

@@ -13,20 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import BotoCoreError
 
 from foundation.errors import AwsError, ClusterError, NotFoundError
-from foundation.thread_pool import Check, map_in_threads, run_in_thread
+from foundation.thread_pool import Check, map_in_threads
 from train.s3.client import DamagedBodyError, explain
 from train.s3.connection import Connection, UnsureError
-from train.s3.content import Headers, RangeDigests, find_digests, verify_open
+from train.s3.content import RangeDigests, find_digests, verify_open
 from train.s3.partial_file import PartialFile, PartialFiles
 from train.s3.plan import Download, Upload
-
-if TYPE_CHECKING:  # slow to import
-    from concurrent.futures import Future
 
 MIB = 2**20
 PART_BYTES = 8 * MIB
@@ -192,12 +189,11 @@ class _Job:
         """Fetch it, again if it arrives damaged; None if S3 keeps nothing to compare with."""
         ask = partial(self._find_headers, download)
         # The ETag of an object sent in parts says little; for a small file, a HEAD request is not worth it.
-        asked = run_in_thread(ask) if is_in_parts(download) else None
+        headers = ask() if is_in_parts(download) else None
+        compared = find_digests(headers or {}, download.size_bytes, PART_BYTES)
         for _ in range(_TRIES):
-            digests = self._fetch(download, file, tier, check, asked)
-            headers = asked.result() if asked else None
-            compared = headers and _find_digests(download, headers)
-            verified = compared and compared.match(digests, file.descriptor, check)
+            digests = self._fetch(download, file, tier, check, compared)
+            verified = compared and compared.match(digests)
             if not verified:  # by other digests, and those of parts of another size
                 verified = verify_open(
                     file.descriptor,
@@ -217,17 +213,15 @@ class _Job:
         return self._connection.find_headers(download.source, etag=None if part else download.etag, part=part)
 
     def _fetch(
-        self, download: Download, file: PartialFile, tier: Tier, check: Check, asked: "Future[Headers] | None"
-    ) -> Sequence[bytes | None]:
-        """Fetch all of it; returns the digests of its ranges, None for those that began before the headers came."""
+        self, download: Download, file: PartialFile, tier: Tier, check: Check, compared: RangeDigests | None
+    ) -> Sequence[bytes]:
+        """Fetch all of it; returns the digests of its ranges, if they are compared."""
 
-        def fetch(begin: int, stop: Check) -> bytes | None:
+        def fetch(begin: int, stop: Check) -> bytes:
             def both() -> None:
                 check()
                 stop()
 
-            # The first ranges do not wait for the headers: they are hashed from the file.
-            compared = _find_digests(download, asked.result()) if asked and asked.done() else None
             return self._fetch_range(download, file, begin, both, compared)
 
         begins = range(0, download.size_bytes, PART_BYTES)
@@ -237,7 +231,7 @@ class _Job:
 
     def _fetch_range(
         self, download: Download, file: PartialFile, begin: int, check: Check, compared: RangeDigests | None
-    ) -> bytes | None:
+    ) -> bytes:
         length = min(PART_BYTES, download.size_bytes - begin)
         for attempt in range(1, _TRIES + 1):
             at = begin
@@ -256,7 +250,7 @@ class _Job:
                 continue
             if at == begin + length:
                 self._moved(length)
-                return digest.digest() if digest else None
+                return digest.digest() if digest else b""
         raise AwsError(f"S3 sent {at - begin} bytes instead of {length}", hint="run the command again")
 
     def _read_range(self, download: Download, begin: int, length: int, *, surely: bool) -> Iterator[memoryview]:
@@ -277,10 +271,6 @@ class _Job:
         except (BotoCoreError, OSError) as error:
             raise BrokenReadError from error
         yield content
-
-
-def _find_digests(download: Download, headers: Headers) -> RangeDigests | None:
-    return find_digests(headers, download.size_bytes, PART_BYTES)
 
 
 class Source(io.RawIOBase):

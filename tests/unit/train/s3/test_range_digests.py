@@ -4,7 +4,6 @@ import base64
 import hashlib
 import random
 import zlib
-from pathlib import Path
 
 import pytest
 
@@ -29,27 +28,20 @@ CRC32 = {"x-amz-checksum-crc32": in_base64(zlib.crc32(CONTENT).to_bytes(4, "big"
 
 @pytest.mark.parametrize("headers", [CRC32, {"x-amz-checksum-sha256": sha256_of_parts(RANGE_BYTES)}])
 @pytest.mark.parametrize("wrong", [None, 0, RANGE_BYTES, len(CONTENT) - 1], ids=str)
-@pytest.mark.parametrize("from_file", [(), (0,), (0, 1, 2)], ids=str)
-def test_one_wrong_byte_is_detected(
-    tmp_path: Path, headers: dict[str, str], wrong: int | None, from_file: tuple[int, ...]
-) -> None:
+def test_one_wrong_byte_is_detected(headers: dict[str, str], wrong: int | None) -> None:
     compared = find_digests(headers, len(CONTENT), RANGE_BYTES)
     assert compared is not None
     received = bytearray(CONTENT)
     if wrong is not None:
         received[wrong] ^= 1
-    (tmp_path / "file").write_bytes(received)
-    digests: list[bytes | None] = []
+    digests = []
     for begin in range(0, len(received), RANGE_BYTES):
         digest = compared.begin()
         content = received[begin : begin + RANGE_BYTES]
         digest.update(memoryview(content)[:1000])
         digest.update(memoryview(content)[1000:])
         digests.append(digest.digest())
-    for number in from_file:
-        digests[number] = None
-    with (tmp_path / "file").open("rb") as file:
-        assert compared.match(digests, file.fileno(), lambda: None) is (wrong is None)
+    assert compared.match(digests) is (wrong is None)
 
 
 @pytest.mark.parametrize(
