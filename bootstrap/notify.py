@@ -1,9 +1,7 @@
-"""[notify]: where the head reports events; and the watcher there, which sends those of the node's own programs."""
+"""The [notify] section of cluster.toml: where the head reports events."""
 
 import re
-import time
 from collections.abc import Mapping
-from contextlib import closing
 from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -11,12 +9,9 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from bootstrap.config import check_command
-from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.node_program import NodeProgram
-from foundation.errors import ClusterError, ConfigError
+from foundation.errors import ConfigError
 from foundation.settings import HIDDEN, Settings
 
-START_S = 30.0
 MAX_URL = 2000
 _OF_ENVIRONMENT = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
@@ -92,15 +87,3 @@ def find_webhook(config: NotifyConfig, env: Mapping[str, str]) -> str | None:
         return check_webhook(url)
     except ValueError as error:
         raise ConfigError(f'notify.webhook = "${name}": {error}', hint=hint) from None
-
-
-def set_watcher(connection: NodeConnection, *, python: str, settings: Mapping[str, str | None] | None) -> None:
-    """Start the watcher on the head with these settings (see notify.py), or end it. Raises ClusterError's kinds."""
-    name = connection.host.name
-    with closing(NodeProgram(connection, python=python, modules=("notify",), as_root=True)) as program:
-        program.tell({"watch": settings, "user": connection.host.user})
-        answer = next(iter(program.messages(time.monotonic() + START_S)))
-    if "error" in answer:
-        raise ClusterError(
-            f"{name}: [notify] could not be set up: {answer['error']}", hint=f"cluster ssh {name}; then run it again"
-        )

@@ -1,13 +1,20 @@
 """[notify] of cluster.toml: what a job's supervisor and the head get of it."""
 
 import os
+import time
+from collections.abc import Mapping
+from contextlib import closing
 
 from bootstrap.apply import ReadyNode
-from bootstrap.notify import find_webhook, set_watcher
+from bootstrap.notify import find_webhook
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.node_program import NodeProgram
 from cluster.app import App
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from train.job.protocol import Notify
+
+_START_S = 30.0
 
 
 def find_notify(app: App) -> Notify | None:
@@ -29,8 +36,23 @@ def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
     if notify is not None:
         settings = {"cluster": notify.cluster, "webhook": notify.webhook, "command": notify.command}
     try:
-        set_watcher(head.connection, python=head.facts.python, settings=settings)
+        _set_watcher(head.connection, python=head.facts.python, settings=settings)
         app.files.note_watched(is_watched=notify is not None)
     except ClusterError as error:
         what = f"[notify] sends no events but those of jobs: {error.message}"
         app.report(Event(kind="warn", what=what, where=head.host.name))
+
+
+def _set_watcher(connection: NodeConnection, *, python: str, settings: Mapping[str, str | None] | None) -> None:
+    """Start the watcher on the head (bootstrap/node/notify.py) with these settings, or end it: None.
+
+    Raises ClusterError's kinds.
+    """
+    name = connection.host.name
+    with closing(NodeProgram(connection, python=python, modules=("notify",), as_root=True)) as program:
+        program.tell({"watch": settings, "user": connection.host.user})
+        answer = next(iter(program.messages(time.monotonic() + _START_S)))
+    if "error" in answer:
+        raise ClusterError(
+            f"{name}: [notify] could not be set up: {answer['error']}", hint=f"cluster ssh {name}; then run it again"
+        )
