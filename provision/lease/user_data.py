@@ -10,7 +10,7 @@ import gzip
 import json
 import shlex
 import threading
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 from provision.lease.node.terms import Lease, render_lease
@@ -101,6 +101,7 @@ _LET_IN = r"""
 """
 
 
+@lru_cache(maxsize=16)
 def render_user_data(
     lease: Lease | None, *, cluster: str, endpoint: str, user: str = "", authorized: str = ""
 ) -> bytes:
