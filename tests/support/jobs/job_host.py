@@ -138,7 +138,7 @@ def job_id(number: int) -> str:
 
 
 @dataclass(kw_only=True)
-class JobHost:
+class LocalHead:
     """A head that is also all other nodes. home: its user's."""
 
     home: Path
@@ -348,7 +348,7 @@ def make_environment(folder: Path, packages: Path) -> Path:
 
 
 @pytest.fixture
-def job_host(tmp_path: Path) -> Iterator[JobHost]:
+def job_host(tmp_path: Path) -> Iterator[LocalHead]:
     packages = tmp_path / "packages"
     (packages / "mxnet" / "tools").mkdir(parents=True)
     (packages / "dmlc_tracker").mkdir()
@@ -368,7 +368,7 @@ def job_host(tmp_path: Path) -> Iterator[JobHost]:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
-    host = JobHost(home=home, python=str(tmp_path / "bin" / "python"))
+    host = LocalHead(home=home, python=str(tmp_path / "bin" / "python"))
     yield host
     host.clean_up()
     shutil.rmtree(home)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ def fault(project: Project, node: str, breaks: str, repairs: str) -> Iterator[No
         project.run("exec", "--node", node, "--", "sh", "-c", repairs)
 
 
-def read_only(project: Project, node: str) -> "contextmanager[None]":
+def read_only(project: Project, node: str) -> AbstractContextManager[None]:
     return fault(project, node, READ_ONLY, "cd / && sudo umount -l ~")
 
 

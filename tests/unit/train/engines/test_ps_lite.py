@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from job_host import JobHost, job_host, lines_of
+from job_host import LocalHead, job_host, lines_of
 from provision.oracle.tables import WHEELS
 from ps_lite_lines import LINES
 from train.engines import ps_lite
@@ -56,7 +56,7 @@ def test_a_failure_is_in_the_message_not_in_the_path() -> None:
 
 
 @pytest.mark.parametrize("wheel", ["mxnet==1.7.0.post2", "mxnet==1.9.1"])
-def test_jobs_of_both_generations_have_ranks(job_host: JobHost, wheel: str) -> None:
+def test_jobs_of_both_generations_have_ranks(job_host: LocalHead, wheel: str) -> None:
     server, worker = LINES[wheel]
     order = job_host.order(workers=1, servers=1, env_server={"LINES": "\n".join(server)})
     order["env_worker"] = {"LINES": "\n".join((*worker, "Epoch[0] Time cost=1"))}

@@ -13,6 +13,7 @@ from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.client import S3Object
 from train.s3.connection import Connection
+from train.s3.plan import Plan
 from train.s3.sources import Listing
 from train.s3.url import S3Url
 
@@ -171,7 +172,7 @@ def test_put_keeps_only_its_own_objects_in_memory(
     known = {id(item) for item in earlier}
     kept = []
 
-    def decide(plan: s3.Plan) -> bool:
+    def decide(plan: Plan) -> bool:
         gc.collect()
         kept.append(sum(isinstance(item, S3Object) and id(item) not in known for item in gc.get_objects()))
         assert [str(upload.destination) for upload in plan.transfers] == [f"{URL}a"]

@@ -16,7 +16,7 @@ from http_server import judging_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.compare import verify
-from train.s3.plan import Download, Upload
+from train.s3.plan import Download, Plan, Upload
 from train.s3.run_journal import Run, killed_runs, noted
 from train.s3.transfer import PART_BYTES, SMALL_BYTES
 
@@ -151,7 +151,7 @@ def test_exclude(server: S3Server, local: Path, patterns: list[str], left: set[s
 def test_a_declined_plan_is_not_carried_out(server: S3Server, local: Path, tmp_path: Path) -> None:
     seen = []
 
-    def decline(plan: s3.Plan) -> bool:
+    def decline(plan: Plan) -> bool:
         seen.append((len(plan.transfers), len(plan.unchanged), len(plan.deletions)))
         return False
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from http_server import serve_http
-from job_host import JobHost, job_host, job_id, lines_of
+from job_host import LocalHead, job_host, job_id, lines_of
 from waits import until
 
 __all__ = ["job_host"]
@@ -48,7 +48,7 @@ sleep 100
 """
 
 
-def make_order(host: JobHost, **more: Any) -> dict[str, Any]:
+def make_order(host: LocalHead, **more: Any) -> dict[str, Any]:
     """A job of two workers without servers, which the supervisor starts itself."""
     changes = {"launcher": "env", "servers": 0, "on_node_loss": "requeue", "library": "pytorch", **more}
     order = host.order("/bin/bash", "-c", WORKER, "worker", **changes)
@@ -84,18 +84,18 @@ class NoticeService(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def noticed_once_here(host: JobHost) -> Iterator[dict[str, str]]:
+def noticed_once_here(host: LocalHead) -> Iterator[dict[str, str]]:
     """The variables with a metadata service which announces the end of node-1 once both workers run."""
     ready = {"is_noticed": staticmethod(lambda: host.events(JOB).count('"line": "here 1') >= 2)}
     with serve_http(type("Service", (NoticeService,), ready)) as url:
         yield {"AWS_EC2_METADATA_SERVICE_ENDPOINT": url}
 
 
-def submit(host: JobHost, order: dict[str, Any]) -> None:
+def submit(host: LocalHead, order: dict[str, Any]) -> None:
     assert host.ask("submit", order=order) == [{"job": JOB, "state": "starting"}]
 
 
-def wait_for_state(host: JobHost, state: str) -> dict[str, Any]:
+def wait_for_state(host: LocalHead, state: str) -> dict[str, Any]:
     """Wait until the job's record has a state; the record."""
 
     def find() -> dict[str, Any] | None:
@@ -107,7 +107,7 @@ def wait_for_state(host: JobHost, state: str) -> dict[str, Any]:
     return found
 
 
-def replace(host: JobHost, *new: dict[str, Any]) -> dict[str, Any]:
+def replace(host: LocalHead, *new: dict[str, Any]) -> dict[str, Any]:
     """Hand new hosts to the job; the answer of jobs.py."""
     [answer] = host.ask("replace", JOB, line=new)
     return answer
@@ -121,7 +121,7 @@ def said(log: Any) -> list[str]:
     return [event["say"] for event in log if "say" in event]
 
 
-def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_host: JobHost) -> None:
+def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_host: LocalHead) -> None:
     with noticed_once_here(job_host) as env:
         submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice; progress 5; save"}))
         record = wait_for_state(job_host, "waiting")
@@ -162,7 +162,7 @@ def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_h
     assert not job_host.processes()
 
 
-def test_a_job_that_does_not_save_in_time_is_interrupted_anyway(job_host: JobHost) -> None:
+def test_a_job_that_does_not_save_in_time_is_interrupted_anyway(job_host: LocalHead) -> None:
     with noticed_once_here(job_host) as env:
         submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice"}, checkpoint_grace_s=0.5))
         wait_for_state(job_host, "waiting")
@@ -176,7 +176,7 @@ def test_a_job_that_does_not_save_in_time_is_interrupted_anyway(job_host: JobHos
 
 
 @pytest.mark.parametrize("how", ["fails", "ends"])
-def test_what_happens_to_the_processes_after_a_notice_is_no_failure(job_host: JobHost, how: str) -> None:
+def test_what_happens_to_the_processes_after_a_notice_is_no_failure(job_host: LocalHead, how: str) -> None:
     """Scripts may end at once when they have saved, or fail because others have ended."""
     first = "wait_for_notice; " + ("exit 3" if how == "fails" else "save; exit 0")
     with noticed_once_here(job_host) as env:
@@ -187,7 +187,7 @@ def test_what_happens_to_the_processes_after_a_notice_is_no_failure(job_host: Jo
     assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["notice", "done"]
 
 
-def test_a_job_that_is_stopped_while_its_attempt_ends_does_not_start_again(job_host: JobHost) -> None:
+def test_a_job_that_is_stopped_while_its_attempt_ends_does_not_start_again(job_host: LocalHead) -> None:
     """The worker on node-0 needs a while to end."""
     first = "trap 'echo ending; sleep 1; exit 0' TERM; wait_for_notice; save; while true; do sleep 0.1; done"
     with noticed_once_here(job_host) as env:
@@ -199,14 +199,14 @@ def test_a_job_that_is_stopped_while_its_attempt_ends_does_not_start_again(job_h
     assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["notice"]
 
 
-def lose_node_1(host: JobHost, count: int = 2) -> None:
+def lose_node_1(host: LocalHead, count: int = 2) -> None:
     """Node-1 no longer answers, and what ran there has ended. count: of the job's processes."""
     host.wait_for('"line": "here 1', count=count)
     host.refuse("127.0.0.2")
     os.kill(int(until((host.home / "role-node-1").read_text)), signal.SIGKILL)
 
 
-def test_a_node_that_is_lost_without_notice_is_waited_for(job_host: JobHost) -> None:
+def test_a_node_that_is_lost_without_notice_is_waited_for(job_host: LocalHead) -> None:
     """Whoever follows the job learns of the lost batches while its next attempt runs."""
     told = "until grep -Eq '\"lost_batches\": ?5' ~/.cluster/jobs/$CLUSTER_JOB_ID/record.json; do sleep 0.05; done"
     submit(job_host, make_order(job_host, env={"FIRST": "progress 9", "SECOND": told}))
@@ -221,7 +221,7 @@ def test_a_node_that_is_lost_without_notice_is_waited_for(job_host: JobHost) -> 
 
 
 @pytest.mark.parametrize(("launcher", "servers"), [("ssh", 1), ("torchrun", 0)])
-def test_launchers_start_another_attempt(job_host: JobHost, launcher: str, servers: int) -> None:
+def test_launchers_start_another_attempt(job_host: LocalHead, launcher: str, servers: int) -> None:
     submit(job_host, make_order(job_host, launcher=launcher, servers=servers))
     job_host.wait_for('"state": "running"')
     lose_node_1(job_host, count=2 + 2 * servers)
@@ -233,7 +233,7 @@ def test_launchers_start_another_attempt(job_host: JobHost, launcher: str, serve
     assert not job_host.processes()
 
 
-def test_a_node_that_answers_again_is_used_again(job_host: JobHost) -> None:
+def test_a_node_that_answers_again_is_used_again(job_host: LocalHead) -> None:
     submit(job_host, make_order(job_host))
     lose_node_1(job_host)
     wait_for_state(job_host, "waiting")
@@ -250,7 +250,7 @@ def test_a_node_that_answers_again_is_used_again(job_host: JobHost) -> None:
     ],
 )
 def test_without_restarts_a_lost_node_fails_the_job(
-    job_host: JobHost, changes: dict[str, Any], attempts: list[str], error: str
+    job_host: LocalHead, changes: dict[str, Any], attempts: list[str], error: str
 ) -> None:
     submit(job_host, make_order(job_host, **changes))
     lose_node_1(job_host)
@@ -260,7 +260,7 @@ def test_without_restarts_a_lost_node_fails_the_job(
     assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == attempts
 
 
-def test_a_program_that_is_killed_is_no_lost_node(job_host: JobHost) -> None:
+def test_a_program_that_is_killed_is_no_lost_node(job_host: LocalHead) -> None:
     submit(job_host, make_order(job_host))
     job_host.wait_for('"line": "here 1', count=2)
     os.kill(int(until((job_host.home / "role-node-1").read_text)), signal.SIGKILL)
@@ -268,7 +268,7 @@ def test_a_program_that_is_killed_is_no_lost_node(job_host: JobHost) -> None:
     assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["error"]
 
 
-def test_a_job_that_fails_starts_again_only_as_often_as_it_may(job_host: JobHost) -> None:
+def test_a_job_that_fails_starts_again_only_as_often_as_it_may(job_host: LocalHead) -> None:
     order = make_order(job_host, restarts_on_error=2)
     order["command"] = ["/bin/bash", "-c", "echo attempt $CLUSTER_ATTEMPT; exit 7"]
     result, log = job_host.run(order)
@@ -278,7 +278,7 @@ def test_a_job_that_fails_starts_again_only_as_often_as_it_may(job_host: JobHost
     assert "waiting" not in states(log)
 
 
-def test_the_heads_own_command_replaces_the_node(job_host: JobHost) -> None:
+def test_the_heads_own_command_replaces_the_node(job_host: LocalHead) -> None:
     script = job_host.home / "replace"
     script.write_text(
         f"""#!/bin/sh
@@ -295,7 +295,7 @@ echo '{json.dumps([NEW])}' | {job_host.python} -Es {os.getcwd()}/train/node jobs
     assert not any("next `cluster` command" in line for line in lines)
 
 
-def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host: JobHost) -> None:
+def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host: LocalHead) -> None:
     go = job_host.home / "go"
     script = f"while [ ! -e {go} ]; do sleep 0.05; done; exit 3"
     submit(job_host, make_order(job_host, replace_command=["/bin/sh", "-c", script]))
@@ -309,7 +309,7 @@ def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host
     assert job_host.result()["state"] == "done"
 
 
-def test_a_command_that_fails_leaves_it_to_the_user(job_host: JobHost) -> None:
+def test_a_command_that_fails_leaves_it_to_the_user(job_host: LocalHead) -> None:
     submit(job_host, make_order(job_host, replace_command=["/bin/sh", "-c", "echo no capacity; exit 4"]))
     lose_node_1(job_host)
     job_host.wait_for("the next `cluster` command replaces it")
@@ -320,7 +320,7 @@ def test_a_command_that_fails_leaves_it_to_the_user(job_host: JobHost) -> None:
     assert job_host.result()["state"] == "done"
 
 
-def test_a_supervisor_that_is_killed_while_the_job_waits(job_host: JobHost) -> None:
+def test_a_supervisor_that_is_killed_while_the_job_waits(job_host: LocalHead) -> None:
     submit(job_host, make_order(job_host))
     lose_node_1(job_host)
     wait_for_state(job_host, "waiting")
@@ -332,7 +332,7 @@ def test_a_supervisor_that_is_killed_while_the_job_waits(job_host: JobHost) -> N
     assert [attempt["reason"] for attempt in record["attempts"]] == ["lost"]
 
 
-def test_jobs_that_have_ended_are_not_replaced_and_not_told(job_host: JobHost) -> None:
+def test_jobs_that_have_ended_are_not_replaced_and_not_told(job_host: LocalHead) -> None:
     order = make_order(job_host)
     order["command"] = ["true"]
     job_host.run(order)

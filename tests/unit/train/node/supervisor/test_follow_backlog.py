@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from job_host import JobHost, job_host, job_id
+from job_host import LocalHead, job_host, job_id
 from waits import until
 
 __all__ = ["job_host"]
@@ -16,7 +16,7 @@ PROGRAM = f"for number in $(seq {LINES}); do printf '%s %01000d\\n' $number 0; d
 
 
 @pytest.mark.parametrize("words", [(), ("--no-wait",)], ids=["to the end", "what there is"])
-def test_a_reader_that_is_slow_gets_every_line(job_host: JobHost, words: tuple[str, ...]) -> None:
+def test_a_reader_that_is_slow_gets_every_line(job_host: LocalHead, words: tuple[str, ...]) -> None:
     order = job_host.order("/bin/bash", "-c", PROGRAM, workers=1, servers=0)
     assert job_host.run(order)[0]["state"] == "done"
     with job_host.asking("follow", job_id(1), "0", *words) as follower:
@@ -27,7 +27,7 @@ def test_a_reader_that_is_slow_gets_every_line(job_host: JobHost, words: tuple[s
     assert messages[-1]["result"]["state"] == "done"
 
 
-def test_a_line_may_be_longer_than_one_read(job_host: JobHost) -> None:
+def test_a_line_may_be_longer_than_one_read(job_host: LocalHead) -> None:
     program = "head -c 60000 /dev/zero | tr '\\0' '\\1'; echo; echo end"  # \\u0001 in JSON
     result, log = job_host.run(job_host.order("/bin/bash", "-c", program, workers=1, servers=0))
     assert result["state"] == "done"
@@ -40,7 +40,7 @@ def read_bytes(pid: int) -> int:
     return int(line.removeprefix("rchar: "))
 
 
-def test_half_a_line_that_is_removed_is_forgotten(job_host: JobHost) -> None:
+def test_half_a_line_that_is_removed_is_forgotten(job_host: LocalHead) -> None:
     program = "echo begun; until [ -e ~/go ]; do sleep 0.05; done; echo end"
     order = job_host.order("/bin/bash", "-c", program, workers=1, servers=0)
     assert job_host.ask("submit", order=order)[0]["state"] == "starting"

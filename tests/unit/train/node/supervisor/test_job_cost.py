@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from job_host import JobHost, job_host, job_id
+from job_host import LocalHead, job_host, job_id
 from train.job.cost import cost_of
-from train.job.protocol import JobHost as Host
-from train.job.protocol import Place
+from train.job.protocol import JobHost, Place
 from waits import until
 
 __all__ = ["job_host"]
@@ -20,16 +19,16 @@ OWN = Place(user="ada", port=22, python="python3", code_dir="/c", cwd="/c", comm
     ("hosts", "usd"),
     [
         ([], None),
-        ([Host(name="node-0", usd_per_hour=1.5)], 3.0),
-        ([Host(name="node-0", usd_per_hour=1.5), Host(name="node-1", usd_per_hour=0.5)], 4.0),
-        ([Host(name="node-0", usd_per_hour=1.5), Host(name="node-0", usd_per_hour=1.5)], 3.0),  # one node
-        ([Host(name="node-0", usd_per_hour=1.5), Host(name="node-1")], None),  # an unknown price
-        ([Host(name="node-0", usd_per_hour=1.5), Host(name="ada@lab", place=OWN)], 3.0),
-        ([Host(name="ada@lab", place=OWN)], None),
-        ([Host(name="node-0", usd_per_hour=0.0)], 0.0),
+        ([JobHost(name="node-0", usd_per_hour=1.5)], 3.0),
+        ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-1", usd_per_hour=0.5)], 4.0),
+        ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-0", usd_per_hour=1.5)], 3.0),  # one node
+        ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-1")], None),  # an unknown price
+        ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="ada@lab", place=OWN)], 3.0),
+        ([JobHost(name="ada@lab", place=OWN)], None),
+        ([JobHost(name="node-0", usd_per_hour=0.0)], 0.0),
     ],
 )
-def test_the_cost_of_hosts(hosts: list[Host], usd: float | None) -> None:
+def test_the_cost_of_hosts(hosts: list[JobHost], usd: float | None) -> None:
     assert cost_of(hosts, 2 * 3600) == usd
     assert cost_of(hosts, -1) in {None, 0.0}
 
@@ -39,7 +38,7 @@ def priced(order: dict[str, Any], *prices: float | None) -> dict[str, Any]:
     return {**order, "hosts": hosts}
 
 
-def test_a_job_costs_its_nodes_while_it_has_them(job_host: JobHost) -> None:
+def test_a_job_costs_its_nodes_while_it_has_them(job_host: LocalHead) -> None:
     order = priced(job_host.order(env={"WORKER": "echo here; sleep 2"}), 3600.0, 7200.0)  # 3 dollars a second
     assert job_host.ask("submit", order=order)[0]["state"] == "starting"
     job_host.wait_for('"line": "here"', count=2)
@@ -52,7 +51,7 @@ def test_a_job_costs_its_nodes_while_it_has_them(job_host: JobHost) -> None:
     assert record["cost_usd"] == pytest.approx(3 * held_s, rel=0.01)
 
 
-def test_waiting_in_the_queue_costs_nothing(job_host: JobHost) -> None:
+def test_waiting_in_the_queue_costs_nothing(job_host: LocalHead) -> None:
     first = job_host.order(env={"WORKER": "echo here; sleep 100"})
     assert job_host.ask("submit", order=first)[0]["state"] == "starting"
     job_host.wait_for('"line": "here"', count=2)
@@ -66,7 +65,7 @@ def test_waiting_in_the_queue_costs_nothing(job_host: JobHost) -> None:
     assert job_host.record()["cost_usd"] is None  # without prices
 
 
-def test_the_cost_of_a_job_whose_supervisor_was_killed(job_host: JobHost) -> None:
+def test_the_cost_of_a_job_whose_supervisor_was_killed(job_host: LocalHead) -> None:
     order = priced(job_host.order(env={"WORKER": "echo here; sleep 100"}), 3600.0, 3600.0)
     job_host.ask("submit", order=order)
     job_host.wait_for('"line": "here"', count=2)

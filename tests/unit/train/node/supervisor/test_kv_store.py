@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from job_channels import make_order
-from job_host import JobHost, job_host
+from job_host import LocalHead, job_host
 from ps_lite_lines import LINES
 from train.node.supervisor import kv_store
 
@@ -28,7 +28,7 @@ def until(text: str, count: int = 1, *, meanwhile: str = "") -> str:
 RUNS = until('"state": "running"')
 
 
-def order_of(host: JobHost, worker: str, *, lines: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
+def order_of(host: LocalHead, worker: str, *, lines: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
     """A job with servers that wait for workers, as MXNet's do from their start, and workers that say these lines."""
     env = {"SERVER": f"{SAYS} sleep 100", "SCHEDULER": "sleep 100", "WORKER": worker}
     own = {"env_server": {"LINES": SERVER[0]}, "env_worker": {"LINES": "\n".join(lines)}}
@@ -39,7 +39,7 @@ def warnings_in(log: list[dict[str, Any]]) -> list[list[str]]:
     return [event["warnings"] for event in log if "warnings" in event]
 
 
-def test_a_warning_while_workers_train_without_a_kv_store(job_host: JobHost) -> None:
+def test_a_warning_while_workers_train_without_a_kv_store(job_host: LocalHead) -> None:
     worker = until('"warnings"', meanwhile=SAYS) + "echo warned; until [ -e ~/end ]; do sleep 0.05; done"
     (answer,) = job_host.ask("submit", order=order_of(job_host, worker, lines=(TRAINS,)))
     job_host.wait_for('"line": "warned"', count=2)
@@ -55,7 +55,7 @@ def test_a_warning_while_workers_train_without_a_kv_store(job_host: JobHost) -> 
     assert listed["warnings"] == log[said]["warnings"]
 
 
-def test_a_warning_at_the_end_for_workers_without_a_kv_store(job_host: JobHost) -> None:
+def test_a_warning_at_the_end_for_workers_without_a_kv_store(job_host: LocalHead) -> None:
     result, log = job_host.run(order_of(job_host, RUNS + "echo my own words"))
     assert (result["state"], result["exit_code"]) == ("done", 0)
     ((said,),) = warnings_in(log)
@@ -63,7 +63,7 @@ def test_a_warning_at_the_end_for_workers_without_a_kv_store(job_host: JobHost) 
     assert job_host.record()["warnings"] == [said]
 
 
-def test_no_warning_for_a_late_kv_store(job_host: JobHost) -> None:
+def test_no_warning_for_a_late_kv_store(job_host: LocalHead) -> None:
     """They prepare their data for a while, and a line of it looks like that of an epoch; then they are one job."""
     worker = f"echo Epoch data 3 of 7; {RUNS} {SAYS}"
     order = order_of(job_host, worker, lines=(*WORKER, TRAINS))
@@ -73,7 +73,7 @@ def test_no_warning_for_a_late_kv_store(job_host: JobHost) -> None:
     assert job_host.record()["warnings"] == []
 
 
-def test_a_warning_is_withdrawn_when_a_kv_store_is_made_after_all(job_host: JobHost) -> None:
+def test_a_warning_is_withdrawn_when_a_kv_store_is_made_after_all(job_host: LocalHead) -> None:
     """A model was trained ahead of the job's own, by each worker for itself."""
     joins = "printf '%s\\n' \"$JOINS\"; "
     worker = until('"warnings": ["', meanwhile=SAYS) + joins + until('"warnings": []')
@@ -85,7 +85,7 @@ def test_a_warning_is_withdrawn_when_a_kv_store_is_made_after_all(job_host: JobH
     assert job_host.record()["warnings"] == []
 
 
-def test_a_warning_is_withdrawn_when_the_workers_dismiss_the_servers(job_host: JobHost) -> None:
+def test_a_warning_is_withdrawn_when_the_workers_dismiss_the_servers(job_host: LocalHead) -> None:
     """They have hidden what ps-lite says, and used their kv-store all the same."""
     order = order_of(job_host, until('"warnings": ["', meanwhile=SAYS), lines=(TRAINS,))
     order["env"]["WORKER"] += until('"warnings": []')
@@ -98,13 +98,13 @@ def test_a_warning_is_withdrawn_when_the_workers_dismiss_the_servers(job_host: J
 @pytest.mark.parametrize(
     "more", [{"workers": 1, "env_worker": {"LINES": TRAINS}}, {"workers": 1, "servers": 0, "kv_store": "local"}]
 )
-def test_no_warning_for_one_worker(job_host: JobHost, more: dict[str, Any]) -> None:
+def test_no_warning_for_one_worker(job_host: LocalHead, more: dict[str, Any]) -> None:
     result, log = job_host.run(order_of(job_host, f"{SAYS} {RUNS}", lines=(TRAINS,), **more))
     assert result["state"] == "done"
     assert warnings_in(log) == []
 
 
-def test_no_warning_for_a_job_that_fails_before_it_trains(job_host: JobHost) -> None:
+def test_no_warning_for_a_job_that_fails_before_it_trains(job_host: LocalHead) -> None:
     result, log = job_host.run(order_of(job_host, f"{RUNS} exit 3"))
     assert result["exit_code"] == 3
     assert warnings_in(log) == []

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 
 import waits
 from job_channels import make_order
-from job_host import JobHost, job_host, job_id, lines_of
+from job_host import LocalHead, job_host, job_id, lines_of
 from train.node import jobs
 
 __all__ = ["job_host"]
@@ -25,12 +25,12 @@ from train.node import job_folder
 from train.node.programs import CODE_DIR
 
 
-def alone(host: JobHost, program: str, job: str = job_id(1), **more: Any) -> dict[str, Any]:
+def alone(host: LocalHead, program: str, job: str = job_id(1), **more: Any) -> dict[str, Any]:
     """An order for a job of one worker, the fastest kind."""
     return host.order("/bin/sh", "-c", program, job=job, workers=1, servers=0, **more)
 
 
-def test_no_job_has_ever_run(job_host: JobHost) -> None:
+def test_no_job_has_ever_run(job_host: LocalHead) -> None:
     assert job_host.ask("list") == [{"jobs": []}]
     assert job_host.ask("stop", "x") == job_host.ask("follow", "x", "0") == [{"error": "there is no job x"}]
     assert job_host.ask("follow", "../../etc", "0") == [{"error": "there is no job ../../etc"}]
@@ -39,7 +39,7 @@ def test_no_job_has_ever_run(job_host: JobHost) -> None:
     assert "$.job" in answer["error"]
 
 
-def test_without_an_order_there_is_no_job(job_host: JobHost) -> None:
+def test_without_an_order_there_is_no_job(job_host: LocalHead) -> None:
     assert job_host.ask("submit", "--follow") == []
     assert job_host.ask("list") == [{"jobs": []}]
 
@@ -59,7 +59,7 @@ def test_without_an_order_there_is_no_job(job_host: JobHost) -> None:
     ],
 )
 def test_a_command_that_cannot_run_is_refused(
-    job_host: JobHost, tmp_path: Path, command: tuple[str, ...], why: str
+    job_host: LocalHead, tmp_path: Path, command: tuple[str, ...], why: str
 ) -> None:
     (tmp_path / "plain.sh").touch()
     (tmp_path / "there.py").touch()
@@ -76,14 +76,14 @@ def test_a_command_that_cannot_run_is_refused(
     assert job_host.ask("list") == [{"jobs": []}]
 
 
-def test_a_set_up_command_may_make_a_command_runnable(job_host: JobHost) -> None:
+def test_a_set_up_command_may_make_a_command_runnable(job_host: LocalHead) -> None:
     order = job_host.order("no-such-program", workers=1, servers=0, job_setup=("true",))
     (answer,) = job_host.ask("submit", order=order)
     assert answer["job"] == job_id(1)
     assert len(job_host.ask("list")[0]["jobs"]) == 1
 
 
-def test_a_job_of_one_worker_and_its_record(job_host: JobHost) -> None:
+def test_a_job_of_one_worker_and_its_record(job_host: LocalHead) -> None:
     order = alone(job_host, "echo $CLUSTER_OUTPUT_DIR; exit 3", env={"A_TOKEN": "hush"}, owner="me", code="abc")
     result, log = job_host.run(order)
     assert (result["state"], result["exit_code"]) == ("failed", 3)
@@ -100,7 +100,7 @@ def test_a_job_of_one_worker_and_its_record(job_host: JobHost) -> None:
     ]
 
 
-def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: JobHost) -> None:
+def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -> None:
     assert job_host.ask("submit", order=alone(job_host, "sleep 100")) == [{"job": job_id(1), "state": "starting"}]
     (refused,) = job_host.ask("submit", order=alone(job_host, "true", job=job_id(2)))
     assert (refused["refused"]["id"], refused["refused"]["name"]) == (job_id(1), "name")
@@ -124,7 +124,7 @@ def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: JobHost) -> 
     assert stopped["already"]
 
 
-def test_several_readers_can_read_a_log_from_any_line(job_host: JobHost) -> None:
+def test_several_readers_can_read_a_log_from_any_line(job_host: LocalHead) -> None:
     order = alone(job_host, "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; sleep 0.5; echo end")
     with job_host.asking("submit", "--follow", order=order) as first:
         assert json.loads(first.stdout.readline())["job"] == job_id(1)
@@ -141,7 +141,7 @@ def test_several_readers_can_read_a_log_from_any_line(job_host: JobHost) -> None
     assert lines_of([json.loads(line) for line in whole]) == [*(f"line {i}" for i in range(3000)), "end"]
 
 
-def test_reading_without_waiting_ends_at_the_current_end(job_host: JobHost) -> None:
+def test_reading_without_waiting_ends_at_the_current_end(job_host: LocalHead) -> None:
     job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
     job_host.wait_for('"line": "here"')
     log = job_host.ask("follow", job_id(1), "0", "--no-wait")
@@ -153,7 +153,7 @@ def test_reading_without_waiting_ends_at_the_current_end(job_host: JobHost) -> N
     assert "result" in job_host.ask("follow", job_id(1), "0", "--no-wait")[-1]
 
 
-def test_a_job_continues_without_its_follower(job_host: JobHost) -> None:
+def test_a_job_continues_without_its_follower(job_host: LocalHead) -> None:
     with job_host.asking("submit", "--follow", order=alone(job_host, "sleep 1; echo end")) as client:
         client.stdout.readline()
         os.kill(client.pid, signal.SIGKILL)
@@ -161,7 +161,7 @@ def test_a_job_continues_without_its_follower(job_host: JobHost) -> None:
     assert job_host.record()["state"] == "done"
 
 
-def test_a_follower_without_a_reader_ends(job_host: JobHost) -> None:
+def test_a_follower_without_a_reader_ends(job_host: LocalHead) -> None:
     job_host.ask("submit", order=alone(job_host, "sleep 100"))
     with job_host.asking("follow", job_id(1), "0") as follower:
         follower.stdout.readline()
@@ -169,13 +169,13 @@ def test_a_follower_without_a_reader_ends(job_host: JobHost) -> None:
         assert follower.wait(timeout=20) == 0
 
 
-def test_a_follower_sends_keep_alives(job_host: JobHost) -> None:
+def test_a_follower_sends_keep_alives(job_host: LocalHead) -> None:
     job_host.ask("submit", order=alone(job_host, "sleep 100"))
     with job_host.asking("follow", job_id(1), "0") as follower:
         assert any(json.loads(line) == {"alive": True} for line in follower.stdout)
 
 
-def test_a_supervisor_that_does_not_answer_is_killed(job_host: JobHost) -> None:
+def test_a_supervisor_that_does_not_answer_is_killed(job_host: LocalHead) -> None:
     job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
     job_host.wait_for('"line": "here"')
     os.kill(job_host.record()["supervisor"]["pid"], signal.SIGSTOP)
@@ -188,7 +188,7 @@ def test_a_supervisor_that_does_not_answer_is_killed(job_host: JobHost) -> None:
 
 
 @contextmanager
-def orphan(host: JobHost) -> Iterator["subprocess.Popen[bytes]"]:
+def orphan(host: LocalHead) -> Iterator["subprocess.Popen[bytes]"]:
     """A process of the job that its supervisor does not know."""
     env = {**host.env(), "CLUSTER_JOB_ID": job_id(1)}
     with subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True) as process:
@@ -198,7 +198,7 @@ def orphan(host: JobHost) -> Iterator["subprocess.Popen[bytes]"]:
             process.kill()
 
 
-def test_another_stop_ends_what_a_job_left(job_host: JobHost) -> None:
+def test_another_stop_ends_what_a_job_left(job_host: LocalHead) -> None:
     job_host.refuse("127.0.0.2")
     result, _ = job_host.run(job_host.order(env={}))
     assert list(result["left"]) == ["node-1"]  # which nobody could search
@@ -219,7 +219,7 @@ def test_another_stop_ends_what_a_job_left(job_host: JobHost) -> None:
     assert job_host.ask("stop", job_id(1)) == [answer]
 
 
-def test_nothing_is_left_on_instances_that_have_ended(job_host: JobHost) -> None:
+def test_nothing_is_left_on_instances_that_have_ended(job_host: LocalHead) -> None:
     job_host.refuse("127.0.0.2")
     result, _ = job_host.run(job_host.order(env={}))
     assert list(job_host.ask("stop", job_id(1), "i-7")[0]["result"]["left"]) == ["node-1"]
@@ -228,7 +228,7 @@ def test_nothing_is_left_on_instances_that_have_ended(job_host: JobHost) -> None
     assert job_host.record()["left"] == {}
 
 
-def test_of_two_stops_at_the_same_time_one_waits(job_host: JobHost) -> None:
+def test_of_two_stops_at_the_same_time_one_waits(job_host: LocalHead) -> None:
     job_host.refuse("127.0.0.2")
     job_host.run(job_host.order(env={}))
     searched = job_host.home / "searched"
@@ -239,14 +239,14 @@ def test_of_two_stops_at_the_same_time_one_waits(job_host: JobHost) -> None:
     assert searched.read_text() == "\n"
 
 
-def test_a_supervisor_that_cannot_start_is_an_error_and_leaves_no_job(job_host: JobHost) -> None:
+def test_a_supervisor_that_cannot_start_is_an_error_and_leaves_no_job(job_host: LocalHead) -> None:
     Path(job_host.python).write_text("#!/bin/sh\necho it cannot be >&2; exit 1\n")
     (answer,) = job_host.ask("submit", order=alone(job_host, "true"))
     assert answer == {"error": "the supervisor did not start: it cannot be"}
     assert job_host.ask("list") == [{"jobs": []}]
 
 
-def test_old_jobs_are_removed(job_host: JobHost) -> None:
+def test_old_jobs_are_removed(job_host: LocalHead) -> None:
     jobs = job_host.folder("x").parent
     for number in range(job_folder.KEPT + 2):
         (jobs / f"old-{number}").mkdir(parents=True)
@@ -259,7 +259,7 @@ def test_old_jobs_are_removed(job_host: JobHost) -> None:
     assert {"old-2", job_id(1)} <= left
 
 
-def test_a_job_gets_a_scope_of_systemd_where_there_is_one(job_host: JobHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_gets_a_scope_of_systemd_where_there_is_one(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "isdir", lambda _: True)
     [words] = jobs.scopes(job_id(1))
     assert words[:5] == ["sudo", "-n", "systemd-run", "--quiet", "--scope"]
@@ -277,7 +277,7 @@ def test_on_a_users_own_host_no_scope_needs_sudo(tmp_path: Path, monkeypatch: py
     assert "sudo" not in words
 
 
-def test_no_file_stays_open_after_many_jobs(job_host: JobHost) -> None:
+def test_no_file_stays_open_after_many_jobs(job_host: LocalHead) -> None:
     for number in range(3):
         assert job_host.run(alone(job_host, "true", job=job_id(number)))[0]["state"] == "done"
     locks = list(job_host.folder("x").parent.rglob("lock"))
@@ -310,7 +310,7 @@ def is_open(path: Path) -> bool:
     ],
     ids=lambda text: str(text[:30]),
 )
-def test_a_damaged_record_does_not_affect_other_jobs(job_host: JobHost, damaged: bytes) -> None:
+def test_a_damaged_record_does_not_affect_other_jobs(job_host: LocalHead, damaged: bytes) -> None:
     folder = job_host.folder("damaged")
     folder.mkdir(parents=True)
     (folder / "record.json").write_bytes(damaged)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from http_server import serve_http
-from job_host import JobHost, job_host, job_id
+from job_host import LocalHead, job_host, job_id
 from secret_watch import has_any, watching
 from waits import until
 
@@ -36,11 +36,11 @@ def webhook(code: int = 200) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         yield f"{url}/services/{SECRET}", events
 
 
-def notified(job_host: JobHost, url: str | None, command: str | None = None, **more: Any) -> dict[str, Any]:
+def notified(job_host: LocalHead, url: str | None, command: str | None = None, **more: Any) -> dict[str, Any]:
     return job_host.order(notify={"cluster": "demo", "webhook": url, "command": command}, **more)
 
 
-def test_the_end_of_a_job_is_reported_and_the_url_is_nowhere(job_host: JobHost) -> None:
+def test_the_end_of_a_job_is_reported_and_the_url_is_nowhere(job_host: LocalHead) -> None:
     with webhook() as (url, events), watching() as watch:
         order = notified(job_host, url, f"cat >{job_host.home}/event", env={"WORKER": "echo here; sleep 1"})
         for host in order["hosts"]:
@@ -64,7 +64,7 @@ def test_the_end_of_a_job_is_reported_and_the_url_is_nowhere(job_host: JobHost) 
     assert [path for path in job_host.home.rglob("*") if path.is_file() and has_any(path, [SECRET])] == []
 
 
-def test_a_webhook_that_fails_is_a_warning_that_names_its_host(job_host: JobHost) -> None:
+def test_a_webhook_that_fails_is_a_warning_that_names_its_host(job_host: LocalHead) -> None:
     with webhook(404) as (url, events):
         result, _ = job_host.run(notified(job_host, url, "exit 7"))
         until(lambda: job_host.record()["warnings"], "the warnings")
@@ -77,7 +77,7 @@ def test_a_webhook_that_fails_is_a_warning_that_names_its_host(job_host: JobHost
     assert [path for path in files if has_any(path, [SECRET])] == []
 
 
-def test_a_job_that_fails_and_one_that_is_stopped_in_the_queue(job_host: JobHost) -> None:
+def test_a_job_that_fails_and_one_that_is_stopped_in_the_queue(job_host: LocalHead) -> None:
     with webhook() as (url, events):
         job_host.run(notified(job_host, url, env={"WORKER": "exit 7"}))
         until(lambda: len(events) == 1, "its event")
@@ -94,7 +94,7 @@ def test_a_job_that_fails_and_one_that_is_stopped_in_the_queue(job_host: JobHost
     assert (stopped["job"]["id"], stopped["job"]["state"]) == (job_id(3), "stopped")
 
 
-def test_a_lost_node_is_reported(job_host: JobHost) -> None:
+def test_a_lost_node_is_reported(job_host: LocalHead) -> None:
     with webhook() as (url, events):
         job_host.refuse("127.0.0.2")
         result, _ = job_host.run(notified(job_host, url))
@@ -106,7 +106,7 @@ def test_a_lost_node_is_reported(job_host: JobHost) -> None:
 
 
 @pytest.mark.parametrize("notify", [None, {"cluster": "demo"}])
-def test_nothing_is_sent_without_settings(job_host: JobHost, notify: dict[str, str] | None) -> None:
+def test_nothing_is_sent_without_settings(job_host: LocalHead, notify: dict[str, str] | None) -> None:
     with watching() as watch:
         assert job_host.run(job_host.order(notify=notify))[0]["state"] == "done"
     assert watch.lines_with("/bootstrap/node/notify.py") == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from job_host import JobHost, job_host, lines_of
+from job_host import LocalHead, job_host, lines_of
 
 __all__ = ["job_host"]
 
@@ -15,7 +15,7 @@ ENGINES = ("torchrun", "env")
 NAMES = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR CLUSTER_RANK CLUSTER_INIT_METHOD GLOO_SOCKET_IFNAME"
 
 
-def order(host: JobHost, engine: str, program: str, *, lines: int = 2, **more: Any) -> dict[str, Any]:
+def order(host: LocalHead, engine: str, program: str, *, lines: int = 2, **more: Any) -> dict[str, Any]:
     """Processes on node-0 and node-1, as many as there are lines in the hostfile."""
     listed = sorted(f"127.0.0.{1 + index % 2}" for index in range(lines))
     fields = {"launcher": engine, "kv_store": "none", "workers": lines, "servers": 0, "hostfile": listed}
@@ -30,7 +30,7 @@ def exits_of(log: list[dict[str, Any]]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_each_process_knows_its_place(job_host: JobHost, engine: str) -> None:
+def test_each_process_knows_its_place(job_host: LocalHead, engine: str) -> None:
     program = "".join(f"echo {name}=${name}; " for name in NAMES.split())
     result, log = job_host.run(order(job_host, engine, program, lines=4))
     assert (result["state"], result["error"], result["left"]) == ("done", None, {})
@@ -56,7 +56,7 @@ def test_each_process_knows_its_place(job_host: JobHost, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_arguments_may_name_the_rank(job_host: JobHost, engine: str) -> None:
+def test_arguments_may_name_the_rank(job_host: LocalHead, engine: str) -> None:
     """As a script expects them that takes --dist-url, --rank and --world-size. Other words stay as they are."""
     words = [
         "/bin/echo",
@@ -76,7 +76,7 @@ def test_arguments_may_name_the_rank(job_host: JobHost, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: JobHost, engine: str) -> None:
+def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: LocalHead, engine: str) -> None:
     program = 'if [ "$RANK" = 1 ]; then echo broken; exit 7; fi; sleep 600'
     result, log = job_host.run(order(job_host, engine, program))
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", 7, {})
@@ -86,21 +86,21 @@ def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: JobHost, en
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_killed_process_ends_the_job(job_host: JobHost, engine: str) -> None:
+def test_a_killed_process_ends_the_job(job_host: LocalHead, engine: str) -> None:
     result, _ = job_host.run(order(job_host, engine, 'if [ "$RANK" = 0 ]; then kill -9 $$; fi; sleep 600'))
     assert (result["exit_code"], result["left"]) == (128 + signal.SIGKILL, {})
     assert result["error"].startswith("worker 0 on node-0")
     assert result["error"].endswith("was killed by signal 9")
 
 
-def test_a_torchrun_that_fails_is_named_and_its_output_kept(job_host: JobHost) -> None:
+def test_a_torchrun_that_fails_is_named_and_its_output_kept(job_host: LocalHead) -> None:
     result, log = job_host.run(order(job_host, "torchrun", "true", env={"TORCHRUN_FAILS": "1"}))
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", 1, {})
     assert "torchrun on node-" in result["error"]
     assert "torchrun cannot go on" in lines_of(log, "launcher")
 
 
-def test_a_killed_torchrun_ends_the_job(job_host: JobHost) -> None:
+def test_a_killed_torchrun_ends_the_job(job_host: LocalHead) -> None:
     with job_host.asking("submit", order=order(job_host, "torchrun", "sleep 600")):
         job_host.wait_for('"state": "running"')
     os.kill(job_host.pid_of(r"node torchrun .*--node_rank 1 "), signal.SIGKILL)
@@ -110,7 +110,7 @@ def test_a_killed_torchrun_ends_the_job(job_host: JobHost) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_secrets_reach_the_processes_alone(job_host: JobHost, engine: str) -> None:
+def test_secrets_reach_the_processes_alone(job_host: LocalHead, engine: str) -> None:
     program = "test \"$TOKEN\" && tr '\\0' '\\n' </proc/$PPID/environ | grep -c hush; true"
     result, log = job_host.run(order(job_host, engine, program.replace("hush", "hus[h]"), secrets={"TOKEN": "hush"}))
     assert result["state"] == "done"

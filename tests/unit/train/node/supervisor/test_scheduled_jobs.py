@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fake_slurm import NODES, FakeSlurm, make_slurm
-from job_host import JobHost, job_host, job_id, lines_of
+from job_host import LocalHead, job_host, job_id, lines_of
 from waits import until
 
 __all__ = ["job_host"]
@@ -14,7 +14,7 @@ JOB = job_id(1)
 
 
 @pytest.fixture
-def slurm(job_host: JobHost, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+def slurm(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     """Slurm assigns 127.0.0.2 and 127.0.0.3."""
     made = make_slurm(job_host.home)
     made.touch("nodes", NODES.replace("10.0.0.4", "127.0.0.2").replace("10.0.0.5", "127.0.0.3"))
@@ -22,7 +22,7 @@ def slurm(job_host: JobHost, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return made
 
 
-def order(host: JobHost, program: str, *, queue: str = "cluster", **more: Any) -> dict[str, Any]:
+def order(host: LocalHead, program: str, *, queue: str = "cluster", **more: Any) -> dict[str, Any]:
     """A worker on each of two nodes, planned for node-0 and node-1; node-2 is set up, too."""
     hosts = [{"name": f"node-{i}", "ip": f"127.0.0.{i + 1}", "instance_id": f"i-{i}"} for i in range(3)]
     request = {"job": JOB, "name": "name", "nodes": 2, "queue": queue}
@@ -31,11 +31,11 @@ def order(host: JobHost, program: str, *, queue: str = "cluster", **more: Any) -
     return host.order("/bin/bash", "-c", program, **{**fields, **more})
 
 
-def start(host: JobHost, order: dict[str, Any]) -> None:
+def start(host: LocalHead, order: dict[str, Any]) -> None:
     assert host.ask("submit", order=order) == [{"job": JOB, "state": "starting"}]
 
 
-def test_a_job_runs_on_the_nodes_that_slurm_assigns(job_host: JobHost, slurm: FakeSlurm) -> None:
+def test_a_job_runs_on_the_nodes_that_slurm_assigns(job_host: LocalHead, slurm: FakeSlurm) -> None:
     start(job_host, order(job_host, "echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR on $CLUSTER_HOST"))
     job_host.wait_for("is pending: Resources")
     record = job_host.record()
@@ -61,7 +61,7 @@ def test_a_job_runs_on_the_nodes_that_slurm_assigns(job_host: JobHost, slurm: Fa
     assert slurm.read("cancelled") == "12\n"
 
 
-def test_a_queue_that_does_not_allow_the_job_refuses_it(job_host: JobHost, slurm: FakeSlurm) -> None:
+def test_a_queue_that_does_not_allow_the_job_refuses_it(job_host: LocalHead, slurm: FakeSlurm) -> None:
     (answer,) = job_host.ask("submit", order=order(job_host, "true", queue="short"))
     assert "allows at most 1 node (MaxNodes=1), and the job needs 2" in answer["unrunnable"]
     (answer,) = job_host.ask("check", order=order(job_host, "true", queue="long"))
@@ -70,14 +70,14 @@ def test_a_queue_that_does_not_allow_the_job_refuses_it(job_host: JobHost, slurm
     assert not job_host.folder().exists()
 
 
-def test_a_check_answers_with_the_script(job_host: JobHost, slurm: FakeSlurm) -> None:
+def test_a_check_answers_with_the_script(job_host: LocalHead, slurm: FakeSlurm) -> None:
     (answer,) = job_host.ask("check", order=order(job_host, "true"))
     assert "#SBATCH --nodes=2" in answer["script"]
     assert slurm.read("submitted") == ""
 
 
 @pytest.mark.parametrize("state", ["PENDING Resources", "RUNNING"])
-def test_a_stopped_job_gives_its_nodes_back(job_host: JobHost, slurm: FakeSlurm, state: str) -> None:
+def test_a_stopped_job_gives_its_nodes_back(job_host: LocalHead, slurm: FakeSlurm, state: str) -> None:
     slurm.touch("job", state + "\n")
     start(job_host, order(job_host, "echo here; sleep 600"))
     job_host.wait_for("is pending" if "PENDING" in state else '"line": "here"')
@@ -86,7 +86,7 @@ def test_a_stopped_job_gives_its_nodes_back(job_host: JobHost, slurm: FakeSlurm,
     assert slurm.read("cancelled") == "12\n"
 
 
-def test_an_allocation_that_ends_ends_the_job(job_host: JobHost, slurm: FakeSlurm) -> None:
+def test_an_allocation_that_ends_ends_the_job(job_host: LocalHead, slurm: FakeSlurm) -> None:
     slurm.touch("job", "RUNNING\n")
     start(job_host, order(job_host, "echo here; sleep 600"))
     job_host.wait_for('"line": "here"', count=2)
@@ -96,7 +96,7 @@ def test_an_allocation_that_ends_ends_the_job(job_host: JobHost, slurm: FakeSlur
     assert result["error"].startswith("Slurm job 12 ended: ")
 
 
-def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: JobHost, slurm: FakeSlurm) -> None:
+def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: LocalHead, slurm: FakeSlurm) -> None:
     start(job_host, order(job_host, "true"))
     job_host.wait_for("is pending")
     job_host.kill_supervisor()

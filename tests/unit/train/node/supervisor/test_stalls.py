@@ -17,7 +17,7 @@ from bootstrap.node import process_tree
 from fake_timers import Timers
 from foundation.durations import render_minutes
 from job_channels import make_order
-from job_host import JobHost, job_host, lines_of
+from job_host import LocalHead, job_host, lines_of
 from train.job.protocol import JobHost, Place
 from train.node.supervisor import stalls
 from train.node.supervisor.processes import Processes
@@ -368,7 +368,7 @@ def test_the_use_of_cpu_and_files_is_counted(sleeper: "subprocess.Popen[bytes]")
 HANGS = {"WORKER": "echo here; sleep 100", "SERVER": "sleep 100"}
 
 
-def test_a_silent_job_is_ended_with_the_cause(job_host: JobHost) -> None:
+def test_a_silent_job_is_ended_with_the_cause(job_host: LocalHead) -> None:
     result, log = job_host.run(job_host.order(env=HANGS, stall_timeout=3))
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", 124, {})
     found = "none of its processes is stopped, and its nodes can reach each other"
@@ -377,7 +377,7 @@ def test_a_silent_job_is_ended_with_the_cause(job_host: JobHost) -> None:
     assert lines_of(log, "worker").count("here") == 2
 
 
-def test_a_silent_worker_that_computes_is_not_ended(job_host: JobHost) -> None:
+def test_a_silent_worker_that_computes_is_not_ended(job_host: LocalHead) -> None:
     computes = "echo here; timeout 9 sh -c 'while :; do :; done'; echo computed"
     result, log = job_host.run(job_host.order(env={"WORKER": computes, "SERVER": "sleep 12"}, stall_timeout=3))
     assert (result["state"], result["error"]) == ("done", None)

@@ -13,7 +13,7 @@ import pytest
 import waits
 from bootstrap.node import process_tree
 from http_server import serve_http
-from job_host import JobHost, job_host, job_id, lines_of
+from job_host import LocalHead, job_host, job_id, lines_of
 
 __all__ = ["job_host"]
 
@@ -35,7 +35,7 @@ if role == "server":
 """
 
 
-def start_and_wait(host: JobHost, order: dict[str, Any]) -> None:
+def start_and_wait(host: LocalHead, order: dict[str, Any]) -> None:
     """Submit a job, and wait until all of its workers have printed "here"."""
     assert host.ask("submit", order=order) == [{"job": order["job"], "state": "starting"}]
     host.wait_for('"line": "here"', count=order["workers"])
@@ -58,7 +58,7 @@ FEW: dict[str, Any] = {"workers": 1, "servers": 1}
 RUNNING = until('"state": "running"')  # a worker that succeeds earlier ends a job that has not started
 
 
-def test_a_good_job_and_its_log(job_host: JobHost) -> None:
+def test_a_good_job_and_its_log(job_host: LocalHead) -> None:
     env = {"WORKER": f"echo $CLUSTER_HOST; echo $0 >&2; {RUNNING}"}
     result, log = job_host.run(job_host.order(env=env))
     assert result == {"state": "done", "exit_code": 0, "error": None, "left": {}}
@@ -75,7 +75,7 @@ def test_a_good_job_and_its_log(job_host: JobHost) -> None:
     assert not (job_host.folder() / "socket").exists()
 
 
-def test_ranks_come_from_ps_lites_lines_which_are_hidden(job_host: JobHost) -> None:
+def test_ranks_come_from_ps_lites_lines_which_are_hidden(job_host: LocalHead) -> None:
     env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS}
     env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
     result, log = job_host.run(job_host.order(env=env, servers=2))
@@ -90,7 +90,7 @@ def test_ranks_come_from_ps_lites_lines_which_are_hidden(job_host: JobHost) -> N
     assert said == "Check: src/van.cc\n[12:00:00] src/van.cc:1: Check failed: it is\n"
 
 
-def test_with_the_users_own_verbosity_all_lines_are_shown(job_host: JobHost) -> None:
+def test_with_the_users_own_verbosity_all_lines_are_shown(job_host: LocalHead) -> None:
     env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS, "PS_VERBOSE": "1"}
     _, log = job_host.run(job_host.order(env={**env, **dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')}))
     assert any("is connected to others" in line for line in lines_of(log, "worker"))
@@ -110,14 +110,14 @@ EXIT, KILLED = r" \(process \d+\) ended with exit code ", r" \(process \d+\) was
     ],
 )
 def test_the_first_process_that_fails_ends_the_job(
-    job_host: JobHost, workers: int, env: dict[str, str], code: int, error: str
+    job_host: LocalHead, workers: int, env: dict[str, str], code: int, error: str
 ) -> None:
     result, _ = job_host.run(job_host.order(env=env, workers=workers))
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", code, {}), result["error"]
     assert re.search(error, result["error"]), result["error"]
 
 
-def test_processes_that_fail_at_the_same_time_are_reported_together(job_host: JobHost) -> None:
+def test_processes_that_fail_at_the_same_time_are_reported_together(job_host: LocalHead) -> None:
     """At the same time to the supervisor, which is stopped meanwhile."""
     worker = "echo $PPID >~/$CLUSTER_HOST; echo here; until [ -e ~/go ]; do sleep 0.05; done; exit 7"
     start_and_wait(job_host, job_host.order(env={"WORKER": worker}))
@@ -134,7 +134,7 @@ def test_processes_that_fail_at_the_same_time_are_reported_together(job_host: Jo
     assert re.search(f"^2 workers failed; first: worker on node-[01]{EXIT}7$", result["error"])
 
 
-def test_a_server_that_fails_after_the_workers_is_only_reported(job_host: JobHost) -> None:
+def test_a_server_that_fails_after_the_workers_is_only_reported(job_host: LocalHead) -> None:
     env = {"WORKER": RUNNING, "SERVER": until('"exit": 0', 2) + "; exit 5", "SCHEDULER": until('"exit": 5')}
     result, log = job_host.run(job_host.order(env=env))
     assert (result["exit_code"], result["error"]) == (0, None)
@@ -150,7 +150,7 @@ def test_a_server_that_fails_after_the_workers_is_only_reported(job_host: JobHos
         ("node role launched DMLC_ $", True),
     ],
 )
-def test_a_program_that_is_killed_ends_the_job(job_host: JobHost, program: str, *, is_below: bool) -> None:
+def test_a_program_that_is_killed_ends_the_job(job_host: LocalHead, program: str, *, is_below: bool) -> None:
     """is_below: of the two processes of role.py the one below its reaper."""
     start_and_wait(job_host, job_host.order(env=HERE, **FEW))
     pid = job_host.pid_of(r"^\S*python\S* .*" + program.replace("$", " ?$"))
@@ -164,7 +164,7 @@ def test_a_program_that_is_killed_ends_the_job(job_host: JobHost, program: str, 
     assert not job_host.processes()
 
 
-def test_launch_py_is_named_when_it_is_killed_with_all_its_ssh(job_host: JobHost) -> None:
+def test_launch_py_is_named_when_it_is_killed_with_all_its_ssh(job_host: LocalHead) -> None:
     start_and_wait(job_host, job_host.order(env=HERE, **FEW))
     pid = job_host.pid_of("train/node launch ")
     os.kill(pid, signal.SIGKILL)
@@ -174,7 +174,7 @@ def test_launch_py_is_named_when_it_is_killed_with_all_its_ssh(job_host: JobHost
     assert not job_host.processes()
 
 
-def test_launch_py_waits_for_all_processes(job_host: JobHost) -> None:
+def test_launch_py_waits_for_all_processes(job_host: LocalHead) -> None:
     """MXNet's own waits for the scheduler alone."""
     env = {"WORKER": "echo here; " + until('"exit": 0', 1), "SERVER": "echo here; " + until('"exit": 0', 3)}
     env["SCHEDULER"] = until('"line": "here"', 3)
@@ -185,7 +185,7 @@ def test_launch_py_waits_for_all_processes(job_host: JobHost) -> None:
     assert ended == ["scheduler", "worker", "worker", "server"]
 
 
-def test_workers_may_continue_without_their_kv_stores(job_host: JobHost) -> None:
+def test_workers_may_continue_without_their_kv_stores(job_host: LocalHead) -> None:
     """MXNet stops servers and scheduler when a kv-store is freed, at the end of the script or of a function."""
     env = {"WORKER": "echo trained; sleep 7; echo evaluated", "SERVER": "sleep 0.5", "SCHEDULER": "sleep 0.5"}
     result, log = job_host.run(job_host.order(env=env, workers=1))
@@ -194,7 +194,7 @@ def test_workers_may_continue_without_their_kv_stores(job_host: JobHost) -> None
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["worker killed", "worker running"])
-def test_a_stopped_role_py_and_its_reaper_end_with_the_job(job_host: JobHost, *, is_killed: bool) -> None:
+def test_a_stopped_role_py_and_its_reaper_end_with_the_job(job_host: LocalHead, *, is_killed: bool) -> None:
     """Neither answers, and without the worker no process below them belongs to the job any more."""
     env = {**HERE, "WORKER": "echo $$ >~/$CLUSTER_HOST; echo here; sleep 100"}
     start_and_wait(job_host, job_host.order(env=env, silence_timeout_s=8))
@@ -211,7 +211,7 @@ def test_a_stopped_role_py_and_its_reaper_end_with_the_job(job_host: JobHost, *,
     assert [pid for pid in stopped if process_tree.start_time(pid) is not None] == []
 
 
-def test_after_a_killed_supervisor_processes_end_and_the_record_is_completed_once(job_host: JobHost) -> None:
+def test_after_a_killed_supervisor_processes_end_and_the_record_is_completed_once(job_host: LocalHead) -> None:
     start_and_wait(job_host, job_host.order(env=HERE, **ALONE))
     job_host.kill_supervisor()
     with job_host.asking("list") as first, job_host.asking("list") as second:
@@ -223,7 +223,7 @@ def test_after_a_killed_supervisor_processes_end_and_the_record_is_completed_onc
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_the_job(job_host: JobHost, number: signal.Signals) -> None:
+def test_a_signal_stops_the_job(job_host: LocalHead, number: signal.Signals) -> None:
     start_and_wait(job_host, job_host.order(env=HERE, **ALONE))
     os.kill(job_host.record()["supervisor"]["pid"], number)
     assert job_host.result() == {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}
@@ -231,13 +231,13 @@ def test_a_signal_stops_the_job(job_host: JobHost, number: signal.Signals) -> No
 
 
 @pytest.mark.parametrize(("limit_s", "more"), [(0.2, {}), (1, {"job_setup": ["sleep 1000"]})], ids=["job", "setup"])
-def test_a_job_ends_after_its_longest_time(job_host: JobHost, limit_s: float, more: dict[str, Any]) -> None:
+def test_a_job_ends_after_its_longest_time(job_host: LocalHead, limit_s: float, more: dict[str, Any]) -> None:
     result, _ = job_host.run(job_host.order(env=HERE, max_duration_s=limit_s, **ALONE, **more))
     assert (result["exit_code"], result["error"]) == (124, f"ran longer than max_duration ({limit_s} s)")
     assert result["left"] == {}
 
 
-def test_role_pys_own_message_is_in_the_error(job_host: JobHost) -> None:
+def test_role_pys_own_message_is_in_the_error(job_host: LocalHead) -> None:
     # A set-up command could have installed the program, so the job is not refused.
     order = job_host.order("no-such-program", workers=1, servers=0, job_setup=["true"])
     result, _ = job_host.run(order)
@@ -245,7 +245,7 @@ def test_role_pys_own_message_is_in_the_error(job_host: JobHost) -> None:
     assert result["error"].startswith("worker 0 on node-0 ended with exit code 127: cannot start 'no-such-program': ")
 
 
-def test_missing_processes_are_named_at_the_start(job_host: JobHost) -> None:
+def test_missing_processes_are_named_at_the_start(job_host: LocalHead) -> None:
     job_host.refuse("127.0.0.2")
     result, _ = job_host.run(job_host.order(env=HERE))
     assert result["exit_code"] == 1
@@ -259,7 +259,7 @@ def test_missing_processes_are_named_at_the_start(job_host: JobHost) -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_cannot_join_each_other_are_named(job_host: JobHost) -> None:
+def test_processes_that_cannot_join_each_other_are_named(job_host: LocalHead) -> None:
     env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS + "\ntime.sleep(100)", "JOINS": "no"}
     env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
     result, _ = job_host.run(job_host.order(env=env | {"SERVES_S": "100"}, start_timeout_s=5))
@@ -267,7 +267,7 @@ def test_processes_that_cannot_join_each_other_are_named(job_host: JobHost) -> N
     assert "server on node-0" in result["error"]
 
 
-def test_a_launcher_that_fails_is_named_with_its_output(job_host: JobHost, tmp_path: Path) -> None:
+def test_a_launcher_that_fails_is_named_with_its_output(job_host: LocalHead, tmp_path: Path) -> None:
     launcher = tmp_path / "packages" / "mxnet" / "tools" / "launch.py"
     launcher.write_text("raise SystemExit('it cannot go on')")
     result, log = job_host.run(job_host.order())
@@ -276,7 +276,7 @@ def test_a_launcher_that_fails_is_named_with_its_output(job_host: JobHost, tmp_p
     assert lines_of(log, "launcher") == ["it cannot go on"]
 
 
-def test_set_up_commands_run_on_all_hosts_before_the_job(job_host: JobHost, tmp_path: Path) -> None:
+def test_set_up_commands_run_on_all_hosts_before_the_job(job_host: LocalHead, tmp_path: Path) -> None:
     tree, there = tmp_path / "tree", tmp_path / "there"
     for path, text in ((tree / "file", "from the tree"), (there / "other", ""), (there / "file", "an older one")):
         path.parent.mkdir(exist_ok=True)
@@ -291,7 +291,7 @@ def test_set_up_commands_run_on_all_hosts_before_the_job(job_host: JobHost, tmp_
     assert (job_host.folder() / "ranks" / "setup-node-1.log").exists()
 
 
-def test_a_set_up_command_that_fails_ends_the_job_before_it_starts(job_host: JobHost) -> None:
+def test_a_set_up_command_that_fails_ends_the_job_before_it_starts(job_host: LocalHead) -> None:
     order = job_host.order(job_setup=["true", "test $CLUSTER_HOST = node-0 || exit 6; sleep 100"])
     result, log = job_host.run(order)
     assert result["exit_code"] == 6
@@ -300,12 +300,12 @@ def test_a_set_up_command_that_fails_ends_the_job_before_it_starts(job_host: Job
     assert {event["role"] for event in log if "role" in event} == {"setup"}
 
 
-def test_mpi_without_open_mpi_says_what_is_missing(job_host: JobHost) -> None:
+def test_mpi_without_open_mpi_says_what_is_missing(job_host: LocalHead) -> None:
     result, _ = job_host.run(job_host.order(launcher="mpi", env={"PATH": "/nowhere"}))
     assert "mpi needs Open MPI on every node" in result["error"]
 
 
-def test_the_local_launcher_runs_all_on_the_head(job_host: JobHost) -> None:
+def test_the_local_launcher_runs_all_on_the_head(job_host: LocalHead) -> None:
     env = {"WORKER": f"echo $SECRET; {RUNNING}", "SCHEDULER": "echo none$SECRET; attend"}
     order = job_host.order(launcher="local", env=env)
     result, log = job_host.run({**order, "secrets": {"SECRET": "hush"}})
@@ -315,7 +315,7 @@ def test_the_local_launcher_runs_all_on_the_head(job_host: JobHost) -> None:
     assert {event["host"] for event in log if "host" in event} == {"node-0"}
 
 
-def test_roles_have_their_own_environment_and_gpus(job_host: JobHost) -> None:
+def test_roles_have_their_own_environment_and_gpus(job_host: LocalHead) -> None:
     env = dict.fromkeys(("SERVER", "SCHEDULER"), "echo $A; attend")
     env["WORKER"] = f"echo $A $B $CUDA_VISIBLE_DEVICES; {RUNNING}"
     order = job_host.order(env={"A": "all", **env}, env_server={"A": "server"}, env_worker={"A": "worker", "B": "b"})
@@ -325,7 +325,7 @@ def test_roles_have_their_own_environment_and_gpus(job_host: JobHost) -> None:
     assert lines_of(log, "scheduler") == ["all"]
 
 
-def test_a_full_disk_ends_the_job_with_an_error(job_host: JobHost) -> None:
+def test_a_full_disk_ends_the_job_with_an_error(job_host: LocalHead) -> None:
     """A file-size limit stands in for a full disk: writes fail alike, with another error number."""
     program = "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     program += "resource.setrlimit(resource.RLIMIT_FSIZE, (600000, 600000)); sys.argv = sys.argv[1:]; "
@@ -342,7 +342,7 @@ def test_a_full_disk_ends_the_job_with_an_error(job_host: JobHost) -> None:
     assert all(json.loads(line) for line in job_host.events().splitlines())
 
 
-def test_an_s3_out_of_reach_does_not_disturb_the_job(job_host: JobHost) -> None:
+def test_an_s3_out_of_reach_does_not_disturb_the_job(job_host: LocalHead) -> None:
     env = {"WORKER": "sleep 0.5", "S3_ENDPOINT": "127.0.0.1:9"}
     secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
     order = job_host.order(env=env, secrets=secrets, results_url="s3://bucket/results/", **ALONE)
@@ -354,7 +354,7 @@ def test_an_s3_out_of_reach_does_not_disturb_the_job(job_host: JobHost) -> None:
 
 
 @pytest.mark.parametrize("needed", [True, False])
-def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: JobHost, *, needed: bool) -> None:
+def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: LocalHead, *, needed: bool) -> None:
     """needed: by a script of this project; nobody knows what the user's own reads."""
     answer = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
@@ -390,7 +390,7 @@ def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: JobHost, *, ne
     ],
 )
 def test_a_program_that_dies_silently_ends_the_job(
-    job_host: JobHost, launcher: str, line: str, dead: str, missing: str
+    job_host: LocalHead, launcher: str, line: str, dead: str, missing: str
 ) -> None:
     """launch.py does not report it, and continues."""
     path = Path(job_host.python).parents[1] / "packages" / "mxnet" / "tools" / "launch.py"
@@ -401,7 +401,7 @@ def test_a_program_that_dies_silently_ends_the_job(
     assert error == f"the job cannot start: launch.py failed to start {missing}"
 
 
-def test_a_set_up_program_that_dies_at_once_ends_the_job(job_host: JobHost) -> None:
+def test_a_set_up_program_that_dies_at_once_ends_the_job(job_host: LocalHead) -> None:
     wrapper = Path(job_host.python)
     first, rest = wrapper.read_text().split("\n", 1)
     wrapper.write_text(f'{first}\ncase "$*" in *"--role setup 127.0.0.2") kill -9 $$;; esac\n{rest}')
