@@ -18,6 +18,7 @@ import pytest
 import real_sge
 import real_slurm
 from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes, engine_program, in_container
+from job_host import parent_of
 from job_steps import STRANGER, Running, Tell, all_pids, borrowed, check, command_line, namespace_of, records, running
 from oci_images import mxnet_image, plain_image, torch_image
 from real_registry import USER
@@ -409,11 +410,12 @@ def test_a_killed_pull_leaves_no_password(nodes: ContainerNodes, who: str) -> No
         ]
 
     with nodes.configured(name), nodes.project.running("train", "--launcher", "env", "--", "true") as process:
-        [pull] = until(pulls, "nothing is pulled")
+        pulling = until(pulls, "nothing is pulled")
         if who == "the command":
             os.killpg(process.pid, signal.SIGKILL)
-        else:
-            os.kill(int(Path(f"/proc/{pull}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+        else:  # podman runs itself again in a user namespace: the program is the parent of the first
+            [program] = {parent_of(pid) for pid in pulling} - set(pulling)
+            os.kill(program, signal.SIGKILL)
         until(lambda: not pulls(), "podman pull goes on", timeout_s=15.0)
         process.wait(timeout=60)
     assert process.returncode not in {0, None}
