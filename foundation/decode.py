@@ -2,24 +2,31 @@
 
 Any bytes give a value of that type, or a ValueError of one line: never a KeyError or RecursionError, and no infinite
 number or NaN. Unknown keys are skipped.
+
+Use these functions instead of msgspec's: msgspec finds out a Struct's types when it is first decoded, and it crashes
+the process (SIGSEGV) if another thread decodes the same Struct meanwhile, as of msgspec 0.22.
 """
 
 import json
+import threading
 from collections.abc import Hashable
 from functools import cache
 from typing import Any, NoReturn, TypeVar, cast
 
-from msgspec import DecodeError, ValidationError, convert
+import msgspec
+from msgspec import DecodeError, ValidationError
 from msgspec.json import Decoder
 
 LONGEST_REASON = 200
 MOST_SURROGATES_BYTES = 1 << 20  # Python's own parser needs twenty times as much memory
 T = TypeVar("T")
+_first_use = threading.Lock()
 
 
 @cache
 def _decoder(kind: Hashable) -> "Decoder[Any]":
-    return Decoder(kind)
+    with _first_use:
+        return Decoder(kind)
 
 
 def decode(data: bytes, kind: type[T]) -> T:
@@ -36,6 +43,15 @@ def decode(data: bytes, kind: type[T]) -> T:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return found
+
+
+def convert(value: object, kind: type[T]) -> T:
+    """Convert what a JSON parser returns to a `kind`. Raises ValueError with a short reason."""
+    _decoder(cast("Hashable", kind))
+    try:
+        return msgspec.convert(value, kind)
+    except ValidationError as error:
+        raise ValueError(shorten_reason(str(error))) from None
 
 
 def _decode_surrogates(data: bytes, kind: type[T]) -> T:

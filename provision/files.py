@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
+from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.file_lock import locked
 from foundation.files import UNFINISHED, write_whole
@@ -348,10 +349,10 @@ class ClusterFiles:
     def _read_json(self, path: Path, kind: type[T], *, hint: str) -> T | None:
         """A file's content; None without a file. hint: for a damaged file. Raises ClusterError."""
         try:
-            return msgspec.json.decode(path.read_bytes(), type=kind)
+            return decode(path.read_bytes(), kind)
         except FileNotFoundError:
             return None
-        except (msgspec.MsgspecError, ValueError) as error:
+        except ValueError as error:
             raise ClusterError(f"{path} is damaged: {error}", hint=hint) from error
         except OSError as error:
             _cannot(error, "read", path)
@@ -383,8 +384,8 @@ class ClusterFiles:
 def parse_journal(text: str) -> Journal:
     """The journal of another machine. Pure. Raises ClusterError for a damaged one."""
     try:
-        return msgspec.json.decode(text, type=Journal)
-    except (msgspec.MsgspecError, ValueError) as error:
+        return decode(text.encode(), Journal)
+    except ValueError as error:
         raise ClusterError(f"the journal is damaged: {error}") from error
 
 

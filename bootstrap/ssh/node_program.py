@@ -10,12 +10,11 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 import paramiko
-from msgspec import ValidationError, convert
 
 from bootstrap.ssh.connection import NodeConnection, wait_for_exit
 from bootstrap.ssh.explain import command_error
 from bootstrap.ssh.host import Output
-from foundation.decode import decode, shorten_reason
+from foundation.decode import convert, decode
 from foundation.errors import ConnectError
 
 SILENCE_S = 20.0
@@ -87,10 +86,8 @@ class NodeProgram:
         """Validate a message. Raises ConnectError."""
         try:
             return convert(message, kind)
-        except ValidationError as error:
-            raise ConnectError(
-                f"{self._where}: {self._name} sent an invalid message: {shorten_reason(str(error))}", hint=HINT
-            ) from None
+        except ValueError as error:
+            raise ConnectError(f"{self._where}: {self._name} sent an invalid message: {error}", hint=HINT) from None
 
     def close(self) -> None:
         """Close its stdin and output, which ends the program."""

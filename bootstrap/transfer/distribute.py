@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Meta, Struct
 
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.explain import render_last_lines
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.transfer.sources import Peer, Peers, Sources
+from foundation.decode import convert
 from foundation.errors import ClusterError, NodeCommandError
 from foundation.progress import Event, Report
 
@@ -61,7 +62,7 @@ def failure(node: str, said: Mapping[str, Any]) -> ClusterError:
     """The error for an agent's report of its failure. Pure."""
     try:
         failed = convert(said, _Failed)
-    except ValidationError as error:
+    except ValueError as error:
         return ClusterError(
             f"{node}: it failed, and its report cannot be parsed: {error}", hint="run the command again"
         )

@@ -14,8 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from bootstrap.environment.file_cache import find_place
 from cluster.app import App, OnHead
 from cluster.config import ClusterConfig, parse_config
@@ -25,6 +23,7 @@ from cluster.recovery.head_client import FOLDER, STATE, HeadSettings
 from cluster.recovery.replacement import replace_lost
 from cluster.session import describe
 from cluster.views.terminal import write
+from foundation.decode import decode
 from foundation.errors import ClusterError, NotFoundError
 from foundation.files import write_whole
 from foundation.user_folders import cache_folder, home_folder
@@ -129,10 +128,10 @@ def read_settings(folder: Path) -> HeadSettings:
     """What the user's machine has left here. Raises ClusterError."""
     path = folder / "settings.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=HeadSettings)
+        return decode(path.read_bytes(), HeadSettings)
     except OSError as error:
         raise ClusterError(f"{path}: {error.strerror}", hint="cluster up") from error
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         raise ClusterError(f"{path} does not fit this version: {error}", hint="cluster up") from error
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.file_lock import locked
 from foundation.files import write_whole
@@ -21,10 +22,7 @@ def encode(ledger: Ledger) -> bytes:
 
 def parse(data: bytes) -> Ledger:
     """The ledger of its JSON. Pure. Raises ValueError."""
-    try:
-        return msgspec.json.decode(data, type=Ledger)
-    except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from error
+    return decode(data, Ledger)
 
 
 def ledger_path(root: Path) -> Path:

@@ -93,6 +93,23 @@ def test_a_package_imports_only_those_below_it(package: str) -> None:
     assert wrong == set()
 
 
+def test_threads_decode_by_foundation_decode() -> None:
+    """msgspec's own functions crash where threads use a type for the first time at once."""
+    found = [
+        f"{name}:{node.lineno}"
+        for name, tree in parse_all().items()
+        if name not in {"foundation.decode", "foundation.settings"}  # the other is of the main thread
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and ast.unparse(node) in {"msgspec.convert", "msgspec.json.decode"})
+        or (
+            isinstance(node, ast.ImportFrom)
+            and str(node.module).startswith("msgspec")
+            and {"convert", "decode"} & {alias.name for alias in node.names}
+        )
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize(("library", "folder"), ONLY_IN.items())
 def test_a_library_is_imported_in_one_place(library: str, folder: str) -> None:
     importing = {

@@ -42,6 +42,9 @@ class Keys(msgspec.Struct, frozen=True, rename="pascal"):
         }
 
 
+_DECODER = msgspec.json.Decoder(Keys)  # once, not by several threads at once: see foundation/decode.py
+
+
 def wait_for(address: str = ADDRESS) -> Keys:
     """The credentials of this host. Raises CredentialsError if there are none after PATIENCE_S."""
     give_up_at = time.monotonic() + PATIENCE_S
@@ -59,9 +62,10 @@ def read(address: str) -> Keys:
     try:
         service = MetadataService(address)
         role = _get(service, ROLES).split()[0]
-        found = json.loads(_get(service, ROLES + role))
+        answer = _get(service, ROLES + role)
+        found = json.loads(answer)
         if found.get("Code") == "Success":
-            return msgspec.convert(found, Keys)
+            return _DECODER.decode(answer)
     except CredentialsError:
         raise
     except (OSError, ValueError, AttributeError, IndexError) as error:

@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from foundation.decode import decode
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.thread_pool import Check, map_in_threads
 from train.s3.client import S3Object
@@ -166,7 +167,7 @@ def make_items(folder: S3Url, objects: Sequence[S3Object]) -> tuple[Item, ...]:
 def parse_manifest(text: bytes, where: S3Url) -> tuple[Item, ...]:
     """The objects in a manifest. Raises ClusterError if it is not one."""
     try:
-        manifest = msgspec.json.decode(text, type=Manifest)
+        manifest = decode(text, Manifest)
     except ValueError as error:
         raise ClusterError(f"{where}: not a manifest", hint="cluster data put --manifest writes one") from error
     if manifest.format != _FORMAT:

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import msgspec
 
+from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.file_lock import locked
 from foundation.progress import Event, Report
@@ -90,10 +91,10 @@ def killed_runs(report: Report | None = None) -> Iterator[Sequence[KilledRun]]:
             try:
                 descriptor = stack.enter_context(locked(path, wait=False, make=False))
                 if os.fstat(descriptor).st_nlink:
-                    found.append(KilledRun(run=msgspec.json.decode(path.read_bytes(), type=Run), path=path))
+                    found.append(KilledRun(run=decode(path.read_bytes(), Run), path=path))
             except (FileNotFoundError, BlockingIOError):
                 continue  # the run has just ended, or is still running
-            except (OSError, msgspec.DecodeError) as error:
+            except (OSError, ValueError) as error:
                 if report is not None:
                     report(Event(kind="warn", what=f"cannot read what a killed run left: {error}", where=str(path)))
         yield found

@@ -14,10 +14,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
-from msgspec import convert
-
 from bootstrap.node import process_tree
-from foundation.decode import decode
+from foundation.decode import convert, decode
 from foundation.file_lock import is_held
 from train.engines import ENGINES
 from train.node import job_folder, wire

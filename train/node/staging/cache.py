@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from foundation.decode import decode
 from train.node import integrity, s3
 from train.node.staging import plan
 
@@ -101,7 +102,7 @@ class Cache:
         key = make_key(entry)
         path = self.path("objects", key, make_name(entry.url))
         try:
-            meta = msgspec.json.decode(_read(self.path("objects", key, META)), type=Meta)
+            meta = decode(_read(self.path("objects", key, META)).encode(), Meta)
             size = os.stat(path).st_size
         except (FileNotFoundError, ValueError):  # ValueError: half written when the machine went down
             self._discard(key)

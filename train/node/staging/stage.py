@@ -27,6 +27,7 @@ from typing import Optional, Tuple
 
 import msgspec
 
+from foundation.decode import decode
 from train.node import s3
 from train.node.staging import cache, fetch, plan
 
@@ -234,8 +235,8 @@ def answer(stager: Stager, order: Order) -> Answer:
 
 def read_orders() -> Iterator[Order]:
     """The orders, until stdin ends."""
-    for line in sys.stdin:
-        yield msgspec.json.decode(line, type=Order)
+    for line in sys.stdin.buffer:
+        yield decode(line, Order)
 
 
 def send(message: Answer) -> None:

@@ -1,0 +1,40 @@
+"""Decoding in threads. What is accepted and refused: tests/unit/train/job/test_protocol.py and the like."""
+
+import subprocess
+import sys
+
+import pytest
+
+# Without the lock in decode.py, it ended with SIGSEGV each of 60 times.
+PROGRAM = """
+import sys
+from threading import Barrier, Thread
+from typing import Annotated, Optional
+import msgspec
+from foundation import decode
+
+sys.setswitchinterval(1e-6)
+fields = [(f"f{number}", Optional[Annotated[str, msgspec.Meta(max_length=10)]], None) for number in range(60)]
+Inner = msgspec.defstruct("Inner", fields)
+Outer = msgspec.defstruct("Outer", [("inner", Inner), ("inners", list[Inner]), *fields])
+data = {"f1": "x", "inner": {"f58": "y"}, "inners": [{"f57": "z"}]}
+at_once = Barrier(8)
+
+def use():
+    at_once.wait()
+    for _ in range(20):
+        found = WAY
+        assert (found.f1, found.inner.f58, found.inners[0].f57) == ("x", "y", "z")
+
+threads = [Thread(target=use) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("done")
+"""
+
+
+@pytest.mark.parametrize("way", ["decode.decode(msgspec.json.encode(data), Outer)", "decode.convert(data, Outer)"])
+def test_threads_use_a_type_for_the_first_time_at_once(way: str) -> None:
+    program = PROGRAM.replace("WAY", way)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
