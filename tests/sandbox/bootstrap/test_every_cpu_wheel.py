@@ -20,7 +20,7 @@ CPU_WHEELS = [wheel.requirement for wheel in WHEELS if wheel.cuda is None]
 RANKS = "import mxnet as mx; kv = mx.kv.create('dist_sync'); print('I am', kv.rank, flush=True); mx.nd.waitall()"
 # Each fails in a worker with a traceback of this wheel.
 MISTAKES = {
-    "mx.io.ImageRecordIter(path_imgrec='/no/a.rec', data_shape=(3, 8, 8), batch_size=1)": "MXNet finds no such file on the node",
+    "mx.io.ImageRecordIter(path_imgrec='/no/a.rec', data_shape=(3, 8, 8), batch_size=1)": "MXNet finds no such file",
     "mx.nd.zeros((2, 2), ctx=mx.gpu()).wait_to_read()": "this MXNet has no GPU support",
     "mx.gluon.utils.download('http://host.invalid/x.zip')": "the node cannot resolve",
 }

@@ -263,7 +263,7 @@ def test_the_hosts_of_an_option_are_the_cluster(world: World) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not may_place_command(), reason=f"hosts have no {PYTHON}")
+@pytest.mark.skipif(not may_place_command(), reason=f"hosts have no {PYTHON}, or share this folder")
 def test_inside_an_allocation_the_head_is_this_machine(world: World) -> None:
     """The command runs on gpu1, whose own name is a loopback address there, as on Debian."""
     home, root, address = world.home("gpu1"), world.root("gpu1"), world.addresses["gpu1"]

@@ -24,7 +24,7 @@ from scheduler_nodes import Nodes
 pytestmark = [
     pytest.mark.sandbox,
     pytest.mark.slow,
-    pytest.mark.skipif(not may_place_command(), reason=f"hosts have no {PYTHON}"),
+    pytest.mark.skipif(not may_place_command(), reason=f"hosts have no {PYTHON}, or share this folder"),
 ]
 
 CONFIG = """

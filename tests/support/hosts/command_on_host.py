@@ -14,8 +14,8 @@ NOT_COPIED = ("./.git", "./tests", "./build", ".mypy_cache", ".ruff_cache", ".py
 
 
 def may_place_command() -> bool:
-    """Whether the machine has a Python that runs this environment on hosts."""
-    return Path(PYTHON).exists()
+    """Whether the machine has a Python that runs this environment on hosts, and this folder is not shared with them."""
+    return Path(PYTHON).exists() and REPOSITORY.parts[1] not in {"usr", "opt"}
 
 
 def place_command(root: Path, home: Path, *, cache: Path) -> str:
