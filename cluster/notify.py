@@ -44,10 +44,7 @@ def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
 
 
 def _set_watcher(connection: NodeConnection, *, python: str, settings: Mapping[str, str | None] | None) -> None:
-    """Start the watcher on the head (bootstrap/node/notify.py) with these settings, or end it: None.
-
-    Raises ClusterError's kinds.
-    """
+    """Start the head's watcher (bootstrap/node/notify.py) with these settings; None ends it. Raises ClusterError."""
     name = connection.host.name
     with closing(NodeProgram(connection, python=python, modules=("notify",), as_root=True)) as program:
         program.tell({"watch": settings, "user": connection.host.user})

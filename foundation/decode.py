@@ -1,10 +1,10 @@
-"""Decodes JSON from another machine into a given type.
+"""Decodes JSON, from another machine or from a file that may be damaged, into a given type.
 
 Any bytes give a value of that type, or a ValueError of one line: never a KeyError or RecursionError, and no infinite
 number or NaN. Unknown keys are skipped.
 
-Use these functions instead of msgspec's: msgspec finds out a Struct's types when it is first decoded, and it crashes
-the process (SIGSEGV) if another thread decodes the same Struct meanwhile, as of msgspec 0.22.
+Use these functions instead of msgspec's: msgspec resolves a Struct's types when it first decodes one. If another thread
+decodes the same Struct meanwhile, the process crashes with SIGSEGV (msgspec 0.22).
 """
 
 import json

@@ -93,9 +93,10 @@ class SandboxEC2Backend(EC2Backend):
         self.capacity_reservations = CapacityReservations(self)
 
     def describe_tags(self, filters: dict[str, list[str]] | None = None) -> list[dict[str, str]]:
-        """As moto's, which goes through the tags of all resources, here only for a filter that names none of them.
+        """As moto's, but reads only the tags of the resources that the filter names.
 
-        It is called for each resource of a list: the time would grow with the square of their number.
+        moto reads the tags of the whole account, and does so for each resource of a list: its time grows with the
+        square of their number.
         """
         named = (filters or {}).get("resource-id", [])
         if not named or any("*" in resource or "?" in resource for resource in named):

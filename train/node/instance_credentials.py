@@ -42,7 +42,8 @@ class Keys(msgspec.Struct, frozen=True, rename="pascal"):
         }
 
 
-_DECODER = msgspec.json.Decoder(Keys)  # once, not by several threads at once: see foundation/decode.py
+# Made at import, before there are threads: `cluster verify` sends this module without foundation/decode.py.
+_DECODER = msgspec.json.Decoder(Keys)
 
 
 def wait_for(address: str = ADDRESS) -> Keys:

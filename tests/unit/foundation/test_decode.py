@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-# Without the lock in decode.py, it ended with SIGSEGV each of 60 times.
+# Without the lock in decode.py, all of 60 runs ended with SIGSEGV.
 PROGRAM = """
 import sys
 from threading import Barrier, Thread

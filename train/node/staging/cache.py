@@ -24,6 +24,7 @@ import subprocess
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -102,7 +103,7 @@ class Cache:
         key = make_key(entry)
         path = self.path("objects", key, make_name(entry.url))
         try:
-            meta = decode(_read(self.path("objects", key, META)).encode(), Meta)
+            meta = decode(Path(self.path("objects", key, META)).read_bytes(), Meta)
             size = os.stat(path).st_size
         except (FileNotFoundError, ValueError):  # ValueError: half written when the machine went down
             self._discard(key)
