@@ -21,6 +21,7 @@ from cluster.config import load_config, parse_config
 from foundation.errors import ConfigError
 from foundation.settings import check
 from http_server import serve_http
+from pids import is_running
 from project import REPOSITORY
 from waits import until
 
@@ -334,13 +335,6 @@ def ask(run: Path, watch: dict[str, str | None] | None) -> dict[str, Any]:
     return answer
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "run"
@@ -367,7 +361,7 @@ def test_the_watcher_sends_the_events_of_other_programs(run: Path) -> None:
         assert (run / "events" / "half.json").exists()  # may still be written
         write_event(run, "half.json", json.dumps({"event": "budget-reached", "at": 8, "text": "spent"}))
         until(lambda: len(asked) == 2, "another event")
-        assert is_alive(pid)
+        assert is_running(pid)
     assert [body["event"] for _, body in asked] == ["lease-ending", "budget-reached"]
     assert asked[0][1] == {"event": "lease-ending", "at": 7, "text": "soon", "content": "soon", "cluster": "demo"}
     until(lambda: "budget-reached half.json: sent" in (run / "notify.log").read_text(), "the log")
@@ -380,15 +374,15 @@ def test_there_is_one_watcher_with_the_newest_settings(run: Path) -> None:
     with answering(status(200)) as (url, asked), answering(status(404)) as (other, refused):
         first = ask(run, settings(other))["pid"]
         second = ask(run, settings(url))["pid"]
-        assert (is_alive(first), is_alive(second)) == (False, True)
+        assert (is_running(first), is_running(second)) == (False, True)
         write_event(run, "a.json", json.dumps({"event": "unhealthy", "text": "node-1"}))
         until(lambda: asked, "an event")
         assert refused == []
         assert ask(run, None)["pid"] is None
-        until(lambda: not is_alive(second), "its end")
+        until(lambda: not is_running(second), "its end")
         os.kill(ask(run, settings(other))["pid"], signal.SIGKILL)  # a killed one is replaced, too
         third = ask(run, settings(other))["pid"]
         write_event(run, "b.json", json.dumps({"event": "unhealthy", "text": "node-1"}))
         until(lambda: refused, "an event")
-        assert is_alive(third)
+        assert is_running(third)
         until(lambda: "b.json: webhook at 127.0.0.1: HTTP 404" in (run / "notify.log").read_text(), "the log")

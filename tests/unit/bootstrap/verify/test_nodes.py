@@ -20,6 +20,7 @@ from bootstrap.verify.nodes import verify
 from foundation.progress import silent
 from local_nodes import FakeMXNet, LostConnection, channels, fake_mxnet, local_node, nodes, of_kind
 from node_facts import NODE_PROGRAMS
+from pids import is_running
 from waits import until
 
 __all__ = ["fake_mxnet", "nodes"]
@@ -148,15 +149,7 @@ def test_probes_end_when_the_connection_closes(nodes: list[ReadyNode], fake_mxne
     channel.close()
     running.join()
     assert channel.process.wait(10) == 0
-    until(lambda: is_gone(place.read_text()[:-1]), "it still runs")
-
-
-def is_gone(pid: str) -> bool:
-    """Whether a process has ended."""
-    try:
-        return ") Z " in Path("/proc", pid, "stat").read_text()
-    except OSError:
-        return True
+    until(lambda: not is_running(int(place.read_text()[:-1])), "it still runs")
 
 
 @pytest.fixture
