@@ -5,6 +5,7 @@ import hashlib
 import random
 import zlib
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -31,8 +32,9 @@ def crc32(data: bytes) -> bytes:
     return zlib.crc32(data).to_bytes(4, "big")
 
 
-def etag(content: bytes, step: int) -> str:
-    digest, parts = of_parts(md5, content, step)
+@cache
+def etag(step: int) -> str:
+    digest, parts = of_parts(md5, CONTENT, step)
     return f'"{digest.hex()}-{parts}"'
 
 
@@ -43,6 +45,7 @@ def composite(digest: Callable[[bytes], bytes], step: int) -> str:
 
 SHA256 = in_base64(hashlib.sha256(CONTENT).digest())
 CRC32 = in_base64(crc32(CONTENT))
+MD5 = md5(CONTENT).hex()
 KMS = {"x-amz-server-side-encryption": "aws:kms"}
 
 
@@ -50,15 +53,15 @@ KMS = {"x-amz-server-side-encryption": "aws:kms"}
     ("headers", "algorithm", "part_bytes", "certain"),
     [
         ({"x-amz-checksum-crc32": CRC32, "x-amz-checksum-type": "FULL_OBJECT"}, "crc32", None, True),
-        ({"X-Amz-Checksum-CRC32": CRC32, "ETag": etag(CONTENT, 8 * MIB), **KMS}, "crc32", None, True),
-        ({"x-amz-checksum-sha256": SHA256, "ETag": f'"{md5(CONTENT).hex()}"'}, "sha256", None, True),
+        ({"X-Amz-Checksum-CRC32": CRC32, "ETag": etag(8 * MIB), **KMS}, "crc32", None, True),
+        ({"x-amz-checksum-sha256": SHA256, "ETag": f'"{MD5}"'}, "sha256", None, True),
         ({"x-amz-checksum-sha1": in_base64(hashlib.sha1(CONTENT).digest())}, "sha1", None, True),
-        ({"ETag": f'"{md5(CONTENT).hex()}"', "x-amz-server-side-encryption": "AES256"}, "md5", None, True),
-        ({"etag": etag(CONTENT, 8 * MIB), "x-amz-checksum-crc64nvme": "AAAAAAAAAAA="}, "md5", 8 * MIB, False),
-        ({"etag": etag(CONTENT, 5 * MIB)}, "md5", 5 * MIB, False),
-        ({"etag": etag(CONTENT, 10 * MIB)}, "md5", None, False),  # 10, 15 or 16 MiB
-        ({"etag": etag(CONTENT, 19 * MIB)}, "md5", len(CONTENT), True),  # one part
-        ({"etag": etag(CONTENT, 3 * MIB)}, "md5", None, False),
+        ({"ETag": f'"{MD5}"', "x-amz-server-side-encryption": "AES256"}, "md5", None, True),
+        ({"etag": etag(8 * MIB), "x-amz-checksum-crc64nvme": "AAAAAAAAAAA="}, "md5", 8 * MIB, False),
+        ({"etag": etag(5 * MIB)}, "md5", 5 * MIB, False),
+        ({"etag": etag(10 * MIB)}, "md5", None, False),  # 10, 15 or 16 MiB
+        ({"etag": etag(19 * MIB)}, "md5", len(CONTENT), True),  # one part
+        ({"etag": etag(3 * MIB)}, "md5", None, False),
         (
             {"x-amz-checksum-crc32": composite(crc32, 8 * MIB), "x-amz-checksum-type": "COMPOSITE"},
             "crc32",
@@ -73,7 +76,7 @@ def test_every_kind_of_digest(headers: dict[str, str], algorithm: str, part_byte
     assert check is not None
     assert check.algorithm == algorithm
     assert check.certain == certain
-    if headers.get("etag") != etag(CONTENT, 3 * MIB):
+    if headers.get("etag") != etag(3 * MIB):
         assert check.part_bytes == part_bytes
     for wrong in (False, True):
         check = integrity.find_check(headers, len(CONTENT))
@@ -89,15 +92,15 @@ def test_every_kind_of_digest(headers: dict[str, str], algorithm: str, part_byte
     "headers",
     [
         {},
-        {"etag": f'"{md5(CONTENT).hex()}"', **KMS},
-        {"etag": f'"{md5(CONTENT).hex()}"', "x-amz-server-side-encryption": "aws:kms:dsse"},
-        {"etag": f'"{md5(CONTENT).hex()}"', "x-amz-server-side-encryption-customer-algorithm": "AES256"},
-        {"etag": f'"{md5(CONTENT).hex()}"', "x-amz-storage-class": "EXPRESS_ONEZONE"},
+        {"etag": f'"{MD5}"', **KMS},
+        {"etag": f'"{MD5}"', "x-amz-server-side-encryption": "aws:kms:dsse"},
+        {"etag": f'"{MD5}"', "x-amz-server-side-encryption-customer-algorithm": "AES256"},
+        {"etag": f'"{MD5}"', "x-amz-storage-class": "EXPRESS_ONEZONE"},
         {"etag": '"not-an-md5"', "x-amz-checksum-crc64nvme": "AAAAAAAAAAA="},
         {"x-amz-checksum-crc32": "%%%"},
         {"x-amz-checksum-crc32": "AAAA"},
         {"x-amz-checksum-crc32": CRC32, "x-amz-checksum-type": "COMPOSITE"},
-        {"etag": f'"{md5(CONTENT).hex()}-20000"'},
+        {"etag": f'"{MD5}-20000"'},
     ],
 )
 def test_no_usable_digest(headers: dict[str, str]) -> None:
@@ -105,7 +108,7 @@ def test_no_usable_digest(headers: dict[str, str]) -> None:
 
 
 def test_a_known_part_size_is_certain() -> None:
-    headers = {"etag": etag(CONTENT, 10 * MIB)}
+    headers = {"etag": etag(10 * MIB)}
     check = integrity.find_check(headers, len(CONTENT), part_bytes=10 * MIB)
     assert check is not None
     assert (check.certain, check.part_bytes) == (True, 10 * MIB)
@@ -113,7 +116,7 @@ def test_a_known_part_size_is_certain() -> None:
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_digests_of_parts(missing: int) -> None:
-    check = integrity.find_check({"etag": etag(CONTENT, 8 * MIB)}, len(CONTENT))
+    check = integrity.find_check({"etag": etag(8 * MIB)}, len(CONTENT))
     assert check is not None
     parts = [CONTENT[begin : begin + 8 * MIB] for begin in range(0, len(CONTENT), 8 * MIB)]
     assert check.matches_parts([md5(part) for part in parts[missing:]]) == (not missing)
