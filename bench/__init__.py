@@ -1,1 +1,1 @@
-"""Side-by-side benchmarks: `make bench`, or `python -m bench NAME...`; what they showed last is in RESULTS.md."""
+"""Side-by-side benchmarks: `make bench`, or `python -m bench NAME...`. RESULTS.md has the latest results."""

@@ -1,9 +1,9 @@
-"""`cluster up` of this checkout beside that of another one, on the same sandbox, in turn.
+"""Compares `cluster up` of this checkout with that of another checkout, in turn, on the same sandbox.
 
     git worktree add ../before COMMIT && make -C ../before install
     python -m bench.beside ../before
 
-The other checkout needs the commands, the cluster.toml and the AWS calls of this one, not its sandbox.
+The other checkout must have the same commands, cluster.toml and AWS calls as this one, but may have another sandbox.
 """
 
 import sys
@@ -23,7 +23,7 @@ TITLE = "## `cluster up` beside another commit"
 
 
 def measure(world: World, nodes: int, commands: dict[str, str]) -> list[Timing]:
-    """`up` of each command in turn, each time from nothing; the first round is not counted."""
+    """Time `up` of each command in turn, each time without a cluster. The first round does not count."""
     taken: dict[str, list[float]] = {name: [] for name in commands}
     for number in range(ROUNDS + 1):
         for name, command in commands.items():
@@ -36,7 +36,7 @@ def measure(world: World, nodes: int, commands: dict[str, str]) -> list[Timing]:
 
 
 def render(found: dict[int, list[Timing]], other: Path) -> str:
-    """The section of RESULTS.md."""
+    """Return the section of RESULTS.md."""
     lines = [
         TITLE,
         "",
@@ -54,12 +54,12 @@ def render(found: dict[int, list[Timing]], other: Path) -> str:
 
 
 def main() -> None:
-    """Measure, and write the section."""
+    """Measure and write the section."""
     other = Path(sys.argv[1]).resolve()
     commands = {"this commit": CLUSTER, "the other": str(other / ".venv" / "bin" / "cluster")}
     with running_world(SandboxConfig()) as world:
         write_config(world)
-        config = world.folder / "cluster.toml"  # the other commit takes the sandbox for AWS, so this one does, too
+        config = world.folder / "cluster.toml"  # the other commit treats the sandbox as AWS, so this one must, too
         config.write_text(config.read_text().replace('cloud = "sandbox"', 'cloud = "aws"'))
         found = {nodes: measure(world, nodes, commands) for nodes in NODES}
     section = render(found, other)

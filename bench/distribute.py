@@ -1,4 +1,4 @@
-"""A file to 1, 4 and 16 nodes over shaped links: ours, stars of rsync and scp; and with a node that is killed."""
+"""Sends a file to 1, 4 and 16 nodes over shaped links: by `cluster`, also with a killed agent, and by rsync and scp."""
 
 import os
 import statistics
@@ -17,7 +17,7 @@ ALL = SIZES[-1]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weight:
-    """A file, the links it is sent over, and in how many rounds each contender takes part, by the number of nodes."""
+    """A file, the links over which it is sent, and the rounds of each contender by number of nodes."""
 
     megabytes: int
     mbit: int
@@ -31,7 +31,7 @@ class Weight:
         return max(*self.ours.values(), *self.rsync.values(), self.disturbed)
 
 
-# What takes longest is measured least: all of it has to end within twelve minutes.
+# The slowest cases have the fewest rounds, so that the whole benchmark ends within twelve minutes.
 WEIGHTS = (
     Weight(megabytes=50, mbit=100, ours={1: 5, 4: 5, 16: 5}, rsync={1: 3, 4: 3, 16: 2}, scp={1: 1, 16: 1}, disturbed=5),
     Weight(megabytes=500, mbit=1000, ours={1: 5, 4: 3, 16: 5}, rsync={1: 1, 16: 1}, scp={}, disturbed=3),
@@ -40,7 +40,7 @@ WEIGHTS = (
 
 
 class Samples:
-    """What was measured for one weight: by contender and number of nodes."""
+    """The measurements of one weight, by contender and number of nodes."""
 
     def __init__(self, weight: Weight) -> None:
         self.weight = weight
@@ -58,24 +58,24 @@ class Samples:
         self.add(name, count, pushed.seconds)
 
     def ratio(self, one: tuple[str, int], other: tuple[str, int]) -> str:
-        """Of two medians; a dash where one of them was not measured."""
+        """Return the ratio of two medians, or a dash if one of them was not measured."""
         if not {one, other} <= set(self.seconds):
             return "-"
         return f"{statistics.median(self.seconds[one]) / statistics.median(self.seconds[other]):.2f}"
 
 
 def run() -> str:
-    """All of it, as a section of RESULTS.md."""
+    """Run the benchmark and return its section of RESULTS.md."""
     with running_world(SandboxConfig()) as world:
         nodes = launch_nodes(world, ALL)
         return render([measure(world, nodes, weight) for weight in WEIGHTS])
 
 
 def measure(world: World, nodes: Sequence[BenchNode], weight: Weight) -> Samples:
-    """All contenders with one file, in turn."""
+    """Measure all contenders with one file, in turn."""
     file = world.folder / f"{weight.megabytes}MB.bin"
     write_file(file, weight.megabytes)
-    push(world, nodes, file)  # not counted: pins host keys, and has the machine find the memory
+    push(world, nodes, file)  # not counted: pins the host keys, and makes the machine allocate memory
     shape(world, nodes, weight.mbit)
     samples = Samples(weight)
     for number in range(weight.rounds):
@@ -96,14 +96,14 @@ def measure(world: World, nodes: Sequence[BenchNode], weight: Weight) -> Samples
 
 
 def write_file(path: Path, megabytes: int) -> None:
-    """Bytes that nothing can compress."""
+    """Write a file that cannot be compressed."""
     with path.open("wb") as stream:
         for _ in range(megabytes):
             stream.write(os.urandom(1_000_000))
 
 
 def render(measured: Sequence[Samples]) -> str:
-    """The section."""
+    """Return the section of RESULTS.md."""
     lines = ["## A file to many nodes", "", NOTES, "| file | what | nodes | rounds | median s | min | max |"]
     lines.append("|---|---|---|---|---|---|---|")
     for samples in measured:

@@ -1,4 +1,4 @@
-"""`cluster data pack` beside mxnet's own tools/im2rec.py: the same images, options and number of processes."""
+"""Compares `cluster data pack` with MXNet's tools/im2rec.py: the same images, options and number of processes."""
 
 import os
 import subprocess
@@ -25,7 +25,10 @@ SETS = {"500 x 375": (SMALL,), "500 x 375 and, every third, up to 1280 x 960": (
 
 
 def write_images(folder: Path, count: int, sizes: tuple[tuple[tuple[int, int], ...], ...]) -> None:
-    """JPEGs cut out of the two photographs that scikit-learn has, each with noise of its own; the same in every run."""
+    """Write JPEGs that are cut out of scikit-learn's two photographs, each with different noise.
+
+    They are the same in every run.
+    """
     photographs = [Image.fromarray(photo) for photo in load_sample_images().images]
     for number in range(count):
         source = np.random.default_rng(number)
@@ -45,7 +48,10 @@ def write_images(folder: Path, count: int, sizes: tuple[tuple[tuple[int, int], .
 
 
 def contenders(photos: Path, out: Path, processes: int) -> dict[str, Callable[[], object]]:
-    """Both from the list of files to shards with indexes; the list is made without timing, as im2rec.py has it."""
+    """Return both contenders, which pack the files of a list into shards with indexes.
+
+    im2rec.py creates the list, which is not timed.
+    """
     (tool,) = run_mxnet("import os; print(os.path.join(os.path.dirname(mx.__file__), 'tools', 'im2rec.py'))")
     out.mkdir()
     theirs = [real_mxnet(), "-W", "ignore", tool]
@@ -63,7 +69,7 @@ def contenders(photos: Path, out: Path, processes: int) -> dict[str, Callable[[]
 
 
 def compare_quality(photos: Path, out: Path) -> str:
-    """How close both come to the same picture made small with the best filter, over a sample."""
+    """Return how close both come to the same picture resized with the best filter, over a sample."""
     program = """
         import glob, numpy
         def read(idx, rec):
@@ -88,12 +94,12 @@ def compare_quality(photos: Path, out: Path) -> str:
 
 
 def find_psnr(one: np.ndarray, other: np.ndarray) -> float:
-    """In dB."""
+    """Return the PSNR of two images in dB."""
     return float(10 * np.log10(255**2 / np.square(one.astype(float) - other).mean()))
 
 
 def run() -> str:
-    """A table of images per second, with as many processes as there are cores."""
+    """Run the benchmark, with one process per core, and return its section of RESULTS.md."""
     processes = os.cpu_count() or 1
     lines = ["## Packing images", ""]
     lines += [f"{IMAGES} JPEGs, `{' '.join(OPTIONS)}`, {processes} processes each, start of Python included.", ""]

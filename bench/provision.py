@@ -1,4 +1,4 @@
-"""`up` and `down` beside other launchers on the same sandbox: API calls and wall time, and how they grow."""
+"""Compares `up` and `down` with other launchers on the same sandbox: API calls and wall time, and how they scale."""
 
 import socket
 import sys
@@ -26,7 +26,7 @@ BOOT_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A launcher, the numbers of nodes it is measured with, and how often."""
+    """A launcher, the numbers of nodes with which it is measured, and the number of rounds."""
 
     make: Callable[[World], Launcher]
     name: str
@@ -34,7 +34,7 @@ class Entry:
     rounds: int = ROUNDS
 
 
-# What takes longest is measured least: the whole of it has to end within a quarter of an hour.
+# The slowest launchers have the fewest rounds, so that the whole benchmark ends within 15 minutes.
 ENTRIES = (
     Entry(make=NodesOnly, name=NodesOnly.name, sizes=SIZES),
     Entry(make=WholeCommand, name=WholeCommand.name, sizes=SIZES, rounds=1),
@@ -47,11 +47,11 @@ Samples = dict[tuple[str, int], list[Sample]]
 
 
 def run() -> str:
-    """All of it, as a section of RESULTS.md."""
+    """Run the benchmark and return its section of RESULTS.md."""
     skipped: dict[str, str] = {}
     with running_world(SandboxConfig()) as world:
         write_config(world)
-        measure(WholeCommand(world), world, 2)  # fetches the nodes' wheels: once for a machine, not for each `up`
+        measure(WholeCommand(world), world, 2)  # fetches the nodes' wheels, once for this machine and not for each `up`
         with started(world, skipped) as launchers:
             samples = measure_in_turn(launchers, world, skipped)
         scale = measure_scale(world)
@@ -63,7 +63,7 @@ def run() -> str:
 
 @contextmanager
 def started(world: World, skipped: dict[str, str]) -> Iterator[dict[str, Launcher]]:
-    """The launchers by their names; why one cannot be had is put into `skipped`."""
+    """Yield the launchers by name. Add the reason to `skipped` if a launcher cannot be installed or started."""
     launchers: dict[str, Launcher] = {}
     try:
         for entry in ENTRIES:
@@ -80,7 +80,7 @@ def started(world: World, skipped: dict[str, str]) -> Iterator[dict[str, Launche
 
 
 def measure_in_turn(launchers: dict[str, Launcher], world: World, skipped: dict[str, str]) -> Samples:
-    """Every launcher with every number of nodes in turn, as often as is wanted; one that fails is left out."""
+    """Measure each launcher with each number of nodes, in turn. Omit a launcher that fails."""
     samples: Samples = {}
     for number in range(ROUNDS):
         for size in SIZES:
@@ -91,7 +91,7 @@ def measure_in_turn(launchers: dict[str, Launcher], world: World, skipped: dict[
                     sample = measure(launchers[entry.name], world, size)
                 except LaunchError as error:
                     if isinstance(launchers[entry.name], WholeCommand):
-                        raise  # without our own there is nothing to compare
+                        raise  # without `cluster`, a comparison is pointless
                     skip(entry.name, error, skipped)
                     continue
                 samples.setdefault((entry.name, size), []).append(sample)
@@ -100,7 +100,10 @@ def measure_in_turn(launchers: dict[str, Launcher], world: World, skipped: dict[
 
 
 def measure_scale(world: World) -> Scale:
-    """A small cluster and a large one in turn, both ways and by boto3 alone, since a ratio wants the same rounds."""
+    """Measure a small and a large cluster in turn, by both of our launchers and by boto3 alone.
+
+    A ratio is meaningful only for measurements from the same rounds.
+    """
     small = SIZES[0]
     boots: dict[int, list[float]] = {small: [], LARGE: []}
     samples: Samples = {}
@@ -116,7 +119,7 @@ def measure_scale(world: World) -> Scale:
 
 
 def boot(world: World, count: int) -> float:
-    """Seconds from RunInstances to the last sshd answering, by boto3 alone."""
+    """Launch hosts by boto3 alone. Return the seconds from RunInstances until the last sshd answers."""
     before = world.inventory()
     started_at = time.perf_counter()
     made = world.ec2.run_instances(
@@ -133,7 +136,7 @@ def boot(world: World, count: int) -> float:
 
 
 def wait_for_sshd(addresses: Sequence[str]) -> None:
-    """Until each has said who it is. One after the other: the last one's time is what counts."""
+    """Wait until each sshd answers, one after the other, because only the last one counts. Raises TimeoutError."""
     give_up_at = time.monotonic() + BOOT_TIMEOUT_S
     for address in addresses:
         while not answers(address):
@@ -143,7 +146,7 @@ def wait_for_sshd(addresses: Sequence[str]) -> None:
 
 
 def answers(address: str) -> bool:
-    """Whether an sshd greets there."""
+    """Return whether an sshd answers at this address."""
     try:
         with socket.create_connection((address, 22), timeout=0.5) as connection:
             return connection.recv(4) == b"SSH-"
@@ -152,7 +155,7 @@ def answers(address: str) -> bool:
 
 
 def measure_many(world: World) -> Thousand:
-    """The nodes of a cluster that no machine has room for: API and memory alone."""
+    """Measure a cluster that is too large for one machine, without hosts: only API calls, time and memory."""
     start = len(world.log_lines())
     up_s, told = launch_nodes(world, MANY, ssh=False)
     if len(world.instances("running")) != MANY:
@@ -173,11 +176,11 @@ def measure_many(world: World) -> Thousand:
 
 
 def skip(name: str, error: Exception, skipped: dict[str, str]) -> None:
-    """Leave a launcher out: its last words are for RESULTS.md, all of them for whoever runs this."""
+    """Omit a launcher. The last line of its error goes into RESULTS.md; the whole error is printed."""
     say(f"{name} is left out: {error}")
     skipped[name] = str(error).splitlines()[-1]
 
 
 def say(text: str) -> None:
-    """Progress, on stderr."""
+    """Print progress on stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -1,11 +1,11 @@
-"""Training from S3 beside training from local disk: MXNet's own reader, staged files, and files that were there before.
+"""Compares training from S3, by MXNet's own reader or with staged files, with training from local disk.
 
-One worker on one sandbox node, in turn; before each job what the one before has staged is removed. Photographs as
-ImageNet's recipe has them; then the case that is hardest for reading, small images that cost next to nothing to decode.
-Then these once more over a link that is slower than the reading, where it counts that staged data stays.
+One worker runs on one sandbox node, in turn. The files that a job stages are removed before the next job. The data are
+photographs as in the recipe for ImageNet, and then the hardest case for a reader: small images that take almost no time
+to decode. The latter are also read over a link that is slower than the reader, where keeping staged files matters.
 
-What the jobs read is served by bench/s3/sink.py in place of the sandbox's own S3, which is Python on the same cores and
-takes each object into memory before it sends. It speaks TLS, since MXNet's reader knows nothing else.
+bench/s3/sink.py serves the data instead of the sandbox's own S3, which is Python on the same cores and loads each
+object into memory before it sends it. The sink uses TLS, because MXNet's reader requires it.
 """
 
 import json
@@ -25,7 +25,7 @@ from bench.support.jobs import run_cluster
 from bench.support.rounds import ROUNDS
 
 PROGRAM = Path(__file__).parent / "records" / "epochs.py"
-REPEATS = 8  # of each image in its shard where the link is open: at each epoch's start reading begins anew
+REPEATS = 8  # of each image in its shard, with an unlimited link, because each epoch starts reading again
 EPOCHS = 2
 URL = "s3://cluster-demo/images/"
 LINK_MBIT = 40.0
@@ -35,19 +35,19 @@ LOCAL, NATIVE, STAGE = "local disk", "s3://, native", "s3://, stage"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One job: seconds to its first batch, and samples/s of each epoch."""
+    """One job: the seconds to its first batch, and the samples/s of each epoch."""
 
     first_batch_s: float
     samples_per_s: tuple[float, ...]
 
     @property
     def after_first_batch(self) -> float:
-        """Over all epochs, which are of the same length."""
+        """The samples/s over all epochs, which have the same length."""
         return statistics.harmonic_mean(self.samples_per_s)
 
 
 class Sink:
-    """bench/s3/sink.py with a folder's files. place: its address and port."""
+    """A process of bench/s3/sink.py that serves a folder's files. place: its address and port."""
 
     def __init__(self, folder: Path, url: str, *, address: str) -> None:
         command = [sys.executable, "-m", "bench.s3.sink", str(folder), url, "--tls", address]
@@ -57,9 +57,9 @@ class Sink:
 
 
 class Node:
-    """A sandbox cluster of one node with a data set, in a folder of its own, and an S3 that is fast.
+    """A sandbox cluster of one node in its own folder, with a data set and a fast S3.
 
-    link_mbit: of its link, 0 for unshaped. repeats: of each image.
+    link_mbit: the bandwidth of its link; 0 means no limit. repeats: the number of copies of each image.
     """
 
     def __init__(self, folder: Path, data: DataSet, *, link_mbit: float, repeats: int) -> None:
@@ -84,20 +84,20 @@ class Node:
         shutil.copy(PROGRAM, folder)
         (folder / "cluster.toml").write_text(self.toml)
         self.run("up")
-        self.run("data", "put", "--create-bucket", "images/", URL)  # `cluster train` looks at it before each job
+        self.run("data", "put", "--create-bucket", "images/", URL)  # `cluster train` checks it before each job
         self.sink = Sink(folder / "images", URL, address=self.find_gateway())
 
     def run(self, *words: str) -> str:
-        """`cluster WORDS...`, in the folder."""
+        """Run `cluster WORDS...` in the folder. Return its output."""
         return run_cluster(self.folder, self.env, *words)
 
     def find_gateway(self) -> str:
-        """The address of this machine that the node reaches, which the sandbox's own S3 has."""
+        """Return the address of this machine that the node can reach, which is that of the sandbox's own S3."""
         url = json.loads(self.run("sandbox", "status", "--json"))["endpoint_url"]
         return str(urlsplit(url).hostname)
 
     def measure(self, way: str) -> Run:
-        """Run the job to its end."""
+        """Run the job with one of the ways to read, and return its measurements."""
         mode = "stage" if way == STAGE else "native"
         (self.folder / "cluster.toml").write_text(self.toml.replace("[data]\n", f'[data]\nmode = "{mode}"\n'))
         local = ";".join(f"images/{path.name}" for path in sorted((self.folder / "images").iterdir()))
@@ -112,14 +112,14 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
-    """The jobs of all ways. megabytes: of the data set."""
+    """The jobs by way to read. megabytes: the size of the data set."""
 
     megabytes: float
     runs: dict[str, list[Run]]
 
 
 def measure_ways(data: DataSet, ways: tuple[str, ...], *, link_mbit: float = 0.0, repeats: int = REPEATS) -> Results:
-    """The job all ways in turn, on a node of its own."""
+    """Measure the job with all ways to read, in turn, on a new node."""
     folder = Path(tempfile.mkdtemp(prefix="cluster-bench-"))
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     runs: dict[str, list[Run]] = {way: [] for way in ways}
@@ -140,7 +140,7 @@ def measure_ways(data: DataSet, ways: tuple[str, ...], *, link_mbit: float = 0.0
 
 
 def run() -> str:
-    """Over the machine's own link, and over a slow one."""
+    """Run the benchmark with an unlimited link and a slow one. Return its section of RESULTS.md."""
     everywhere = (LOCAL, NATIVE, STAGE)
     lines = [
         "## Training from S3",
@@ -156,7 +156,7 @@ def run() -> str:
 
 
 def render_open(data: DataSet, results: Results) -> list[str]:
-    """The table of what was read over the machine's own link."""
+    """Return the table for the unlimited link."""
     base = statistics.median(run.after_first_batch for run in results.runs[LOCAL])
     size = f"{data.images * REPEATS} of them, {results.megabytes:.0f} MB in {data.shards} shards:"
     lines = ["", f"{data.what}; {size}", ""]
@@ -171,7 +171,7 @@ def render_open(data: DataSet, results: Results) -> list[str]:
 
 
 def render_slow(data: DataSet, results: Results) -> list[str]:
-    """The table of what was read over a slow link."""
+    """Return the table for the slow link."""
     base = statistics.median(run.samples_per_s[1] for run in results.runs[NATIVE])
     lines = [
         "",
@@ -189,5 +189,5 @@ def render_slow(data: DataSet, results: Results) -> list[str]:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """The median, and the range of the rounds."""
+    """Return the median and the range of the rounds."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"

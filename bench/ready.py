@@ -1,4 +1,4 @@
-"""From the last sshd answering to nodes that are ready, with everything cached there, beside one `true` over ssh."""
+"""Compares the time to get running nodes ready, when they have everything cached, with one `true` over ssh."""
 
 import json
 import statistics
@@ -18,7 +18,7 @@ CONTENDERS = ("cluster", "Fabric, true", "OpenSSH, true")
 
 
 def run() -> str:
-    """All of it, as a section of RESULTS.md."""
+    """Run the benchmark and return its section of RESULTS.md."""
     with running_world(SandboxConfig()) as world:
         write_config(world)
         say(f"making a cluster of {NODES} nodes")
@@ -31,7 +31,7 @@ def run() -> str:
                 before = [node.link_bytes() for node in nodes]
                 took = measure(world, name)
                 most = max(node.link_bytes() - was for node, was in zip(nodes, before, strict=True))
-                if number:  # the first is not counted
+                if number:  # the first round does not count
                     seconds[name].append(took)
                     moved[name].append(most)
                     say(f"{name}: {took:.2f} s, {most} bytes")
@@ -39,7 +39,7 @@ def run() -> str:
 
 
 def measure(world: World, name: str) -> float:
-    """Seconds that one contender takes, in a process of its own; its start and its imports are not counted."""
+    """Return the seconds of one contender in a separate process, without its start and its imports."""
     words = [sys.executable, "-m", "bench.distribution.again", str(world.folder / "cluster.toml"), str(NODES), name]
     env = {**world.env, "PYTHONPATH": str(REPOSITORY)}
     _, said = timed_run(words, env=env, cwd=world.folder)
@@ -51,7 +51,7 @@ def measure(world: World, name: str) -> float:
 
 
 def render(seconds: dict[str, list[float]], moved: dict[str, list[int]]) -> str:
-    """The section."""
+    """Return the section of RESULTS.md."""
     lines = [f"## {NODES} nodes that lack nothing", "", NOTES]
     lines += [
         "| what | median s | min | max | ratio to Fabric | to OpenSSH | bytes per node |",

@@ -1,4 +1,4 @@
-"""Hosts of this checkout's sandbox beside those of another checkout's, in turn, both sandboxes running.
+"""Compares hosts of this checkout's sandbox with those of another checkout's, in turn, while both sandboxes run.
 
 git worktree add ../before COMMIT && make -C ../before install
 sudo python -m bench.sandbox_beside ../before
@@ -28,7 +28,7 @@ SETTINGS = 'name = "beside"\ncloud = "sandbox"\n'
 
 @contextmanager
 def running(command: str) -> Iterator[tuple[Any, str, Path]]:
-    """A sandbox that a checkout's command starts: an EC2 client, an image, and the folder it belongs to."""
+    """Start a sandbox by a checkout's command. Yield an EC2 client, an image, and the sandbox's folder."""
     with tempfile.TemporaryDirectory(prefix="cluster-bench-") as name:
         folder = Path(name)
         (folder / "cluster.toml").write_text(SETTINGS)
@@ -50,7 +50,7 @@ def running(command: str) -> Iterator[tuple[Any, str, Path]]:
 
 
 def run(other: Path) -> str:
-    """The section of RESULTS.md."""
+    """Run the benchmark and return its section of RESULTS.md."""
     commit = subprocess.run(
         ("git", "rev-parse", "--short", "HEAD"), cwd=other, capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""How long the command line takes before it does anything."""
+"""The time that the command line needs to start."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from bench.support.rounds import interleave, render_timings
 
 
 def run() -> str:
-    """`cluster --help` beside a Python that does nothing."""
+    """Compare `cluster --help` with a Python that does nothing. Return the section of RESULTS.md."""
 
     def command(*words: str) -> None:
         subprocess.run(words, check=True, capture_output=True)

@@ -1,12 +1,12 @@
-"""`cluster train` with launcher = "torchrun" next to torchrun typed by hand, on two sandbox nodes each.
+"""Compares `cluster train` with launcher = "torchrun" to torchrun by hand, on two sandbox nodes each.
 
-By hand means: one torchrun on each node over ssh, both started at the same moment from this machine, with the same
-PyTorch, script, arguments, OMP_NUM_THREADS, rendezvous and credentials as in the job of `cluster train`; ssh is OpenSSH
-as it comes. What `cluster train` does besides counts for it: looking at the nodes, temporary credentials, supervision,
-the record, the search for processes that are left.
+By hand means one torchrun on each node over ssh, both started at the same time from this machine, with the same
+PyTorch, script, arguments, OMP_NUM_THREADS, rendezvous and credentials as in the job of `cluster train`. ssh is
+unmodified OpenSSH. The time of `cluster train` includes its additional work: checking the nodes, temporary credentials,
+supervision, the record, and the search for leftover processes.
 
-The job trains for more than a minute on one thread per process, because the two nodes share this machine's cores. Both
-ways run at once, each on a cluster of its own, as in bench/train.py: in turn, the machine's speed would differ by more
+The job trains for more than a minute, with one thread per process, because the two nodes share this machine's cores.
+Both ways run at once, each on its own cluster, as in bench/train.py. In turn, the machine's speed would differ by more
 than the ways do.
 """
 
@@ -29,7 +29,7 @@ JOB = Job(
 
 
 def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
-    """Put a script on each node that starts its torchrun; the command that runs all of them."""
+    """Write a script to each node that starts its torchrun. Return the command that runs all scripts."""
     nodes = cluster.find_nodes()
     exports, python, tree = cluster.see_process()
     commands = []
@@ -46,7 +46,7 @@ def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
 
 
 def run() -> str:
-    """The same job both ways, at once."""
+    """Run the job both ways, at once. Return the section of RESULTS.md."""
     load = os.getloadavg()[0]
     with clusters(2, BOOTSTRAP) as made:
         table = render_table(measure(made, JOB, prepare_by_hand, TRAIN), JOB, base=BY_HAND)

@@ -1,16 +1,16 @@
-"""`cluster train` beside launch.py typed by hand, on the same two sandbox nodes, or at once (see jobs.py).
+"""Compares `cluster train` with launch.py by hand, on the same two sandbox nodes, or at once (see jobs.py).
 
-By hand means: over ssh on the head, the wheel's own tools/launch.py (with Thread.isAlive put back, as every Python
-since 3.9 needs it), the same processes on each node, the same script and arguments, and on every node a file with the
-environment, as the guides say; ssh is OpenSSH as it comes. Once with the settings that `cluster train` chooses, once
-with launch.py's defaults, which leave OMP_NUM_THREADS unset and start as many servers as workers. What `cluster train`
-does beside that counts for it: looking at the nodes, temporary credentials, supervision, the record, the search for
-what is left.
+By hand means the wheel's own tools/launch.py over ssh on the head, with Thread.isAlive restored, which Python has
+lacked since 3.9. It runs the same processes on each node with the same script and arguments, and each node has a file
+with the environment, as in the guides. ssh is unmodified OpenSSH. launch.py runs once with the settings that
+`cluster train` chooses, and once with launch.py's defaults, which leave OMP_NUM_THREADS unset and start as many servers
+as workers. The time of `cluster train` includes its additional work: checking the nodes, temporary credentials,
+supervision, the record, and the search for leftover processes.
 
-That costs some time once for each job; so a longer job is measured, too. And one with two workers on each node, where
-the settings differ by more than a variable. What supervision costs while the job trains is told by the CPU time of all
-that runs on the nodes beside the job's own processes, from the first batch to the last epoch: it cannot slow the
-training down by more than it takes away from it.
+This work takes some time once for each job, so a longer job is measured, too, and one with two workers on each node,
+where the settings differ by more than a variable. The cost of supervision during training is measured by the CPU time
+of all processes on the nodes other than the job's own, from the first batch to the last epoch. It cannot slow the
+training down by more than the CPU time that it uses.
 """
 
 import shlex
@@ -43,14 +43,14 @@ JOBS = (_make_job(epochs=60), _make_job(epochs=60, workers=4), _make_job(epochs=
 
 
 def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
-    """Put on the nodes what launch.py by hand needs; what is to be typed for each way."""
+    """Write the files that launch.py by hand needs to the nodes. Return the command for each way."""
     nodes = cluster.find_nodes()
     exports, python, tree = cluster.see_process("--kv-store", "local", "-n", "1")
-    exports.pop("OMP_NUM_THREADS")  # of one process on a node
+    exports.pop("OMP_NUM_THREADS")  # chosen for one process on a node
     words = [python, f"{tree}/{SCRIPTS_DIR}/{job.script}", *job.words, "--kv-store", "dist_sync"]
     hosts = "".join(f"{node['private_ip']}\n" for node in nodes)
     head = nodes[0]["public_ip"]
-    # What `cluster train` chooses for these processes on two cores.
+    # The setting that `cluster train` chooses for these processes on two cores.
     for file, settings in (("ours.sh", {"OMP_NUM_THREADS": "1"}), ("defaults.sh", {})):
         for node in nodes:
             cluster.write_script(node["public_ip"], file, {**exports, **settings}, words)
@@ -64,7 +64,7 @@ def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
 
 
 def run() -> str:
-    """The same jobs all ways, in turn or at once."""
+    """Run the jobs in all ways, in turn or at once. Return the section of RESULTS.md."""
     with clusters(2) as made:
         runs = {job: measure(made, job, prepare_by_hand, TRAIN) for job in JOBS}
     lines = [

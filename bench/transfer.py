@@ -1,4 +1,4 @@
-"""`cluster data put` and `get` beside s5cmd and aws-cli: one large file, a thousand small ones, and nothing to do."""
+"""Compares `cluster data put` and `get` with s5cmd and aws-cli, for one large file and a thousand small ones."""
 
 import os
 import random
@@ -29,7 +29,7 @@ s5cmd's uploads carry MD5 and SHA-256, its downloads are not verified, and "obst
 "Each answer 20 ms late": the sink sleeps before it answers, as S3 takes its time; that shows how many requests are on
 their way at once. Peaks of memory are upper bounds: the kernel counts what the benchmark's own process had, too."""
 LATENCY_MS = 20
-# What the library does by itself, as fast as it was found to be here: ranges of 8 MiB by six threads, not verified.
+# The library alone, with the fastest settings on this machine: ranges of 8 MiB by six threads, not verified.
 OBSTORE_GET = """
 import os, sys
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +49,7 @@ with ThreadPoolExecutor(6) as pool:
 
 @dataclass
 class Bench:
-    """Where things are."""
+    """The folder, the environment and the peak memory of the measured commands."""
 
     folder: Path
     env: dict[str, str]
@@ -57,7 +57,7 @@ class Bench:
     puts: int = 0
 
     def run(self, name: str, *words: str | Path) -> None:
-        """A command to its end; its peak of memory is kept."""
+        """Run a command to its end, and record its peak memory. Raises RuntimeError if it fails."""
         process = subprocess.Popen(
             words, cwd=self.folder, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
@@ -70,13 +70,13 @@ class Bench:
         self.peaks_kib[name] = max(self.peaks_kib.get(name, 0), usage.ru_maxrss)
 
     def new_folder(self) -> str:
-        """A folder in S3 that nobody has put to."""
+        """Return the URL of an unused folder in S3."""
         self.puts += 1
         return f"s3://{BUCKET}/{self.puts}/"
 
 
 def make_data(folder: Path, *, big_bytes: int) -> None:
-    """big: one file. small/: a thousand."""
+    """Write one file `big`, and a thousand files in `small/`."""
     generator = random.Random(1)
     block = generator.randbytes(1 << 24)
     with (folder / "big").open("wb") as file:
@@ -90,7 +90,7 @@ def make_data(folder: Path, *, big_bytes: int) -> None:
 
 @contextmanager
 def running_sink(folder: Path, *, latency_ms: int = 0) -> Iterator[str]:
-    """The URL of a sink that serves `big`."""
+    """Start a sink that serves `big`, and yield its URL."""
     command = [sys.executable, "-m", "bench.s3.sink", str(folder / "big"), "--latency-ms", str(latency_ms)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -101,7 +101,7 @@ def running_sink(folder: Path, *, latency_ms: int = 0) -> Iterator[str]:
 
 
 def in_turn(contenders: dict[str, tuple[Callable[[], None], Callable[[], None]]]) -> list[Timing]:
-    """Each contender's (make ready, run), interleaved; only the second is timed, and the first round is not counted."""
+    """Time the (prepare, run) of each contender in turn. Only `run` is timed, and the first round does not count."""
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(ROUNDS + 1):
         for name, (ready, run) in contenders.items():
@@ -114,7 +114,7 @@ def in_turn(contenders: dict[str, tuple[Callable[[], None], Callable[[], None]]]
 
 
 def run(*, big_bytes: int = 1 << 30) -> str:
-    """All of it."""
+    """Run the benchmark and return its section of RESULTS.md."""
     with tempfile.TemporaryDirectory(prefix="bench-transfer-") as name:
         folder = Path(name)
         make_data(folder, big_bytes=big_bytes)
@@ -130,7 +130,7 @@ def run(*, big_bytes: int = 1 << 30) -> str:
 
 
 def _find_env(folder: Path) -> dict[str, str]:
-    # Where PYTHONDONTWRITEBYTECODE is set, every start of Python would compile the program anew.
+    # With PYTHONDONTWRITEBYTECODE, each start of Python would compile the program again.
     dropped = ("AWS_", "CLUSTER_", "PYTHONDONTWRITEBYTECODE")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
     keys = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}
@@ -138,7 +138,7 @@ def _find_env(folder: Path) -> dict[str, str]:
 
 
 def _nothing() -> None:
-    """Nothing to make ready."""
+    """Prepare nothing."""
 
 
 def _measure(bench: Bench) -> list[tuple[str, list[Timing]]]:

@@ -37,14 +37,14 @@ SCRIPT = "the set-up script"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadyNode:
-    """A node that can train. `python`, `code_dir` and `project_dir` are absolute paths there.
+    """A node that can train. `python`, `code_dir` and `project_dir` are absolute paths on the node.
 
     code_dir: this project's files; project_dir: the user's own files, None if there are none.
-    setup: the digest of the set-up commands that have run there, None if there are none. library: what the environment
-    has as its framework, such as "mxnet==1.7.0.post2", "source@v1.7.x+cu112" or "torch==2.13.0+cpu"; "" without one.
-    torch: its PyTorch, whichever framework [bootstrap] names, None if it has none or only among the user's own files.
-    hardware: that of its instance type, None if unknown. bundle: its environment's files. client: on the head, the
-    words that run this project's own command there; () if it has none.
+    setup: the digest of the set-up commands that have run on it, None if there are none. library: the framework in its
+    environment, such as "mxnet==1.7.0.post2", "source@v1.7.x+cu112" or "torch==2.13.0+cpu"; "" without one.
+    torch: its PyTorch, whichever framework [bootstrap] names; None if it has none, or only among the user's own files.
+    hardware: the hardware of its instance type, None if unknown. bundle: its environment's files. client: on the head,
+    the words that run this project's own command; () on other nodes, and on a head without that command.
     """
 
     host: Host
@@ -65,9 +65,9 @@ class ReadyNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trees:
-    """The files that every node gets in addition to its environment. project: the user's own, or None.
+    """The files that every node gets in addition to its environment. project: the user's own files, or None.
 
-    client: this project's own command, which only the head gets, with an environment; None for no such.
+    client: this project's own command, which only the head gets, with an environment of its own; None to send none.
     """
 
     code: Tree
@@ -81,7 +81,7 @@ class Trees:
 
     @property
     def kept(self) -> tuple[Tree, ...]:
-        """All trees."""
+        """All trees, including the one that only the head gets."""
         return self.all if self.client is None else (*self.all, self.client)
 
 
@@ -100,8 +100,8 @@ def bootstrap(
     """Make every host ready to train; a second run finds nothing to do. Returns the nodes in the order of `hosts`.
 
     packages: the requirements of [bootstrap] packages and its files; project: those of [bootstrap] project.
-    Raises ClusterError that names every failed node.
     Fetches a file again, once, if it was damaged on this machine and nodes refused it.
+    Raises ClusterError, which names every failed node.
     """
 
     def make_ready(damaged: list[BundleFile]) -> tuple[ReadyNode, ...]:
@@ -148,7 +148,7 @@ def bootstrap(
             raise
         report(Event(kind="warn", what=f"{damaged[0].path} was damaged and has been removed: fetching it again"))
         nodes = make_ready([])
-    # other_hosts.py connects the user's own hosts.
+    # other_hosts.py does this for the user's own hosts.
     instances = [node for node in nodes if not node.host.spec]
     if instances:
         _connect_nodes(instances, pins=connections.pins, report=report)
@@ -231,7 +231,10 @@ class _Bootstrap:
     def _add_client(
         self, plan: NodePlan, facts: NodeFacts, tree: Tree, *, node: str
     ) -> tuple[NodePlan, tuple[str, ...]]:
-        """The head's plan with this project's own command, and the words that run it; warns if it cannot have it."""
+        """The head's plan with this project's own command, and the words that run it.
+
+        If the head cannot run the command, warns, and returns the plan unchanged and ().
+        """
         try:
             target, python = choose_client(facts, node=node)
             bundle = self.bundles.get(target)
@@ -246,7 +249,7 @@ class _Bootstrap:
     def _find_bundle(
         self, facts: NodeFacts, python: ChosenPython, built: Built | None, *, choice: FrameworkChoice, node: str
     ) -> Bundle:
-        """The files of the node's environment; warns of missing drivers and libraries. Raises ClusterError."""
+        """The files of the node's environment. Warns of missing drivers and libraries. Raises ClusterError."""
         mxnet, packages, file = self.config.mxnet, self.packages, None
         if built is not None:
             needed = (Wanted(requirement=needed, place=built.label) for needed in built.requirements)
@@ -266,7 +269,7 @@ class _Bootstrap:
         return bundle
 
     def _set_up(self, connection: NodeConnection, facts: NodeFacts, plan: NodePlan, *, what: str, done: str) -> None:
-        """Carry a plan out. Raises ClusterError, also when files cannot be packed."""
+        """Carry out a plan. Raises ClusterError, also if files cannot be packed."""
         started = time.monotonic()
         name = connection.host.name
         files = list(plan.files)

@@ -9,25 +9,25 @@ from msgspec import Meta
 from bootstrap.environment.requirements import check_entry
 from foundation.settings import Settings, Shape
 
-# All to be matched in full.
+# Each pattern must match the whole value.
 PYTHON_PATTERN = r"auto|3\.(9|1[0-4])|/[A-Za-z0-9._/-]+"
-# The version is required: otherwise nodes that are added later could get another one.
+# The version is required: otherwise nodes that are added later could get another version.
 MXNET_PATTERN = r"auto|installed|mxnet[A-Za-z0-9-]*==[A-Za-z0-9.!+]+|source@[A-Za-z0-9][A-Za-z0-9._/-]*"
 TORCH_PATTERN = r"auto|torch==[A-Za-z0-9.!+]+"
-# The value has no special characters of the shell or make.
+# The value contains no characters that are special to the shell or to make.
 OPTION_PATTERN = r"[A-Z][A-Za-z0-9_]*=[A-Za-z0-9 ._/+,:=-]*"
-# Without a password, which would be visible in the head's process list.
+# No password: it would be visible in the head's process list.
 SOURCE_URL_PATTERN = r"(https://[A-Za-z0-9.-]+(:[0-9]+)?|file://)/[A-Za-z0-9._~/+-]+"
 SOURCE_URL = "https://github.com/apache/mxnet.git"
 Distribute = Literal["chain", "pypi"]
 Fetch = Literal["auto", "here", "head"]
 Framework = Literal["mxnet", "pytorch", "none"]
 NEWER_PYTHONS = ("3.13", "3.14")
-"""Too new for MXNet."""
+"""The Pythons that are too new for MXNet."""
 
 
 def check_sync_entry(entry: str) -> str:
-    """One entry of sync, unchanged. Pure. Raises ValueError if it cannot be a path below a folder."""
+    """Return an entry of sync, unchanged. Pure. Raises ValueError if it cannot be a path in cluster.toml's folder."""
     if not entry or "\0" in entry:
         raise ValueError("not a path")
     if entry.startswith(("/", "~")):
@@ -38,14 +38,14 @@ def check_sync_entry(entry: str) -> str:
 
 
 def check_project(project: str) -> str:
-    """The folder of a project, unchanged. Pure. Raises ValueError if it cannot be a path."""
+    """Return the folder of a project, unchanged. Pure. Raises ValueError if it cannot be a path."""
     if "\0" in project:
         raise ValueError("not a path")
     return project
 
 
 def check_pattern(pattern: str) -> str:
-    """One pattern of exclude, unchanged. Pure. Raises ValueError for one that has no effect."""
+    """Return a pattern of exclude, unchanged. Pure. Raises ValueError if it is invalid or excludes nothing."""
     from pathspec import GitIgnoreSpec  # noqa: PLC0415 - slow to import, and few configurations have a pattern
 
     try:
@@ -58,7 +58,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def check_command(command: str) -> str:
-    """One entry of setup, unchanged. Pure. Raises ValueError if no shell can run it."""
+    """Return a command, such as an entry of setup, unchanged. Pure. Raises ValueError if no shell can run it."""
     if not command.strip():
         raise ValueError("an empty command")
     if "\0" in command:
@@ -164,7 +164,7 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
     ] = "none"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
-        """Keys of another framework, and an MXNet that nothing provides."""
+        """Yield a message for each key of another framework, and for a `python` that does not fit MXNet."""
         for key, framework in (("mxnet", "mxnet"), ("build_options", "mxnet"), ("torch", "pytorch")):
             if key in said and self.framework != framework and getattr(self, key) not in ("auto", ()):
                 yield (

@@ -17,7 +17,7 @@ _OF_ENVIRONMENT = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def check_webhook(text: str) -> str:
-    """Return the URL, or the $NAME of a variable, unchanged; pure. Raises ValueError, which does not repeat it."""
+    """Return the URL, or the $NAME of a variable, unchanged. Pure. Raises ValueError, which does not repeat it."""
     if _OF_ENVIRONMENT.fullmatch(text):
         return text
     if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text:
@@ -69,12 +69,15 @@ class NotifyConfig(Settings, frozen=True, kw_only=True):
 
     @property
     def is_set(self) -> bool:
-        """Whether events are sent at all."""
+        """Whether the head reports events at all."""
         return self.webhook is not None or self.command is not None
 
 
 def find_webhook(config: NotifyConfig, env: Mapping[str, str]) -> str | None:
-    """The webhook's URL. env: this machine's environment. Pure. Raises ConfigError without the variable."""
+    """The webhook's URL. env: this machine's environment. Pure.
+
+    Raises ConfigError if the variable is not set, or is not a valid URL.
+    """
     found = _OF_ENVIRONMENT.fullmatch(config.webhook or "")
     if found is None:
         return config.webhook

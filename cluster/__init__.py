@@ -1,1 +1,1 @@
-"""The command line: parses, calls the other packages, prints."""
+"""The command line: parses arguments, calls the other packages and prints their results."""

@@ -1,4 +1,4 @@
-"""What every command shares: the configuration, the cloud's environment, and the two output streams."""
+"""Shared by all commands: the configuration, the cloud's environment variables, and the two output streams."""
 
 import json
 import os
@@ -38,10 +38,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OnHead:
-    """What a command on a cluster's head has from the user's machine (cluster/recovery/on_head.py).
+    """Settings from the user's machine for a command on a cluster's head (cluster/recovery/on_head.py).
 
-    line: of authorized_keys, with which new nodes let the head in. ssh_address: [provision]'s, at which the user
-    reaches nodes; the head uses their private ones. packages, project: what [bootstrap] packages and project ask for.
+    line: a line of authorized_keys that lets the head log in to new nodes. ssh_address: that of [provision], for the
+    user's access to nodes; the head uses their private addresses. packages, project: those that [bootstrap] packages
+    and project ask for.
     """
 
     line: str
@@ -51,7 +52,7 @@ class OnHead:
 
 
 class App:
-    """One run of the command. Progress and messages go to stderr, results to stdout.
+    """One run of a command. Progress and messages go to stderr, results to stdout.
 
     on_head: None on the user's machine.
     """
@@ -65,11 +66,11 @@ class App:
 
     @cached_property
     def config(self) -> ClusterConfig:
-        """cluster.toml with this command line's overrides. Raises ConfigError."""
+        """The settings in cluster.toml with this command line's overrides. Raises ConfigError."""
         return load_config(self.config_path, self.overrides)
 
     def override(self, key: str, value: object) -> None:
-        """Override a value of cluster.toml after it was read. key: dotted."""
+        """Override a value of cluster.toml, even after the file was read. key: dotted."""
         self.overrides[key] = value
         self.__dict__.pop("config", None)
 
@@ -79,12 +80,12 @@ class App:
         self.report(Event(kind="warn", what=f"{error.message}{hint}"))
 
     def restore(self, overrides: Mapping[str, object]) -> None:
-        """Go back to what `overrides` was before."""
+        """Restore an earlier value of `overrides`."""
         self.overrides = dict(overrides)
         self.__dict__.pop("config", None)
 
     def use_region(self, region: str) -> None:
-        """From now on, `config` and `files` are for this one of [provision] region and regions; it comes first."""
+        """Make `config` and `files` refer to this one of [provision] region and regions; it becomes the first."""
         known = all_regions(self.config.provision)
         if region != known[0]:
             self.overrides |= {"provision.region": region}
@@ -92,7 +93,7 @@ class App:
             self.__dict__.pop("files", None)
 
     def files_in(self, region: str) -> "ClusterFiles":
-        """This cluster's files for a region. Call enter_cloud first."""
+        """Return this cluster's files for a region. Call enter_cloud first."""
         from provision.files import ClusterFiles  # noqa: PLC0415 - as in `files`
 
         name = self.config.name
@@ -109,14 +110,14 @@ class App:
         return self.config_path.resolve().parent
 
     def of_cluster(self, name: str) -> "App":
-        """The same command for another cluster of this folder."""
+        """Return the App of the same command for another cluster of this folder."""
         other = App(config_path=self.config_path)
         other.overrides = {**self.overrides, "name": name}
         return other
 
     @cached_property
     def files(self) -> "ClusterFiles":
-        """Where this cluster's private key, known hosts and journal are. Call enter_cloud first."""
+        """This cluster's private key, known hosts, journal and other files. Call enter_cloud first."""
         from provision.files import ClusterFiles  # noqa: PLC0415 - cryptography: `cluster data` saves 35 ms, 10 MB
 
         if self.config.cloud == "hosts":
@@ -124,11 +125,11 @@ class App:
         return self.files_in(self.config.provision.region)
 
     def enter_cloud(self, *, start_sandbox: bool = False) -> None:
-        """Point AWS's environment variables at the configured cloud; the only place that does.
+        """Point AWS's environment variables at the configured cloud. No other function does this.
 
         `cloud = "aws"` and "hosts" leave them as the user set them. `cloud = "sandbox"` points them at this folder's
-        sandbox, which is started if start_sandbox. With [provision] regions, `config` is for the region that has the
-        cluster. Raises NotFoundError when no sandbox runs, SandboxError, AwsError.
+        sandbox, and starts it if start_sandbox is true. With [provision] regions, `config` becomes that of the region
+        that has the cluster. Raises NotFoundError when no sandbox runs, SandboxError, AwsError.
         """
         if self.config.cloud == "sandbox":
             self._enter_sandbox(start=start_sandbox)
@@ -136,8 +137,8 @@ class App:
             self._find_region()
 
     def _find_region(self) -> None:
-        """Use the region that has the cluster, if one has it."""
-        from provision.aws.clients import make_clients  # noqa: PLC0415 - boto3; nearly nobody has several regions
+        """Switch to the region that has the cluster, if one has it."""
+        from provision.aws.clients import make_clients  # noqa: PLC0415 - boto3; few users have several regions
         from provision.regions import find_home  # noqa: PLC0415 - as above
 
         regions = all_regions(self.config.provision)
@@ -174,11 +175,11 @@ class App:
 
     @property
     def has_instances(self) -> bool:
-        """Whether the cluster's nodes are instances, which commands launch, stop and delete; else existing hosts."""
+        """Whether nodes are instances, which commands launch, stop and delete. Otherwise they are existing hosts."""
         return self.config.cloud != "hosts"
 
     def check_has_instances(self, command: str, *, instead: str) -> None:
-        """Raise UsageError for a command that needs instances. instead: the next command for existing hosts."""
+        """Raise UsageError if the command needs instances. instead: the hint for existing hosts."""
         if not self.has_instances:
             raise UsageError(
                 f'cluster {command} is for instances; with cloud = "hosts" there is nothing to launch, stop or delete',
@@ -186,7 +187,10 @@ class App:
             )
 
     def find_cloud(self) -> bool:
-        """Like enter_cloud, but says that no sandbox runs and returns False, for commands that then show nothing."""
+        """Like enter_cloud, but return whether the cloud can be used. If no sandbox runs, print that.
+
+        For commands that show nothing without a sandbox.
+        """
         try:
             self.enter_cloud()
         except NotFoundError as error:
@@ -196,7 +200,7 @@ class App:
 
     @cached_property
     def console(self) -> "Console | None":
-        """The one Console of a command, on stderr; None if stderr is not a terminal."""
+        """The only Console of a command, on stderr; None if stderr is not a terminal."""
         return make_console()
 
     @cached_property
@@ -204,7 +208,7 @@ class App:
         return StepDisplay(self.console)
 
     def close(self) -> None:
-        """Remove the spinner from the terminal. Called however the command ends."""
+        """Remove the spinner from the terminal. Called at the end of every command, also after an error."""
         if "_steps" in self.__dict__:
             self._steps.close()
 
@@ -213,33 +217,33 @@ class App:
         self._steps.show(event)
 
     def say(self, text: str, *, style: str = "") -> None:
-        """Print a message to stderr; never interpreted as markup."""
+        """Print a message to stderr. It is never interpreted as markup."""
         say(self.console, text, style=style)
 
     def print(self, text: str, *, wrapped: bool = True) -> None:
-        """Print a result to stdout; on a terminal, lines are wrapped between words.
+        """Print a result to stdout. On a terminal, lines are wrapped between words.
 
-        wrapped: False for what people copy or other programs read, such as scripts.
+        wrapped: False for output that people copy or that other programs read, such as scripts.
         """
         self.close()
         write(sys.stdout, text, wrapped=wrapped)
 
     def find_columns(self, *, wide: bool = False) -> int | None:
-        """The width that tables on stdout fit into; None, any width, with --wide or if stdout is not a terminal."""
+        """Return the width for tables on stdout; None, no limit, with --wide or if stdout is not a terminal."""
         return None if wide or not sys.stdout.isatty() else find_columns(sys.stdout)
 
     def print_line(self, text: str, *, wrapped: bool = True) -> None:
-        """Print one line of a result to stdout; on a terminal, newlines within it are escaped. wrapped: see print."""
+        """Print one line of a result to stdout. On a terminal, newlines in it are escaped. wrapped: see print."""
         self.close()
         write(sys.stdout, text, one_line=True, wrapped=wrapped)
 
     def print_json(self, value: Any) -> None:
         """Print a result to stdout as JSON."""
-        # In ASCII and without control characters.
+        # The output is ASCII without control characters.
         write(sys.stdout, json.dumps(value, indent=2, default=str).replace("\x7f", "\\u007f"))
 
     def show(self, text: str, document: Any, *, as_json: bool, wrapped: bool = True) -> None:
-        """Print a result to stdout: the text, or with as_json the document. wrapped: see print."""
+        """Print a result to stdout: the text, or the document if as_json. wrapped: see print."""
         if as_json:
             self.print_json(document)
         else:
@@ -251,7 +255,10 @@ class App:
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     def confirm(self, question: str, *, yes: bool) -> bool:
-        """Ask the user, unless `yes`. Raises UsageError, which names --yes, when there is no terminal."""
+        """Ask the user, unless `yes`. Return whether the answer is yes.
+
+        Raises UsageError, which names --yes, when there is no terminal.
+        """
         if yes:
             return True
         if not self.is_interactive():
@@ -263,13 +270,13 @@ class App:
 
     @property
     def price_note(self) -> str:
-        """What to add to prices: the sandbox's are simulated."""
+        """The note to add to prices; those of the sandbox are simulated."""
         return "simulated" if self.config.cloud == "sandbox" else ""
 
 
 @contextmanager
 def if_interrupted(hint: str) -> Iterator[None]:
-    """Within the block, an interrupted command ends with this hint. The innermost block's hint counts."""
+    """Within the block, an interrupted command ends with this hint. The hint of the innermost block is shown."""
     try:
         yield
     except Interrupted:
@@ -279,14 +286,14 @@ def if_interrupted(hint: str) -> Iterator[None]:
 
 
 def sandbox_files_dir(project_dir: Path) -> Path:
-    """Where the files of clusters in a folder's sandbox are; they are deleted with the sandbox."""
+    """Return the folder for files of the clusters in a folder's sandbox. It is deleted with the sandbox."""
     from sandbox.place import place_of  # noqa: PLC0415 - as in enter_cloud
 
     return state_folder() / f"sandbox-{place_of(project_dir).id}"
 
 
 def pass_app(command: Callable[Concatenate[App, P], T]) -> Callable[P, T]:
-    """Pass the App of this run to a command. It is made on first use and closed when the command ends."""
+    """Pass the App of this run to a command. The App is created on first use and closed when the command ends."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         root = click.get_current_context().find_root()

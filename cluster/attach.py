@@ -1,4 +1,4 @@
-"""`cluster train`: hands the job to the head, attaches to its output, and handles Ctrl-C."""
+"""`cluster train`: submits the job to the head, attaches to its output, and handles Ctrl-C."""
 
 import signal
 import sys
@@ -24,10 +24,10 @@ QUESTION = (
 
 
 class Interrupts:
-    """SIGINT and SIGTERM while attached to a job. A context manager, for the main thread.
+    """Handles SIGINT and SIGTERM while attached to a job. A context manager, for the main thread.
 
     The first signal is remembered until `look` raises it as KeyboardInterrupt, so that no read or write is cut short.
-    A second signal is raised immediately: a write may never finish.
+    A second signal is raised immediately, because a write may never finish.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def look(self) -> None:
-        """Raises KeyboardInterrupt when there was a signal."""
+        """Raise KeyboardInterrupt if a signal was received."""
         if self.number:
             raise KeyboardInterrupt
 
@@ -70,7 +70,10 @@ class Interrupts:
 
 
 def show_check(app: App, head: Head, order: Order) -> None:
-    """Have the head check a job, and print the script for the batch scheduler (`--dry-run`). Raises as check_order."""
+    """Have the head check a job, and print the script for the batch scheduler, if any (`--dry-run`).
+
+    Raises the same errors as check_order.
+    """
     script = check_order(head, order)
     if script is not None:
         app.print(script.rstrip("\n"))
@@ -78,7 +81,7 @@ def show_check(app: App, head: Head, order: Order) -> None:
 
 
 def start(app: App, head: Head, order: Order, *, talk: Talk | None = None) -> None:
-    """Submit a job and return (`--detach`). talk: see train.follow.run.submit; raises as that does."""
+    """Submit a job and return (`--detach`). talk: see train.follow.run.submit. Raises the same errors as submit."""
     started = submit(head, order, follow=False, talk=talk)
     app.print(started.id)
     state = "is queued" if started.state == "queued" else "is running"
@@ -86,10 +89,10 @@ def start(app: App, head: Head, order: Order, *, talk: Talk | None = None) -> No
 
 
 def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None = None) -> int:
-    """Submit a job and follow it to its end; returns 0, or 130 when it was left running or withdrawn.
+    """Submit a job and follow it to its end. Return 0, or 130 when it was left running or withdrawn.
 
-    talk: see train.follow.run.submit. plain: show no live view.
-    Raises JobError with the exit code of the first process that failed, and as submit does.
+    talk: see train.follow.run.submit. plain: show no live view. Raises JobError with the exit code of the first process
+    that failed, and the same errors as submit.
     """
     with Interrupts() as interrupts:
         started = _submit(head, order, talk)
@@ -127,7 +130,7 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
 def _submit(head: Head, order: Order, talk: Talk | None) -> Started:
     try:
         return submit(head, order, follow=True, talk=talk)
-    except KeyboardInterrupt:  # the second one: the head does not answer
+    except KeyboardInterrupt:  # by the second signal: the head does not answer
         raise JobError(
             f"interrupted before the head confirmed job {order.job}: it may be running",
             exit_code=STOPPED,
@@ -136,7 +139,7 @@ def _submit(head: Head, order: Order, talk: Talk | None) -> Started:
 
 
 class _Attendance:
-    """Follows a job, and asks what to do when the user interrupts."""
+    """Follows a job. When the user interrupts, asks what to do."""
 
     def __init__(self, app: App, head: Head, job: str, display: JobDisplay, interrupts: Interrupts) -> None:
         self._app = app
@@ -147,7 +150,7 @@ class _Attendance:
         self._follower = Follower(head, job, take=display.take, say=display.say, look=interrupts.look)
 
     def follow(self, talk: Any, *, queued: bool) -> JobResult | None:
-        """The job's result; None: it is left running."""
+        """Return the job's result; None if the job is left running."""
         while True:
             try:
                 return self._follower.run(talk)
@@ -166,7 +169,7 @@ class _Attendance:
             talk = None
 
     def _choose(self) -> Choice:
-        """Ask what to do; without a terminal, and on SIGTERM, the job is left running."""
+        """Ask the user what to do. Without a terminal, and on SIGTERM, the job is left running."""
         if self._interrupts.number == signal.SIGTERM or not can_ask():
             return "leave"
         with self._display.paused(), self._interrupts.at_once():
@@ -183,9 +186,9 @@ def can_ask() -> bool:
 
 
 def ask() -> Choice:
-    """Ask at the terminal until there is a valid answer. Raises KeyboardInterrupt.
+    """Ask at the terminal until the answer is valid. Raises KeyboardInterrupt.
 
-    An empty line means "continue", end of input "leave".
+    An empty line means "continue"; the end of the input means "leave".
     """
     while True:
         sys.stderr.write(QUESTION)
@@ -209,7 +212,7 @@ def _next_commands(job: str) -> str:
 
 
 def _head_gone(app: App, job: str, error: ClusterError) -> JobError:
-    """The error for a lost head; ends the job's processes on all other nodes first."""
+    """End the job's processes on all other nodes, and return the error for a lost head."""
     left = end_from_here(app, job)
     said = f"\n  may still run: {render_left(left)}" if left else "; no process of it is left on the other nodes"
     hint = "cluster status"

@@ -1,7 +1,7 @@
-"""Shell completion, without importing the commands' modules and without network access.
+"""Shell completion that neither imports the commands' modules nor uses the network.
 
-Importing a command's module to find its options takes up to half a second. So the options are cached as JSON, and read
-from the module only after the program has changed.
+Importing a command's module to find its options takes up to half a second. Therefore the options are cached as JSON,
+and read from the module only after the program has changed.
 """
 
 import importlib
@@ -22,15 +22,15 @@ from foundation.files import write_whole
 from foundation.user_folders import cache_folder
 
 VARIABLE = "_CLUSTER_COMPLETE"
-"""The environment variable with which click's completion scripts call `cluster`."""
+"""The environment variable that click's completion scripts set when they call `cluster`."""
 SCRIPTS_DIR = Path(__file__).parents[1] / "train" / "scripts"
 PROGRAM = (Path(__file__).parent, Path(__file__).parent / "commands", Path(__file__).parent / "commands" / "data")
 
 
 class Name(click.ParamType[str]):
-    """An argument that completes names, and accepts any other word.
+    """An argument that completes names, and also accepts any other word.
 
-    find: the names, for the path of cluster.toml. files: the shell completes files if no name matches.
+    find: returns the names, for the path of cluster.toml. files: the shell completes files if no name matches.
     """
 
     def __init__(self, name: str, find: Callable[[Path], Iterable[str]], *, files: bool = False) -> None:
@@ -39,11 +39,11 @@ class Name(click.ParamType[str]):
         self._files = files
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """The word as it is."""
+        """Return the word unchanged."""
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
-        """The names that begin with `incomplete`."""
+        """Return the names that begin with `incomplete`."""
         given = ctx.find_root().params.get("config_path") or Path("cluster.toml")
         found = [name for name in self._find(find_above(given) or given) if name.startswith(incomplete)]
         if self._files and not found:
@@ -52,7 +52,7 @@ class Name(click.ParamType[str]):
 
 
 class Words(Name):
-    """An argument that completes these words, and accepts any other."""
+    """An argument that completes these words, and also accepts any other."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self.words = tuple(words)
@@ -62,7 +62,7 @@ class Words(Name):
 def _find_nodes(config_path: Path) -> list[str]:
     config = _read_config(config_path)
     hosts = config.get("hosts", {}).get("names", [])
-    if hosts and isinstance(hosts, list):  # "me@gpu1:2222" has the node's name in the middle
+    if hosts and isinstance(hosts, list):  # in "me@gpu1:2222", the node's name is in the middle
         named = [host.rpartition("@")[2].partition(":")[0] for host in hosts if isinstance(host, str)]
         return list(dict.fromkeys(named))
     nodes = config.get("provision", {}).get("nodes", 0)
@@ -85,7 +85,7 @@ def _find_scripts(_: Path) -> list[str]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """cluster.toml unchecked: the check needs libraries that take longer to import than everything else."""
+    """Return the tables of cluster.toml, unchecked: the check needs libraries that take too long to import."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
@@ -97,7 +97,7 @@ class FileOrUrl(Name):
     """A local file or folder, or an S3 URL."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Raises BadParameter for a misspelt URL."""
+        """Return the word. Raises BadParameter for a misspelt URL."""
         from train.s3.url import check_spelling  # noqa: PLC0415 - completion does not need it
 
         try:
@@ -115,14 +115,14 @@ NAMES = {each.name: each for each in (NODE, NODE_OR_FILE, JOB, SCRIPT, FILE_OR_U
 
 
 def load_command(place: str) -> click.Command:
-    """The command at "module:attribute"."""
+    """Return the command at "module:attribute"."""
     module, _, attribute = place.partition(":")
     command: click.Command = getattr(importlib.import_module(module), attribute)
     return command
 
 
 def load_shape(place: str) -> click.Command:
-    """A command that has the options and arguments of the one at "module:attribute", for completion."""
+    """Return a command with the options and arguments of the one at "module:attribute", for completion."""
     path, key = cache_folder() / "completion.json", _program_key()
     shapes: dict[str, Any] = {}
     with suppress(OSError, ValueError):
@@ -138,13 +138,13 @@ def load_shape(place: str) -> click.Command:
 
 
 def _program_key() -> str:
-    """Changes when the commands change."""
+    """Return a key that changes when the commands change."""
     newest = max(entry.stat().st_mtime_ns for folder in PROGRAM for entry in os.scandir(folder) if entry.is_file())
     return f"{PROGRAM[0]} {newest}"
 
 
 def describe_shape(command: click.Command) -> dict[str, Any]:
-    """A command's options and arguments, or a group's commands, as JSON has them. Pure."""
+    """Describe a command's options and arguments, or a group's commands, for JSON. Pure."""
     shape: dict[str, Any] = {"help": command.get_short_help_str(), "settings": command.context_settings}
     if isinstance(command, click.Group):
         table: Mapping[str, tuple[str, str]] = getattr(command, "table", {})
@@ -178,7 +178,7 @@ def _describe_type(type_: click.ParamType[Any]) -> dict[str, Any]:
 
 
 def make_shape(name: str, shape: Mapping[str, Any]) -> click.Command:
-    """The reverse of describe_shape."""
+    """Create a command from its description; the reverse of describe_shape."""
     settings = {"context_settings": shape["settings"], "short_help": shape["help"]}
     if "commands" in shape:
         commands = {each: make_shape(each, below) for each, below in shape["commands"].items()}

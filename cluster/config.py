@@ -1,4 +1,4 @@
-"""Reads cluster.toml into a ClusterConfig; errors name what is allowed."""
+"""Reads cluster.toml into a ClusterConfig; errors name the allowed values."""
 
 import re
 import shlex
@@ -59,7 +59,7 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
     sandbox: SandboxConfig = SandboxConfig()
 
     def conflicts(self, _said: AbstractSet[str]) -> Iterator[str]:
-        """Contradictions between tables."""
+        """Yield a message for each contradiction between tables."""
         conflict = self.queue.find_conflict(self.train.max_duration_s)
         if conflict is not None:
             yield conflict
@@ -69,18 +69,18 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
 
 
 def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
-    """Read and check `path`; `overrides` are command line values by dotted key, such as {"provision.nodes": 4}.
+    """Read and check `path`. overrides: command line values by dotted key, such as {"provision.nodes": 4}.
 
-    Raises ConfigError, naming the file, the key, the value, what is allowed and the nearest known key.
+    Raises ConfigError, which names the file, the key, the value, the allowed values and the nearest known key.
     """
     hint = "cluster init" if path.name == FILE_NAME else f"cluster -c {shlex.quote(str(path))} init"
     return parse_config(read_table(path, hint=hint), source=str(path), overrides=overrides)
 
 
 def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The keys of a job file, which override cluster.toml, and its command in place of a script, or ().
+    """Return the keys of a job file, which override cluster.toml, and the command that it has in place of a script.
 
-    Raises ConfigError as load_config does.
+    The command is () if the file has none. Raises ConfigError as load_config does.
     """
     table = read_table(path, hint="correct the path after --job")
     job = check(JobFile, table, source=str(path))
@@ -88,7 +88,7 @@ def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def read_table(path: Path, *, hint: str = "cluster init") -> dict[str, Any]:
-    """A TOML file as it is. hint: for a file that does not exist. Raises ConfigError."""
+    """Return the content of a TOML file, unchecked. hint: for a file that does not exist. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def read_table(path: Path, *, hint: str = "cluster init") -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     try:
         return tomllib.loads(text)
-    except ValueError as error:  # a TOMLDecodeError, or Python's own for a number of thousands of digits
+    except ValueError as error:  # a TOMLDecodeError, or Python's own error for a number with thousands of digits
         raise _explain_toml(path, text, str(error)) from error
     except RecursionError:
         raise ConfigError(f"{path}: not valid TOML: tables and lists are nested too deeply") from None
@@ -110,7 +110,7 @@ _BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)
 
 
 def _explain_toml(path: Path, text: str, said: str) -> ConfigError:
-    """The error for a file that is not valid TOML, with the line that is wrong. said: tomllib's words."""
+    """Return the error for a file that is not valid TOML, with the invalid line. said: the message of tomllib."""
     place = _PLACE.search(said)
     if place is None:
         return ConfigError(f"{path}: not valid TOML: {said}", hint=AGAIN.format(path=path))
@@ -128,9 +128,9 @@ def _explain_toml(path: Path, text: str, said: str) -> ConfigError:
 
 
 def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
-    """Check a parsed TOML table; `source` is named in errors. Pure. Raises ConfigError.
+    """Check a parsed TOML table. source: the name of the file in errors. Pure. Raises ConfigError.
 
-    An override that is a table, such as {"train.env": {"A": "1"}}, is merged into the file's, name by name.
+    An override that is a table, such as {"train.env": {"A": "1"}}, is merged name by name into the file's table.
     """
     merged: dict[str, Any] = {key: dict(v) if isinstance(v, dict) else v for key, v in table.items()}
     for dotted, value in (overrides or {}).items():
@@ -143,7 +143,7 @@ def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[st
 
 
 def _find_given(overrides: Mapping[str, Any]) -> Iterator[str]:
-    """The dotted keys that the command line sets; a table that is merged into the file's counts name by name."""
+    """Yield the dotted keys that the command line sets; for a table, one key for each of its names."""
     for dotted, value in overrides.items():
         if isinstance(value, dict):
             yield from (f"{dotted}.{name}" for name in value)

@@ -1,4 +1,4 @@
-"""[container] from the command line's side: who pulls the image, the nodes that get it, and commands in it."""
+"""[container], for the commands: the login for the image, the nodes that pull it, and commands that run in it."""
 
 import base64
 import os
@@ -20,9 +20,10 @@ from train.job.plan import choose_launcher_use
 
 
 def find_login(app: App, clients: Clients | None) -> FindLogin:
-    """Who pulls [container] image. Raises ConfigError if its password is not in this machine's environment.
+    """Return a function that finds the login for [container] image; it returns None if none is needed.
 
-    clients: None to make some if the image is in Amazon ECR. The returned function raises AwsError.
+    clients: None: created if the image is in Amazon ECR. Raises ConfigError if the registry's password is not in this
+    machine's environment. The returned function raises AwsError.
     """
     config = app.config.container
     registry = config.registry
@@ -55,7 +56,10 @@ def find_login(app: App, clients: Clients | None) -> FindLogin:
 
 
 def prepare_image(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> PreparedImage | None:
-    """Get [container] image on these nodes, the head first; None if there is none. Raises ClusterError's kinds."""
+    """Pull [container] image on these nodes, the head first. Return None without an image.
+
+    Raises ClusterError or a subclass.
+    """
     return _prepare(app, nodes, login) if app.config.container.image else None
 
 
@@ -81,9 +85,10 @@ def in_containers(
     *,
     stdin: Literal["pipe", "terminal"] | None = None,
 ) -> Iterator[Mapping[str, tuple[Host, tuple[str, ...]]]]:
-    """Set up the nodes, with the image on these; by name, the host and the command line that runs a command there.
+    """Set up the nodes, and pull the image on the nodes in `names`. Yield, by name, each host and its command line.
 
-    names: () for all nodes. command: () for a shell. stdin: what it reads. Raises ClusterError's kinds.
+    The command line runs `command` in the image on that host. names: (): all nodes. command: (): a shell. stdin: where
+    its input comes from. Raises ClusterError or a subclass.
     """
     config = app.config
     if not config.container.image:

@@ -1,4 +1,4 @@
-"""Keeps the ledger of a cluster's costs: on this machine, and in [data] results if that is in S3."""
+"""Keeps the ledger of a cluster's costs on this machine, and in [data] results if that is in S3."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -22,11 +22,11 @@ from provision.preflight.prices import describe_node_prices
 from train.s3.connection import Connection
 from train.s3.url import S3Url, parse_url
 
-PATIENCE_S = 2.0  # how long a job waits for prices
+PATIENCE_S = 2.0  # the longest time that a job waits for prices
 
 
 def ledger_url(app: App) -> S3Url | None:
-    """Where the ledger is in S3; None without [data] results in S3."""
+    """Return the URL of the ledger in S3; None without [data] results in S3."""
     results = app.config.data.s3_results
     if results is None:
         return None
@@ -35,9 +35,9 @@ def ledger_url(app: App) -> S3Url | None:
 
 
 def update_ledger(app: App, clients: Clients, *, exists: bool) -> Ledger:
-    """Note what EC2 shows now; returns the ledger. exists: see ClusterState.exists.
+    """Record the current state in EC2, and return the ledger. exists: see ClusterState.exists.
 
-    A ledger in S3 that cannot be used is a warning. Raises ClusterError, AwsError.
+    A ledger in S3 that cannot be read or written is only a warning. Raises ClusterError, AwsError.
     """
     url = ledger_url(app)
     connection = Connection(region=app.config.provision.region)
@@ -67,7 +67,7 @@ def update_ledger(app: App, clients: Clients, *, exists: bool) -> Ledger:
 
 
 def is_news(ledger: Ledger, found: Ledger) -> bool:
-    """Whether a ledger has more than the one in S3 than the time of the last look. Pure."""
+    """Whether a ledger differs from the one in S3 in more than the time of the last look. Pure."""
     return bool(ledger.nodes) and (ledger.nodes, ledger.volumes, ledger.downs) != (
         found.nodes,
         found.volumes,
@@ -76,7 +76,7 @@ def is_news(ledger: Ledger, found: Ledger) -> bool:
 
 
 def read_s3(connection: Connection, url: S3Url) -> Ledger:
-    """The ledger in S3; an empty one if there is none. Raises ClusterError's kinds."""
+    """Return the ledger in S3; an empty one if there is none. Raises ClusterError or a subclass."""
     try:
         body = connection.call("get_object", Bucket=url.bucket, Key=url.key)["Body"]
     except NotFoundError:
@@ -91,14 +91,14 @@ def read_s3(connection: Connection, url: S3Url) -> Ledger:
 
 
 def warn(app: App, text: str) -> None:
-    """Costs are only information: nothing else fails for them."""
+    """Show a warning. Costs are only information: no command fails because of them."""
     app.report(Event(kind="warn", what=text))
 
 
 def note_costs(app: App, clients: Clients, *, exists: bool | None = None) -> Ledger | None:
-    """Update the ledger after a command that changed the cluster, or shows it; None after a warning that it failed.
+    """Update the ledger after a command that changes or shows the cluster, and return it.
 
-    exists: see ClusterState.exists; None to ask EC2.
+    A failure is a warning, and returns None. exists: see ClusterState.exists; None: EC2 is asked.
     """
     try:
         if exists is None:
@@ -111,9 +111,10 @@ def note_costs(app: App, clients: Clients, *, exists: bool | None = None) -> Led
 
 
 def ask_for_prices(app: App, clients: Clients | None, described: Future[Nodes]) -> Callable[[], Mapping[str, float]]:
-    """Find the prices of nodes in the background; the returned function waits at most PATIENCE_S for them.
+    """Find the prices of nodes in the background. The returned function waits at most PATIENCE_S for them.
 
-    It returns US dollars per hour by instance id, without those that are unknown. Those on demand are in the ledger.
+    It returns US dollars per hour by instance id, without unknown prices. On-demand prices come from the ledger if it
+    has them.
     """
 
     def ask() -> Mapping[str, float | None]:
@@ -136,8 +137,8 @@ def ask_for_prices(app: App, clients: Clients | None, described: Future[Nodes]) 
 
 
 def _find_noted(app: App) -> dict[str, float]:
-    """The prices in the ledger on this machine, by instance id."""
-    with suppress(ClusterError):  # a damaged file, of which `cluster cost` tells
+    """Return the prices in the ledger on this machine, in US dollars per hour by instance id."""
+    with suppress(ClusterError):  # a damaged file, which `cluster cost` reports
         nodes = storage.read(app.files.root).nodes
         return {node.instance_id: node.usd_per_hour for node in nodes if node.usd_per_hour is not None}
     return {}
@@ -145,9 +146,9 @@ def _find_noted(app: App) -> dict[str, float]:
 
 @contextmanager
 def noting_costs(app: App, clients: Clients, *, before: bool = False) -> Iterator[None]:
-    """Update the ledger after the block, also after an error; after Ctrl-C, the next command does it.
+    """Update the ledger after the block, even after a ClusterError; after Ctrl-C, the next command updates it.
 
-    before: update it before the block, too, because what the block ends may not be in it.
+    before: also update it before the block, because the ledger may lack resources that the block deletes.
     """
     if before:
         note_costs(app, clients)

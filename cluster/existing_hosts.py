@@ -1,4 +1,4 @@
-"""`cluster up`, `status`, `list` and `down` of a cluster of existing hosts, which nobody launches or pays for."""
+"""`cluster up`, `status`, `list` and `down` for clusters of existing hosts, which are neither launched nor paid for."""
 
 from contextlib import closing
 from datetime import UTC, datetime
@@ -38,14 +38,14 @@ _STATE = 'for env in "$HOME"/.cluster/env/*/.complete; do [ -e "$env" ] && echo 
 
 
 def up(app: App, *, dry_run: bool) -> None:
-    """Connect to the hosts and set them up. Raises ClusterError's kinds."""
+    """Connect to the hosts and set them up. Raises ClusterError or a subclass."""
     config = app.config
     read_packages(config.bootstrap.packages, folder=app.project_dir)
     if config.bootstrap.sync != "auto":
         find_files(app.project_dir, sync=config.bootstrap.sync, exclude=config.bootstrap.exclude)
     find_script(config.train.script, project_dir=app.project_dir)
     nodes = HostSource(app).describe()
-    nodes.find_hosts()  # raises before anything is shown
+    nodes.find_hosts()  # raises before anything is printed
     if dry_run:
         app.print(render_hosts(find_states(app, nodes), columns=app.find_columns()))
         app.say("cluster up sets up these hosts, below ~/.cluster there; it launches nothing")
@@ -69,7 +69,7 @@ def up(app: App, *, dry_run: bool) -> None:
 
 
 def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
-    """Whether each host answers and is set up, asked in parallel. Raises nothing for hosts that do not answer."""
+    """Return the state of each host, asked in parallel. A host that does not answer is unreachable, not an error."""
     found: dict[str, HostState] = {}
     source = HostSource(app)
 
@@ -90,7 +90,7 @@ def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
 
 
 def show_status(app: App, *, as_json: bool, wide: bool) -> None:
-    """Print the hosts and the running job. Raises ClusterError when no host is listed."""
+    """Print the state of the hosts and the running job. Raises ClusterError when no host is listed."""
     nodes = HostSource(app).describe()
     remember_names(app.config_path, "nodes", nodes.names)
     find_job = ask_for_job(app, nodes)
@@ -101,7 +101,7 @@ def show_status(app: App, *, as_json: bool, wide: bool) -> None:
 
 
 def show_list(app: App, *, as_json: bool, wide: bool) -> None:
-    """Print the clusters of existing hosts that this machine has set up. Raises nothing for a damaged file."""
+    """Print the clusters of existing hosts that this machine has set up. A damaged file is only a warning."""
     found = []
     for folder in sorted(app.files.root.parent.glob("*/")):
         try:
@@ -122,7 +122,7 @@ def show_list(app: App, *, as_json: bool, wide: bool) -> None:
 def down(app: App, *, yes: bool, as_json: bool) -> None:
     """End the cluster's jobs, and remove its files and its key from the hosts.
 
-    Raises ClusterError when a host could not be cleaned; it stays remembered.
+    Raises ClusterError when a host could not be cleaned; the next `down` tries that host again.
     """
     memory = memory_of(app)
     _, known = memory.read()
@@ -164,7 +164,7 @@ def _no_job() -> HeadJob | None:
 
 
 def _find_nodes(app: App) -> HostNodes | None:
-    """The hosts with the head; None when cluster.toml no longer lists any."""
+    """Return the hosts; None when cluster.toml no longer lists any that can be used."""
     try:
         return HostSource(app).describe()
     except ClusterError:
@@ -172,12 +172,12 @@ def _find_nodes(app: App) -> HostNodes | None:
 
 
 def _end_jobs(app: App, nodes: HostNodes, jobs: frozenset[str]) -> None:
-    """Stop this cluster's jobs, so that no supervisor works on while its files are deleted."""
+    """Stop this cluster's jobs, so that no supervisor is running when its files are deleted."""
     try:
         with open_head(app, nodes) as head:
             for record in ask_head(app, head):
                 if record.id in jobs and not record.has_ended:
                     end_job(app, head, record.id)
                     app.say(f"stopped job {record.id} ({record.name})")
-    except ClusterError as error:  # `release` ends the processes on every host, too
+    except ClusterError as error:  # `release` also ends the processes on every host
         app.say(f"{error.message}; jobs on it were not stopped", style="yellow")

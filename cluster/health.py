@@ -1,4 +1,4 @@
-"""Unhealthy nodes: looks at the nodes before a job, and leaves the unhealthy ones out."""
+"""Checks the nodes' health before a job, and leaves out the unhealthy ones."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from provision.preflight.machines import Hardware, describe_hardware
 
 
 def find_hardware(app: App, nodes: Nodes, clients: Clients | None = None) -> Mapping[str, Hardware]:
-    """The hardware of each node's instance type, by the node's name; {} for hosts, which have none. Raises AwsError."""
+    """Return the hardware of each node's instance type, by node name; {} for existing hosts. Raises AwsError."""
     types = nodes.instance_types
     if not types:
         return {}
@@ -24,7 +24,7 @@ def find_hardware(app: App, nodes: Nodes, clients: Clients | None = None) -> Map
 
 
 def ids_of(nodes: Sequence[ReadyNode]) -> dict[str, str]:
-    """The nodes' instance ids, by name."""
+    """Return the nodes' instance ids, by name."""
     return {node.host.name: node.host.instance_id for node in nodes}
 
 
@@ -37,10 +37,11 @@ def leave_out_unhealthy(
     hardware: Mapping[str, Hardware],
     is_scheduled: bool,
 ) -> tuple[Host, ...]:
-    """Look at the nodes before a job; the healthy ones. The others are named, and excluded from `nodes`.
+    """Check the nodes before a job, and return the healthy ones. Warn of the others, and exclude them from `nodes`.
 
-    hardware: see find_hardware. is_scheduled: a batch scheduler chooses the nodes, and none is left out.
-    Raises ClusterError for an unhealthy head, for one that [train] hosts names, and for nodes that cannot be looked at.
+    hardware: see find_hardware. is_scheduled: a batch scheduler chooses the nodes, so none is left out.
+    Raises ClusterError for an unhealthy head, for an unhealthy node that [train] hosts names, and for nodes that cannot
+    be checked.
     """
     findings = look_before_set_up(hosts, connections, python=app.config.bootstrap.python)
     unhealthy = find_unhealthy(findings, hardware)
@@ -60,9 +61,9 @@ def leave_out_unhealthy(
 
 
 def refuse_unhealthy(unhealthy: Unhealthy, hosts: Sequence[Host], *, named: Sequence[str]) -> None:
-    """Raises ClusterError for an unhealthy head, which no job can do without, and for nodes that the user names. Pure.
+    """Raise ClusterError for an unhealthy head, which every job needs, and for unhealthy nodes that the user names.
 
-    hosts: all, the head first. named: [train] hosts.
+    hosts: all hosts, the head first. named: [train] hosts. Pure.
     """
     words = {word.partition(":")[0] for word in named}
     for host in hosts:

@@ -40,7 +40,7 @@ from train.follow.run import STOPPED, end_everywhere, render_left, stop_job
 from train.job.payload import code_digest
 from train.job.protocol import JobResult, Left, parse_unhealthy
 
-PATIENCE_S = 4.0  # how long to wait for the head's answer
+PATIENCE_S = 4.0  # the longest time to wait for the head's answer
 CONNECT_S = 2.0
 
 
@@ -48,7 +48,7 @@ CONNECT_S = 2.0
 
 
 def head_of(app: App, nodes: Sequence[ReadyNode]) -> Head:
-    """The head of prepared nodes; uses their connection until it breaks."""
+    """Return the head of nodes that are set up. It uses their connection until that breaks."""
     head = nodes[0]
     return Head(
         name=head.host.name,
@@ -60,9 +60,10 @@ def head_of(app: App, nodes: Sequence[ReadyNode]) -> Head:
 
 @contextmanager
 def open_head(app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Head]:
-    """The head of a cluster, without setting up its nodes. It connects on first use.
+    """Yield the head of a cluster without setting up the nodes. It connects on first use.
 
-    wait_s: how long it may take to answer, in seconds. Raises NotFoundError, ClusterError when it does not run.
+    wait_s: how long the head may take to answer, in seconds. Raises NotFoundError without nodes, ClusterError when the
+    head is not running.
     """
     host = nodes.find_host(nodes.choose()[0])
     source = source_of(app)
@@ -86,9 +87,10 @@ def open_head(app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S) -> It
 
 
 def end_from_here(app: App, job: str) -> Left:
-    """End a job's processes on every running node and on the user's own hosts; returns what may still run.
+    """End a job's processes on every running node and on the user's own hosts.
 
-    Used when the head cannot do it. Raises ClusterError when EC2 cannot be asked.
+    Used when the head cannot do it. Returns the processes that may still run. Raises ClusterError when the nodes cannot
+    be described.
     """
     nodes = describe(app)
     running = [name for name in nodes.names if nodes.runs(name)]
@@ -112,9 +114,10 @@ def _runner(connections: Connections, nodes: Nodes, name: str, command: str) -> 
 
 
 class JobSources:
-    """Where the jobs of a cluster are found: on its head and in [data] results. Made by `open_jobs`.
+    """The sources of a cluster's jobs: its head, and [data] results. Created by `open_jobs`.
 
-    head: None when it cannot be asked; `why_not` says why. nodes: the cluster's; None without the cloud.
+    head: None when it cannot be asked; `why_not` is then the error. has_cloud: whether the cloud can be used. nodes:
+    the cluster's nodes; None without the cloud.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class JobSources:
         self._has_cloud = has_cloud
 
     def find_job(self, words: str | None) -> JobRecord:
-        """The job that `words` names, or the newest job; see choose_job. Raises ClusterError's kinds."""
+        """Return the job that `words` names, or the newest job; see choose_job. Raises ClusterError or a subclass."""
         of_head = self._ask_head()
         if of_head:
             try:
@@ -144,10 +147,9 @@ class JobSources:
         return choose_job(self._add_s3(of_head), words)
 
     def find_records(self) -> tuple[JobRecord, ...]:
-        """All jobs that are known, newest first.
+        """Return all known jobs, newest first. Raises ClusterError or a subclass.
 
-        When the head cannot be asked: raises the error, or with [data] results prints it and reads S3.
-        Raises ClusterError's kinds.
+        When the head cannot be asked, this raises its error; with [data] results, it prints the error and reads S3.
         """
         return self._add_s3(self._ask_head())
 
@@ -180,12 +182,12 @@ class JobSources:
 
 
 def ask_head(app: App, head: Head) -> tuple[JobRecord, ...]:
-    """The jobs that the head knows, newest first. Raises ClusterError's kinds."""
+    """Return the jobs that the head knows, newest first. Raises ClusterError or a subclass."""
     return find_on_head(app, head) or ()
 
 
 def find_on_head(app: App, head: Head) -> tuple[JobRecord, ...] | None:
-    """As ask_head; None if the head is not set up, so that no job can have run there."""
+    """Like ask_head, but return None if the head is not set up: then no job can have run on it."""
     line = head.ask("list")
     return _read_list(app, head, line) if line else None
 
@@ -201,7 +203,7 @@ def _read_list(app: App, head: Head, line: bytes) -> tuple[JobRecord, ...]:
 
 @contextmanager
 def open_jobs(app: App) -> Iterator[JobSources]:
-    """The cluster's jobs. Connections are closed when the block ends. Raises AwsError."""
+    """Yield the cluster's jobs. The connections are closed at the end of the block. Raises AwsError."""
     try:
         app.enter_cloud()
     except ClusterError as error:
@@ -221,9 +223,9 @@ def open_jobs(app: App) -> Iterator[JobSources]:
 
 
 def ask_for_job(app: App, nodes: Nodes) -> Callable[[], HeadJob | None]:
-    """Ask the head for its job in the background; the returned function waits at most PATIENCE_S for the answer.
+    """Ask the head for its job in the background. The returned function waits at most PATIENCE_S for the answer.
 
-    It returns None when no head runs. It raises nothing: the answer contains the error.
+    It returns None when no head runs. It does not raise: the returned HeadJob contains the error.
     """
     head = next(iter(nodes.names), None)
     if head is None or not nodes.runs(head):
@@ -255,9 +257,10 @@ def _ask(app: App, nodes: Nodes) -> HeadJob:
 
 
 def confirm_ending(app: App, question: str, find_job: Callable[[], HeadJob | None]) -> bool:
-    """Say which job would be interrupted, then ask; on the sandbox, ask only if there is one. Raises UsageError.
+    """Print which job would be interrupted, and ask the user. Return whether the user agrees. Raises UsageError.
 
-    find_job: see ask_for_job. A head that does not answer is not an error: it may be why the user ends the cluster.
+    In the sandbox, ask only if a job would be interrupted. find_job: see ask_for_job. A head that does not answer is
+    not an error: it may be the reason why the user ends the cluster.
     """
     job = find_job()
     said = None if job is None else render_interruption(job, now=datetime.now(UTC))
@@ -268,7 +271,7 @@ def confirm_ending(app: App, question: str, find_job: Callable[[], HeadJob | Non
 
 
 def render_interruption(job: HeadJob, *, now: datetime) -> str | None:
-    """What ending the nodes would interrupt; None when nothing is lost. Pure."""
+    """Describe what would be lost if the nodes ended now; None if nothing would be. Pure."""
     if job.why is not None:
         return f"cannot tell whether a job is running: {job.why}"
     queued = f"{count(job.queued, 'queued job')} would not run" if job.queued else None
@@ -284,7 +287,7 @@ def render_interruption(job: HeadJob, *, now: datetime) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stopped:
-    """How a job ended. already: it had ended before. by_head: its supervisor stopped it and logged it."""
+    """How a job ended. already: it had ended before. by_head: its supervisor stopped it and logged this."""
 
     result: JobResult
     already: bool = False
@@ -292,9 +295,9 @@ class Stopped:
 
 
 def end_job(app: App, head: Head, job: str, *, say: Callable[[str], None] | None = None) -> Stopped:
-    """Stop a running or queued job, and check that no process of it is left. say: prints messages.
+    """Stop a running or queued job, and check that none of its processes is left. say: prints messages.
 
-    Raises ClusterError when a process may be left, and NotFoundError when there is no such job.
+    Raises ClusterError when a process may be left, NotFoundError when the job does not exist.
     """
     try:
         result, already = stop_job(head, job)
@@ -306,13 +309,13 @@ def end_job(app: App, head: Head, job: str, *, say: Callable[[str], None] | None
 
 
 def find_left(records: Iterable[JobRecord]) -> JobRecord | None:
-    """The newest job that has ended, if processes of it may still run. records: newest first. Pure."""
+    """Return the newest job that has ended, if its processes may still run. records: newest first. Pure."""
     newest = next((record for record in records if record.has_ended), None)
     return newest if newest is not None and newest.left else None
 
 
 def end_left(head: Head, record: JobRecord, nodes: Nodes) -> Stopped:
-    """Have the head end processes that an ended job left on its hosts. nodes: the cluster's.
+    """Have the head end the processes that an ended job left on its hosts. nodes: the cluster's.
 
     Raises ClusterError when a process may still be left, ConnectError, HeadGoneError.
     """
@@ -323,13 +326,13 @@ def end_left(head: Head, record: JobRecord, nodes: Nodes) -> Stopped:
 
 
 def find_gone(record: JobRecord, nodes: Nodes) -> Sequence[str]:
-    """The ids of a job's instances that no longer run, and so have no processes. Pure."""
-    # Empty: a host of the user's.
+    """Return the ids of a job's instances that no longer run, and therefore have no processes. Pure."""
+    # The id of a host of the user's is empty.
     return nodes.find_gone(node.instance_id for node in record.nodes if node.instance_id)
 
 
 def _check_left(job: str, stopped: Stopped) -> None:
-    """Raises ClusterError when processes of a job may be left."""
+    """Raise ClusterError when processes of a job may be left."""
     if stopped.result.left:
         said = "had already ended" if stopped.already else "was stopped"
         raise ClusterError(
@@ -339,7 +342,7 @@ def _check_left(job: str, stopped: Stopped) -> None:
 
 
 def end_without_head(app: App, job: str, error: ClusterError, *, say: Callable[[str], None]) -> JobResult:
-    """End a job's processes on all nodes from this machine, when the head cannot. Raises ClusterError."""
+    """End a job's processes on all nodes from this machine, because the head cannot. Raises ClusterError."""
     say(f"{error.message}; ending the processes of job {job} on all nodes from this machine")
     left = end_from_here(app, job)
     return JobResult(state="stopped", exit_code=STOPPED, error="ended from the user's machine", left=left)

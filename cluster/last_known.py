@@ -1,4 +1,4 @@
-"""Finds cluster.toml, and the names that the last commands saw. Quick to import, for completion."""
+"""Finds cluster.toml, and the names of nodes and jobs that recent commands saw. Fast to import, for completion."""
 
 import json
 import os
@@ -17,9 +17,10 @@ MOST_NAMES = 50
 
 
 def find_above(path: Path) -> Path | None:
-    """The nearest cluster.toml above this folder, if this folder has none; or None.
+    """Return the nearest cluster.toml above this folder, if this folder has none; otherwise None.
 
-    Files of other users are ignored: in a folder such as /tmp, anybody could put one above others' projects.
+    Files of other users, except root, are ignored: in a folder such as /tmp, anyone could create one above the projects
+    of others.
     """
     if path.exists():
         return None
@@ -32,12 +33,12 @@ def find_above(path: Path) -> Path | None:
 
 
 def find_names(config_path: Path, kind: Kind) -> list[str]:
-    """The names of a cluster's nodes, or the ids and names of its jobs, as the last command saw them."""
+    """Return the names of a cluster's nodes, or the ids and names of its jobs, as the last command saw them."""
     return _read(_file_of(config_path)).get(kind, [])
 
 
 def remember_names(config_path: Path, kind: Kind, names: Sequence[str]) -> None:
-    """Keep names for completion; a failure, such as a full disk, is ignored."""
+    """Store names for completion. A failure, such as a full disk, is ignored."""
     with suppress(OSError, ClusterError):
         path = _file_of(config_path)
         known = _read(path)

@@ -1,4 +1,4 @@
-"""The lease on running nodes: asks their lease programs, and tells them of changes, over ssh."""
+"""The lease on running nodes: queries their lease programs and sends them changes, over ssh."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ echo "no Python" >&2; exit 1"""
 
 
 class NodeAnswer(Struct, frozen=True, kw_only=True):
-    """What a node's lease program answers, as provision/lease/node/agent.py has it."""
+    """The answer of a node's lease program, provision/lease/node/agent.py."""
 
     lease: str
     idle_s: float | None
@@ -50,7 +50,7 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeLease:
-    """A node's answer; `error`: why there is none."""
+    """A node's answer. error: the reason why there is no answer."""
 
     name: str
     answer: NodeAnswer | None = None
@@ -58,7 +58,7 @@ class NodeLease:
 
 
 def ask_nodes(app: App, nodes: Ec2Nodes, *, lease: Lease | None = None) -> tuple[NodeLease, ...]:
-    """Ask all running nodes, and give them the lease, if any. Never raises for a node that does not answer."""
+    """Query all running nodes, and send them the lease, if one is given. Does not raise if a node does not answer."""
     running = [name for name in nodes.names if nodes.runs(name)]
     if not running:
         return ()
@@ -76,9 +76,9 @@ def ask_nodes(app: App, nodes: Ec2Nodes, *, lease: Lease | None = None) -> tuple
 def tell_ready_nodes(
     app: App, clients: Clients, state: ClusterState, ready: Sequence[ReadyNode], *, now: float
 ) -> None:
-    """After `up`, `resize` or `start`: all nodes have the newest lease, with what they all cost now.
+    """After `up`, `resize` or `start`, send all nodes the newest lease, with the current cost of all nodes.
 
-    Raises AwsError. A node that cannot be told follows its tag: only a warning.
+    A node that cannot be reached follows its tag, so this is only a warning. Raises AwsError.
     """
     lease = state.lease
     if lease is None:
@@ -105,13 +105,13 @@ def tell_ready_nodes(
 
 
 def set_tags(app: App, clients: Clients, state: ClusterState, lease: Lease) -> None:
-    """Write the lease into EC2's tags, which are the truth. Raises AwsError, ClusterError."""
+    """Write the lease into EC2's tags, which are authoritative. Raises AwsError, ClusterError."""
     plan = Plan(cluster=state.name, steps=plan_lease(state, lease))
     apply(plan, clients=clients, files=app.files, report=app.report)
 
 
 def describe_trouble(told: Sequence[NodeLease], lease: Lease) -> list[str]:
-    """Warnings about nodes that did not answer, or keep another lease."""
+    """Return warnings about nodes that did not answer, have another lease, or could not save it to disk."""
     wanted = render_lease(lease)
     found = [
         f"{one.name} did not answer ({one.error}); it follows its tag within a minute, unless its metadata service is "
@@ -130,7 +130,7 @@ def describe_trouble(told: Sequence[NodeLease], lease: Lease) -> list[str]:
 
 
 def answer_document(one: NodeLease) -> dict[str, Any]:
-    """A node's answer, for --json."""
+    """Return a node's answer, for --json."""
     answer = one.answer
     return {
         "node": one.name,
@@ -145,7 +145,7 @@ def answer_document(one: NodeLease) -> dict[str, Any]:
 
 
 def _ask(name: str, connection: NodeConnection, lease: Lease | None) -> NodeLease:
-    """Raises ClusterError's kinds."""
+    """Query a node, and send it the lease, if one is given. Raises ClusterError or a subclass."""
     words = ["show"] if lease is None else ["set", render_lease(lease)]
     command = shlex.join(["sh", "-c", AS_ROOT, "sh", "sh", "-c", _RUN, "sh", PROGRAM, *words])
     said = connection.run(command, timeout_s=ANSWER_S, what="the lease program")

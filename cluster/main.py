@@ -49,7 +49,11 @@ def main() -> None:
 
 
 def run() -> int:
-    """Run the command; returns 0, 1 for a failure, 2 for usage or configuration, or the failed process's code."""
+    """Run the command, and return its exit code.
+
+    That is 0, 1 for a failure, 2 for an error of usage or configuration, 130 after an interrupt, or the code of the
+    process that failed.
+    """
     correct_home()
     # SIGTERM ends a command as Ctrl-C does, so that cleanup runs in both cases.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -59,7 +63,7 @@ def run() -> int:
     try:
         code = cli.main(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:
-        # click turns every EOFError into Abort, including the one of a lost connection.
+        # click turns every EOFError into Abort, including that of a lost connection.
         if isinstance(error.__cause__, EOFError):
             _fail("the connection was lost", "run the same command again")
             code = 1
@@ -78,7 +82,7 @@ def run() -> int:
     except BrokenPipeError:
         # The reader of our output has exited, as in `cluster ... | head`.
         code = 1
-    except OSError as error:  # of this machine, such as a full disk or a read-only folder
+    except OSError as error:  # on this machine, such as a full disk or a read-only folder
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}", _repair(error))
         code = 1
@@ -86,13 +90,13 @@ def run() -> int:
 
 
 def _bytecode_folders() -> set[Path]:
-    """The folders of this program's compiled bytecode."""
+    """Return the folders of this program's compiled bytecode."""
     cached = (getattr(module, "__cached__", None) for module in tuple(sys.modules.values()))
     return {Path(file).parent for file in cached if file}
 
 
 def _repair(error: BaseException | None) -> str | None:
-    """The command that repairs a file which a command under sudo left to root; None for other errors."""
+    """Return the command that repairs a file that a command under sudo left owned by root; None for other errors."""
     if isinstance(error, PermissionError) and isinstance(error.filename, str):
         return find_repair(Path(error.filename), (cache_folder(), state_folder()))
     return None

@@ -1,4 +1,4 @@
-"""[notify] of cluster.toml: what a job's supervisor and the head get of it."""
+"""[notify] of cluster.toml: the settings for a job's supervisor and for the head's watcher."""
 
 import os
 import time
@@ -18,7 +18,7 @@ _START_S = 30.0
 
 
 def find_notify(app: App) -> Notify | None:
-    """[notify] for a job's supervisor; None if nothing is to be sent. Raises ConfigError for a missing variable."""
+    """Return [notify] for a job's supervisor; None if it is not set. Raises ConfigError for a missing variable."""
     config = app.config.notify
     if not config.is_set:
         return None
@@ -26,9 +26,9 @@ def find_notify(app: App) -> Notify | None:
 
 
 def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
-    """Have the head send the events of the nodes' own programs, or no longer if `notify` is None. Errors are warnings.
+    """Have the head send the events of the nodes' own programs, or stop that if `notify` is None.
 
-    On existing hosts nothing of ours ends nodes, and only jobs send events.
+    Errors are warnings. On existing hosts, none of our programs ends nodes, and only jobs send events.
     """
     if not app.has_instances or (notify is None and not app.files.watched.exists()):
         return
@@ -44,7 +44,7 @@ def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
 
 
 def _set_watcher(connection: NodeConnection, *, python: str, settings: Mapping[str, str | None] | None) -> None:
-    """Start the head's watcher (bootstrap/node/notify.py) with these settings; None ends it. Raises ClusterError."""
+    """Start the head's watcher (bootstrap/node/notify.py) with these settings; None: end it. Raises ClusterError."""
     name = connection.host.name
     with closing(NodeProgram(connection, python=python, modules=("notify",), as_root=True)) as program:
         program.tell({"watch": settings, "user": connection.host.user})

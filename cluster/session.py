@@ -1,4 +1,4 @@
-"""From cluster.toml to nodes that are ready to train: what `up`, `verify` and `train` have in common."""
+"""Turns cluster.toml into nodes that are ready to train: the steps that `up`, `verify` and `train` share."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -42,19 +42,19 @@ ChooseHosts = Callable[[Sequence[Host], Connections], Sequence[Host]]
 
 
 def source_of(app: App, clients: Clients | None = None) -> NodeSource:
-    """Where this cluster's nodes come from. clients: EC2's, if they were made already."""
+    """Return the source of this cluster's nodes. clients: EC2's, if they exist already."""
     return Ec2Source(app, clients) if app.has_instances else HostSource(app)
 
 
 def describe(app: App, clients: Clients | None = None) -> Nodes:
-    """The cluster's nodes. Call enter_cloud first. clients: see source_of. Raises ClusterError's kinds."""
+    """Return the cluster's nodes. Call enter_cloud first. clients: see source_of. Raises ClusterError or a subclass."""
     nodes = source_of(app, clients).describe()
     remember_names(app.config_path, "nodes", nodes.names)
     return nodes
 
 
 def describe_and_warn(app: App) -> Nodes:
-    """Like describe; warns of what the user should know about the nodes."""
+    """Like describe, but also show the warnings about the nodes."""
     nodes = describe(app)
     warn(app, nodes.find_warnings())
     return nodes
@@ -67,7 +67,7 @@ def warn(app: App, warnings: Iterator[str]) -> None:
 
 
 def find_wishes(app: App) -> Wishes:
-    """What cluster.toml, with this command line, asks for."""
+    """Return the cluster that cluster.toml and this command line ask for."""
     config, head = app.config, app.on_head
     return Wishes(
         name=config.name,
@@ -91,14 +91,15 @@ def ready_nodes(
     command: Sequence[str] = (),
     choose: ChooseHosts | None = None,
 ) -> Iterator[tuple[tuple[ReadyNode, ...], str]]:
-    """Connect to a cluster's nodes and bring them up to date; the nodes, head first, and the script's path on each.
+    """Connect to a cluster's nodes and set them up. Yield the nodes, head first, and the script's path on each.
 
-    nodes: or a function that describes them; then connecting starts meanwhile, at the addresses of the last time.
-    wait_s: how long nodes may take to answer, in seconds. hostfile: lines that may name hosts of the user's own, which
-    are set up as well, and come last. command: what a job runs in place of [train] script. choose: called before the
-    set-up; returns the hosts to set up, the head among them. The connections are closed with the block.
-    Raises NotFoundError when there is no cluster, ConfigError for a line that names no host, ClusterError for what goes
-    wrong on the nodes.
+    nodes: the nodes, or a function that describes them; meanwhile, connections to their last known addresses start.
+    wait_s: how long nodes may take to answer, in seconds. hostfile: lines that may name hosts of the user's own. These
+    are also set up, and come last. command: runs in a job in place of [train] script. choose: called before the set-up;
+    returns the hosts to set up, including the head. The connections are closed at the end of the block.
+
+    Raises NotFoundError when there is no cluster, ConfigError for a line that does not name a host, ClusterError for
+    errors on the nodes.
     """
     source, others = source_of(app), OtherHosts(app, hostfile)
     find_nodes = nodes if callable(nodes) else partial(_same, nodes)
@@ -107,11 +108,11 @@ def ready_nodes(
         with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):
             if callable(nodes):
                 source.begin(connections)
-            notify = find_notify(app)  # raises before anything is done
+            notify = find_notify(app)  # raises before anything is changed
             hosts = source.settle(find_nodes().find_hosts(), connections)
             chosen = choose(hosts, connections) if choose is not None else hosts
             ready, script = _prepare(app, source, find_nodes, connections, hosts=chosen, others=others, command=command)
-            with suppress(ClusterError):  # such as a full disk; only the next command's start is slower
+            with suppress(ClusterError):  # such as a full disk; it only slows the start of the next command
                 source.keep([node.host for node in ready], left_out=[host for host in hosts if host not in chosen])
         watched = run_in_thread(lambda: watch_events(app, ready[0], notify))  # takes as long as a login
         yield ready, script
@@ -165,7 +166,7 @@ def _prepare(
 
 
 def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
-    """What [bootstrap] packages and project ask for.
+    """Return the packages and the project that [bootstrap] asks for.
 
     Raises ConfigError for a file that cannot be used, and for packages that contradict the project.
     """
@@ -184,7 +185,7 @@ def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
 
 
 def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:
-    """Say which files of the user are sent; ask if they are large. Raises UsageError."""
+    """Report which of the user's files are sent; ask for confirmation if they are large. Raises UsageError."""
     what = f"{count(files, 'file')} ({decimal(size_bytes)}) of {folder}"
     if size_bytes <= ASK_ABOVE_BYTES:
         app.report(Event(kind="info", what=f"files for the job: {what}"))
@@ -200,7 +201,7 @@ def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:
 
 
 def unmount_before(app: App, clients: Clients | None = None) -> None:
-    """Unmount [[volumes]] on all nodes that run, before they end or stop. clients: see source_of. Raises AwsError."""
+    """Unmount [[volumes]] on all running nodes, before they end or stop. clients: see source_of. Raises AwsError."""
     if app.config.volumes:
         source = source_of(app, clients)
         unmount_all(app, source, source.describe())
@@ -209,7 +210,7 @@ def unmount_before(app: App, clients: Clients | None = None) -> None:
 def open_connections(
     app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S
 ) -> AbstractContextManager[Connections]:
-    """Connections to a cluster's nodes, without setting them up. They are closed with the block.
+    """Return connections to a cluster's nodes, without setting them up. They are closed at the end of the block.
 
     wait_s: how long a node may take to answer, in seconds. Raises ClusterError when none is possible.
     """

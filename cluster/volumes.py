@@ -1,4 +1,4 @@
-"""The volumes of cluster.toml on the nodes: mounted by every command that sets nodes up, unmounted before they end."""
+"""The volumes of cluster.toml: every command that sets nodes up mounts them; they are unmounted before nodes end."""
 
 from collections.abc import Sequence
 
@@ -18,13 +18,13 @@ from train.s3.environment import find_s3_access
 
 CONNECT_S = 8.0
 KEYS_S = 12 * 3600
-"""How long the keys of s3:// volumes should be valid; each command that sets nodes up renews them."""
+"""The requested lifetime of the keys of s3:// volumes. Each command that sets nodes up renews them."""
 
 
 def mount_all(app: App, nodes: Sequence[ReadyNode], sources: Sequence[MountSource]) -> frozenset[str]:
-    """Mount the volumes on all nodes, the head first. Returns the names of the nodes that were changed.
+    """Mount the volumes on all nodes, the head first. Return the names of the nodes that were changed.
 
-    Raises ClusterError that names every failed node.
+    Raises ClusterError, which names every node that failed.
     """
     return mount_volumes(
         [node.connection for node in nodes],
@@ -36,9 +36,10 @@ def mount_all(app: App, nodes: Sequence[ReadyNode], sources: Sequence[MountSourc
 
 
 def find_access(app: App, sources: Sequence[MountSource]) -> S3Access | None:
-    """The nodes' access to the buckets of s3:// volumes; None without such volumes. Raises AwsError.
+    """Return the nodes' access to the buckets of s3:// volumes; None without such volumes. Raises AwsError.
 
-    It is limited to the volumes. An instance profile of the user's own has the permissions that the user gave it.
+    The access is limited to the volumes, but an instance profile of the user's has the permissions that the user gave
+    it.
     """
     of_s3 = [source for source in sources if source.kind == "s3"]
     if not of_s3:
@@ -61,9 +62,9 @@ def find_access(app: App, sources: Sequence[MountSource]) -> S3Access | None:
 
 
 def unmount_all(app: App, source: NodeSource, nodes: Nodes) -> None:
-    """Unmount the volumes on the nodes that run, before they end or stop. Does not raise; warns of what does not work.
+    """Unmount the volumes on the running nodes, before they end or stop. Failures are warnings.
 
-    Without [[volumes]] in cluster.toml, it does nothing.
+    Does nothing without [[volumes]] in cluster.toml.
     """
     if not app.config.volumes:
         return

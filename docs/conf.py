@@ -1,4 +1,4 @@
-"""Sphinx's settings. The source folder is the repository: links to any file work in the site as on GitHub."""
+"""Sphinx's settings. The source folder is the repository, so links to any file work in the site as on GitHub."""
 
 import html
 import tomllib
@@ -17,12 +17,12 @@ html_title = f"{project} {release}"
 extensions = ["myst_parser"]
 root_doc = "docs/index"
 include_patterns = ["docs/**.md", "examples/**README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-# Not searched for pages: they hold no page of the site and many files.
+# Folders with many files and no pages, which Sphinx does not search.
 exclude_patterns = [".*", "build", "dist", "tests", "bench"]
 
-# The anchors of headings are GitHub's.
+# Headings have the same anchors as on GitHub.
 myst_heading_anchors = 4
-# A block of code is shown as it is written: the commands have comments and output beside them.
+# Code blocks are not highlighted, because commands are mixed with comments and output.
 highlight_language = "none"
 
 html_theme = "furo"
@@ -33,7 +33,7 @@ html_use_index = False
 
 
 def write_entry_page(app: Sphinx, exception: Exception | None) -> None:
-    """build/docs/index.html leads to the first page, which is in docs/ as in the repository."""
+    """Writes build/docs/index.html, which redirects to the first page, in docs/ as in the repository."""
     if exception is None and app.builder.format == "html":
         target = html.escape(app.builder.get_target_uri(root_doc))
         page = f'<!doctype html><meta http-equiv="refresh" content="0; url={target}"><a href="{target}">{project}</a>\n'
@@ -41,6 +41,6 @@ def write_entry_page(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Sphinx calls this."""
+    """Registers the handler. Sphinx calls this function."""
     app.connect("build-finished", write_entry_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

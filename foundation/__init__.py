@@ -1,1 +1,1 @@
-"""What every package uses: errors, progress, settings, files and locks, threads, waits. Only imports mxnet_cluster."""
+"""Used by every package: errors, progress, settings, files and locks, threads, waits. Imports only mxnet_cluster."""

@@ -1,7 +1,7 @@
 """Decodes JSON, from another machine or from a file that may be damaged, into a given type.
 
-Any bytes give a value of that type, or a ValueError of one line: never a KeyError or RecursionError, and no infinite
-number or NaN. Unknown keys are skipped.
+Any input yields a value of that type or a one-line ValueError, never a KeyError or RecursionError. Infinite numbers and
+NaN are rejected. Unknown keys are ignored.
 
 Use these functions instead of msgspec's: msgspec resolves a Struct's types when it first decodes one. If another thread
 decodes the same Struct meanwhile, the process crashes with SIGSEGV (msgspec 0.22).
@@ -46,7 +46,7 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def convert(value: object, kind: type[T]) -> T:
-    """Convert what a JSON parser returns to a `kind`. Raises ValueError with a short reason."""
+    """Convert the output of a JSON parser to a `kind`. Raises ValueError with a short reason."""
     _decoder(cast("Hashable", kind))
     try:
         return msgspec.convert(value, kind)
@@ -66,6 +66,6 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def shorten_reason(reason: str) -> str:
-    """One line of limited length. Pure."""
+    """Return the reason as one line of limited length. Pure."""
     line = " ".join(reason.split())
     return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 3]}..."

@@ -1,4 +1,4 @@
-"""Lengths of time as people write and read them. The nodes import this, too: Python 3.9."""
+"""Parses and renders durations. The nodes also import this module: Python 3.9."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_duration(value: int | str) -> int | None:
-    """Seconds of "90m", "2h", "1d", "45s" or a number; None for "none". Pure. Raises ValueError."""
+    """The seconds in "90m", "2h", "1d", "45s" or a number; None for "none". Pure. Raises ValueError."""
     if value == "none":
         return None
     if isinstance(value, str):
@@ -31,7 +31,7 @@ def render_duration(seconds: float) -> str:
 
 
 def render_exact(seconds: float) -> str:
-    """In the largest unit without a remainder: "2 h", "90 min", "0.5 s". Pure."""
+    """The duration in the largest unit that leaves no remainder: "2 h", "90 min", "0.5 s". Pure."""
     for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= unit_s and seconds % unit_s == 0:
             return f"{seconds // unit_s:.0f} {unit}"
@@ -39,7 +39,7 @@ def render_exact(seconds: float) -> str:
 
 
 def render_rounded(seconds: float) -> str:
-    """To the second, or from an hour on to the minute: "45 s", "2 min 3 s", "1 h 20 min". Pure."""
+    """The duration to the second; from one hour on, down to the minute: "45 s", "2 min 3 s", "1 h 20 min". Pure."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -49,7 +49,7 @@ def render_rounded(seconds: float) -> str:
 
 
 def render_minutes(seconds: float) -> str:
-    """In whole minutes, rounded down, from two on: "119 s", "3 min", "1 h 20 min", "2 h". Pure."""
+    """The duration in whole minutes, rounded down, from two on: "119 s", "3 min", "1 h 20 min", "2 h". Pure."""
     if seconds < 120:
         return f"{int(seconds)} s"
     hours, minutes = divmod(int(seconds // 60), 60)
@@ -57,7 +57,7 @@ def render_minutes(seconds: float) -> str:
 
 
 def render_age(seconds: float) -> str:
-    """For tables, in the two largest units that it has: 42s, 5m10s, 3h07m, 2d04h. Pure."""
+    """The duration for a table, in its two largest units: 42s, 5m10s, 3h07m, 2d04h. Pure."""
     whole = max(0, int(seconds))
     minutes, s = divmod(whole, 60)
     hours, m = divmod(minutes, 60)

@@ -1,12 +1,14 @@
-"""Every error that a user can cause or meet, as one tree.
+"""The tree of all errors that a user can cause or see.
 
     ClusterError              1  what happened, where, and the next command to run
     |-- UsageError            2  the command line cannot be understood
     |-- ConfigError           2  cluster.toml (or a value that overrides it) is wrong
+    |   `-- NotInRegionError  2  this region lacks a resource that a setting names
     |-- AwsError              1  an AWS call failed; AWS's own message first
     |   |-- CredentialsError  1  the credentials are missing, wrong or expired
     |   |-- CapacityError     1  AWS accepted a launch, then had no capacity for it
-    |   `-- QuotaError        1  a quota of the account is too low
+    |   |-- QuotaError        1  a quota of the account is too low
+    |   `-- NoCapacityError   1  this region cannot provide the nodes
     |-- StalePlanError        1  the cluster has changed since the plan was made
     |-- NotFoundError         1  no such cluster, node, job or object
     |-- ConnectError          1  a node cannot be reached, or its host key has changed
@@ -58,7 +60,7 @@ class CredentialsError(AwsError):
 
 
 class CapacityError(AwsError):
-    """Nodes ended while starting because AWS had no capacity; `option`: the label of the LaunchOption."""
+    """Nodes terminated while starting, because AWS had no capacity. `option`: the label of the LaunchOption."""
 
     def __init__(self, message: str, *, option: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -66,15 +68,15 @@ class CapacityError(AwsError):
 
 
 class QuotaError(AwsError):
-    """A quota of the account on running instances is too low."""
+    """The account's quota for running instances is too low."""
 
 
 class NoCapacityError(AwsError):
-    """This region cannot give the nodes; another may."""
+    """This region cannot provide the nodes; another region may."""
 
 
 class NotInRegionError(ConfigError):
-    """This region does not have what a setting names; another may."""
+    """This region lacks a resource that a setting names; another region may have it."""
 
 
 class StalePlanError(ClusterError):

@@ -1,4 +1,4 @@
-"""The kernel's lock on a file or a folder, on this machine and on the nodes; it ends with the process that holds it."""
+"""Kernel locks on files and folders, on this machine and on the nodes. A lock ends with the process that holds it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 def locked(path: Path, *, wait: bool = True, make: bool = True) -> Iterator[int]:
     """Hold the lock of an existing folder, or of a file; yields the open descriptor.
 
-    wait: until the lock is free; else raises BlockingIOError. make: create a missing file. Raises OSError.
+    wait: wait until the lock is free; otherwise raise BlockingIOError. make: create a missing file. Raises OSError.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY if path.is_dir() else os.O_RDWR | (os.O_CREAT if make else 0)
     descriptor = _open_locked(path, flags, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -25,7 +25,7 @@ def locked(path: Path, *, wait: bool = True, make: bool = True) -> Iterator[int]
 
 
 class FileLock:
-    """The lock of a file, for programs that wait a limited time. The file is never deleted."""
+    """A lock on a file, for programs that wait for a limited time. The file is never deleted."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -62,8 +62,8 @@ class FileLock:
 
 
 def is_held(path: str) -> bool:
-    """Whether a process holds the lock of this file; False when there is no such file."""
-    try:  # shared: two programs that check at once do not see each other
+    """Whether a process holds the lock of this file; False if the file does not exist."""
+    try:  # a shared lock: two programs that check at once do not see each other
         os.close(_open_locked(path, os.O_RDWR, fcntl.LOCK_SH | fcntl.LOCK_NB))
     except FileNotFoundError:
         return False

@@ -14,7 +14,7 @@ class Event:
     kind: `start` a step began; `done` it changed something; `same` there was nothing to change;
     `info` and `warn` are messages for the user.
     what: the step or the message, in a few words, without secrets.
-    where: the node or resource it is about, if it is about one.
+    where: the node or resource concerned, if there is one.
     duration_s: how long a finished step took, in seconds.
     """
 

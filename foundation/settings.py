@@ -1,8 +1,8 @@
 """Checks a TOML table of settings against the class that describes it, and reports all mistakes in one error.
 
-The annotation of a key says what is allowed: its type, msgspec's Meta for limits and the description, a Shape for text,
-and functions of our own, which return the normalized value or raise ValueError. msgspec checks single values; tables
-are checked here, because msgspec stops at the first mistake and words its messages for programmers.
+The annotation of a key defines what is allowed: a type, msgspec's Meta for limits and the description, a Shape for
+text, and functions that return the normalized value or raise ValueError. msgspec checks single values. Tables are
+checked here, because msgspec stops at the first mistake and words its messages for programmers.
 """
 
 import difflib
@@ -21,9 +21,9 @@ from msgspec.structs import fields, replace
 from foundation.errors import ConfigError
 
 ALONE = "a single value is a list of one"
-"""In the annotation of a list."""
+"""Marks the annotation of a list."""
 HIDDEN = "never shown: may be a secret"
-"""In the annotation of a value."""
+"""Marks the annotation of a value."""
 
 _KINDS: dict[Any, tuple[type, ...]] = {
     bool: (bool,),
@@ -39,10 +39,10 @@ _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """A table of valid settings; only `check` makes one from what a user wrote."""
+    """A table of valid settings; only `check` creates one from a user's input."""
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - for the classes below this one
-        """Invalid combinations of valid settings; `said`: the keys that the table has."""
+    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - for the subclasses
+        """Yield a message for each invalid combination of valid settings. `said`: the keys in the table."""
         yield from ()
 
 
@@ -69,7 +69,9 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 class Shape(Struct, frozen=True):
-    """In the annotation of text: `pattern` matches all of it. `words`: what it matches, if the description says less.
+    """Marks the annotation of text, all of which `pattern` must match.
+
+    `words`: what the pattern allows, if the description says less.
 
     Meta also has a pattern, but compiles it in every run, whether the key is set or not.
     """
@@ -117,7 +119,7 @@ def _is_table(kind: Any) -> bool:
 
 
 def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collection[str] = ()) -> S:
-    """`table` as a `kind`. Pure.
+    """Return `table` as a `kind`. Pure.
 
     source: where the table was read; given: the dotted keys that come from the command line instead.
     Raises ConfigError, which names every wrong key, its value, what is allowed and the nearest known key.
@@ -150,7 +152,7 @@ class _Reader:
         self.mistakes: list[tuple[str, str]] = []
 
     def read_table(self, kind: type[S], table: Mapping[str, Any], path: tuple[str, ...]) -> S | None:
-        """None: it has mistakes."""
+        """Return the settings; None if the table has mistakes."""
         before = len(self.mistakes)
         known = describe_settings(kind)
         values: dict[str, Any] = {}
@@ -202,7 +204,7 @@ class _Reader:
         return None
 
     def _read(self, value: Any, annotation: Any, place: _Place) -> Any:
-        """The normalized value; meaningless for a wrong one."""
+        """Return the normalized value. The result for a wrong value is meaningless."""
         before = len(self.mistakes)
         base, notes = split(annotation)
         origin = get_origin(base)
@@ -233,7 +235,7 @@ class _Reader:
         if len(branches) == 1:  # the other is None, which TOML cannot express
             return self._read(value, branches[0], replace(place, annotation=branches[0]))
         fitting = [branch for branch in branches if _fits(value, branch)]
-        # The message for a wrong value lists all that is allowed.
+        # The message for a wrong value lists everything that is allowed.
         return self._read(value, fitting[0], place) if fitting else self._refuse(value, place)
 
     def _normalize(self, value: Any, normalize: Any, place: _Place) -> Any:
@@ -285,7 +287,7 @@ class _Reader:
 
 
 def _name_section(path: Sequence[str]) -> str:
-    """How a sentence about the table at `path` begins: "[train] " or "volumes[0]: "; "" for the file itself."""
+    """The beginning of a sentence about the table at `path`: "[train] " or "volumes[0]: "; "" for the file itself."""
     section = ".".join(path)
     if not section:
         return ""
@@ -330,7 +332,7 @@ def is_hidden(annotation: Any) -> bool:
 
 
 def name_allowed(annotation: Any) -> str:
-    """What follows "must be"."""
+    """The allowed values, as words to follow "must be"."""
     base, notes = split(annotation)
     origin = get_origin(base)
     if origin is Literal:

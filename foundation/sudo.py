@@ -34,7 +34,7 @@ def find_caller() -> Caller | None:
         return None
     if uid <= 0 or gid < 0:
         return None
-    # `sudo -E`, and some systems without it, keep HOME as the user has it.
+    # `sudo -E`, and on some systems plain `sudo`, keeps the user's HOME.
     kept = os.environ.get("HOME") or _root_home()
     try:
         account = pwd.getpwuid(uid)
@@ -45,7 +45,7 @@ def find_caller() -> Caller | None:
 
 
 def become_caller() -> bool:
-    """Give up root's rights, except in `as_root`, when sudo started this process; returns whether it did.
+    """If sudo started this process, give up root's rights, except in `as_root`; returns whether it did.
 
     The process stays root, with root's home, if the user cannot enter the current folder or read this program, as in
     a shell that `sudo -i` opened.
@@ -70,7 +70,7 @@ def become_caller() -> bool:
 
 @contextmanager
 def as_root() -> Iterator[None]:
-    """Take root's rights back within the block. Does nothing in a process that has not given them up.
+    """Regain root's rights within the block. Does nothing in a process that has not given them up.
 
     All threads of the process are root during the block, so no other thread may write files.
     """
@@ -89,10 +89,10 @@ def as_root() -> Iterator[None]:
 
 
 def give_back(folders: Iterable[Path]) -> None:
-    """Give the caller what root owns in these folders: commands of earlier releases stayed root under sudo.
+    """Give root's files in these folders to the caller: commands of earlier releases stayed root under sudo.
 
     Call it after become_caller. Follows no symbolic link below the last folder that the caller already owns, and skips
-    files with several hard links, which may belong to others.
+    files with several hard links, which may belong to other users.
     """
     uid, gid = os.getuid(), os.getgid()
     with as_root():

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-if TYPE_CHECKING:  # with logging, a sixth of the start of each process of a job, which needs map_in_threads alone
+if TYPE_CHECKING:  # with logging, a sixth of the start time of a job's process, which needs only map_in_threads
     from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_THREADS = 8
-"""botocore keeps ten connections for each client; more threads would wait for each other there."""
+"""botocore keeps ten connections for each client; more threads would wait for a connection."""
 
 
 def bounded_pool(threads: int = MAX_THREADS) -> ThreadPoolExecutor:
@@ -47,7 +47,7 @@ def run_in_thread(work: Callable[[], T]) -> Future[T]:
 LOOK_EVERY_S = 0.5
 """Waits are short because a signal that arrives just before a wait is handled only after it."""
 Check = Callable[[], None]
-"""Long work calls it regularly; raises StoppedError when the result is no longer needed."""
+"""Long-running work calls it regularly. Raises StoppedError when the result is no longer needed."""
 
 
 class StoppedError(Exception):
@@ -57,8 +57,8 @@ class StoppedError(Exception):
 def map_in_threads(work: Callable[[Item, Check], Result], items: Sequence[Item], *, threads: int) -> list[Result]:
     """The results of work(item, check) for all items, in their order.
 
-    The first error, in the order of items, stops the other threads and is raised. So does an interrupt of the waiting
-    thread, which does not wait for work that hangs: the threads are daemons, and `check` raises in them.
+    The first error, in the order of items, stops the other threads and is raised. An interrupt of the waiting thread
+    does the same, without waiting for work that hangs: the threads are daemons, and `check` raises in them.
     """
     return _Pool(work, items).run(min(threads, len(items)))
 
@@ -103,7 +103,7 @@ class _Pool(Generic[Item, Result]):
             self._results[number] = self._work(self._items[number], self._check)
         except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
             if isinstance(error, StoppedError) and self._stopped.is_set():
-                return  # stopped by this pool, which has the reason; else by a pool that this one works for
+                return  # stopped by this pool, which has the reason; otherwise, an outer pool stopped it
             self._errors[number] = error
             self._stopped.set()
 

@@ -1,4 +1,4 @@
-"""A user's folders: home, and those of the XDG Base Directory Specification.
+"""A user's folders: the home folder, and those of the XDG Base Directory Specification.
 
 The specification says to ignore relative values: https://specifications.freedesktop.org/basedir-spec/latest/
 """
@@ -26,17 +26,17 @@ def home_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """State: $XDG_STATE_HOME/cluster, or ~/.local/state/cluster. Raises ClusterError."""
+    """The folder for state: $XDG_STATE_HOME/cluster, or ~/.local/state/cluster. Raises ClusterError."""
     return _folder("XDG_STATE_HOME", ".local/state") / "cluster"
 
 
 def cache_folder() -> Path:
-    """Downloads: $XDG_CACHE_HOME/cluster, or ~/.cache/cluster. Raises ClusterError."""
+    """The folder for downloads: $XDG_CACHE_HOME/cluster, or ~/.cache/cluster. Raises ClusterError."""
     return _folder("XDG_CACHE_HOME", ".cache") / "cluster"
 
 
 def find_user() -> str:
-    """The name of the user who runs this; "" where that has no name."""
+    """The name of the user who runs this process; "" if the user has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # the latter from Python 3.13 on

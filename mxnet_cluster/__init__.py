@@ -1,13 +1,13 @@
-"""What users import, and the command `cluster`, separate from the user's own modules.
+"""The modules that users import, and the command `cluster`, kept separate from the user's own modules.
 
     from mxnet_cluster.records import iterate_records
 
-The other packages of this project have common names, such as `train`, which a user's program may have too. So the
-modules in this package import none of them.
+The other packages of this project have common names, such as `train`, which a user's program may also use. So the
+modules in this package do not import them.
 
-The user's PYTHONPATH comes before installed packages: a train.py, sandbox.py or cluster/ there would replace this
-project's packages. So `main`, in a package with a unique name, removes PYTHONPATH first, also for the processes that
-the command starts on this machine.
+The user's PYTHONPATH comes before installed packages, so a train.py, sandbox.py or cluster/ in it would replace this
+project's packages. Therefore `main`, in a package with a unique name, removes PYTHONPATH first, also for the processes
+that the command starts on this machine.
 """
 
 import os
@@ -15,10 +15,10 @@ import sys
 
 
 def main() -> None:
-    """Run the command and exit with its code."""
+    """Runs the command, and exits with its exit code."""
     given = {os.path.abspath(path) for path in os.environ.pop("PYTHONPATH", "").split(os.pathsep)}
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.path[:] = [path for path in sys.path if path == here or os.path.abspath(path) not in given]
-    from cluster.main import main as run  # noqa: PLC0415 - before, it might be the user's
+    from cluster.main import main as run  # noqa: PLC0415 - earlier, it could be the user's
 
     run()

@@ -1,10 +1,10 @@
-"""The errors of the modules that users import; foundation/errors.py has the whole tree."""
+"""The errors of the modules that users import. foundation/errors.py has the whole hierarchy."""
 
 from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """What happened and where; hint: what to do next, if possible a command."""
+    """An error whose message says what happened, and where. hint: the next step for the user, if possible a command."""
 
     exit_code = 1
 

@@ -1,4 +1,4 @@
-"""Tells a program of a job that its node will be interrupted, so that it can save a checkpoint.
+"""Notifies a program of a job that its node will be interrupted, so that it can save a checkpoint.
 
     from mxnet_cluster.interruption import Interruption
 
@@ -11,7 +11,7 @@
                 interruption.note_saved(url, epoch, batch)
                 interruption.wait_for_end()        # the job continues on another node, from the checkpoint
 
-Outside a job, there never is a notice. Imports only the standard library; Python 3.6 or later.
+Outside a job, there is never a notice. Imports only the standard library; Python 3.6 or later.
 """
 
 import json
@@ -29,10 +29,10 @@ WAIT_S = 60.0
 
 
 class Interruption:
-    """The notices of this process. environment: has $CLUSTER_NOTICE_FILE in a job.
+    """The notices for this process. environment: contains CLUSTER_NOTICE_FILE in a job.
 
-    A notice is a file, and SIGUSR1 for processes that handle it; the handler only sets a flag. A program with its own
-    handler of SIGUSR1 keeps it.
+    A notice is a file, and SIGUSR1 for processes that handle it. The handler only sets a flag. If the program has its
+    own handler for SIGUSR1, that handler stays.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -42,28 +42,29 @@ class Interruption:
         is_main = threading.current_thread() is threading.main_thread()
         if self._path and is_main and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
             signal.signal(signal.SIGUSR1, self._take_signal)
-            # Libraries in C may not expect an interrupted call.
-            signal.siginterrupt(signal.SIGUSR1, False)  # noqa: FBT003 - the function has no names
+            # C libraries may not expect an interrupted system call.
+            signal.siginterrupt(signal.SIGUSR1, False)  # noqa: FBT003 - it takes positional arguments only
 
     def _take_signal(self, _number: int, _frame: Any) -> None:
         self._is_signalled = True
 
     def has_notice(self) -> bool:
-        """Whether a node of the job will be interrupted."""
+        """Returns whether a node of the job will be interrupted."""
         return self._is_signalled or (self._path is not None and self._path.exists())
 
     def note_saved(self, url: str, epoch: int, batch: int) -> None:
-        """A complete checkpoint is at this path or URL, with `epoch` whole epochs and `batch` batches of the next one.
+        """Records that a complete checkpoint is at this path or URL.
 
-        Call it only once the checkpoint can be read from there: after that, the job's processes are ended. Raises
-        OSError.
+        It contains `epoch` whole epochs and `batch` batches of the next one. Call this only when the checkpoint can be
+        read, because the job's processes are then ended. Raises OSError.
         """
         self._write(SAVED, {"url": url, "epoch": epoch, "batch": batch})
 
     def note_progress(self, epoch: int, batch: int, batches: int, *, at_once: bool = False) -> None:
-        """How far training is, for the count of lost batches: whole epochs, batches of the next one, and its length.
+        """Records the progress of training, so that lost batches can be counted.
 
-        Writes a small file, at most every PROGRESS_EVERY_S seconds unless at_once. Raises OSError.
+        epoch: the number of whole epochs. batch: the number of batches of the next epoch. batches: the length of that
+        epoch. Writes a small file, at most every PROGRESS_EVERY_S seconds unless `at_once` is true. Raises OSError.
         """
         now = time.monotonic()
         if at_once or now >= self._progress_at + PROGRESS_EVERY_S:
@@ -71,15 +72,16 @@ class Interruption:
             self._write(PROGRESS, {"epoch": epoch, "batch": batch, "batches": batches})
 
     def wait_for_end(self) -> None:
-        """Wait to be ended, at most WAIT_S seconds. A job with on_node_loss = "fail" is not ended, and then continues.
+        """Waits until the job's processes are ended, at most WAIT_S seconds.
 
-        Training on would be lost: the job continues from the checkpoint.
+        Further training would be lost, because the job continues from the checkpoint. A job with on_node_loss = "fail"
+        is not ended, and continues after the wait.
         """
         if self._path is not None:
             time.sleep(WAIT_S)
 
     def _write(self, suffix: str, content: Mapping[str, Any]) -> None:
-        """In one step: who reads the file never sees half of it."""
+        """Writes a file atomically: a reader never sees half of it."""
         if self._path is None:
             return
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -5,11 +5,12 @@ A file is a sequence of records. A record is one part, or several if its payload
     0xced7230a | cflag << 29 | length | payload | 0..3 bytes of padding up to a multiple of four
 
 All numbers are little-endian and 32 bits wide. A reader that starts in the middle of a file looks for the magic number
-at a multiple of four, so a payload must not contain it there: the writer removes it and splits the record at that
-point, and the reader puts it back. cflag is 0 for a whole record, else 1, 2, 3 for its first, middle and last parts.
+at multiples of four, so a payload must not contain it at such a position. The writer removes it and splits the record
+at that point, and the reader restores it. cflag is 0 for a whole record, and 1, 2 and 3 for the first, middle and last
+parts of a record.
 
 Source: dmlc-core, include/dmlc/recordio.h and src/recordio.cc. A payload that MXNet's image iterators read begins with
-an IRHeader (mxnet/recordio.py): flag, label, id and id2, and, if flag > 0, `flag` labels instead of the one.
+an IRHeader (mxnet/recordio.py): flag, label, id and id2. If flag > 0, `flag` labels follow and replace the label.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _PART = struct.Struct("<II")
 _IMAGE_HEADER = struct.Struct("<IfQQ")
 _HEAD_BYTES = 4096
-"""How much of a record is read for its labels: the image's header and a thousand labels."""
+"""The number of bytes of a record that are read for its labels: the image's header and a thousand labels."""
 
 
 def encode_record(payload: bytes) -> bytes:
-    """One record as in a file, with padding. Raises ValueError for more than MAX_PAYLOAD_BYTES."""
+    """Returns one record as in a file, with padding. Raises ValueError for more than MAX_PAYLOAD_BYTES."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"a RecordIO payload holds at most {MAX_PAYLOAD_BYTES} bytes, not {len(payload)}")
     cuts = list(_aligned_magics(payload))
@@ -55,9 +56,9 @@ class EncodedRecord:
 
 
 def scan_records(file: BinaryIO, *, name: str, offset: int = 0) -> Iterator[EncodedRecord]:
-    """Every record from the file's position, which is `offset`, to its end.
+    """Yields all records from the file's position, which is `offset`, to its end.
 
-    name: of the file, for errors. Raises ClusterError, with the offset in bytes, if the file is truncated or not
+    name: the file's name, for errors. Raises ClusterError, with the offset in bytes, if the file is truncated or not
     RecordIO.
     """
     parts: list[bytes] = []
@@ -79,9 +80,9 @@ def scan_records(file: BinaryIO, *, name: str, offset: int = 0) -> Iterator[Enco
 
 
 def _parse_part(header: bytes, *, name: str, offset: int, inside: bool) -> tuple[int, int]:
-    """The kind and the length of the record part whose 8-byte header is at `offset`.
+    """Returns the kind and the length of the record part whose 8-byte header is at `offset`.
 
-    inside: it follows another part of the same record. Raises ClusterError if such a part cannot be there.
+    inside: whether it follows another part of the same record. Raises ClusterError if the part is not valid there.
     """
     if len(header) < _PART.size:
         raise broken(name, offset, "the file ends inside a record's header")
@@ -95,7 +96,7 @@ def _parse_part(header: bytes, *, name: str, offset: int, inside: bool) -> tuple
 
 
 def decode_record(content: bytes) -> bytes:
-    """The payload of one encoded record."""
+    """Returns the payload of one encoded record."""
     parts = []
     at = 0
     while at < len(content):
@@ -108,14 +109,14 @@ def decode_record(content: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class RecordHead:
-    """Where a record begins, and its labels if its payload begins like an image's."""
+    """The offset of a record, and its labels if its payload begins like that of an image."""
 
     offset: int
     labels: tuple[float, ...] | None
 
 
 def scan_heads(file: BinaryIO, *, name: str, size_bytes: int) -> Iterator[RecordHead]:
-    """The beginning of every record in a file of this size; skips the rest. Raises as `scan_records` does."""
+    """Yields the head of each record in a file of this size, and skips the rest. Raises as `scan_records` does."""
     offset = 0
     while offset < size_bytes:
         begin = offset
@@ -138,7 +139,7 @@ def scan_heads(file: BinaryIO, *, name: str, size_bytes: int) -> Iterator[Record
 
 
 def _find_labels(payload: bytes) -> tuple[float, ...] | None:
-    """The labels at the beginning of an image's payload, as 32-bit floats; None if it is too short."""
+    """Returns the labels at the beginning of an image's payload, as 32-bit floats, or None if it is too short."""
     if len(payload) < _IMAGE_HEADER.size:
         return None
     flag, label, _, _ = _IMAGE_HEADER.unpack_from(payload)
@@ -150,9 +151,10 @@ def _find_labels(payload: bytes) -> tuple[float, ...] | None:
 
 
 def find_head(words: bytes) -> int | None:
-    """The position of the first record in bytes that begin at a multiple of four in their file; None without one.
+    """Returns the position of the first record in `words`, or None.
 
-    Ignores the last four bytes: they may be a magic number without its length.
+    words: bytes that begin at a multiple of four in their file.
+    Ignores the last four bytes, which may be a magic number without its length.
     """
     at = words.find(MAGIC)
     while 0 <= at <= len(words) - _PART.size:
@@ -164,7 +166,7 @@ def find_head(words: bytes) -> int | None:
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """The payload for MXNet's image iterators: labels, an id, and the encoded image (PNG or JPEG)."""
+    """A payload for MXNet's image iterators: labels, an id, and the encoded image (PNG or JPEG)."""
 
     labels: tuple[float, ...]
     record_id: int
@@ -172,7 +174,7 @@ class ImageRecord:
 
 
 def encode_image(record: ImageRecord) -> bytes:
-    """The payload for one image: an IRHeader and the encoded image. Raises ValueError without a label."""
+    """Returns the payload for one image: an IRHeader and the encoded image. Raises ValueError without a label."""
     if not record.labels:
         raise ValueError("an image record needs a label")
     if len(record.labels) == 1:
@@ -182,9 +184,9 @@ def encode_image(record: ImageRecord) -> bytes:
 
 
 def decode_image(payload: bytes, *, name: str) -> ImageRecord:
-    """The labels, id and encoded image in a payload; labels are 32-bit floats.
+    """Returns the labels, id and encoded image in a payload. The labels are 32-bit floats.
 
-    name: of the record, for errors. Raises ClusterError if the payload is too short for its header.
+    name: the record's name, for errors. Raises ClusterError if the payload is too short for its header.
     """
     labels = _find_labels(payload)
     if labels is None:
@@ -194,7 +196,7 @@ def decode_image(payload: bytes, *, name: str) -> ImageRecord:
 
 
 def _aligned_magics(payload: bytes) -> Iterator[int]:
-    """The positions of the magic number in the payload at multiples of four."""
+    """Yields the positions of the magic number in the payload that are multiples of four."""
     at = payload.find(MAGIC)
     while at >= 0:
         if at % 4 == 0:
@@ -207,5 +209,5 @@ def _part(flag: int, body: bytes) -> bytes:
 
 
 def broken(name: str, offset: int, what: str) -> ClusterError:
-    """The error for a broken file."""
+    """Returns the error for a broken file."""
     return ClusterError(f"{name}: not a whole RecordIO file, at byte {offset}: {what}")

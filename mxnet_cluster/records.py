@@ -1,14 +1,15 @@
-"""Reads the records of a file or folder, on this machine or in S3, in Python: the same as MXNet's ImageRecordIter.
+"""Reads the same records of a file or folder, on this machine or in S3, as MXNet's ImageRecordIter, in Python.
 
     from mxnet_cluster.records import decode_image, iterate_records
     for payload in iterate_records("s3://bucket/train/", num_parts=4, part_index=0): ...
 
-For other frameworks, and without MXNet, on the user's machine and on the nodes. decode_image decodes a payload. MXNet
-reads a local folder in the order of its file system; this module sorts the names, as S3 does.
+This module is for other frameworks. It does not need MXNet, and works on the user's machine and on the nodes.
+decode_image decodes a payload. MXNet reads a local folder in the order of its file system; this module sorts the names,
+as S3 does.
 
-How MXNet divides records among workers: ImageRecordIter concatenates its files and cuts the bytes into `num_parts`
-pieces of equal length, a multiple of four; the last ones may be shorter or empty. Both ends of a piece then move to the
-next beginning of a record in the same file. So a record belongs to the piece in which it begins.
+MXNet divides records among workers as follows. ImageRecordIter concatenates its files and cuts the bytes into
+`num_parts` pieces of equal length, a multiple of four; the last ones may be shorter or empty. Both ends of a piece then
+move to the next beginning of a record in the same file. So a record belongs to the piece in which it begins.
 
 Source: dmlc-core, src/io/input_split_base.cc (ResetPartition) and src/io/recordio_split.cc (SeekRecordBegin).
 """
@@ -33,7 +34,7 @@ _SEARCH_BYTES = 2**16
 
 @dataclass(frozen=True)
 class Range:
-    """The records of file number `file` that begin at the bytes from `begin` up to, but excluding, `end`."""
+    """The records of file number `file` that begin at a byte from `begin` up to, but not including, `end`."""
 
     file: int
     begin: int
@@ -41,14 +42,14 @@ class Range:
 
 
 def iterate_records(url: str, *, num_parts: int = 1, part_index: int = 0, region: str | None = None) -> Iterator[bytes]:
-    """The payload of each record in one part of the records at `url`, in their order.
+    """Returns an iterator over the payloads of the records in one part of `url`, in their order.
 
-    url: like ImageRecordIter's path_imgrec: a file, a folder (all non-empty files directly in it), or several separated
-    by ";". Every record is in exactly one of the `num_parts` parts.
+    url: as in ImageRecordIter's path_imgrec, a file, a folder (all non-empty files directly in it), or several of
+    these, separated by ";". Each record is in exactly one of the `num_parts` parts.
 
-    Reads ahead from S3, in up to five ranges of 8 MiB, with retries. Raises NotFoundError if there is nothing,
-    ClusterError (mxnet_cluster/errors.py) that names the file and the byte where it is truncated or not RecordIO, or
-    says why S3 cannot be read; ValueError for an invalid part.
+    Reads ahead from S3, in up to five ranges of 8 MiB, with retries. Raises NotFoundError if there are no files, and
+    ValueError for an invalid part. Raises ClusterError (mxnet_cluster/errors.py) with the file and the byte at which it
+    is truncated or not RecordIO, or with the reason why S3 cannot be read.
     """
     sources = Sources(region=region)
     shards = sources.find([word for word in url.split(";") if word], suffix="")
@@ -63,9 +64,10 @@ def iterate_records(url: str, *, num_parts: int = 1, part_index: int = 0, region
 
 
 def find_part(sizes: Sequence[int], num_parts: int, part_index: int) -> tuple[Range, ...]:
-    """The ranges that part `part_index` (from 0) of `num_parts` reads of files of these sizes in bytes, in order.
+    """Returns the ranges, in order, that part `part_index` (from 0) of `num_parts` reads.
 
-    Every file's size must be a multiple of four, as in MXNet. Raises ValueError for an invalid part.
+    sizes: the sizes of the files in bytes, which must be multiples of four, as in MXNet.
+    Raises ValueError for an invalid part.
     """
     if not 0 <= part_index < num_parts:
         raise ValueError(f"there is no part {part_index} of {num_parts}")
@@ -83,7 +85,7 @@ def find_part(sizes: Sequence[int], num_parts: int, part_index: int) -> tuple[Ra
 
 
 def count_part(starts: Sequence[Sequence[int]], ranges: Sequence[Range]) -> int:
-    """The number of records in these ranges. starts: the sorted offsets of the records of each file."""
+    """Returns the number of records in these ranges. starts: the sorted offsets of the records of each file."""
     return sum(bisect_left(starts[it.file], it.end) - bisect_left(starts[it.file], it.begin) for it in ranges)
 
 
@@ -95,8 +97,8 @@ def _iterate(sources: Sources, shards: tuple[Shard, ...], ranges: tuple[Range, .
 
 
 def _records_from(file: BinaryIO, part: Range, shard: Shard) -> Iterator[bytes]:
-    """The records that begin in the range; the file is at the beginning of the range."""
-    # Except at 0, this may be inside a record, which belongs to the part before.
+    """Yields the payloads of the records that begin in the range. The file must be at the beginning of the range."""
+    # Except at 0, this may be inside a record, which belongs to the previous part.
     offset = _seek_head(file, part.begin) if part.begin else 0
     records = scan_records(file, name=shard.name, offset=offset)
     while offset < min(part.end, shard.size_bytes):
@@ -108,7 +110,7 @@ def _records_from(file: BinaryIO, part: Range, shard: Shard) -> Iterator[bytes]:
 
 
 def _seek_head(file: BinaryIO, offset: int) -> int:
-    """Move the file from `offset` to the next beginning of a record, or to its end; returns the new offset."""
+    """Moves the file from `offset` to the next beginning of a record, or to its end. Returns the new offset."""
     window = b""
     while more := file.read(_SEARCH_BYTES):
         window += more

@@ -1,6 +1,6 @@
 """Finds and reads files of records, on this machine or in S3.
 
-Reads an object of S3 in order, several ranges at once, in bounded memory.
+Reads an S3 object in order, several ranges at a time, with bounded memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INDEX_FOLDER = "index"
 
 CHUNK_BYTES = 8 * 2**20
 AHEAD = 4
-"""Ranges that are requested or waiting to be read."""
+"""The number of ranges that are requested or waiting to be read."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Shard:
 
 
 def is_s3(name: str) -> bool:
-    """Whether this is an S3 URL."""
+    """Returns whether this is an S3 URL."""
     return name.startswith(SCHEME)
 
 
 def has_glob(name: str) -> bool:
-    """Whether it contains *, ? or [."""
+    """Returns whether it contains *, ? or [."""
     return any(char in name for char in "*?[")
 
 
@@ -58,10 +58,10 @@ class Sources:
         self._made: s3fs.S3FileSystem | None = None
 
     def find(self, words: Sequence[str], *, suffix: str = ".rec") -> tuple[Shard, ...]:
-        """The files for these words: files, globs, and folders (the files directly in them).
+        """Returns the files for these words, which are files, globs, or folders (the files directly in them).
 
-        In the order of the words, sorted within each; of globs and folders, only non-empty files that end with
-        `suffix`. Raises NotFoundError if there is nothing, UsageError, AwsError.
+        The files are in the order of the words, and sorted within each word. Globs and folders include only non-empty
+        files that end with `suffix`. Raises NotFoundError if a word matches no file, or ClusterError.
         """
         found: list[Shard] = []
         for word in words:
@@ -73,9 +73,9 @@ class Sources:
 
     @contextmanager
     def open(self, shard: Shard, *, begin: int = 0, end: int | None = None) -> Iterator[BinaryIO]:
-        """The file from byte `begin`. end: where reading will probably end; reading further is slower.
+        """Opens a file at byte `begin`. end: where reading will probably end; reading beyond it is slower.
 
-        Raises ClusterError; also while reading from S3, if that fails or the object has changed.
+        Raises ClusterError. Reading from S3 also raises it, if it fails or the object has changed.
         """
         if is_s3(shard.name):
             with self._open_s3(shard, begin=begin, end=shard.size_bytes if end is None else end) as file:
@@ -91,7 +91,7 @@ class Sources:
 
     @contextmanager
     def _open_s3(self, shard: Shard, *, begin: int, end: int) -> Iterator[BinaryIO]:
-        """The current version of an object: reading raises if it changes."""
+        """Opens the current version of an object. Reading raises ClusterError if the object changes."""
         with self._explained(shard.name):
             remote = self._s3.open(shard.name, cache_type="none")
 
@@ -111,7 +111,7 @@ class Sources:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def read(self, name: str) -> bytes | None:
-        """The content of a small file; None if it does not exist."""
+        """Returns the content of a small file, or None if it does not exist."""
         try:
             if not is_s3(name):
                 return Path(name).read_bytes()
@@ -122,7 +122,10 @@ class Sources:
             return None
 
     def read_index(self, shard: Shard) -> bytes | None:
-        """The index (.idx) of a file of records: next to it, or in the folder that `pack` creates; None without one."""
+        """Returns the index (.idx) of a file of records, or None without one.
+
+        The index is in the folder that `pack` creates, or next to the file.
+        """
         folder, slash, name = shard.name.rpartition("/")
         stem = name.removesuffix(".rec")
         for place in (f"{folder}{slash}{INDEX_FOLDER}/{stem}.idx", f"{folder}{slash}{stem}.idx"):
@@ -174,7 +177,7 @@ class Sources:
             raise self.explain(word, error) from error
 
     def explain(self, word: str, error: Exception) -> Exception:
-        """The error to show for what botocore or s3fs raised about a URL."""
+        """Returns the error to report for an exception of botocore or s3fs about a URL."""
         return ClusterError(f"{word}: {error}")
 
 
@@ -201,7 +204,7 @@ def _find_local(word: str, suffix: str) -> list[Shard]:
 
 
 class _Ahead(io.RawIOBase):
-    """A file whose ranges fetch(begin, stop) returns; starts at `begin`, and reads ahead up to `end`."""
+    """A file whose ranges fetch(begin, stop) returns. It starts at `begin`, and reads ahead up to `end`."""
 
     def __init__(
         self, fetch: Callable[[int, int], bytes], pool: ThreadPoolExecutor, *, size_bytes: int, begin: int, end: int
@@ -226,7 +229,7 @@ class _Ahead(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """As in io.RawIOBase; forward within the requested ranges, keeps those; otherwise discards all."""
+        """As in io.RawIOBase. A move forward within the requested ranges keeps them; any other move discards them."""
         target = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence] + offset
         if not self._at <= target <= self._asked:
             for coming in self._coming:
@@ -249,7 +252,7 @@ class _Ahead(io.RawIOBase):
         return count
 
     def _next(self) -> memoryview:
-        """The next range, empty at the end."""
+        """Returns the next range, which is empty at the end."""
         self._ask()
         if not self._coming:
             return memoryview(b"")
@@ -258,7 +261,7 @@ class _Ahead(io.RawIOBase):
         return memoryview(content)
 
     def _ask(self) -> None:
-        """Request the next ranges: AHEAD of them up to the probable end, then one at a time."""
+        """Requests the next ranges: AHEAD of them up to the probable end, then one at a time."""
         while len(self._coming) < (AHEAD if self._asked < self._end else 1) and self._asked < self._size_bytes:
             stop = min(self._asked + CHUNK_BYTES, self._size_bytes)
             self._coming.append(self._pool.submit(self._fetch, self._asked, stop))

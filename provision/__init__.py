@@ -1,1 +1,1 @@
-"""boto3: a cluster.toml and an AWS account in, running nodes out, and back to nothing."""
+"""Provisioning with boto3: turns a cluster.toml and an AWS account into running nodes, and deletes them again."""

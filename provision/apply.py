@@ -1,8 +1,8 @@
 """Applies a plan, step by step.
 
-A run can be killed at any point, then planned and applied again: every call that makes a resource also tags it, a
-unique name that is already taken counts as made if the tags are the cluster's, and launches carry a token that is on
-disk before the call.
+A run can be killed at any point. The cluster can then be planned and applied again: every call that creates a resource
+also tags it; a unique name that is already taken counts as created if its tags are the cluster's; and the token of a
+launch is on disk before the call.
 """
 
 import time
@@ -20,9 +20,9 @@ from provision.resources.shared_volume import delete_made_volume
 def apply(plan: Plan, *, clients: Clients, files: ClusterFiles, report: Report, keep_failed: bool = False) -> None:
     """Applies the steps of a plan in order.
 
-    When a step fails, the instances that this run launched are terminated, unless keep_failed: half a cluster would
-    only cost money. Raises AwsError when a call fails or a wait times out; ClusterError when a name is taken by
-    something that is not the cluster's, or when another command is changing the cluster.
+    When a step fails, the instances that this run launched are terminated, unless keep_failed: an incomplete cluster
+    would only cost money. Raises AwsError when a call fails or a wait times out. Raises ClusterError when a name is
+    taken by a resource that is not the cluster's, or when another command is changing the cluster.
     """
     if not plan and not files.launches():
         return
@@ -52,7 +52,7 @@ def _apply_step(step: Step, context: Context) -> None:
 
 
 def _roll_back(context: Context, error: ClusterError) -> None:
-    """Terminates the instances that this run launched; adds a failure to `error`."""
+    """Terminates the instances that this run launched. Adds a failure to the message of `error`."""
     try:
         with aws_errors("terminating the new instances"):
             roll_back(context)

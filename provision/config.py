@@ -14,13 +14,13 @@ from foundation.settings import ALONE, Settings, Shape
 from provision.model import MAX_NODES, Market, SshAddress
 
 NAME_PATTERN: re.Pattern[str] = re.compile(r"[a-z][a-z0-9-]{0,31}")
-"""A cluster's name, for fullmatch: it becomes part of EC2 names, tags, file names and host names."""
+"""A cluster's name, for fullmatch. The name becomes part of EC2 names, tags, file names and host names."""
 
 _WIDEST_SSH_PREFIX = 8
 
 
 def _check_ssh_from(value: str) -> str:
-    """`auto`, or the network in its normal form: 203.0.113.7 becomes 203.0.113.7/32."""
+    """Return `auto`, or the network in its normal form: 203.0.113.7 becomes 203.0.113.7/32."""
     if value == "auto":
         return value
     allowed = '"auto" (this machine\'s public address) or an IPv4 network such as "203.0.113.0/24"'
@@ -40,7 +40,7 @@ def _check_ssh_from(value: str) -> str:
 
 
 def _check_region(value: str) -> str:
-    """A region as it is; pure. Raises ValueError for an availability zone, and without the last hyphen."""
+    """Return the region unchanged. Pure. Raises ValueError for an availability zone or a missing last hyphen."""
     meant = re.sub(r"-?([0-9]+)[a-z]?$", r"-\1", value)
     if meant != value:
         raise ValueError(f'must be an AWS region; did you mean "{meant}"?')
@@ -81,7 +81,7 @@ Region = Annotated[
 
 
 class ProvisionConfig(Settings, frozen=True, kw_only=True):
-    """What `cluster up` provisions. Every setting has a default."""
+    """The resources that `cluster up` provisions. Every setting has a default."""
 
     region: Annotated[Region, Meta(description="The AWS region of all resources.")] = "us-east-1"
     regions: Annotated[
@@ -207,7 +207,7 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
     ] = "public"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
-        """Invalid combinations of valid settings."""
+        """Yield a message for each invalid combination of valid settings."""
         for key, listed in (("instance_types", all_types(self)), ("market", self.market)):
             if not listed or len(set(listed)) != len(listed):
                 yield f"{key} is empty or has duplicates: {', '.join(listed) or '[]'}"

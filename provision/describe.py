@@ -1,4 +1,4 @@
-"""Reads a cluster, or all clusters of a region, by EC2's tags, in few calls for any number of nodes.
+"""Reads a cluster, or all clusters of a region, by EC2's tags. Few calls suffice for any number of nodes.
 
 A tag does not make an instance a node: provision/membership.py decides that.
 """
@@ -58,7 +58,8 @@ _PAGE_SIZE = 1000
 class Instances:
     """The instances with a cluster's tag. live: its nodes; untrusted: the other live ones.
 
-    ended: id -> reason, for those that are shutting down or terminated. by_token: ClientToken -> ids, of all.
+    ending: ids of instances that are shutting down. ended: id -> reason, for those that are shutting down or
+    terminated. by_token: ClientToken -> ids, of all instances.
     """
 
     live: tuple[Node, ...]
@@ -77,18 +78,18 @@ class _Found:
 
 
 def describe_cluster(ec2: EC2Client, *, name: str, known: KnownInstances) -> ClusterState:
-    """Everything that EC2 has of the cluster `name`, even if it is incomplete.
+    """Returns everything that EC2 lists of the cluster `name`, even if it is incomplete.
 
-    known: what this machine knows of its instances. Three calls, plus one per 1000 instances. Raises AwsError.
+    known: the instances that this machine knows. Makes three calls, plus one per 1000 instances. Raises AwsError.
     """
     found = _find_tagged(ec2, name=name)
-    # After the instances: lists lag, and these are older than the instances that use them.
+    # Read after the instances: EC2's lists lag, and these resources are older than the instances that use them.
     key_pair, groups = find_key_pair(ec2, name=name), find_security_groups(ec2, name=name)
     return _state(name, found, key_pair, groups, known)
 
 
 def describe_nodes(ec2: EC2Client, *, name: str, known: KnownInstances) -> ClusterState:
-    """The cluster's nodes, key pair and security groups: three parallel calls. Raises AwsError."""
+    """Returns the cluster's nodes, key pair and security groups, from three parallel calls. Raises AwsError."""
     with bounded_pool() as pool:
         reading_key = pool.submit(find_key_pair, ec2, name=name)
         reading_groups = pool.submit(find_security_groups, ec2, name=name)
@@ -126,14 +127,15 @@ def _state(
 
 
 def describe_instances(ec2: EC2Client, *, membership: Membership) -> Instances:
-    """The instances of a cluster, the ended ones that EC2 still shows included. Raises AwsError."""
+    """Returns the instances of a cluster, including ended ones that EC2 still lists. Raises AwsError."""
     return _sort_out(_find_tagged(ec2, name=membership.name), membership)
 
 
 def describe_now(context: Context) -> Instances:
-    """The cluster's instances while a plan is applied: one read, two the first time. Raises AwsError.
+    """Returns the cluster's instances while a plan is applied. Raises AwsError.
 
-    The key pair is not checked again: the plan rejects one that is not the cluster's.
+    Makes one read, the first time two. The key pair is not checked again: the plan rejects one that is not the
+    cluster's.
     """
     ec2, name = context.clients.ec2, context.cluster
     if context.groups is None:
@@ -145,7 +147,7 @@ def describe_now(context: Context) -> Instances:
 
 
 def find_launched(ec2: EC2Client, *, name: str) -> Mapping[str, frozenset[str]]:
-    """ClientToken -> ids of a cluster's instances, the ended ones that EC2 still shows included. Raises AwsError."""
+    """ClientToken -> ids of a cluster's instances, including ended ones that EC2 still lists. Raises AwsError."""
     return find_tokens(found.claim for found in _find_tagged(ec2, name=name))
 
 
@@ -203,11 +205,11 @@ def _sort_out(found: list[_Found], membership: Membership) -> Instances:
 
 
 def number_nodes(instances: Iterable[InstanceTypeDef]) -> tuple[Node, ...]:
-    """Nodes in the order of their index.
+    """Returns the nodes in the order of their index.
 
     All instances of one RunInstances call have the same tags. Their tag cluster:index lists the indices of the call,
-    and EC2's launch index selects one of them: so an instance keeps its index, whatever happens to the others. An
-    instance without a valid tag, or with an index that is taken (two `up` at once), gets the next free index.
+    and EC2's launch index selects one of them. So an instance keeps its index, even when others end. An instance
+    without a valid tag, or with an index that is taken (by two concurrent `up` commands), gets the next free index.
     """
     ordered = sorted(instances, key=_age_order)
     taken: dict[int, InstanceTypeDef] = {}
@@ -227,7 +229,7 @@ def number_nodes(instances: Iterable[InstanceTypeDef]) -> tuple[Node, ...]:
 
 
 def first_launched(instance: InstanceTypeDef) -> datetime:
-    """When it was first launched: a start changes LaunchTime, but the first network interface stays attached."""
+    """The time of the first launch: a start changes LaunchTime, but the first network interface stays attached."""
     times = [
         interface["Attachment"]["AttachTime"]
         for interface in instance.get("NetworkInterfaces", [])
@@ -241,7 +243,7 @@ def _age_order(instance: InstanceTypeDef) -> tuple[datetime, int, str]:
 
 
 def tagged_index(instance: InstanceTypeDef) -> int | None:
-    """The index that its tag gives it; None if it has none, or a wrong one."""
+    """The index from the instance's tag; None if the tag is missing or invalid."""
     indices = parse_indices(find_tag(instance.get("Tags", []), TAG_INDEX) or "")
     position = instance.get("AmiLaunchIndex", 0)
     return indices[position] if position < len(indices) else None
@@ -296,9 +298,10 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterSummary:
-    """A cluster. nodes and untrusted: live instances, see provision/membership.py; ending: how many are shutting down.
+    """One cluster, in a list of clusters. nodes, untrusted: its live instances, see provision/membership.py.
 
-    owner: an ARN, if known. public_key: of its key pair in EC2, as `type body`, if any.
+    ending: the number of instances that are shutting down. owner: an ARN, if known. public_key: of its key pair in EC2,
+    as `type body`, if any.
     """
 
     name: str
@@ -315,10 +318,10 @@ class ClusterSummary:
 
 
 def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances]) -> tuple[ClusterSummary, ...]:
-    """Every cluster that has instances, a security group or a key pair, by name.
+    """Returns every cluster that has instances, a security group or a key pair, by name.
 
-    known: what this machine knows of a cluster's instances, by the cluster's name. Ignores tags whose value cannot be
-    a cluster's name. Three calls, plus one per 1000 instances or groups. Raises AwsError.
+    known: returns the instances that this machine knows, for a cluster's name. Ignores tags whose value is not a valid
+    name of a cluster. Makes three calls, plus one per 1000 instances or groups. Raises AwsError.
     """
     carriers: FilterTypeDef = {"Name": "tag-key", "Values": [TAG_NAME]}
     with aws_errors("looking for clusters"):
@@ -329,7 +332,7 @@ def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances])
         keys = ec2.describe_key_pairs(Filters=[carriers], IncludePublicKey=True)["KeyPairs"]
     instances = [each for each in found if each.instance["State"]["Name"] != "terminated"]
     owners: dict[str, str | None] = {}
-    # The key pair's owner counts: an instance may have been launched by the head.
+    # The owner tag of the key pair takes precedence: the head may have launched an instance.
     for tags in (thing.get("Tags", []) for thing in (*(each.instance for each in instances), *groups, *keys)):
         name = find_tag(tags, TAG_NAME) or ""
         if NAME_PATTERN.fullmatch(name):

@@ -1,4 +1,4 @@
-"""`down`: finds everything of a cluster, deletes it, and checks afterwards, for the receipt, that nothing is left."""
+"""`down`: finds all resources of a cluster, deletes them, and checks for the receipt that nothing is left."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from provision.resources.unfinished_uploads import IDLE_S
 from provision.status import add_up, find_lease_end
 
 LEFTOVERS_TIMEOUT_S = 60.0
-"""Volumes and interfaces stay in EC2's lists a little longer than their instance."""
+"""Volumes and interfaces remain in EC2's lists a little longer than their instance."""
 
 PRICES_TIMEOUT_S = 10.0
-"""How long the receipt waits for prices, which are requested before the deletion starts."""
+"""How long the receipt waits for prices. They are requested before the deletion starts."""
 
 MAX_PASSES = 3
-"""How many plans one `down` applies at most, if more of the cluster turns up."""
+"""The most plans that one `down` applies, if it finds more of the cluster."""
 
 LOCAL_FILES = "local files"
-"""The kind of ForgetFiles in the receipt."""
+"""The kind that the receipt lists for ForgetFiles."""
 
 _SHOWN = 8
 _WIDTH = 80
@@ -55,7 +55,7 @@ class ForgetFiles(Step):
     """Remove the cluster's private key, known hosts and journal from this machine."""
 
     def describe(self) -> str:
-        """In a few words."""
+        """A short description of the step."""
         return "remove the cluster's key and known hosts from this machine"
 
     def deletions(self) -> Sequence[tuple[str, Sequence[str]]]:
@@ -63,18 +63,19 @@ class ForgetFiles(Step):
         return ((LOCAL_FILES, ["private key, known hosts"]),)
 
     def apply(self, context: Context) -> bool:
-        """Always True: at least the lock is there."""
+        """Always returns True: at least the lock file exists."""
         context.files.forget()
         return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """What `down` will do; false when nothing of the cluster exists.
+    """The plan of `down` and its context; false when nothing of the cluster exists.
 
     urls: folders in S3 that the cluster uses. keep_volume: cluster.toml asks to keep the head's volume. local_files:
-    this machine has files of the cluster. ended: ids of instances that were terminated or shutting down before, as far
-    as EC2 still shows them. lease: how it ended the cluster, or when it would have; None without one.
+    this machine has files of the cluster. ended: ids of instances that were already terminated or shutting down, as far
+    as EC2 still lists them. lease: how the lease ended the cluster, or when it would have ended it; None without a
+    lease.
     """
 
     plan: Plan
@@ -97,11 +98,11 @@ def prepare_down(
     urls: Sequence[str] = (),
     keep_volume: bool = False,
 ) -> Ending:
-    """What `down` would do; only reads.
+    """Plans what `down` will do. Only reads.
 
     urls: folders in S3 (s3://bucket/folder/) to search for interrupted uploads. keep_volume: cluster.toml asks to keep
     the head's volume.
-    After an interrupted `up` it may wait, see wait_for_interrupted_launches. A refused read in IAM or S3 is not an
+    After an interrupted `up` it may wait: see wait_for_interrupted_launches. A refused read in IAM or S3 is not an
     error: the receipt lists it. Raises AwsError, ClusterError.
     """
     scope = Scope(clients=clients, name=name, urls=tuple(urls), keep_volume=keep_volume)
@@ -132,10 +133,10 @@ def _is_listed(kind: str, scope: Scope) -> bool:
 
 
 def plan_down(state: ClusterState, *, local_files: bool = False) -> Plan:
-    """Deletes everything that carries the cluster's tag, in the order in which AWS allows it. Pure.
+    """Plans to delete everything that carries the cluster's tag, in the order that AWS requires. Pure.
 
-    By the tag, so that every machine can delete the cluster: untrusted instances are terminated, too.
-    local_files: whether this machine has files of the cluster. They go last: until then `up` can continue.
+    The tag decides, so that every machine can delete the cluster: untrusted instances are terminated, too. local_files:
+    whether this machine has files of the cluster. They are removed last: until then `up` can continue.
     """
     kinds = [kind.plan_down for kind in reversed(KINDS) if kind.plan_down is not None]
     steps = tuple(step for plan in kinds for step in plan(state))
@@ -143,7 +144,10 @@ def plan_down(state: ClusterState, *, local_files: bool = False) -> Plan:
 
 
 def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Report) -> Receipt:
-    """Applies the plan of prepare_down, then looks again, and deletes what has turned up since. Raises as `apply`."""
+    """Applies the plan of prepare_down, then looks again, and deletes what it still finds.
+
+    Returns the receipt. Raises the same errors as `apply`.
+    """
     name, plans = ending.plan.cluster, [ending.plan]
     began = datetime.now(UTC)
     nodes = terminated_by(ending.plan)
@@ -176,7 +180,7 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
 
 
 def _describe(scope: Scope, files: ClusterFiles) -> ClusterState:
-    """The cluster with all its resources. Raises AwsError."""
+    """Returns the cluster with all its resources. Raises AwsError."""
     state = describe_cluster(scope.clients.ec2, name=scope.name, known=files.known_instances())
     found = {}
     for kind in reversed(KINDS):
@@ -190,9 +194,9 @@ def _describe(scope: Scope, files: ClusterFiles) -> ClusterState:
 
 
 def _look_for_rest(scope: Scope, *, timeout_s: float) -> list[Look]:
-    """Looks at every kind until nothing is left, for at most timeout_s seconds. Raises AwsError.
+    """Looks for resources of every kind until none are left, for at most timeout_s seconds. Raises AwsError.
 
-    Looks again only at kinds of which something was left.
+    Looks again only for kinds of which something was left.
     """
     looks: dict[str, Look] = {}
 
@@ -207,7 +211,7 @@ def _look_for_rest(scope: Scope, *, timeout_s: float) -> list[Look]:
 
 
 def _wait_for_prices(prices: Future[Prices]) -> Prices:
-    """The prices, if they arrive in time."""
+    """Returns the prices; empty if they do not arrive in time."""
     try:
         return prices.result(timeout=PRICES_TIMEOUT_S)
     except (TimeoutError, BotoCoreError):  # the cluster is already deleted: the receipt matters more than its cost
@@ -219,11 +223,11 @@ def _wait_for_prices(prices: Future[Prices]) -> Prices:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bill:
-    """How long nodes ran, and what that cost.
+    """How long the nodes ran, and what that cost.
 
-    node_hours: of all nodes together. usd: for these hours, without disks and traffic; None when a price is unknown.
-    on_spot: part of it is computed with the current spot price instead of each hour's. uncounted: ids of instances
-    that are not in it because they had ended, or were ending, before; as far as EC2 still shows them.
+    node_hours: the sum over all nodes. usd: the cost of these hours, without disks and traffic; None when a price is
+    unknown. on_spot: part of it is computed with the current spot price instead of the price in each hour. uncounted:
+    ids of instances that are not included because they had ended or were ending before, as far as EC2 still lists them.
     """
 
     node_hours: float = 0.0
@@ -234,11 +238,11 @@ class Bill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receipt:
-    """What `down` deleted, and what it found afterwards.
+    """The resources that `down` deleted, and those that it found afterwards.
 
-    leftovers: resources that still carry the cluster's tag. looked_for: kinds, in the plural. unseen: what could not
-    be read. in_progress: uploads that may still be running, and were left alone. kept: volumes that stay. lease: how it
-    ended the cluster, or when it would have.
+    leftovers: resources that still carry the cluster's tag. looked_for: kinds, in the plural. unseen: resources that
+    could not be read. in_progress: uploads that may still be running and were left alone. kept: volumes that are not
+    deleted. lease: how the lease ended the cluster, or when it would have ended it.
     """
 
     cluster: str
@@ -253,13 +257,13 @@ class Receipt:
     lease: str | None = None
 
     def find_cost(self, volume: KeptVolume) -> float | None:
-        """What a volume costs, in US dollars per month; None if unknown."""
+        """The cost of a volume in US dollars per month; None if unknown."""
         price = self.volume_usd_per_gib_month
         return None if price is None else price * volume.size_gib
 
 
 def add_receipts(one: Receipt, other: Receipt) -> Receipt:
-    """The receipt of a cluster that was deleted in two regions. Pure."""
+    """Returns one receipt for a cluster that was deleted in two regions. Pure."""
     bills = (one.bill, other.bill)
     return replace(
         one,
@@ -279,10 +283,10 @@ def add_receipts(one: Receipt, other: Receipt) -> Receipt:
 
 
 def make_bill(plans: Sequence[Plan], *, prices: Prices, now: datetime, ended: Iterable[str] = ()) -> Bill:
-    """The bill of the nodes that plans terminate `now`. One node without a price makes the cost unknown.
+    """Returns the bill of the nodes that the plans terminate at `now`. One node without a price makes the cost unknown.
 
-    ended: ids of instances that an earlier `resize` or interrupted `down` ended. EC2 does not say how long they ran,
-    so the bill lists them as uncounted.
+    ended: ids of instances that an earlier `resize` or an interrupted `down` ended. EC2 does not report how long they
+    ran, so the bill lists them as uncounted.
     """
     steps = [step for plan in plans for step in plan.steps]
     nodes = terminated_by(*plans)
@@ -299,13 +303,13 @@ def make_bill(plans: Sequence[Plan], *, prices: Prices, now: datetime, ended: It
 
 
 def terminated_by(*plans: Plan) -> list[Instance]:
-    """The instances that plans terminate."""
+    """The instances that the plans terminate."""
     steps = [step for plan in plans for step in plan.steps]
     return [node for step in steps if isinstance(step, TerminateInstances) for node in (*step.nodes, *step.untrusted)]
 
 
 def deleted_by(*plans: Plan) -> tuple[Resource, ...]:
-    """What the steps of plans delete, without duplicates."""
+    """The resources that the steps of the plans delete, without duplicates."""
     found = (
         Resource(kind=kind, resource_id=each)
         for plan in plans
@@ -351,7 +355,7 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
 
 
 def render_receipt(receipt: Receipt, *, price_note: str = "") -> str:
-    """The receipt as text. price_note: what to add to the cost, such as "simulated"."""
+    """Returns the receipt as text. price_note: a note to add to the cost, such as "simulated"."""
     if not receipt.deleted and not receipt.leftovers:
         lines = [f"cluster {receipt.cluster}: nothing to delete"]
     else:
@@ -413,7 +417,7 @@ def _render_bill(bill: Bill, price_note: str) -> str:
 
 
 def _counted(title: str, resources: tuple[Resource, ...]) -> list[str]:
-    """One entry per kind, such as "2 x instance: i-1, i-2", with a limited number of ids."""
+    """Returns one entry per kind, such as "2 x instance: i-1, i-2", with a limited number of ids."""
     lines = []
     for kind in dict.fromkeys(resource.kind for resource in resources):
         ids = [resource.resource_id for resource in resources if resource.kind == kind]

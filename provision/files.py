@@ -1,6 +1,6 @@
 """A cluster's files on the user's machine.
 
-Only the private key cannot be replaced: if the others are lost, `cluster adopt` adds the nodes again.
+Only the private key cannot be replaced. If the other files are lost, `cluster adopt` adds the nodes again.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ from provision.membership import KnownInstances
 T = TypeVar("T")
 JOURNAL = "journal.json"
 TOKEN_LIFETIME_S = 600.0
-"""EC2 lists a launch of this age, if it took effect. If it is not listed, its instances have ended, and its token
+"""EC2 lists a launch of this age, if it took effect. If EC2 does not list it, its instances have ended, and its token
 would only return those."""
 
 
@@ -41,8 +41,8 @@ would only return those."""
 class Launch:
     """A RunInstances call that may have been made. digest: of its request; started_at: seconds since 1970.
 
-    instance_ids: the instances that it launched; () until its response has arrived. lease: the cluster's in its
-    request, as a tag has it; a repeated request must have the same. "" without one.
+    instance_ids: the instances that it launched; () until its response has arrived. lease: the cluster's lease in the
+    request, in the format of the tag; a repeated request must have the same one. "" without a lease.
     """
 
     digest: str
@@ -64,9 +64,9 @@ class VolumeCall:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Journal:
-    """What this machine launched or adopted. launches: those whose token is still needed; instance_ids: all others.
+    """The launched or adopted instances of this machine. launches: those whose token is still needed.
 
-    volume: the call that made the head's volume, as long as its token is needed.
+    instance_ids: all other instances. volume: the call that created the head's volume, while its token is needed.
     Ids of ended instances stay until the cluster is deleted: EC2 never reuses an id.
     """
 
@@ -87,9 +87,9 @@ class ClusterFiles:
         self.lock_file = root / "lock"
         self.addresses_file = root / "addresses.json"
         self.continued_jobs = root / "continued_jobs"
-        # There while the head has [notify]'s settings; empty.
+        # Exists while the head has [notify]'s settings; empty.
         self.watched = root / "watched"
-        # What was set up on the user's own hosts. Not in _all: it stays until that is undone.
+        # The set-up of the user's own hosts. Not in _all: it stays until the set-up is undone.
         self.other_hosts = root / "other_hosts.json"
 
     def find_public_key(self) -> str | None:
@@ -110,7 +110,7 @@ class ClusterFiles:
             _cannot(error, "read", self.private_key)
 
     def make_key(self) -> str:
-        """The public half of the private key, which it makes (0600) if missing; on disk before it returns."""
+        """Returns the public half of the private key. Creates the key (0600) if missing, on disk before it returns."""
         existing = self.find_public_key()
         if existing is not None:
             return existing
@@ -155,15 +155,16 @@ class ClusterFiles:
         return frozenset(line.split()[0] for line in lines if line.split())
 
     def _read_journal(self) -> Journal:
-        # An error, since its tokens keep a repeated launch from doubling the cluster.
+        # A damaged journal is an error, since its tokens prevent a repeated launch from doubling the cluster.
         hint = f"if no launch is in progress: rm {self.journal}; then cluster adopt adds the nodes again"
         return self._read_json(self.journal, Journal, hint=hint) or Journal()
 
     def begin_launch(self, digest: str, *, indices: tuple[int, ...], now: float, lease: str = "") -> Launch:
-        """A launch with its ClientToken and lease: those of an interrupted run with the same request, or new ones.
+        """Returns a launch with its ClientToken and lease.
 
-        New ones are on disk before this returns: a crash during the launch cannot lose them.
-        digest: of the request without the lease. indices: of the nodes to launch. now: seconds since 1970.
+        They are those of an interrupted run with the same request, or new ones. New ones are on disk before this
+        returns: a crash during the launch cannot lose them. digest: of the request without the lease. indices: of the
+        nodes to launch. now: seconds since 1970.
         Raises ClusterError.
         """
         journal = self._read_journal()
@@ -192,9 +193,9 @@ class ClusterFiles:
     def forget_launches(
         self, launched: Mapping[str, Collection[str]], *, tokens: Collection[str] | None = None
     ) -> None:
-        """Drops these tokens, by default all: EC2 lists what they launched, or it has ended. The instances stay known.
+        """Drops these tokens, by default all: EC2 lists the instances that they launched, or these have ended.
 
-        launched: ClientToken -> ids of the instances that EC2 lists. Raises ClusterError.
+        The instances stay known. launched: ClientToken -> ids of the instances that EC2 lists. Raises ClusterError.
         """
         journal = self._read_journal()
         dropped = [launch for launch in journal.launches if tokens is None or launch.token in tokens]
@@ -204,11 +205,11 @@ class ClusterFiles:
             self._write_journal(replace(left, instance_ids=left.instance_ids | seen))
 
     def find_volume_call(self) -> VolumeCall | None:
-        """The call that may have made the head's volume, and has not been confirmed. Raises ClusterError."""
+        """The call that may have created the head's volume and is not confirmed yet. Raises ClusterError."""
         return self._read_journal().volume
 
     def volume_token(self, digest: str, *, now: float) -> str:
-        """The ClientToken for the head's volume, as client_token has it for launches. Raises ClusterError."""
+        """Returns the ClientToken for the head's volume, as begin_launch does for launches. Raises ClusterError."""
         journal = self._read_journal()
         call = journal.volume
         if call is not None and call.digest == digest and now - call.started_at < TOKEN_LIFETIME_S:
@@ -218,17 +219,17 @@ class ClusterFiles:
         return new.token
 
     def forget_volume_call(self) -> None:
-        """Drops the token: EC2 lists the volume, or it is gone. Raises ClusterError."""
+        """Drops the token: EC2 lists the volume, or it no longer exists. Raises ClusterError."""
         journal = self._read_journal()
         if journal.volume is not None:
             self._write_journal(replace(journal, volume=None))
 
     def makings(self) -> dict[str, float]:
-        """Kind of a resource that may have been made without a token -> when, as Unix time. Raises ClusterError."""
+        """Kind of a resource that may have been created without a token -> when, as Unix time. Raises ClusterError."""
         return self._read_json(self.making, dict[str, float], hint=f"wait a minute, then: rm {self.making}") or {}
 
     def note_making(self, kind: str, *, now: float) -> None:
-        """Records, on disk before it returns, that a resource is about to be made. Raises ClusterError."""
+        """Records, on disk before it returns, that a resource is about to be created. Raises ClusterError."""
         self._write(self.making, msgspec.json.encode({**self.makings(), kind: now}))
 
     def forget_making(self, kind: str) -> None:
@@ -238,7 +239,7 @@ class ClusterFiles:
             self._write(self.making, msgspec.json.encode(makings))
 
     def forget(self) -> None:
-        """Removes all files of the cluster, and the folder unless it has other files."""
+        """Removes all files of the cluster. Removes the folder, too, unless it has other files."""
         for path in (*self._all, *self.root.glob(f"{UNFINISHED}*")):  # killed runs leave unfinished files
             self._remove(path)
         try:
@@ -266,7 +267,7 @@ class ClusterFiles:
         )
 
     def addresses(self) -> dict[str, str]:
-        """Where the nodes were when they were last set up, by instance id; EC2 has the current addresses."""
+        """The nodes' addresses when they were last set up, by instance id. EC2 has the current addresses."""
         try:
             return {str(key): str(value) for key, value in json.loads(self.addresses_file.read_bytes()).items()}
         except (OSError, ValueError, AttributeError):
@@ -287,7 +288,10 @@ class ClusterFiles:
             _cannot(error, "read", self.continued_jobs)
 
     def note_continued_jobs(self, jobs: Iterable[str]) -> None:
-        """Records that jobs are about to be continued on a new head; none of them: they are. Raises ClusterError."""
+        """Records the jobs that are about to be continued on a new head. Raises ClusterError.
+
+        Without jobs, removes the record: all of them have been continued.
+        """
         lines = "".join(f"{job}\n" for job in jobs)
         if lines:
             self._write(self.continued_jobs, lines.encode())
@@ -295,7 +299,7 @@ class ClusterFiles:
             self._remove(self.continued_jobs)
 
     def note_watched(self, *, is_watched: bool) -> None:
-        """Note whether the head has [notify]'s settings. Raises ClusterError."""
+        """Records whether the head has [notify]'s settings. Raises ClusterError."""
         if is_watched:
             self._write(self.watched, b"")
         else:
@@ -325,10 +329,10 @@ class ClusterFiles:
             yield
 
     def find_command_at_work(self) -> int | None:
-        """The process that holds the lock; None if there is none, or this user may not see it.
+        """Returns the process that holds the lock; None if there is none, or if this user may not see it.
 
-        Tries the lock only while the process whose id is in the file lives: a try would make an `up` fail that starts
-        at that moment.
+        Tries the lock only while the process whose id is in the file is alive: trying it would make an `up` fail that
+        starts at that moment.
         """
         try:
             handle = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC)
@@ -347,7 +351,7 @@ class ClusterFiles:
             os.close(handle)
 
     def _read_json(self, path: Path, kind: type[T], *, hint: str) -> T | None:
-        """A file's content; None without a file. hint: for a damaged file. Raises ClusterError."""
+        """Returns a file's content; None if the file does not exist. hint: for a damaged file. Raises ClusterError."""
         try:
             return decode(path.read_bytes(), kind)
         except FileNotFoundError:
@@ -382,7 +386,7 @@ class ClusterFiles:
 
 
 def parse_journal(text: str) -> Journal:
-    """The journal of another machine. Pure. Raises ClusterError for a damaged one."""
+    """Parses the journal of another machine. Pure. Raises ClusterError for a damaged one."""
     try:
         return decode(text.encode(), Journal)
     except ValueError as error:
@@ -404,12 +408,12 @@ def _cannot(error: OSError, verb: str, path: Path) -> NoReturn:
 
 
 def make_private_key() -> bytes:
-    """A new ed25519 private key in OpenSSH's format, without a passphrase."""
+    """Returns a new ed25519 private key in OpenSSH's format, without a passphrase."""
     return Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 
 
 def public_key_of(private_key: bytes) -> str:
-    """Its public half as `type body`, without comment. Raises ValueError if it is not such a key."""
+    """Returns the public half as `type body`, without comment. Raises ValueError if private_key is not such a key."""
     try:
         loaded = load_ssh_private_key(private_key, password=None)
     except (TypeError, UnsupportedAlgorithm) as error:  # a passphrase; an unknown key type

@@ -1,4 +1,4 @@
-"""Interrupts a spot instance as AWS does, for a rehearsal: AWS Fault Injection Service sends the notice.
+"""Interrupts a spot instance for a drill: AWS Fault Injection Service sends the same notice as AWS does.
 
 https://docs.aws.amazon.com/fis/latest/userguide/fis-actions-reference.html#send-spot-instance-interruptions
 """
@@ -14,7 +14,7 @@ from provision.model import TAG_NAME
 
 ACTION = "aws:ec2:send-spot-instance-interruptions"
 DURATION = "PT2M"
-"""From the notice to the interruption: the least that FIS accepts, and what AWS gives."""
+"""From the notice to the interruption: the minimum of FIS, and the time that AWS gives."""
 STARTED_TIMEOUT_S = 120.0
 _RUNS = frozenset({"running", "completed"})
 _FAILED = frozenset({"failed", "stopped", "cancelled"})
@@ -25,7 +25,7 @@ ROLE_HINT = (
 
 
 def template_request(instance_arn: str, *, role_arn: str, name: str, token: str) -> dict[str, Any]:
-    """The experiment template: one action on one instance, without stop conditions. Pure."""
+    """Returns the request for the experiment template: one action on one instance, without stop conditions. Pure."""
     return {
         "clientToken": token,
         "description": f"cluster drill spot: interrupts a node of cluster {name}",
@@ -50,9 +50,10 @@ def template_request(instance_arn: str, *, role_arn: str, name: str, token: str)
 
 
 def send_notice(clients: Clients, instance_id: str, *, account_id: str, role_arn: str, name: str) -> None:
-    """Have FIS send the notice of an interruption to a spot instance; returns once it is sent. name: the cluster's.
+    """Has FIS send an interruption notice to a spot instance, and returns once it is sent.
 
-    role_arn: the role that FIS assumes. The experiment's template is deleted again. Raises AwsError.
+    role_arn: the role that FIS assumes. name: the cluster's. Deletes the experiment's template afterwards. Raises
+    AwsError.
     """
     fis = clients.make_fis()
     arn = f"arn:{partition_of(clients.region)}:ec2:{clients.region}:{account_id}:instance/{instance_id}"

@@ -21,10 +21,10 @@ from provision.model import ClusterState, KeyPair, SecurityGroup, UntrustedInsta
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownInstances:
-    """What this machine knows of a cluster's instances.
+    """The instances of a cluster that this machine knows.
 
-    instance_ids: it launched or adopted them, or pinned their host keys. tokens: ClientTokens of launches whose
-    response it never saw. public_key: the public half of its private key; None without a readable key.
+    instance_ids: it launched or adopted them, or pinned their host keys. tokens: ClientTokens of launches that the
+    journal has not confirmed. public_key: the public half of its private key; None without a readable key.
     """
 
     instance_ids: frozenset[str] = frozenset()
@@ -34,7 +34,7 @@ class KnownInstances:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """What EC2 says about an instance that carries the cluster's tag."""
+    """The properties that EC2 reports for an instance with the cluster's tag."""
 
     instance_id: str
     reservation_id: str
@@ -45,7 +45,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Membership:
-    """What an instance needs to be a node of the cluster `name`.
+    """The conditions for an instance to be a node of the cluster `name`.
 
     key_problem: why the key pair with the cluster's name is not the cluster's; None if it is, or does not exist.
     group_ids: the cluster's security groups.
@@ -60,7 +60,7 @@ class Membership:
 def find_membership(
     *, name: str, key_pair: KeyPair | None, groups: Iterable[SecurityGroup], known: KnownInstances
 ) -> Membership:
-    """What an instance needs, from the key pair and the groups with the cluster's name."""
+    """Returns the conditions, from the key pair and the groups with the cluster's name."""
     return Membership(
         name=name,
         key_problem=_find_key_problem(key_pair, known.public_key),
@@ -70,11 +70,11 @@ def find_membership(
 
 
 def find_known(claims: Collection[Claim], known: KnownInstances) -> frozenset[str]:
-    """The ids of the instances that this machine launched, adopted or pinned.
+    """Returns the ids of the instances that this machine launched, adopted or pinned.
 
-    A token counts only while one RunInstances call made all instances that carry it: EC2 accepts the same token once
-    in each zone (https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html), and anyone who may describe
-    instances can read it.
+    A token counts only while one RunInstances call launched all instances that carry it. EC2 accepts the same token
+    once in each zone (https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html), and anyone who may
+    describe instances can read it.
     """
     reservations: dict[str | None, set[str]] = {}
     for claim in claims:
@@ -88,7 +88,7 @@ def find_known(claims: Collection[Claim], known: KnownInstances) -> frozenset[st
 
 
 def find_problems(claim: Claim, membership: Membership) -> tuple[str, ...]:
-    """Why an instance cannot be a node of the cluster, whoever launched it; empty if it can."""
+    """Returns why an instance cannot be a node of the cluster, regardless of who launched it; empty if it can."""
     wanted = resource_name(membership.name)
     problems = []
     if claim.key_name != wanted:
@@ -113,7 +113,7 @@ def find_tokens(claims: Iterable[Claim]) -> Mapping[str, frozenset[str]]:
 
 
 def no_nodes(state: ClusterState, *, what: str = "") -> NotFoundError:
-    """The error for a cluster without nodes. what: ends the sentence, such as "to stop"."""
+    """Returns the error for a cluster without nodes. what: the end of the sentence, such as "to stop"."""
     if state.untrusted:
         return NotFoundError(
             f"cluster {state.name} has no nodes that this machine launched; {describe_untrusted(state.untrusted)}",
@@ -123,7 +123,7 @@ def no_nodes(state: ClusterState, *, what: str = "") -> NotFoundError:
 
 
 def describe_untrusted(instances: Collection[UntrustedInstance]) -> str:
-    """The end of a sentence about a cluster: how many instances are not trusted, and which."""
+    """Returns the end of a sentence about a cluster: how many instances are not trusted, and which."""
     ids = [instance.instance_id for instance in instances]
     listed = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
     counted = "1 instance with its tag is" if len(ids) == 1 else f"{len(ids)} instances with its tag are"

@@ -1,4 +1,4 @@
-"""What a cluster consists of, as EC2 shows it: frozen values, no calls."""
+"""The parts of a cluster, as EC2 reports them: frozen values, no calls."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Role = Literal["head", "worker"]
 InstanceState = Literal["pending", "running", "shutting-down", "terminated", "stopping", "stopped"]
 
 MAX_NODES = 1000
-"""The most that one RunInstances or TerminateInstances call takes
+"""The maximum of one RunInstances or TerminateInstances call
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_TerminateInstances.html)."""
 TAG_NAME = "cluster:name"
 TAG_ROLE = "cluster:role"
@@ -24,9 +24,9 @@ TAG_RAN = "cluster:ran"
 TAG_KEEP = "cluster:keep"
 TAG_LEASE = "cluster:lease"
 SHARED_ROLE = "shared-volume"
-"""The role of the volume of [[volumes]] source = "head"."""
+"""The role tag of the volume for [[volumes]] source = "head"."""
 MAX_TAG_LENGTH = 256
-"""Characters of a tag's value (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html)."""
+"""The maximum length of a tag's value (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html)."""
 
 
 def resource_name(name: str) -> str:
@@ -35,7 +35,7 @@ def resource_name(name: str) -> str:
 
 
 def profile_name(name: str, *, region: str) -> str:
-    """The name of the cluster's role and instance profile; with the region, since IAM's names are global."""
+    """The name of the cluster's role and instance profile. It contains the region, since names in IAM are global."""
     return f"cluster-{region}-{name}"
 
 
@@ -87,11 +87,11 @@ class Node(Instance):
 
     @property
     def name(self) -> str:
-        """Its name on the command line: node-0, node-1, ..."""
+        """The node's name on the command line: node-0, node-1, ..."""
         return f"node-{self.index}"
 
     def address(self, kind: SshAddress) -> str | None:
-        """The address that this machine connects to; None while EC2 has assigned none."""
+        """The address that this machine connects to; None until EC2 has assigned one."""
         return self.public_ip if kind == "public" else self.private_ip
 
 
@@ -100,7 +100,7 @@ class UntrustedInstance(Instance):
     """An instance that carries a cluster's tag but is not one of its nodes: nothing is sent to it.
 
     owner: its tag cluster:owner, which anyone can set. is_known: this machine launched, adopted or pinned it.
-    problems: why it cannot be a node, whoever launched it; empty if `cluster adopt` would make it one.
+    problems: why it cannot be a node, regardless of who launched it; empty if `cluster adopt` would make it one.
     """
 
     owner: str | None
@@ -112,7 +112,7 @@ class UntrustedInstance(Instance):
 
     @property
     def why(self) -> str:
-        """Why it is not trusted, in words."""
+        """Why the instance is not trusted, in words."""
         return "; ".join([*(() if self.is_known else ("not launched by this machine",)), *self.problems])
 
 
@@ -132,10 +132,10 @@ class KeyPair:
 class SecurityGroup:
     """A security group with the cluster's name; `ours`: it also carries the cluster's tag.
 
-    ssh_from: the networks of the ssh rules that this program made, without those made by hand.
-    ssh_open_to: all networks that may reach 22/tcp, whoever made the rule.
-    open_to_members: its members may send it everything. egress_to_members: a rule that names the group allows
-    everything out to its members, which EFA needs. lease: its tag cluster:lease.
+    ssh_from: the networks of the ssh rules that this program created, without those created by hand.
+    ssh_open_to: all networks that may reach 22/tcp, regardless of who created the rule.
+    open_to_members: its members may send it all traffic. egress_to_members: a rule that names the group allows all
+    outbound traffic to its members, which EFA needs. lease: its tag cluster:lease.
     """
 
     group_id: str
@@ -163,18 +163,19 @@ class Upload:
 
     @property
     def url(self) -> str:
-        """The object that it would make."""
+        """The URL of the object that the upload would create."""
         return f"s3://{self.bucket}/{self.key}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterState:
-    """One cluster, as EC2 shows it.
+    """One cluster, as EC2 reports it.
 
     nodes: trusted live instances, in the order of their index; untrusted: the other live instances.
     ending: ids of instances that are shutting down.
-    ended: id -> reason, for instances that are shutting down or terminated and that EC2 still shows.
-    outlived: ids of terminated ones that were launched before all nodes: these replaced them, or are a later cluster's.
+    ended: id -> reason, for instances that are shutting down or terminated and that EC2 still lists.
+    outlived: ids of terminated instances that were launched before all nodes. The nodes replaced them, or belong to a
+    later cluster.
     security_groups: those with the cluster's name, at most one in each VPC.
     found: further resources that `up` and `down` have found, by kind (provision/resources/table.py).
     """
@@ -201,18 +202,18 @@ class ClusterState:
 
     @property
     def lease(self) -> Lease | None:
-        """When it ends by itself: the newest of its nodes and its group. None without a lease."""
+        """When the cluster ends by itself: the newest lease of its nodes and its group. None without a lease."""
         ours = [group.lease for group in self.security_groups if group.ours]
         return find_newest([text for text in (*(node.lease for node in self.nodes), *ours) if text])
 
     @property
     def exists(self) -> bool:
-        """Whether EC2 has anything of this cluster."""
+        """Whether EC2 lists any resource of this cluster."""
         key_is_ours = self.key_pair is not None and self.key_pair.ours
         return bool(self.nodes or self.ending or self.security_group or key_is_ours)
 
     def node(self, name: str) -> Node:
-        """The node called `name` (node-0) or with that instance id. Raises NotFoundError."""
+        """Returns the node called `name` (node-0) or with that instance id. Raises NotFoundError."""
         for node in self.nodes:
             if name in {node.name, node.instance_id}:
                 return node
@@ -235,10 +236,10 @@ class Caller:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchOption:
-    """One way to get the nodes: a market, a type and a zone, with every `auto` of the configuration resolved.
+    """One way to launch the nodes: a market, a type and a zone, with every `auto` of the configuration resolved.
 
-    architecture: x86_64 or arm64. root_device: the image's root device name. placement: whether the nodes go into the
-    cluster's placement group. efa: whether they get an Elastic Fabric Adapter. usd_per_hour: of one node.
+    architecture: x86_64 or arm64. root_device: the image's root device name. placement: whether the nodes are launched
+    into the cluster's placement group. efa: whether they get an Elastic Fabric Adapter. usd_per_hour: of one node.
     reservation: the capacity reservation that they use, or None; is_block: it is a Capacity Block.
     image_created_at and usd_per_hour are None if unknown.
     """
@@ -264,12 +265,12 @@ class LaunchOption:
 
     @property
     def label(self) -> str:
-        """For messages: c5.xlarge on demand in us-east-1a."""
+        """The option in messages: c5.xlarge on demand in us-east-1a."""
         return f"{self.instance_type} {self.how} in {self.zone}"
 
     @property
     def how(self) -> str:
-        """For messages: on demand, on spot, in reservation cr-0123, in Capacity Block cr-0123."""
+        """The market in messages: on demand, on spot, in reservation cr-0123, in Capacity Block cr-0123."""
         if self.reservation is not None:
             return f"in {'Capacity Block' if self.is_block else 'reservation'} {self.reservation}"
         return "on spot" if self.market == "spot" else "on demand"
@@ -279,7 +280,7 @@ class LaunchOption:
 class Quota:
     """The account's limit on running vCPUs, for one kind of instance types and one market.
 
-    needed: vCPUs of the whole launch; in_use, limit: vCPUs, None if unknown; `unknown`: why the limit is.
+    needed: vCPUs of the whole launch; in_use, limit: vCPUs, None if unknown; `unknown`: why the limit is unknown.
     """
 
     code: str
@@ -299,7 +300,7 @@ class Quota:
 class Permissions:
     """The caller's permissions for the calls of `up` and `down`: actions such as ec2:RunInstances.
 
-    unknown: dry runs gave no answer. without: missing, but not required.
+    unknown: the dry runs were inconclusive. without: missing, but not required.
     """
 
     allowed: tuple[str, ...] = ()
@@ -313,7 +314,7 @@ class Preflight:
     """The result of the checks before a launch. options: in the order in which they are tried, never empty.
 
     skipped: other ways to launch, and why they are not tried. public_address: the nodes get one.
-    volume_usd_per_gib_month: None if unknown. mounts: what was found out about volumes; warnings: about them.
+    volume_usd_per_gib_month: None if unknown. mounts: lines about the volumes; warnings: about the volumes, too.
     """
 
     options: tuple[LaunchOption, ...]
@@ -327,12 +328,12 @@ class Preflight:
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
-    """1 node, 2 nodes."""
+    """Returns a number with its noun: 1 node, 2 nodes."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def format_indices(indices: Iterable[int]) -> str:
-    """Indices as text: "0-3,7" for 0, 1, 2, 3 and 7."""
+    """Returns indices as text: "0-3,7" for 0, 1, 2, 3 and 7."""
     runs: list[tuple[int, int]] = []
     for index in sorted(set(indices)):
         if runs and runs[-1][1] == index - 1:
@@ -343,7 +344,7 @@ def format_indices(indices: Iterable[int]) -> str:
 
 
 def parse_indices(text: str) -> tuple[int, ...]:
-    """The reverse of format_indices; () when the text is not one of its results."""
+    """Parses the text of format_indices; returns () when it is not such a text."""
     indices: list[int] = []
     for run in text.split(","):
         first, _, last = run.partition("-")

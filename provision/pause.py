@@ -9,7 +9,7 @@ EC2 does not keep earlier running periods: a start changes LaunchTime. So before
     this period's          stopped        before + (stop - start)
     this period's          running        before + (now - start): the stop was interrupted
     an earlier period's    running        before + (stop - start) + (now - this period's start)
-    an earlier period's    stopped        at most the same: something else stopped it
+    an earlier period's    stopped        at most the same: `stop` did not stop it
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 STOPPED_BY_CALL = ("Client.UserInitiatedShutdown", "Client.UserInitiatedHibernate", "User initiated")
-"""How a state reason begins when a call stopped or terminated the instance."""
+"""The beginnings of a state reason when a call stopped or terminated the instance."""
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 900.0
 """Large GPU instances take minutes to shut down."""
@@ -81,9 +81,10 @@ _NO_START["InstanceLimitExceeded"] = _NO_START["VcpuLimitExceeded"]
 
 
 def prepare_stop(clients: Clients, *, name: str, files: ClusterFiles, report: Report) -> Plan:
-    """What `stop` would do; only reads. Empty when all nodes are stopped. Raises as plan_stop does, and AwsError.
+    """Plans what `stop` will do. Only reads. The plan is empty when all nodes are stopped.
 
-    After an interrupted `up` it may wait, see wait_for_interrupted_launches.
+    After an interrupted `up` it may wait: see wait_for_interrupted_launches. Raises the errors of plan_stop, and
+    AwsError.
     """
     wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
     return plan_stop(describe_cluster(clients.ec2, name=name, known=files.known_instances()))
@@ -98,10 +99,10 @@ def prepare_start(
     has_volume: bool = False,
     lease: LeaseConfig | None = None,
 ) -> Plan:
-    """What `start` would do; only reads. Empty when all nodes run. Raises as plan_start does, and AwsError.
+    """Plans what `start` will do. Only reads. The plan is empty when all nodes run.
 
     has_volume: cluster.toml has a volume with source = "head", which is attached again if someone has detached it.
-    lease: of cluster.toml; stopped nodes begin a new one.
+    lease: of cluster.toml; stopped nodes begin a new one. Raises the errors of plan_start, and AwsError.
     """
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     _refuse_no_nodes(state, "start")  # before finding the caller's address
@@ -120,9 +121,10 @@ def prepare_start(
 
 
 def plan_new_lease(clients: Clients, state: ClusterState, config: LeaseConfig) -> tuple[Step, ...]:
-    """The lease that begins when a stopped cluster starts; empty if some nodes run, or there is none. Only reads.
+    """Plans the lease that begins when a stopped cluster starts. Only reads.
 
-    What the cluster has cost stays counted. Raises ConfigError for a budget that is spent, AwsError.
+    Returns no steps if some nodes run, or if there is no lease. The previous cost of the cluster still counts. Raises
+    ConfigError for a budget that is spent, AwsError.
     """
     if not state.nodes or any(node.state in {"pending", "running"} for node in state.nodes):
         return ()
@@ -146,7 +148,7 @@ def plan_new_lease(clients: Clients, state: ClusterState, config: LeaseConfig) -
 
 
 def describe_rates(clients: Clients, state: ClusterState) -> Rates:
-    """What the nodes cost per hour with their disks and addresses. Raises AwsError."""
+    """Returns the cost of the nodes per hour, with their disks and addresses. Raises AwsError."""
     prices = describe_node_prices(clients, state.nodes)
     return add_rates(
         [prices.get((node.market, node.instance_type, node.zone)) for node in state.nodes],
@@ -157,7 +159,10 @@ def describe_rates(clients: Clients, state: ClusterState) -> Rates:
 
 
 def find_spent(state: ClusterState, *, now: float) -> float:
-    """What a stopped cluster has cost, at most: it ran from its lease on until the last node stopped. Pure."""
+    """Returns the most that a stopped cluster has cost. Pure.
+
+    Assumes that it ran from the start of its lease until its last node stopped.
+    """
     lease = state.lease
     if lease is None:
         return 0.0
@@ -168,7 +173,7 @@ def find_spent(state: ClusterState, *, now: float) -> float:
 
 
 def _find_stop(node: Node, lease: Lease) -> float | None:
-    """When a node stopped, at the latest; None if that is not known."""
+    """The latest time at which a node stopped; None if unknown."""
     ran = parse_ran(node.ran, node)
     if ran is not None and ran.start == _period_start(node):
         return float(ran.stop)
@@ -178,9 +183,10 @@ def _find_stop(node: Node, lease: Lease) -> float | None:
 def prepare_allow(
     clients: Clients, *, name: str, config: ProvisionConfig, files: ClusterFiles
 ) -> tuple[Plan, SecurityGroup, str]:
-    """What `allow` would do, the current security group, and the network to allow; only reads.
+    """Plans what `allow` will do. Only reads.
 
-    Raises as plan_allow does, and AwsError.
+    Returns the plan, the current security group and the network to allow. Raises the errors of plan_allow, and
+    AwsError.
     """
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     group = _find_group(state)
@@ -189,7 +195,7 @@ def prepare_allow(
 
 
 def describe_disks_gib(ec2: EC2Client, *, name: str) -> int:
-    """The total size of a cluster's disks in GiB. One call per 500 disks. Raises AwsError."""
+    """Returns the total size of a cluster's disks in GiB. Makes one call per 500 disks. Raises AwsError."""
     with aws_errors(f"looking for the disks of cluster {name}"):
         pages = ec2.get_paginator("describe_volumes").paginate(
             Filters=[tagged(name)], PaginationConfig={"PageSize": 500}
@@ -199,11 +205,10 @@ def describe_disks_gib(ec2: EC2Client, *, name: str) -> int:
 
 
 def plan_stop(state: ClusterState) -> Plan:
-    """Stops running and pending nodes, and waits for those that are stopping.
+    """Plans to stop running and pending nodes, and to wait for those that are stopping.
 
-    Raises NotFoundError without nodes; ClusterError if spot instances run: this program launches one-time spot
-    instances, which cannot be stopped
-    (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/stop-spot-instances.html).
+    Raises NotFoundError without nodes. Raises ClusterError if spot instances run: this program launches one-time spot
+    instances, which cannot be stopped (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/stop-spot-instances.html).
     """
     _refuse_no_nodes(state, "stop")
     awake = tuple(node for node in state.nodes if node.state in {"pending", "running"})
@@ -228,12 +233,11 @@ def plan_start(
     local_key: str | None,
     leasing: tuple[Step, ...] = (),
 ) -> Plan:
-    """Allows ssh from the caller, starts stopped nodes, and waits until all run.
+    """Plans to allow ssh from the caller, to start stopped nodes, and to wait until all run.
 
     A node that is stopping must stop before it can start. ssh_from: a network. local_key: the public half of this
-    machine's private key. leasing: gives stopped nodes a lease that has not ended. Raises NotFoundError without nodes;
-    ClusterError when this machine's key cannot reach them:
-    started nodes cost money.
+    machine's private key. leasing: the steps that give stopped nodes a lease that has not ended. Raises NotFoundError
+    without nodes. Raises ClusterError when this machine's key cannot reach them, since started nodes cost money.
     """
     _refuse_no_nodes(state, "start")
     if local_key is None or (state.key_pair is not None and state.key_pair.public_key not in {None, local_key}):
@@ -249,7 +253,7 @@ def plan_start(
 
 
 def plan_allow(state: ClusterState, *, ssh_from: str) -> Plan:
-    """Allows ssh from `ssh_from`, a network, instead of the previous network; keeps rules made by hand.
+    """Plans to allow ssh from the network `ssh_from` instead of the previous one. Keeps rules that were made by hand.
 
     Raises NotFoundError when the cluster has no security group.
     """
@@ -263,7 +267,7 @@ def _refuse_no_nodes(state: ClusterState, verb: str) -> None:
 
 
 def _find_group(state: ClusterState) -> SecurityGroup:
-    """The nodes' group; without nodes, any of the cluster's. Raises NotFoundError."""
+    """Returns the nodes' group; without nodes, any group of the cluster. Raises NotFoundError."""
     networks = {node.vpc_id for node in state.nodes if node.vpc_id}
     ours = [group for group in state.security_groups if group.ours]
     group = next((group for group in ours if not networks or group.vpc_id in networks), None)
@@ -289,7 +293,7 @@ class StopInstances(Step):
         return f"stop {_name(self.nodes)}"
 
     def apply(self, context: Context) -> bool:
-        """Writes each node's tag, then stops all in one call. False: none was running.
+        """Writes each node's tag, then stops all in one call. Returns False if no node was running.
 
         Waits for nodes that are still `pending`: EC2 cannot stop those.
         """
@@ -327,7 +331,7 @@ class WaitForStopped(Step):
         return f"wait until {count(len(self.instance_ids), 'instance has', 'instances have')} stopped"
 
     def apply(self, context: Context) -> bool:
-        """Waits until all are stopped or terminated. One read per poll. Raises AwsError after STOP_TIMEOUT_S."""
+        """Waits until all are stopped or terminated, with one read per poll. Raises AwsError after STOP_TIMEOUT_S."""
 
         def find(now: Instances) -> list[str]:
             return [node.instance_id for node in now.live if node.state != "stopped"]
@@ -344,7 +348,7 @@ class WaitForStopped(Step):
 class StartInstances(Step):
     """Start stopped nodes, and wait until these and the pending ones run.
 
-    public_address: wait until they have one.
+    public_address: whether to wait until each node has one.
     """
 
     nodes: tuple[Node, ...]
@@ -354,9 +358,10 @@ class StartInstances(Step):
         return f"start {_name(self.nodes)}"
 
     def apply(self, context: Context) -> bool:
-        """Starts them in one call, and waits until they run. One read per poll. False: all were already starting.
+        """Starts them in one call, and waits until they run. Returns False if all were already starting.
 
-        Raises AwsError when the call fails, when a node stops or ends again, or after START_TIMEOUT_S.
+        Makes one read per poll. Raises AwsError when the call fails, when a node stops or ends again, or after
+        START_TIMEOUT_S.
         """
         before = {node.instance_id: node for node in self.nodes}
         asleep = sorted(node.instance_id for node in self.nodes if node.state in {"stopping", "stopped"})
@@ -389,7 +394,10 @@ class StartInstances(Step):
 
 
 def _stop(nodes: Sequence[Node], context: Context) -> bool:
-    """One call per value of the tag (usually one), and one to stop the nodes. False: EC2 cannot stop all now."""
+    """Writes the tags, with one call per value (usually one), and stops the nodes in another call.
+
+    Returns False if EC2 cannot stop all of them now.
+    """
     ec2 = context.clients.ec2
     now = datetime.fromtimestamp(time.time(), UTC)
     by_value: dict[str, list[str]] = {}
@@ -419,7 +427,7 @@ def _start(ids: list[str], context: Context) -> None:
 def _find_failed(
     before: Mapping[str, Node], now: Mapping[str, Node], ended: Mapping[str, str], awake: Collection[str]
 ) -> dict[str, str]:
-    """Nodes that will not run, and why. awake: ids of nodes that have been seen starting."""
+    """Returns the nodes that will not run, and why. awake: ids of nodes that have been seen starting."""
     failed = {instance_id: ended[instance_id] for instance_id in before.keys() & ended.keys()}
     for instance_id, node in now.items():
         if node.state not in {"stopping", "stopped"}:
@@ -447,7 +455,7 @@ def _name(nodes: Sequence[Node]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ran:
-    """The tag's content. before_s: seconds; start and stop: seconds since 1970, stop not before start."""
+    """The tag's content. before_s: seconds; start and stop: seconds since 1970; stop is not before start."""
 
     before_s: int
     start: int
@@ -455,7 +463,7 @@ class Ran:
 
 
 def running_s(node: Instance, *, now: datetime) -> float:
-    """How many seconds it has run: between 0 and the time since its launch."""
+    """Returns how many seconds the node has run: between 0 and the time since its launch."""
     launched, moment = node.launched_at.timestamp(), now.timestamp()
     longest = max(moment - launched, 0.0)
     start = _period_start(node)
@@ -472,9 +480,9 @@ def running_s(node: Instance, *, now: datetime) -> float:
 
 
 def ran_tag(node: Instance, *, now: datetime) -> str:
-    """The tag's value for a node that is stopped `now`.
+    """Returns the tag's value for a node that is stopped `now`.
 
-    After an interrupted stop only the end of the period moves: nothing counts twice.
+    After an interrupted stop, only the end of the period moves, so that no time counts twice.
     """
     start = _period_start(node)
     ran = parse_ran(node.ran, node)
@@ -489,12 +497,12 @@ def ran_tag(node: Instance, *, now: datetime) -> str:
 
 
 def parse_ran(text: str | None, node: Instance) -> Ran | None:
-    """The tag's content; None without a tag, or if the values are impossible for the node (someone changed them)."""
+    """Parses the tag. None without a tag, or if its values are impossible for the node (someone changed them)."""
     return check_ran(text, launched=int(node.launched_at.timestamp()), started=_period_start(node))
 
 
 def check_ran(text: str | None, *, launched: int, started: int) -> Ran | None:
-    """As parse_ran, for a node that was launched and last started at these times, in seconds since 1970."""
+    """Does the same as parse_ran, from the times of the node's launch and last start, in seconds since 1970."""
     found = _RAN.fullmatch(text or "")
     if found is None:
         return None
@@ -504,5 +512,5 @@ def check_ran(text: str | None, *, launched: int, started: int) -> Ran | None:
 
 
 def _period_start(node: Instance) -> int:
-    """When EC2 last started it, in whole seconds since 1970."""
+    """When EC2 last started the node, in whole seconds since 1970."""
     return int((node.started_at or node.launched_at).astimezone(UTC).timestamp())

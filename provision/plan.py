@@ -1,4 +1,4 @@
-"""A plan: steps in order. Making one is pure; provision/apply.py runs each step's `apply`."""
+"""A plan: steps in order. Planning is pure; provision/apply.py runs each step's `apply`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from provision.volumes.config import VolumeConfig
 
 @dataclass(kw_only=True, slots=True)
 class Context:
-    """What the steps of a plan share while they are applied.
+    """The state that the steps of a plan share while they are applied.
 
-    cluster and owner go into the tags. groups: the cluster's security groups, once read. The rest is what this run has
-    done: made_group_id: the security group that it made; volume_id: the head's volume, and made_volume_id if it made
-    it; launched: ids of its instances; option: where they are; without: indices of nodes that it could not launch for
-    lack of capacity.
+    cluster and owner are written into the tags. groups: the cluster's security groups, once read. The other fields
+    record the results of this run. made_group_id: the security group that it created. volume_id: the head's volume;
+    made_volume_id: the same, if this run created it. launched: ids of its instances. option: where they were launched.
+    without: indices of nodes that it could not launch for lack of capacity.
     """
 
     cluster: str
@@ -48,7 +48,7 @@ class Context:
     groups: tuple[SecurityGroup, ...] | None = field(default=None, init=False)
 
     def group_id(self, known: str | None) -> str:
-        """The security group's id: from the plan, or of the group made since."""
+        """Returns the security group's id: from the plan, or of the group created since."""
         group_id = known or self.made_group_id
         if group_id is None:
             raise ValueError("the plan uses a security group before it makes it")
@@ -58,7 +58,7 @@ class Context:
 class Step(ABC):
     """One step of a plan, with everything that it needs.
 
-    makes, unmakes: the kind of resource that the step makes without a token, or deletes. EC2's lists may not show a
+    makes, unmakes: the kind of resource that the step creates without a token, or deletes. EC2's lists may not show a
     new resource yet: `down` waits for it.
     """
 
@@ -68,18 +68,18 @@ class Step(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """In a few words."""
+        """A short description of the step."""
 
     @abstractmethod
     def apply(self, context: Context) -> bool:
-        """Apply the step; False when it changed nothing. Raises ClusterError and boto3's errors."""
+        """Apply the step. Returns False when it changed nothing. Raises ClusterError and boto3's errors."""
 
     def details(self) -> Iterable[str]:
         """More lines for the printed plan."""
         return ()
 
     def deletions(self) -> Iterable[tuple[str, Sequence[str]]]:
-        """The resources that the step deletes: kinds, each with ids."""
+        """The resources that the step deletes: kinds, each with its ids."""
         return ()
 
 
@@ -87,9 +87,10 @@ class Step(ABC):
 class Wishes:
     """The cluster that the user wants.
 
-    data_url, results_url: what a role for its nodes may read and write. volumes: what its nodes mount. lease: when it
-    ends by itself. replaces_nodes: such a role may also launch nodes in place of lost ones. from_head: if the head
-    launches them itself, the line of authorized_keys with which they let it in; it makes nothing else.
+    data_url, results_url: the folders that a role for its nodes may read and write. volumes: the volumes that its nodes
+    mount. lease: when it ends by itself. replaces_nodes: such a role may also launch replacements for lost nodes.
+    from_head: set if the head itself launches the nodes, and creates nothing else: the authorized_keys line that lets
+    the head log in to them.
     """
 
     name: str
@@ -133,7 +134,7 @@ class Wanted:
 
     @property
     def least(self) -> int | None:
-        """The least number of nodes that is accepted; None: all."""
+        """The smallest accepted number of nodes; None: all are required."""
         return None if self.config.min_nodes == "all" else min(self.config.min_nodes, self.config.nodes)
 
     @property
@@ -144,7 +145,7 @@ class Wanted:
 
     @property
     def vpc_id(self) -> str:
-        """The VPC of the nodes: all ways to launch are in the same one."""
+        """The VPC of the nodes: all ways to launch are in the same VPC."""
         if self.preflight is not None:
             return self.preflight.options[0].vpc_id
         return next((node.vpc_id for node in self.state.nodes if node.vpc_id), "")
@@ -154,8 +155,8 @@ class Wanted:
 class Plan:
     """Steps in order; false when there is nothing to do.
 
-    cluster and owner, an ARN, go into tags. wanted: the input of `up` and `resize`, for the printed plan. left_alone:
-    untrusted instances with the cluster's tag, which the plan does not touch.
+    cluster and owner, an ARN, are written into tags. wanted: the input of `up` and `resize`, for the printed plan.
+    left_alone: untrusted instances with the cluster's tag, which the plan does not touch.
     """
 
     cluster: str

@@ -1,4 +1,4 @@
-"""Which of several regions a cluster is in. EC2's tags are the truth; this machine's files say where to look first."""
+"""Finds the region of a cluster. EC2's tags decide; this machine's files only say which region to ask first."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 REGION_ERRORS = (NoCapacityError, NotInRegionError, QuotaError)
-"""After these, another region may give the nodes."""
+"""After these errors, another region may have capacity for the nodes."""
 T = TypeVar("T")
 MakeClients = Callable[[str], Clients]
 
 
 def find_home(make_clients: MakeClients, regions: Sequence[str], *, name: str, noted: str | None) -> str | None:
-    """The region of the cluster `name`; None if it is in none of them.
+    """Returns the region of the cluster `name`; None if no region has it.
 
-    regions: in the order in which they are tried. noted: where this machine has files of the cluster, which is asked
-    first, and counts if EC2 does not list anything yet. If several regions have something of it, one with instances,
-    or else the first. Raises AwsError for a region that cannot be asked, unless another one has the cluster.
+    regions: in the order in which they are tried. noted: the region for which this machine has files of the cluster. It
+    is asked first, and is the result if no region lists anything yet. If several regions have something of the cluster,
+    returns the first one with instances, or else the first. Raises AwsError for a region that cannot be asked, unless
+    another one has the cluster.
     """
     if noted is not None and _has_something(_ask(make_clients(noted).ec2, name)):
         return noted
@@ -54,7 +55,7 @@ def find_home(make_clients: MakeClients, regions: Sequence[str], *, name: str, n
 
 
 def find_remains(make_clients: MakeClients, regions: Sequence[str], *, name: str) -> tuple[str, ...]:
-    """The regions that have something of the cluster `name`. Raises AwsError."""
+    """Returns the regions that have something of the cluster `name`. Raises AwsError."""
     with bounded_pool() as pool:
         asked = {region: pool.submit(_ask, make_clients(region).ec2, name) for region in regions}
     return tuple(region for region, answer in asked.items() if _has_something(answer.result()))
@@ -67,10 +68,11 @@ def try_regions(
     leave: Callable[[str], str | None],
     report: Report,
 ) -> T:
-    """The result of the first attempt that succeeds: one region after the other, each answer reported.
+    """Tries one region after the other, and returns the result of the first successful attempt. Reports each failure.
 
-    leave: deletes what an attempt has made in its region; returns why the cluster must stay there, if it must.
-    Raises the error of an attempt that no other region mends, and if all fail, one that names the regions.
+    leave: deletes the resources that an attempt created in its region; if the cluster must stay there, returns the
+    reason. Raises the error of an attempt that another region cannot fix, or after which the cluster must stay. If all
+    attempts fail, raises an error that names the regions.
     """
     refused: list[ClusterError] = []
     for region, following in zip_longest(regions, regions[1:]):
@@ -94,9 +96,10 @@ def try_regions(
 
 
 def leave_region(clients: Clients, *, name: str, files: ClusterFiles, report: Report) -> str | None:
-    """Delete what `up` has made in a region that cannot give the nodes; why not, if the cluster must stay there.
+    """Delete what `up` has created in a region that cannot give the nodes.
 
-    It must stay if it has instances there, or a volume. Raises AwsError if something cannot be deleted.
+    If the cluster must stay in the region, because it has instances or a volume there, returns the reason and deletes
+    nothing. Raises AwsError if something cannot be deleted.
     """
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     if state.nodes or state.untrusted:

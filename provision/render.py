@@ -1,4 +1,4 @@
-"""Plans as text for people: what was found out before a launch, and the steps. Pure."""
+"""Renders plans as text: the results of the checks before a launch, and the steps. Pure."""
 
 import textwrap
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ _LABEL = 13
 
 
 def render_plan(plan: Plan, *, price_note: str = "") -> str:
-    """The plan as `--dry-run` prints it: what was found out, then what would be done.
+    """Returns the plan as `--dry-run` prints it: the results of the checks, then the steps.
 
-    price_note: what to add to the price, such as "simulated".
+    price_note: a note to add to the price, such as "simulated".
     """
     if not plan:
         return "\n".join([f"cluster {plan.cluster}: no resources to change", *_render_left_alone(plan)]) + "\n"
@@ -42,9 +42,10 @@ def _render_left_alone(plan: Plan) -> list[str]:
 def render_preflight(
     wanted: Wanted, preflight: Preflight, *, now: datetime | None = None, price_note: str = ""
 ) -> list[str]:
-    """Lines of at most 78 columns; the first of each topic begins with a label. Prices are for all nodes together.
+    """Returns lines of at most 78 columns. The first line of each topic begins with a label.
 
-    now: the moment for which the image's age is given; default: the present. price_note: see render_plan.
+    Prices are for all nodes together. now: the time to which the image's age refers; the default is the present.
+    price_note: see render_plan.
     """
     caller, nodes, launching = wanted.caller, wanted.config.nodes, len(wanted.missing)
     volume_size_gib = wanted.config.volume_size_gib
@@ -94,7 +95,7 @@ def _layout(topics: Iterable[tuple[str, str]]) -> list[str]:
             width=_WIDTH,
             initial_indent=shown.ljust(_LABEL),
             subsequent_indent=" " * _LABEL,
-            break_long_words=False,  # an id or an ARN is copied whole
+            break_long_words=False,  # ids and ARNs are copied whole
             break_on_hyphens=False,
         )
     return lines
@@ -109,7 +110,7 @@ def _describe_type(option: LaunchOption) -> str:
 
 
 def _describe_images(options: Iterable[LaunchOption], now: datetime) -> list[str]:
-    """One line for each image; for which types, where there are several."""
+    """Returns one line for each image. If there are several images, each line names its instance types."""
     types: dict[tuple[str, str, datetime | None], list[str]] = {}
     for option in options:
         image = (option.image_id, option.image_name, option.image_created_at)
@@ -136,7 +137,7 @@ def _describe_market(option: LaunchOption) -> str:
 
 
 def _group(options: Iterable[LaunchOption]) -> list[list[LaunchOption]]:
-    """Options that differ by their zone alone stand together; the order is kept."""
+    """Groups options that differ only by their zone. Keeps the order."""
     groups: dict[tuple[str, str], list[LaunchOption]] = {}
     for option in options:
         groups.setdefault((option.how, option.instance_type), []).append(option)
@@ -144,7 +145,7 @@ def _group(options: Iterable[LaunchOption]) -> list[list[LaunchOption]]:
 
 
 def _describe_zones(options: Iterable[LaunchOption]) -> str:
-    """Of the first type and market: the first zone in full, the others by their names."""
+    """Describes the zones of the first type and market: the first zone in full, the others by their names."""
     first, *others = _group(options)[0]
     free = count(first.free_addresses, "free address", "free addresses")
     text = f"{first.zone}, {first.subnet_id} with {free}"
@@ -152,7 +153,7 @@ def _describe_zones(options: Iterable[LaunchOption]) -> str:
 
 
 def _describe_alternatives(options: Iterable[LaunchOption], nodes: int) -> list[str]:
-    """The other types and markets, with what they cost: tried in this order when there is no capacity."""
+    """Describes the other types and markets, with prices. They are tried in this order without capacity."""
     return [
         f"{group[0].instance_type} {group[0].how} in {', '.join(option.zone for option in group)}: "
         f"{_describe_type(group[0]).partition(': ')[2]}; {_describe_price(group[0], nodes)}"
@@ -167,7 +168,7 @@ def _describe_price(option: LaunchOption, nodes: int) -> str:
 
 
 def _describe_disk_price(preflight: Preflight, gib: int) -> str:
-    """Disks, and the head's volume, cost as long as they are there, in stopped nodes too."""
+    """Describes the price of the disks and the head's volume. They cost money until deleted, even in stopped nodes."""
     if preflight.volume_usd_per_gib_month is None:
         return "disks unknown per month"
     per_month = preflight.volume_usd_per_gib_month * gib
@@ -175,7 +176,7 @@ def _describe_disk_price(preflight: Preflight, gib: int) -> str:
 
 
 def _usd(amount: float) -> str:
-    """Cents, and below $100 as much of hundredths of a cent as there is: AWS's prices have four digits."""
+    """Shows cents, and below $100 up to hundredths of a cent without trailing zeros: AWS's prices have four digits."""
     if amount >= 100:
         return f"${amount:,.2f}"
     cents, rest = f"{amount:.4f}"[:-2], f"{amount:.4f}"[-2:]

@@ -21,15 +21,15 @@ AllocationState = Literal[
 
 _LAUNCH_S = 60.0
 _SPOT = frozenset({"Server.SpotInstanceShutdown", "Server.SpotInstanceTermination"})
-"""StateReason's codes (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html)."""
+"""The codes of StateReason (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html)."""
 SWITCHED_OFF = "Client.InstanceInitiatedShutdown"
-"""The code of an instance that was switched off from inside, as the lease does."""
+"""The code of an instance that shut itself down, as the lease does."""
 _REASON = re.compile(r"((?:Client|Server)\.[A-Za-z.]+)(?:: *(.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """`why`: an explanation, where one helps."""
+    """The state of a cluster. `why`: an explanation, if one helps."""
 
     state: AllocationState
     why: str | None = None
@@ -52,9 +52,9 @@ class NodeError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeCost:
-    """Times in seconds; prices in USD, without disks, None if unknown.
+    """The times and cost of a node. Times are in seconds. Prices are in USD, without disks; None if unknown.
 
-    usd_per_hour: 0 when the node does not run. usd_so_far: at today's price.
+    usd_per_hour: 0 when the node does not run. usd_so_far: at the current price.
     """
 
     age_s: float
@@ -71,12 +71,12 @@ def find_allocation(
     set_up: Collection[str] | None = None,
     lease_end: str | None = None,
 ) -> Allocation:
-    """The state of the cluster.
+    """Returns the state of the cluster.
 
     asked: `nodes` of cluster.toml. at_work: the process that is changing the cluster. set_up: ids of the instances
     that can train; None: all of them, as far as is known. lease_end: see find_lease_end.
 
-    The first that applies:
+    The first state that applies:
     stopping   nodes are stopping by call
     starting   nodes that ran before are pending
     resizing   other nodes are pending, nodes are ending by call, or a command is changing the cluster
@@ -111,9 +111,9 @@ def find_allocation(
 
 
 def find_errors(state: ClusterState) -> tuple[NodeError, ...]:
-    """The nodes that stopped or ended without a call, as far as EC2 still shows them.
+    """Returns the nodes that stopped or ended without a call, as far as EC2 still lists them.
 
-    EC2 lists ended instances for about an hour; those of a deleted cluster and replaced ones are not errors.
+    EC2 lists ended instances for about an hour. Those of a deleted cluster and replaced ones are not errors.
     """
     asleep = [node for node in state.nodes if node.state in {"stopping", "stopped"}]
     found = [_error(node.instance_id, node.name, node.state_reason) for node in asleep]
@@ -124,12 +124,12 @@ def find_errors(state: ClusterState) -> tuple[NodeError, ...]:
 
 
 def find_lease_end(state: ClusterState, *, now: float) -> str | None:
-    """How the lease has ended the cluster, in words; None if it has not. Pure.
+    """Returns how the lease has ended the cluster, in words; None if it has not. Pure.
 
-    EC2 does not say why an instance switched itself off. If all of them did, or a call ended the others, which could
-    not (provision/lease/node/peers.py), it was their lease; somebody who shuts down a single node leaves the others. An
-    hour later EC2 has forgotten terminated ones: then the lease is on the group, as long as no command has ended the
-    nodes.
+    EC2 does not report why an instance shut itself down. It was the lease if all instances did so, or if a call ended
+    the ones that could not (provision/lease/node/peers.py). A user who shuts down a single node leaves the others
+    running. EC2 no longer lists terminated instances after an hour. After that, the lease is on the group, unless a
+    command has ended the nodes.
     """
     lease = state.lease
     if lease is None or not lease.limits or any(node.state in {"pending", "running"} for node in state.nodes):
@@ -152,7 +152,7 @@ def find_lease_end(state: ClusterState, *, now: float) -> str | None:
 
 
 def compute_cost(node: Instance, *, prices: Prices, now: datetime) -> NodeCost:
-    """A node's cost so far and per hour, without its disks."""
+    """Returns a node's cost so far and per hour, without its disks."""
     price = prices.get((node.market, node.instance_type, node.zone))
     ran_s = running_s(node, now=now)
     runs = node.state in {"pending", "running"}
@@ -165,13 +165,13 @@ def compute_cost(node: Instance, *, prices: Prices, now: datetime) -> NodeCost:
 
 
 def add_up(amounts: Sequence[float | None]) -> float | None:
-    """Their sum; None if one is unknown."""
+    """Returns the sum of the amounts; None if one is unknown."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if len(known) == len(amounts) else None
 
 
 def find_differences(config: ProvisionConfig, nodes: Sequence[Node]) -> Iterator[str]:
-    """How the nodes differ from cluster.toml: warnings for commands that use them. Empty without nodes."""
+    """Yields how the nodes differ from cluster.toml: warnings for commands that use them. Empty without nodes."""
     enough = config.nodes if config.min_nodes == "all" else min(config.min_nodes, config.nodes)
     if 0 < len(nodes) < enough:
         yield f"[provision] nodes = {config.nodes}, and the cluster has {len(nodes)} (cluster up adds the others)"
@@ -196,12 +196,12 @@ def find_differences(config: ProvisionConfig, nodes: Sequence[Node]) -> Iterator
 
 
 def count_ending(ids: Collection[str]) -> str:
-    """How many instances are shutting down, in words."""
+    """Returns how many instances are shutting down, in words."""
     return f"{f'{len(ids)} instances are' if len(ids) > 1 else '1 instance is'} shutting down"
 
 
 def _find_movement(state: ClusterState, failed: set[str]) -> Allocation | None:
-    """A change in progress by a call. failed: ids of nodes that stop or end without one."""
+    """Returns a change that a call has started. failed: ids of nodes that stop or end without one."""
     if stopping := [node for node in state.nodes if node.state == "stopping" and node.instance_id not in failed]:
         return Allocation(state="stopping", why=_nodes(stopping, "stopping"))
     pending = [node for node in state.nodes if node.state == "pending"]
@@ -215,13 +215,13 @@ def _find_movement(state: ClusterState, failed: set[str]) -> Allocation | None:
 
 
 def _has_run_before(node: Node) -> bool:
-    """By the tag that `stop` writes, or by EC2's times; a launch itself may take some seconds."""
+    """Decides by the tag that `stop` writes, or by EC2's times. A launch itself may take some seconds."""
     since_launch_s = 0.0 if node.started_at is None else (node.started_at - node.launched_at).total_seconds()
     return node.ran is not None or since_launch_s > _LAUNCH_S
 
 
 def _error(instance_id: str, name: str | None, reason: str | None) -> NodeError | None:
-    """None for a node that stopped by a call, or without a reason (EC2 then gives its state)."""
+    """Returns None for a node that stopped by a call, or that has no reason (EC2's state then takes its place)."""
     if reason is None or reason in {"shutting-down", "terminated"} or reason.startswith(STOPPED_BY_CALL):
         return None
     found = _REASON.fullmatch(reason)

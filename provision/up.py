@@ -28,14 +28,14 @@ from provision.resources.resource import Scope
 from provision.resources.table import HEAD_KINDS, KINDS
 
 Replan = Callable[[frozenset[str]], Plan]
-"""Plans again, without the places with these labels, which had no capacity."""
+"""Plans again, without the places that have these labels, since they had no capacity."""
 
 MAX_PLANS = 12
-"""How many plans one `up` makes at most, if nodes end while starting or others change the cluster."""
+"""The most plans that one `up` makes, if nodes end while starting or others change the cluster."""
 
 
 def prepare_up(clients: Clients, *, wishes: Wishes, files: ClusterFiles, avoid: frozenset[str] = frozenset()) -> Plan:
-    """What `up` would do; only reads. Empty when the cluster is complete and runs.
+    """Plans what `up` will do. Only reads. The plan is empty when the cluster is complete and runs.
 
     avoid: labels of places not to try. Raises ConfigError, AwsError, ClusterError: see plan_up and describe_preflight.
     """
@@ -52,10 +52,11 @@ def prepare_resize(
     avoid: frozenset[str] = frozenset(),
     report: Report = silent,
 ) -> Plan:
-    """What `resize` to `wishes.config.nodes` would do; only reads. Empty when the cluster has that size.
+    """Plans what `resize` to `wishes.config.nodes` will do. Only reads.
 
-    After an interrupted launch of nodes that it would end it may wait, see wait_for_interrupted_launches.
-    Raises NotFoundError when there is no cluster, and as prepare_up does.
+    The plan is empty when the cluster has that size. May wait after an interrupted launch of nodes that the resize
+    would end: see wait_for_interrupted_launches. Raises NotFoundError when there is no cluster, and the errors of
+    prepare_up.
     """
     name, config = wishes.name, wishes.config
     if any(index >= config.nodes for launch in files.launches() for index in launch.indices):
@@ -76,16 +77,16 @@ def prepare_replacement(
     lost: Mapping[int, str],
     avoid: frozenset[str] = frozenset(),
 ) -> Plan:
-    """What replaces lost nodes; only reads. Empty when new ones run in their place already.
+    """Plans the replacement of lost nodes. Only reads. The plan is empty when replacements already run.
 
     lost: index -> id of the instance that was the node, which may have ended. The new nodes are launched in the places
-    that `up` would try, in its order. No other node is touched. Raises as prepare_up does.
+    that `up` would try, in the same order. No other node is touched. Raises the errors of prepare_up.
     """
     state = describe_cluster(clients.ec2, name=wishes.name, known=files.known_instances())
     ids = set(lost.values())
     leaving = tuple(node for node in state.nodes if node.instance_id in ids)
     staying = replace(state, nodes=tuple(node for node in state.nodes if node.instance_id not in ids))
-    # Not cluster.toml's number: the cluster keeps the size that it had.
+    # Not the number in cluster.toml: the cluster keeps its previous size.
     nodes = max([*lost, *(node.index for node in state.nodes)]) + 1
     config = structs.replace(wishes.config, nodes=nodes)
     refuse_impossible(name=wishes.name, config=config, state=staying)
@@ -104,8 +105,8 @@ def up(
 ) -> ClusterState:
     """Applies a plan of prepare_up or prepare_resize, and returns the resulting cluster.
 
-    replan: called to continue with a new plan when nodes ended while starting for lack of capacity, or when the cluster
-    has changed since it was planned. keep_failed: do not terminate new nodes after a failure. Raises as `apply` does.
+    replan: makes a new plan when nodes ended while starting for lack of capacity, or when the cluster has changed since
+    it was planned. keep_failed: do not terminate new nodes after a failure. Raises the errors of `apply`.
     """
     avoid: frozenset[str] = frozenset()
     for attempt in range(MAX_PLANS):
@@ -124,10 +125,10 @@ def up(
 
 
 def plan_up(wanted: Wanted) -> Plan:
-    """Completes the cluster to `config.nodes` running nodes. Pure.
+    """Plans to complete the cluster to `config.nodes` running nodes. Pure.
 
-    Raises ConfigError for 0 nodes; ClusterError when the cluster cannot be completed: a name is taken, it has more or
-    other nodes, or its key is lost.
+    Raises ConfigError for 0 nodes. Raises ClusterError when the cluster cannot be completed: a name is taken, it has
+    more or other nodes, or its key is lost.
     """
     refuse_impossible(name=wanted.name, config=wanted.config, state=wanted.state)
     is_head = wanted.from_head is not None
@@ -144,10 +145,10 @@ def plan_up(wanted: Wanted) -> Plan:
 
 
 def plan_resize(wanted: Wanted) -> Plan:
-    """Changes the number of nodes to `config.nodes`, which may be 0; terminates the highest indices. Pure.
+    """Plans to change the number of nodes to `config.nodes`, which may be 0. Terminates the highest indices. Pure.
 
-    With 0 nodes a key pair, security group and placement group remain, which cost nothing, and the head's volume.
-    Raises as plan_up does.
+    With 0 nodes, the key pair, security group and placement group remain, which cost nothing. The head's volume
+    remains, too. Raises the errors of plan_up.
     """
     config, state = wanted.config, wanted.state
     leaving = tuple(node for node in state.nodes if node.index >= config.nodes)
@@ -157,7 +158,7 @@ def plan_resize(wanted: Wanted) -> Plan:
         ending = (TerminateInstances(nodes=leaving), WaitForTerminated(instance_ids=ids))
     if config.nodes == 0:
         if state.lease is not None and state.lease.limits:
-            group = state.security_group  # what ends the nodes is this resize, and not the lease
+            group = state.security_group  # this resize ends the nodes, not the lease
             none = Lease(set_at=state.lease.set_at + 1, then=state.lease.then)
             ending = (*ending, SetLease(lease=none, group_id=None if group is None else group.group_id))
         return Plan(cluster=wanted.name, steps=ending, owner=wanted.caller.owner, left_alone=state.untrusted)
@@ -166,7 +167,7 @@ def plan_resize(wanted: Wanted) -> Plan:
 
 
 def plan_replacement(wanted: Wanted, leaving: tuple[Node, ...]) -> Plan:
-    """Ends `leaving`, then completes the cluster as plan_up does. Pure; raises as that does.
+    """Plans to terminate `leaving`, then to complete the cluster. Pure. Raises the errors of plan_up.
 
     wanted: its state does not contain `leaving`.
     """
@@ -179,7 +180,7 @@ def plan_replacement(wanted: Wanted, leaving: tuple[Node, ...]) -> Plan:
 
 
 def _without_leaving(config: ProvisionConfig, state: ClusterState) -> ClusterState:
-    """The cluster without the nodes that a resize ends."""
+    """Returns the cluster without the nodes that a resize ends."""
     return replace(state, nodes=tuple(node for node in state.nodes if node.index < config.nodes))
 
 
@@ -192,7 +193,7 @@ def refuse_no_nodes(config: ProvisionConfig) -> None:
 
 
 def refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState) -> None:
-    """Raises ConfigError, ClusterError when no launch can make the cluster match cluster.toml."""
+    """Raises ConfigError or ClusterError when no launch can make the cluster match cluster.toml."""
     refuse_no_nodes(config)
     for node in state.nodes:
         where = f"{node.name} ({node.instance_id}) of cluster {name}"
@@ -229,7 +230,7 @@ def refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState
 def _describe_wanted(
     clients: Clients, wishes: Wishes, state: ClusterState, *, files: ClusterFiles, avoid: frozenset[str]
 ) -> Wanted:
-    """Everything that a plan needs; the preflight only if nodes are missing."""
+    """Returns everything that a plan needs, with the preflight only if nodes are missing."""
     scope, config = Scope(clients=clients, name=wishes.name), wishes.config
     group, ssh_from = state.security_group, None
     if wishes.from_head is not None:
@@ -239,7 +240,7 @@ def _describe_wanted(
             )
         if group is None or state.key_pair is None or not state.key_pair.ours:
             raise ClusterError(f"cluster {wishes.name} lacks its security group or key pair", hint="cluster up")
-        ssh_from = ", ".join(group.ssh_open_to)  # the head does not change it
+        ssh_from = ", ".join(group.ssh_open_to)  # the head does not change these rules
     found = {
         kind.kind: kind.find(scope)
         for kind in (KINDS if wishes.from_head is None else (PLACEMENT_GROUP,))
@@ -273,7 +274,7 @@ def _describe_wanted(
 
 
 def _refuse_ended(state: ClusterState) -> None:
-    """Raises ClusterError for nodes whose lifetime has ended: new ones would get their lease, and end as well."""
+    """Raises ClusterError for nodes whose lifetime has ended: new nodes would get the same lease, and end as well."""
     lease = state.lease
     if state.nodes and lease is not None and lease.until is not None and lease.until <= time.time():
         raise ClusterError(

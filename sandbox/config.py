@@ -7,13 +7,16 @@ from msgspec import Meta, field
 
 from foundation.settings import Settings, finite
 
-# EC2's vCPU quotas: how many vCPUs of a family of instance types may run at once, on demand and as spot.
+# EC2's vCPU quotas limit how many vCPUs of a family of instance types can run at once, on demand and as spot.
 # https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 Market = Literal["on-demand", "spot"]
 
 
 class Quota(NamedTuple):
-    """A quota. `families`: the letters at the beginning of its types' names. `aws_default`: a new account's vCPUs."""
+    """A quota.
+
+    `families`: the letters with which the names of its types begin. `aws_default`: the vCPUs of a new account.
+    """
 
     code: str
     name: str
@@ -23,7 +26,7 @@ class Quota(NamedTuple):
 
 
 STANDARD = ("a", "c", "d", "h", "i", "m", "r", "t", "z")
-# What the sandbox grants by default: enough for everything.
+# The vCPUs that the sandbox grants by default, enough for any cluster.
 GRANTED = 100_000
 
 QUOTAS: dict[str, Quota] = {
@@ -46,7 +49,7 @@ QUOTAS: dict[str, Quota] = {
 
 
 def _check_fault(text: str) -> str:
-    # 9 ms of imports, for the few configurations with a fault.
+    # These imports take 9 ms, and few configurations have a fault.
     from sandbox.faults import KINDS, parse_fault  # noqa: PLC0415 - see above
 
     fault = parse_fault(text)
@@ -70,7 +73,7 @@ def _check_package(name: str) -> str:
 
 
 class SandboxConfig(Settings, frozen=True, kw_only=True):
-    """What `cluster sandbox start` starts. Every setting has a default."""
+    """The settings of the sandbox that `cluster sandbox start` starts. Every setting has a default."""
 
     hosts: Annotated[
         Literal["real", "none"],

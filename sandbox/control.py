@@ -1,6 +1,6 @@
-"""Starts, stops and describes a project's sandbox; what the command line uses.
+"""Starts, stops and describes a project's sandbox, for the command line.
 
-A sandbox belongs to a project's folder. Its EC2 is in the daemon's memory, so everything else is removed when the
+A sandbox belongs to a project's folder. Its EC2 state is in the daemon's memory, so everything else is removed when the
 daemon ends.
 """
 
@@ -51,7 +51,7 @@ from sandbox.place import (
 
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.05
-# Variables that point an AWS client away from the sandbox, or at credentials of another account.
+# Variables that direct an AWS client away from the sandbox, or to the credentials of another account.
 UNSET = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ROLE_ARN",
          "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")  # fmt: skip
 UNSET_PREFIX = "AWS_ENDPOINT_URL_"
@@ -61,7 +61,8 @@ UNSET_PREFIX = "AWS_ENDPOINT_URL_"
 class SandboxInfo:
     """A running sandbox.
 
-    `pid`: its daemon. `aws_dir`: replaces the user's ~/.aws. `private_cidr`, `public_cidr`: its instances' addresses.
+    `pid`: the daemon's. `aws_dir`: replaces the user's ~/.aws. `private_cidr`, `public_cidr`: the ranges of its
+    instances' addresses.
     """
 
     id: str
@@ -79,7 +80,7 @@ class SandboxInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxStatus:
-    """The state of a sandbox, without secrets. Unless it runs, everything but `id` and `state` is None or empty."""
+    """The state of a sandbox, without secrets. Fields that are not known are None or empty."""
 
     id: str
     state: Literal["running", "crashed", "stopped"]
@@ -101,13 +102,13 @@ def start(
     config: SandboxConfig | None = None,
     others: Sequence[str] = (),
 ) -> SandboxInfo:
-    """Starts the project's sandbox, or returns the one that runs. Leftovers of a crashed one are removed first.
+    """Starts the project's sandbox, or returns the running one. Removes the leftovers of a crashed sandbox first.
 
-    others: more regions with instances, of which it takes the first MAX_OTHERS.
-    config: [sandbox] of cluster.toml; a running sandbox keeps its own, and a difference is reported.
+    others: more regions that can have instances; only the first MAX_OTHERS are used.
+    config: [sandbox] of cluster.toml. A running sandbox keeps its own settings; a difference is reported.
 
-    Raises SandboxError when this machine cannot run one, or when it runs in another region; ConfigError when the policy
-    that config names cannot be read or understood.
+    Raises SandboxError if this machine cannot run a sandbox, or if the sandbox runs in another region. Raises
+    ConfigError if the policy that config names cannot be read or parsed.
     """
     check_machine()
     place = place_of(project_dir)
@@ -154,7 +155,7 @@ def start(
 
 @as_root()
 def stop(project_dir: Path, *, report: Report) -> bool:
-    """Ends the sandbox and its instances; False when there was none. Raises SandboxError as `reset` does."""
+    """Stops the sandbox and its instances. Returns False if there was none. Raises SandboxError, as `reset` does."""
     check_machine()
     place = place_of(project_dir)
     with locked():
@@ -167,7 +168,10 @@ def stop(project_dir: Path, *, report: Report) -> bool:
 
 @as_root()
 def reset(project_dir: Path, *, report: Report) -> bool:
-    """Removes the sandbox in any state; False when there was none. Raises SandboxError with what is left."""
+    """Removes the sandbox, whatever its state. Returns False if there was none.
+
+    Raises SandboxError that lists what could not be removed.
+    """
     check_machine()
     with locked():
         return _remove_reported(place_of(project_dir), report)
@@ -183,7 +187,10 @@ def _remove_reported(place: Place, report: Report) -> bool:
 
 
 def find_running(project_dir: Path) -> SandboxInfo | None:
-    """The project's sandbox if it runs. Raises SandboxError when it belongs to another user."""
+    """Returns the project's sandbox if it is running, or None.
+
+    Raises SandboxError if it belongs to another user or its files are damaged.
+    """
     place = _find_place(project_dir)
     status = find_daemon(place)
     if status is None:
@@ -209,9 +216,10 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
 
 @as_root()
 def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
-    """Installs packages of the machine's distribution on all hosts, later ones included; returns how many run.
+    """Installs packages of the machine's distribution on all hosts, including later ones.
 
-    Raises SandboxError when there is no sandbox, when packages cannot be fetched, or when a host cannot install them.
+    Returns the number of running hosts. Raises SandboxError if the sandbox is not running, if the packages cannot be
+    fetched, or if a host cannot install them.
     """
     find_required(project_dir)
     place = place_of(project_dir)
@@ -228,22 +236,22 @@ def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
 
 
 def cause_fault(project_dir: Path, text: str) -> dict[str, Any]:
-    """Arms a fault in the running sandbox, or causes an immediate one. text: see sandbox/faults.py.
+    """Arms a fault in the running sandbox, or causes an immediate fault. text: see sandbox/faults.py.
 
-    Returns the fault as JSON; `did` describes what an immediate one did. Raises SandboxError.
+    Returns the fault as JSON; `did` describes what an immediate fault did. Raises SandboxError.
     """
     result: dict[str, Any] = _ask(project_dir, do="fault", text=text)
     return result
 
 
 def list_faults(project_dir: Path) -> list[dict[str, Any]]:
-    """The armed faults of the running sandbox, the oldest first. Raises SandboxError."""
+    """Returns the armed faults of the running sandbox, oldest first. Raises SandboxError."""
     result: list[dict[str, Any]] = _ask(project_dir, do="faults")
     return result
 
 
 def disarm_faults(project_dir: Path, which: str) -> list[dict[str, Any]]:
-    """Disarms one fault by its id, or "all"; returns the disarmed ones. Raises SandboxError."""
+    """Disarms the fault with this id, or "all" faults. Returns the disarmed faults. Raises SandboxError."""
     result: list[dict[str, Any]] = _ask(project_dir, do="disarm", which=which)
     return result
 
@@ -262,9 +270,9 @@ def _ask(project_dir: Path, **asked: str) -> Any:
 
 
 def ask(path: Path, asked: dict[str, str]) -> Any:
-    """Sends a request to the daemon's socket (sandbox/daemon.py).
+    """Sends a request to the daemon's socket (sandbox/daemon.py), and returns the result.
 
-    Raises OSError when it cannot be reached, FaultError with its message when it refuses.
+    Raises OSError if the daemon cannot be reached, and FaultError with its message if it refuses the request.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(CONTROL_TIMEOUT_S + 5)
@@ -281,7 +289,7 @@ def ask(path: Path, asked: dict[str, str]) -> Any:
 
 
 def _find_place(project_dir: Path) -> Place:
-    """The sandbox's place. Raises SandboxError when another user has started it, whose files this one cannot read."""
+    """Returns the sandbox's place. Raises SandboxError if another user started it, whose files are not readable."""
     place = place_of(project_dir)
     with as_root():
         if place.state_dir.exists() and not os.access(place.state_dir, os.R_OK | os.X_OK, effective_ids=True):
@@ -294,7 +302,7 @@ def _belongs_to_another(project_dir: Path) -> SandboxError:
 
 
 def find_required(project_dir: Path) -> SandboxInfo:
-    """The project's running sandbox. Raises SandboxError when there is none."""
+    """Returns the project's running sandbox. Raises SandboxError if there is none."""
     info = find_running(project_dir)
     if info is None:
         raise SandboxError("the sandbox of this folder is not running", hint="cluster sandbox start")
@@ -302,13 +310,19 @@ def find_required(project_dir: Path) -> SandboxInfo:
 
 
 def api_log(project_dir: Path) -> Path:
-    """The file with a line of JSON for each API call; see sandbox/api/log.py. Raises SandboxError."""
+    """Returns the path of the API log, which has one line of JSON for each call (sandbox/api/log.py).
+
+    Raises SandboxError if the sandbox is not running.
+    """
     find_required(project_dir)
     return place_of(project_dir).api_log
 
 
 def describe(project_dir: Path) -> SandboxStatus:
-    """The state of the project's sandbox, even if files are damaged. Raises SandboxError when it is another user's."""
+    """Returns the state of the project's sandbox, even if its files are damaged.
+
+    Raises SandboxError if it belongs to another user.
+    """
     place = _find_place(project_dir)
     status = find_daemon(place)
     if status is None:
@@ -326,7 +340,7 @@ def describe(project_dir: Path) -> SandboxStatus:
 
 
 def environment(info: SandboxInfo) -> dict[str, str]:
-    """The environment variables that point any AWS client at the sandbox."""
+    """Returns the environment variables that direct any AWS client to the sandbox."""
     return {
         "AWS_ENDPOINT_URL": info.endpoint_url,
         "AWS_CA_BUNDLE": str(info.ca_bundle),
@@ -343,7 +357,7 @@ def environment(info: SandboxInfo) -> dict[str, str]:
 
 
 def unset_environment(names: Iterable[str]) -> list[str]:
-    """The environment variables among `names` that a client of the sandbox must not have."""
+    """Returns those of the environment variables `names` that must not be set for a client of the sandbox."""
     return [name for name in names if name in UNSET or name.startswith(UNSET_PREFIX)]
 
 
@@ -351,14 +365,14 @@ def _endpoint_url(settings: Settings, status: DaemonStatus) -> str:
     return f"https://{settings.ranges.gateway.ip}:{status.port}"
 
 
-# --- what the daemon reads, and the wait until it serves
+# --- the files that the daemon reads, and the wait until it serves
 
 START_TIMEOUT_S = 60.0
 LOG_LINES = 10
 
 
 def find_daemon(place: Place) -> DaemonStatus | None:
-    """The daemon's status if it is alive; another process with its pid does not count."""
+    """Returns the daemon's status if it is alive, or None. Another process with its pid does not count."""
     try:
         status = read_json(place.status_file, DaemonStatus)
     except (OSError, ValueError):
@@ -367,7 +381,7 @@ def find_daemon(place: Place) -> DaemonStatus | None:
 
 
 def read_policy(project_dir: Path, config: SandboxConfig) -> str:
-    """The text of the IAM policy that [sandbox] policy names, "" when it names none. Raises ConfigError."""
+    """Returns the text of the IAM policy file that [sandbox] policy names, "" for none. Raises ConfigError."""
     if not config.policy:
         return ""
     said = f'[sandbox] policy = "{config.policy}"'
@@ -394,7 +408,7 @@ def prepare(
     policy: str,
     others: Sequence[str] = (),
 ) -> None:
-    """Writes the settings for the daemon and the credentials. Raises SandboxError.
+    """Writes the daemon's settings and the credentials. Raises SandboxError if no address range is free.
 
     policy: an IAM policy document that limits the credentials, or "".
     """
@@ -448,16 +462,16 @@ def launch(place: Place) -> None:
 
 
 def _clean_environment(place: Place) -> dict[str, str]:
-    """Of the user's environment, the daemon and its hosts get only the paths of programs and modules."""
+    """Returns the daemon's environment. Of the user's variables, it has only the paths of programs and modules."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     if find_caller() is not None:
-        kept["PYTHONDONTWRITEBYTECODE"] = "1"  # root's files in the user's folders
+        kept["PYTHONDONTWRITEBYTECODE"] = "1"  # they would be root's files in the user's folders
     return {**kept, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": str(place.objects_dir),
             "MOTO_IAM_LOAD_MANAGED_POLICIES": "true"}  # fmt: skip
 
 
 def remove_all(place: Place) -> None:
-    """Removes everything of a sandbox. Raises SandboxError with what is left."""
+    """Removes everything that belongs to a sandbox. Raises SandboxError that lists what could not be removed."""
     left = remove_leftovers(place)
     if left:
         raise SandboxError(
@@ -467,14 +481,14 @@ def remove_all(place: Place) -> None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Lets one start, stop or reset run at a time, because they choose addresses that no other sandbox has.
+    """Allows one start, stop or reset at a time, because they choose addresses that no other sandbox has.
 
     The lock is on the folder of all sandboxes, which is removed with its last sandbox. A process that waited for a
-    removed folder locks the new one.
+    removed folder locks the new folder.
     """
     while True:
         STATE_ROOT.mkdir(parents=True, exist_ok=True)
-        STATE_ROOT.chmod(0o711)  # it names other users' sandboxes
+        STATE_ROOT.chmod(0o711)  # listing it would reveal other users' sandboxes
         try:
             descriptor = os.open(STATE_ROOT, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:

@@ -1,9 +1,10 @@
-"""The sandbox's background process: serves the API and keeps one host for each instance that should run.
+"""The sandbox's background process: serves the API, and runs one host for each instance that should run.
 
     python -m sandbox.daemon MARK STATE_DIR
 
-control.py starts it. It ends on SIGTERM, and every host ends with it, however it ends. It also answers the command line
-on a Unix socket, one line of JSON each way: {"do": NAME, ...} gets {"result": ...} or {"error": "what is wrong"}.
+control.py starts it. It ends on SIGTERM. All hosts end with it, for whatever reason it ends. It also answers the
+command line on a Unix socket. A request and a response are one line of JSON each: {"do": NAME, ...} returns
+{"result": ...} or {"error": "what is wrong"}.
 """
 
 import json
@@ -100,7 +101,7 @@ def main() -> None:
     network.call_inside(lambda: serve_names(name_servers, names, backend.find_private_address))
     threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
     published: DaemonStatus | None = None
-    # The main thread starts all hosts: they end with the thread that started them.
+    # The main thread starts all hosts, because a host ends with the thread that started it.
     while not stop.is_set():
         wake.clear()
         if not network.is_up:
@@ -121,7 +122,7 @@ def main() -> None:
 
 
 def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
-    """The API server, on the sandbox's own address only."""
+    """Returns the API server, which listens only on the sandbox's own address."""
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(place, address)
     moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_app)), settings.region, settings.others)
@@ -133,31 +134,31 @@ def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
 
 
 class MainThreadCalls:
-    """Work that other threads hand to the main thread, the only one that may start hosts."""
+    """Calls that other threads pass to the main thread, the only thread that may start hosts."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """Has the main thread call the function; returns its result or raises its exception. Raises TimeoutError."""
+        """Calls a function in the main thread. Returns its result or raises its exception. Raises TimeoutError."""
         answer: Future[Any] = Future()
         self._calls.put((function, answer))
         self._wake()
         return answer.result(CONTROL_TIMEOUT_S)
 
     def run_pending(self) -> None:
-        """In the main thread: makes the waiting calls."""
+        """Makes the waiting calls. Call it in the main thread."""
         while not self._calls.empty():
             function, answer = self._calls.get()
             try:
                 answer.set_result(function())
-            except Exception as error:  # noqa: BLE001 -- for the thread that asked
+            except Exception as error:  # noqa: BLE001 -- raised in the thread that waits
                 answer.set_exception(error)
 
 
 class ControlApi:
-    """The requests that a running sandbox answers. `immediate`: causes a fault, by its kind."""
+    """The requests that a running sandbox answers. `immediate`: the functions that cause immediate faults, by kind."""
 
     def __init__(self, book: FaultBook, calls: MainThreadCalls, immediate: Mapping[str, Act]) -> None:
         self._book = book
@@ -165,7 +166,7 @@ class ControlApi:
         self._immediate = immediate
 
     def answer(self, line: bytes) -> dict[str, Any]:
-        """The answer to one line."""
+        """Returns the response to one line."""
         try:
             return {"result": self._do(json.loads(line))}
         except FaultError as error:
@@ -200,7 +201,7 @@ class _Handler(socketserver.StreamRequestHandler):
     timeout = CONTROL_TIMEOUT_S
 
     def handle(self) -> None:
-        """One line in, one line out."""
+        """Reads one request line and sends one response line."""
         assert isinstance(self.server, ControlServer)  # noqa: S101 -- no other server uses it
         answer = json.dumps(self.server.api.answer(self.rfile.readline(LINE_BYTES))).encode() + b"\n"
         try:
@@ -210,7 +211,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    """The daemon's end of the socket; only the sandbox's owner can connect."""
+    """The daemon's end of the socket. Only the sandbox's owner can connect."""
 
     daemon_threads = True
 
@@ -224,7 +225,7 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             os.umask(before)
 
     def start(self) -> None:
-        """Serves in a thread of its own."""
+        """Serves in a separate thread."""
         threading.Thread(target=self.serve_forever, name="control", daemon=True).start()
 
 

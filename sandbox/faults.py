@@ -1,7 +1,7 @@
-"""Faults on demand: which kinds exist, which are armed, and how often they strike.
+"""Faults on demand: their kinds, which faults are armed, and how often they strike.
 
-A fault is written `KIND name=value ... [count=K]`, in cluster.toml and on the command line. All are deterministic: a
-fault strikes the next K calls that it selects, or those that its seed picks.
+A fault is written `KIND name=value ... [count=K]`, in cluster.toml and on the command line. Faults are deterministic: a
+fault strikes the next K calls that it selects, or the calls that its seed selects.
 """
 
 import difflib
@@ -14,15 +14,15 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 Act = Callable[[Mapping[str, str]], str]
-"""Causes an immediate fault: takes its parameters, returns a description of what it did. Raises FaultError."""
+"""Causes an immediate fault: takes its parameters and returns a description of its effect. Raises FaultError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One `name=value` of a kind.
 
-    `allowed`: describes valid values. `selects`: the value is a pattern with * and ?, in any case, that limits what the
-    fault strikes. `check`: whether a value is valid.
+    `allowed`: describes valid values. `selects`: whether the value is a pattern with * and ?, not case-sensitive, that
+    limits what the fault strikes. `check`: returns whether a value is valid.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault. `count`: how often it strikes by default; None: until it is disarmed."""
+    """A kind of fault. `count`: how often it strikes by default; None means until it is disarmed."""
 
     name: str
     summary: str
@@ -44,12 +44,12 @@ class Kind:
 
 
 def is_whole(text: str) -> bool:
-    """A whole number, 0 or more."""
+    """Returns whether the text is a whole number, 0 or more."""
     return text.isascii() and text.isdigit()
 
 
 def is_number(text: str) -> bool:
-    """A decimal number, 0 or more."""
+    """Returns whether the text is a decimal number, 0 or more."""
     whole, _, part = text.partition(".")
     return is_whole(whole) and (not part or is_whole(part))
 
@@ -115,14 +115,14 @@ KINDS: dict[str, Kind] = {
 
 
 class FaultError(ValueError):
-    """A fault is invalid or does not exist; the message says what is valid."""
+    """A fault is invalid, does not exist, or cannot be caused. The message says why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """A fault. `left`: how often it can still strike; None: until it is disarmed. `struck`: how often it did.
+    """A fault. `left`: how often it can still strike; None means until it is disarmed. `struck`: how often it struck.
 
-    `id` is empty until the fault is armed, and always for the immediate kinds.
+    `id` is empty until the fault is armed. It is always empty for immediate kinds.
     """
 
     kind: str
@@ -133,11 +133,11 @@ class Fault:
 
     @property
     def text(self) -> str:
-        """As the user writes it."""
+        """The fault as the user writes it, without count=."""
         return " ".join((self.kind, *(f"{name}={value}" for name, value in self.parameters.items())))
 
     def matches(self, context: Mapping[str, str]) -> bool:
-        """Whether it selects what the context describes; a parameter that is missing selects everything."""
+        """Returns whether it selects what the context describes. A missing parameter selects everything."""
         return all(
             fnmatchcase(context.get(parameter.name, "").lower(), self.parameters[parameter.name].lower())
             for parameter in KINDS[self.kind].parameters
@@ -146,7 +146,7 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """`KIND name=value ... [count=K]` as a fault that is not yet armed. Pure. Raises FaultError."""
+    """Parses `KIND name=value ... [count=K]` as a fault that is not yet armed. Pure. Raises FaultError."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -173,7 +173,7 @@ def parse_fault(text: str) -> Fault:
 
 def _parse_count(kind: Kind, text: str | None, *, for_a_rate: bool) -> int | None:
     if text is None:
-        return None if for_a_rate else kind.count  # a share of all calls has no end of its own
+        return None if for_a_rate else kind.count  # a share of all calls strikes until it is disarmed
     if kind.when == "immediate":
         raise FaultError(f"{kind.name}: acts once, immediately, and takes no count=")
     if text == "all":
@@ -203,7 +203,7 @@ def _describe_parameters(kind: Kind) -> str:
 
 
 class FaultBook:
-    """The faults that are armed. Every method may be called from any thread."""
+    """The armed faults. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -212,7 +212,7 @@ class FaultBook:
         self._armed = 0
 
     def arm(self, text: str) -> Fault:
-        """Adds a fault, written as `parse_fault` reads it. Raises FaultError."""
+        """Arms a fault in the syntax of `parse_fault`, and returns it. Raises FaultError."""
         fault = parse_fault(text)
         if KINDS[fault.kind].when == "immediate":
             raise FaultError(f"{fault.kind}: acts at once on a running instance and cannot be armed in advance")
@@ -220,12 +220,12 @@ class FaultBook:
             self._armed += 1
             fault = replace(fault, id=f"fault-{self._armed}")
             if "rate" in fault.parameters:
-                self._draws[fault.id] = random.Random(int(fault.parameters.get("seed", "0")))  # noqa: S311 -- a drill, not a secret
+                self._draws[fault.id] = random.Random(int(fault.parameters.get("seed", "0")))  # noqa: S311 -- not for a secret
             self._faults[fault.id] = fault
             return fault
 
     def take(self, kind: str, **context: str) -> Fault | None:
-        """The oldest armed fault of a kind that the context matches; this counts as a strike."""
+        """Returns the oldest armed fault of a kind that matches the context, or None. This is a strike."""
         with self._lock:
             for fault in self._matching(kind, context):
                 draw = self._draws.get(fault.id)
@@ -234,24 +234,24 @@ class FaultBook:
         return None
 
     def find(self, kind: str, **context: str) -> Fault | None:
-        """The oldest armed fault of a kind that the context matches; this does not count as a strike."""
+        """Returns the oldest armed fault of a kind that matches the context, or None. This is not a strike."""
         with self._lock:
             return next(iter(self._matching(kind, context)), None)
 
     def spend(self, fault_id: str, name: str, amount: int) -> None:
-        """Lowers a number, such as `free`, to no less than 0; a negative amount raises it. Ignores an unknown id."""
+        """Decreases a number, such as `free`, to 0 at least. A negative amount increases it. Ignores an unknown id."""
         with self._lock:
             if fault := self._faults.get(fault_id):
                 left = max(0, int(fault.parameters[name]) - amount)
                 self._faults[fault_id] = replace(fault, parameters={**fault.parameters, name: str(left)})
 
     def list(self) -> tuple[Fault, ...]:
-        """The armed faults, the oldest first."""
+        """Returns the armed faults, oldest first."""
         with self._lock:
             return tuple(self._faults.values())
 
     def disarm(self, which: str) -> tuple[Fault, ...]:
-        """Disarms one fault by its id, or `all`, and returns the disarmed ones. Raises FaultError for an unknown id."""
+        """Disarms the fault with this id, or `all`. Returns the disarmed faults. Raises FaultError for unknown ids."""
         with self._lock:
             if which != "all" and which not in self._faults:
                 known = ", ".join(self._faults) or "none"

@@ -1,8 +1,8 @@
-"""Process 1 of the namespaces of an ordinary user's sandboxes (rootless.py): it reaps, and ends after the last one.
+"""Process 1 of the namespaces of an ordinary user's sandboxes (rootless.py): reaps, and ends after the last sandbox.
 
     /usr/bin/python3 -I -S -B holder.py MARK STATE_ROOT EXIT_FD
 
-Standard library only. EXIT_FD closes when it ends, which tells the reader of the other end.
+Imports only the standard library. EXIT_FD closes when this process ends, which notifies the reader of the other end.
 """
 
 import os
@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 POLL_S = 0.5
-# slirp4netns's resolver; one on the machine's own loopback cannot be reached from here.
+# slirp4netns's resolver. A resolver on the machine's own loopback cannot be reached from here.
 RESOLVER = "nameserver 10.0.2.3\n"
 
 
 def main() -> None:
-    """Stays as long as these namespaces have another process, such as a sandbox's daemon."""
+    """Runs as long as these namespaces have another process, such as a sandbox's daemon."""
     state_root = Path(sys.argv[2])
     subprocess.run(("ip", "link", "set", "lo", "up"), check=True)
     if "nameserver 127." in Path("/etc/resolv.conf").read_text():

@@ -1,7 +1,7 @@
 """Packages of the machine's distribution on the sandbox's hosts, which cannot reach a package server.
 
-The machine downloads what it does not have from its own sources. Hosts see the files in /run/host/packages and install
-them: running hosts at once, others at their first boot (sandbox/hosts/pid1.py).
+The machine downloads missing packages from its own sources. Hosts see the files in /run/host/packages and install them:
+running hosts immediately, other hosts at their first boot (sandbox/hosts/pid1.py).
 """
 
 import shutil
@@ -20,9 +20,10 @@ ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 
 def fetch(packages: Sequence[str], packages_dir: Path) -> Path | None:
-    """Downloads packages and their dependencies into a new folder; None if the machine and so all hosts have them.
+    """Downloads packages and their dependencies into a new folder.
 
-    Raises SandboxError with apt-get's errors.
+    Returns the folder, or None if the machine, and therefore all hosts, already have them. Raises SandboxError with
+    apt-get's errors.
     """
     if shutil.which("apt-get") is None:
         raise SandboxError("Installing packages needs apt-get, which this machine does not have.")
@@ -64,7 +65,7 @@ def _install(folder: Path, host: HostStatus) -> None:
     words = ("nsenter", f"--target={host.pid}", "--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup",
              "env", "--ignore-environment", *ENVIRONMENT, "dpkg", "--install", *files)  # fmt: skip
     done = _run(words)
-    if done.returncode != 0:  # a package may need another one that was configured before (Pre-Depends)
+    if done.returncode != 0:  # a package may need another package to be configured before it (Pre-Depends)
         done = _run(words)
     if done.returncode != 0:
         said = "\n".join(done.stdout.splitlines()[-10:])

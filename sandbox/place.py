@@ -1,6 +1,6 @@
-"""What belongs to a sandbox (id, folder, files, address ranges, processes, mounts), and how to remove all of it.
+"""Everything that belongs to a sandbox (id, folder, files, address ranges, processes, mounts), and its removal.
 
-Everything follows from the project's folder, so `reset` finds all of it even when every file is lost.
+All of it is derived from the project's folder, so `reset` finds it even if all files are lost.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from foundation.files import write_whole
 from sandbox.config import SandboxConfig
 from sandbox.hosts import cgroups
 
-# An argument of process 1 of an ordinary user's namespaces (rootless.py), before the folder of that user's sandboxes.
+# An argument of process 1 of an ordinary user's namespaces (rootless.py). The next argument is the user's STATE_ROOT.
 USERS_MARK = "cluster-sandbox-user"
 # No bucket's name begins with a dot.
 CHECKIP_PATH = "/.sandbox/checkip"
@@ -37,7 +37,10 @@ T = TypeVar("T")
 
 
 def read_arguments(pid: int) -> list[str]:
-    """A process's command line; empty when it has ended, is a kernel thread, or is hidden from this user (hidepid)."""
+    """Returns a process's command line.
+
+    It is empty if the process has ended, is a kernel thread, or is hidden from this user (hidepid).
+    """
     try:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -46,7 +49,7 @@ def read_arguments(pid: int) -> list[str]:
 
 
 def _find_state_root() -> Path:
-    """The folder of all sandboxes: root's, or in an ordinary user's namespaces the one of that user."""
+    """Returns the folder of all sandboxes: root's, or in an ordinary user's namespaces, that user's."""
     words = read_arguments(1)
     mark = next((number for number, word in enumerate(words) if word.startswith(f"{USERS_MARK}:")), None)
     return Path("/var/lib/cluster-sandbox") if mark is None else Path(words[mark + 1])
@@ -57,20 +60,20 @@ STATE_ROOT = _find_state_root()
 
 @dataclass
 class Place:
-    """Where one sandbox lives on this machine."""
+    """The files and names of one sandbox on this machine."""
 
     id: str
     state_dir: Path
 
     def __post_init__(self) -> None:
-        # An argument on the command line of each process of the sandbox, by which they are found.
+        # An argument on the command line of each process of the sandbox, which identifies the process.
         self.mark = f"cluster-sandbox:{self.id}"
         # The machine's network interface into the sandbox; at most 15 characters (IFNAMSIZ).
         self.interface = f"csb-{self.id}"
-        # Written by `start`; only their owner can read the credentials.
+        # Written by `start`. Only their owner can read the credentials.
         self.settings_file = self.state_dir / "settings.json"
         self.credentials_file = self.state_dir / "credentials.json"
-        # Replaces the user's ~/.aws, which leads elsewhere; its files are empty.
+        # Replaces the user's ~/.aws, which belongs to another account. Its files are empty.
         self.aws_dir = self.state_dir / "aws"
         # Written by the daemon: its process, its port and its hosts, and the certificate of the sandbox's authority.
         self.status_file = self.state_dir / "status.json"
@@ -79,28 +82,28 @@ class Place:
         self.api_log = self.state_dir / "api.jsonl"
         self.state_log = self.state_dir / "states.jsonl"
         self.control_socket = self.state_dir / "control.sock"
-        # Where moto keeps the content of S3's objects, in files without a name.
+        # moto keeps the content of S3 objects here, in unnamed files.
         self.objects_dir = self.state_dir / "objects"
-        # A folder per instance: its disk and its console.
+        # A folder for each instance, with its disk and console output.
         self.hosts_dir = self.state_dir / "hosts"
-        # The image of each volume that has ever been attached by a call.
+        # The image of each volume that AttachVolume has ever attached.
         self.volumes_dir = self.state_dir / "volumes"
         # Copies of the machine's system for the hosts (sandbox/hosts/system.py).
         self.system_dir = self.state_dir / "system"
-        # A folder for each `cluster sandbox install`, with the packages that it has downloaded.
+        # A folder for each `cluster sandbox install`, with the packages that it downloaded.
         self.packages_dir = self.state_dir / "packages"
         self.cgroup = cgroups.cgroup_of(self.id)
 
 
 def place_of(project_dir: Path) -> Place:
-    """The sandbox that belongs to a project's folder."""
+    """Returns the place of the sandbox that belongs to a project's folder."""
     resolved = os.fsencode(project_dir.resolve())
     sandbox_id = hashlib.sha256(resolved).hexdigest()[:8]
     return Place(id=sandbox_id, state_dir=STATE_ROOT / sandbox_id)
 
 
 def find_processes(mark: str) -> Iterator[int]:
-    """Pids of the sandbox's processes: those with an argument that is `mark`, or begins with it and a colon."""
+    """Yields the pids of the sandbox's processes: those with an argument `mark`, or `mark` followed by a colon."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -111,24 +114,24 @@ def find_processes(mark: str) -> Iterator[int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranges:
-    """A sandbox's addresses: those of its VPC and those that stand for EC2's public ones."""
+    """A sandbox's address ranges: that of its VPC, and the one that represents EC2's public addresses."""
 
     private: IPv4Network
     public: IPv4Network
 
     @property
     def gateway(self) -> IPv4Interface:
-        """The machine's own address in the VPC: the first, which EC2 also keeps for the router."""
+        """The machine's own address in the VPC: the first one, which EC2 also reserves for the router."""
         return IPv4Interface(f"{self.private[1]}/{self.private.prefixlen}")
 
 
 MAX_OTHERS = 2
-"""How many regions a sandbox has besides its own: their hosts share its range of addresses."""
+"""The most regions that a sandbox has besides its own. Their hosts share its address range."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """A sandbox's settings. others: more regions with instances.
+    """A sandbox's settings. others: more regions that can have instances.
 
     policy: the text of the IAM policy that [sandbox] of cluster.toml names, or "".
     """
@@ -157,7 +160,7 @@ class AccessKey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostStatus:
-    """A host, as `cluster sandbox status` shows it. `pid`: its process 1, as the machine numbers it."""
+    """A host, as `cluster sandbox status` shows it. `pid`: the machine's pid of the host's process 1."""
 
     instance_id: str
     state: str
@@ -168,7 +171,7 @@ class HostStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DaemonStatus:
-    """Who the daemon is and what it runs."""
+    """The daemon's pid, its port and its hosts."""
 
     pid: int
     port: int
@@ -176,12 +179,12 @@ class DaemonStatus:
 
 
 def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
-    """Writes the file atomically: a reader sees the old one or the new one."""
+    """Writes the file atomically: a reader sees the old content or the new content."""
     write_whole(path, encode(value), mode=mode)
 
 
 def read_json(path: Path, kind: type[T]) -> T:
-    """Raises OSError or ValueError when the file is missing, damaged or belongs to another user."""
+    """Reads a file. Raises OSError or ValueError if it is missing, is damaged or belongs to another user."""
     return decode(path.read_bytes(), kind)
 
 
@@ -190,21 +193,21 @@ def read_json(path: Path, kind: type[T]) -> T:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leftovers:
-    """What a sandbox has on the machine."""
+    """Everything that a sandbox has on the machine."""
 
     processes: tuple[int, ...]
     mounts: tuple[str, ...]
     interfaces: tuple[str, ...]
     loop_devices: tuple[str, ...]
     folders: tuple[Path, ...]
-    """The sandbox's own, and its control group."""
+    """The sandbox's own folder, and its control group."""
 
     def __bool__(self) -> bool:
         return any((self.processes, self.mounts, self.interfaces, self.loop_devices, self.folders))
 
 
 def find_leftovers(place: Place) -> Leftovers:
-    """Everything that belongs to the sandbox now, whether it runs or has crashed."""
+    """Returns everything that currently belongs to the sandbox, whether it runs or has crashed."""
     return Leftovers(
         processes=tuple(find_processes(place.mark)),
         mounts=tuple(_mounts_below(place.state_dir)),
@@ -215,9 +218,9 @@ def find_leftovers(place: Place) -> Leftovers:
 
 
 def remove_leftovers(place: Place) -> Leftovers:
-    """Removes all leftovers and returns what could not be removed.
+    """Removes all leftovers, and returns those that could not be removed.
 
-    Processes first: with a host's last process, the kernel removes its mounts, loop device and network.
+    Ends the processes first: with a host's last process, the kernel removes its mounts, loop device and network.
     """
     wait_until(lambda: not _kill_all(place), KILL_TIMEOUT_S)
     for target in reversed(_mounts_below(place.state_dir)):
@@ -225,7 +228,7 @@ def remove_leftovers(place: Place) -> Leftovers:
     wait_for_loop_devices(place.state_dir, KILL_TIMEOUT_S)
     for device in _loop_devices_below(place.state_dir):
         subprocess.run(("losetup", "--detach", f"/dev/{device}"), check=False, capture_output=True)
-    # The kernel removes it too, but takes seconds with many hosts; it may already have begun.
+    # The kernel removes it too, but that takes seconds with many hosts. It may already have started.
     subprocess.run(("ip", "link", "delete", place.interface), check=False, capture_output=True)
     wait_until(lambda: not _has_interface(place), KILL_TIMEOUT_S)
     if place.cgroup and place.cgroup.exists():
@@ -236,7 +239,7 @@ def remove_leftovers(place: Place) -> Leftovers:
 
 
 def wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
-    """Waits until `done` returns true; False if it does not within `timeout_s`."""
+    """Waits until `done` returns true. Returns False if it does not within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline:
@@ -246,7 +249,7 @@ def wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def _kill_all(place: Place) -> list[int]:
-    """Kills the sandbox's processes and returns the ones that it found."""
+    """Kills the sandbox's processes, and returns the pids that it found."""
     processes = list(find_processes(place.mark))
     for pid in processes:
         try:
@@ -266,7 +269,7 @@ def _mounts_below(path: Path) -> list[str]:
 
 
 def _loop_devices_below(path: Path) -> list[str]:
-    """Names of the loop devices whose image is, or was, below `path`."""
+    """Returns the names of the loop devices whose image is, or was, below `path`."""
     found = []
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
@@ -279,27 +282,27 @@ def _loop_devices_below(path: Path) -> list[str]:
 
 
 def wait_for_loop_devices(path: Path, timeout_s: float) -> bool:
-    """Waits until no loop device has its image below `path`; False when one still does after `timeout_s`."""
+    """Waits until no loop device has its image below `path`. Returns False if one still does after `timeout_s`."""
     return wait_until(lambda: not _loop_devices_below(path), timeout_s)
 
 
-# --- its addresses: ranges that are not in use on this machine and never on the Internet
+# --- address ranges that are not in use on this machine, and never in use on the Internet
 
-# A name server may have an address that only the default route covers. The second file lists systemd-resolved's
-# servers.
+# A name server may have an address that only the default route covers. The second file lists the name servers of
+# systemd-resolved.
 RESOLV_CONFS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
-# RFC 1918; EC2 accepts at most a /16 for a VPC. 10/8 first, because Docker uses 172.17/16 and up.
+# RFC 1918. EC2 accepts at most a /16 for a VPC. 10/8 is first, because Docker uses 172.17/16 and up.
 PRIVATE_POOLS = (IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12"))
 PRIVATE_PREFIX = 16
-# RFC 2544: for benchmarks between networks; never routed on the Internet.
+# RFC 2544: for benchmarks between networks, and never routed on the Internet.
 PUBLIC_POOLS = (IPv4Network("198.18.0.0/15"),)
 PUBLIC_PREFIX = 20
 
 
 def choose_ranges(taken: Iterable[IPv4Network], seed: int) -> Ranges:
-    """Free ranges, the same for the same seed as long as they are free.
+    """Returns free ranges, which are the same for the same seed as long as they are free.
 
-    taken: what the machine's routes and addresses cover. Raises SandboxError when nothing is left.
+    taken: the ranges that the machine's routes and addresses cover. Raises SandboxError if no range is free.
     """
     occupied = tuple(taken)
     return Ranges(
@@ -310,7 +313,7 @@ def choose_ranges(taken: Iterable[IPv4Network], seed: int) -> Ranges:
 
 def _choose(pools: tuple[IPv4Network, ...], prefix: int, occupied: tuple[IPv4Network, ...], seed: int) -> IPv4Network:
     for pool in pools:
-        _, *candidates = pool.subnets(new_prefix=prefix)  # not the first: everybody takes 10.0.0.0/16
+        _, *candidates = pool.subnets(new_prefix=prefix)  # not the first, because many networks use 10.0.0.0/16
         start = seed % len(candidates)
         for candidate in candidates[start:] + candidates[:start]:
             if not any(candidate.overlaps(other) for other in occupied):
@@ -322,9 +325,9 @@ def _choose(pools: tuple[IPv4Network, ...], prefix: int, occupied: tuple[IPv4Net
 
 
 def describe_taken() -> tuple[IPv4Network, ...]:
-    """The ranges that this machine's addresses and routes cover, and the addresses of its name servers.
+    """Returns the ranges that this machine's addresses and routes cover, and the addresses of its name servers.
 
-    Without default routes, and without the halves that VPN clients split them into (0.0.0.0/1 and 128.0.0.0/1): the
+    Omits default routes, and the halves into which VPN clients split them (0.0.0.0/1 and 128.0.0.0/1), because the
     sandbox's own routes are more specific.
     """
     routes = [route["dst"] for route in _ip_json("route", "show", "table", "all") if route["dst"] != "default"]
@@ -339,7 +342,7 @@ def describe_taken() -> tuple[IPv4Network, ...]:
 
 
 def find_name_servers(text: str) -> list[str]:
-    """The IPv4 addresses that a resolv.conf(5) names. Pure."""
+    """Returns the IPv4 addresses of the name servers in a resolv.conf(5). Pure."""
     return re.findall(r"^nameserver\s+(\d+\.\d+\.\d+\.\d+)\s*$", text, re.MULTILINE)
 
 

@@ -1,7 +1,7 @@
-"""The sandbox of an ordinary user: outer namespaces in which that user is root; everything else is as with root.
+"""The sandbox of an ordinary user: outer namespaces in which the user is root. Otherwise, it is the same as root's.
 
-A command that needs the sandbox runs itself again in these namespaces. Its files belong to the user. slirp4netns leads
-from there to the Internet; the machine's own addresses are out of reach.
+A command that needs the sandbox runs itself again in these namespaces. Its files belong to the user. slirp4netns
+connects the namespaces to the Internet; the machine's own addresses cannot be reached.
 """
 
 import fcntl
@@ -21,12 +21,12 @@ from sandbox.place import USERS_MARK, find_processes, place_of, read_arguments
 
 HOLDER = Path(__file__).with_name("holder.py")
 TUN = Path("/dev/net/tun")
-# Each host has this many ids; useradd gives every user as many.
+# The least number of subordinate ids that a user needs, and the number that useradd gives to every user.
 LEAST_IDS = 65536
 NAMESPACES = ("--user", "--mount", "--pid", "--net")
 READY_TIMEOUT_S = 30
 WITH_SUDO = "sudo -E cluster up"
-# Settings with which distributions keep ordinary users from creating user namespaces, and those that allow it.
+# The settings by which distributions forbid ordinary users to create user namespaces, and the settings that allow it.
 SYSCTLS = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
     ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
@@ -35,11 +35,11 @@ SYSCTLS = (
 
 
 def enter(project_dir: Path, *, start: bool, report: Report) -> None:
-    """Runs this command again in the user's namespaces; returns if that is not needed, or if there are none.
+    """Runs this command again in the user's namespaces. Returns if that is not needed, or if there are none.
 
-    Root needs none, nor does the user who started the folder's sandbox under sudo. start: creates missing namespaces,
-    or runs the command under sudo if the machine does not allow it. Raises SandboxError, with the command that helps,
-    if sudo cannot be used either.
+    Root does not need them, nor does the user who started the folder's sandbox under sudo. start: create missing
+    namespaces, or run the command under sudo if the machine does not allow that. Raises SandboxError, with the command
+    that helps, if sudo cannot be used either.
     """
     if not _is_ordinary_user() or place_of(project_dir).state_dir.exists():
         return
@@ -47,7 +47,7 @@ def enter(project_dir: Path, *, start: bool, report: Report) -> None:
     state_root = state_folder() / "sandbox"
     holder = _find_holder()
     if holder is None:
-        if not start and not (state_root / place_of(project_dir).id).exists():  # not left by a crash
+        if not start and not (state_root / place_of(project_dir).id).exists():  # no sandbox has crashed
             return
         try:
             check_user()
@@ -55,7 +55,7 @@ def enter(project_dir: Path, *, start: bool, report: Report) -> None:
             _run_under_sudo(error, report)
             raise
         holder = _start_holder(state_root)
-    # From a shell that sudo opened, they would name another user than this one.
+    # In a shell that sudo opened, the SUDO_ variables would name another user.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")}
     words = ("nsenter", f"--target={holder}", *NAMESPACES, "--preserve-credentials", "--",
              "env", f"--chdir={Path.cwd()}", *sys.orig_argv)  # fmt: skip
@@ -75,7 +75,7 @@ def become_root(project_dir: Path, *, report: Report) -> None:
 def _run_under_sudo(reason: SandboxError, report: Report) -> None:
     """Reports the reason, and runs this command again under sudo, with only the sandbox as root (foundation/sudo.py).
 
-    Returns if there is no sudo, or if it would ask for a password and nobody can type it.
+    Returns if sudo is not installed, or if it would ask for a password without a terminal.
     """
     if shutil.which("sudo") is None:
         return
@@ -90,7 +90,7 @@ def _run_under_sudo(reason: SandboxError, report: Report) -> None:
     )
     sys.stdout.flush()
     sys.stderr.flush()
-    # The interpreter's path: sudo has a PATH of its own.
+    # The interpreter's path, because sudo has its own PATH.
     os.execvp("sudo", ("sudo", "-E", "--", sys.executable, *sys.orig_argv[1:]))  # noqa: S606 - no shell is wanted
 
 
@@ -99,7 +99,7 @@ def _is_ordinary_user() -> bool:
 
 
 def check_user() -> None:
-    """Raises SandboxError when this user cannot create the namespaces; its hint is the command that changes that."""
+    """Raises SandboxError if this user cannot create the namespaces. Its hint is the command that allows it."""
     missing = [name for name in ("newuidmap", "slirp4netns") if shutil.which(name) is None]
     if missing:
         raise SandboxError(
@@ -128,13 +128,16 @@ def check_user() -> None:
 
 
 def has_ids(text: str, user: str, uid: int) -> bool:
-    """Whether a line of /etc/subuid gives a user enough ids. Pure."""
+    """Returns whether a line of /etc/subuid gives the user enough ids. Pure."""
     lines = [line.split(":") for line in text.splitlines()]
     return any(line[0] in (user, str(uid)) and int(line[2]) >= LEAST_IDS for line in lines if len(line) == 3)
 
 
 def find_setting(found: Mapping[str, str]) -> str:
-    """The command that lets ordinary users create user namespaces. found: the kernel's settings by name. Pure."""
+    """Returns the command that allows ordinary users to create user namespaces. Pure.
+
+    found: the kernel's settings by name.
+    """
     for name, forbids, allows in SYSCTLS:
         if found.get(name) == forbids:
             return f"sudo sysctl {allows}"
@@ -142,7 +145,7 @@ def find_setting(found: Mapping[str, str]) -> str:
 
 
 def _find_holder() -> int | None:
-    """The pid of process 1 of the user's namespaces, as the machine has it; None if there are none."""
+    """Returns the machine's pid of process 1 of the user's namespaces, or None if there are none."""
     return next((pid for pid in find_processes(_mark()) if read_arguments(pid)[:1] == [PYTHON]), None)
 
 
@@ -165,7 +168,7 @@ def _start_holder(state_root: Path) -> int:
             start_new_session=True, cwd="/",
         )  # fmt: skip
         os.close(exit_write)
-        assert process.stdout is not None  # noqa: S101 -- tells mypy what PIPE means
+        assert process.stdout is not None  # noqa: S101 -- PIPE sets it, which mypy does not know
         assert process.stderr is not None  # noqa: S101 -- as above
         if not process.stdout.read(1):
             raise SandboxError(
@@ -190,7 +193,7 @@ def _connect(holder: int, exit_fd: int) -> None:
     )  # fmt: skip
     os.close(ready_write)
     os.close(exit_fd)
-    assert process.stderr is not None  # noqa: S101 -- tells mypy what PIPE means
+    assert process.stderr is not None  # noqa: S101 -- PIPE sets it, which mypy does not know
     if not os.read(ready_read, 1):
         raise SandboxError(f"Could not connect the sandbox to the network: {process.stderr.read().decode().strip()}")
     os.close(ready_read)

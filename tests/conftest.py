@@ -13,15 +13,15 @@ from foundation.progress import silent
 from project import REPOSITORY, Project, cluster_in
 from sandbox import control
 
-# A process of the tests makes hundreds of AWS sessions: each service's description is read once for all of them.
+# A test process creates hundreds of AWS sessions. With one loader, it reads each service's description only once.
 botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
 
-# A timing is never asserted: a busy machine can leave any process without a processor for a second.
+# No deadlines: on a busy machine, any process can be without a processor for a second.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
 
-# A file's tests run in one process: the longest files begin first.
+# All tests of a file run in one process, so the files that take longest start first.
 LONGEST = (
     "leases", "jobs_in_containers", "torch_jobs", "end_to_end", "replaced_nodes", "supervise", "jobs", "job_faults",
     "volumes", "train", "attempts", "scheduled_jobs", "faults_in_containers", "crashes", "installation",
@@ -29,14 +29,14 @@ LONGEST = (
     "existing_hosts",
 )  # fmt: skip
 
-# On two cores, beside four others that are slow as well.
+# Long enough on two cores that run four other slow tests at the same time.
 SLOW_TIMEOUT_S = 3 * 3600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that no process is left alone with it at the end.
+    """Start the longest files first, so that no process is left running one of them alone at the end.
 
-    Sandbox tests need root on Linux; elsewhere they are skipped, and say why.
+    Slow tests get a longer timeout. Sandbox tests need root on Linux; elsewhere they are skipped with a reason.
     """
     order = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (order.get(item.path.name, len(order)), "tests/sandbox/" not in item.path.as_posix()))
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests have found out that is a result, and not only that they passed."""
+    """Print the results that passed tests have recorded."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if name == "result":
@@ -60,7 +60,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A sandbox cluster of two nodes, made from the shipped cluster.toml; what tests do to it they undo."""
+    """A sandbox cluster of two nodes from the shipped cluster.toml; tests undo their changes to it."""
     text = (REPOSITORY / "cluster.toml").read_text()
     with cluster_in(tmp_path_factory.mktemp("two-nodes"), text) as project:
         yield project

@@ -1,6 +1,6 @@
 """`python -m bench.distribution.again CONFIG NODES CONTENDER`: one round of bench/ready.py.
 
-Prints, as JSON, the seconds (`seconds`) and whether anything was changed on a node (`changed`).
+Prints JSON with the duration in seconds (`seconds`) and whether anything changed on a node (`changed`).
 """
 
 import json
@@ -24,7 +24,7 @@ SSH_OPTIONS = ("-F", "none", "-o", "LogLevel=ERROR", "-o", "BatchMode=yes")
 
 
 def main() -> None:
-    """Read the arguments and do it."""
+    """Run the contender that the arguments name, and print the result."""
     app = App(config_path=Path(sys.argv[1]))
     app.overrides["provision.nodes"] = int(sys.argv[2])
     app.enter_cloud()

@@ -1,4 +1,4 @@
-"""Sandbox nodes as the benchmarks of bootstrap use them: their links, their disks seen from outside, their bytes."""
+"""Sandbox nodes for the benchmarks of bootstrap: their links, their files as seen from this machine, their traffic."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ AGENT_WORDS = b"module.main()"  # of LOADER in bootstrap/ssh/node_program.py
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchNode:
-    """A node. `pid`: its process 1, as this machine numbers it."""
+    """A node. `pid`: this machine's pid of its process 1."""
 
     name: str
     instance_id: str
@@ -35,18 +35,18 @@ class BenchNode:
 
     @property
     def home(self) -> Path:
-        """The user's home there, seen from here."""
+        """The home of the node's user, as a path on this machine."""
         return Path(f"/proc/{self.pid}/root/{HOME}")
 
     def size_of(self, pattern: str) -> int:
-        """How many bytes the file there has; 0 while there is none."""
+        """Return the size in bytes of the file that matches the pattern in the home folder, or 0 if there is none."""
         try:
             return max((path.stat().st_size for path in self.home.glob(pattern)), default=0)
         except FileNotFoundError:
             return 0
 
     def keep_in_memory(self) -> None:
-        """Have what is pushed in memory: 16 nodes would share this machine's one disk, as those of a cluster do not."""
+        """Keep pushed files in memory, because 16 nodes would share this machine's disk, unlike those of a cluster."""
         owner = self.home.stat().st_uid
         for name in FOLDERS:
             options = f"mode=0700,uid={owner},gid={owner}"
@@ -54,7 +54,7 @@ class BenchNode:
             must_run([*words, f"mkdir /{HOME}/{name} && mount -t tmpfs -o {options} tmpfs /{HOME}/{name}"])
 
     def wipe(self) -> None:
-        """Remove what was pushed."""
+        """Remove the pushed files."""
         for path in [path for name in FOLDERS for path in (self.home / name).iterdir()]:
             if path.is_dir():
                 shutil.rmtree(path)
@@ -62,13 +62,13 @@ class BenchNode:
                 path.unlink()
 
     def link_bytes(self) -> int:
-        """What has come and gone over its link so far."""
+        """Return the number of bytes that its link has received and sent so far."""
         lines = Path(f"/proc/{self.pid}/net/dev").read_text().splitlines()
         words = next(line.partition(":")[2].split() for line in lines if line.strip().startswith("eth0:"))
         return int(words[0]) + int(words[8])
 
     def kill_agent(self) -> None:
-        """SIGKILL to the agent there."""
+        """Send SIGKILL to the agent on the node."""
         namespace = Path(f"/proc/{self.pid}/ns/pid").readlink()
         for pid in (pid for pid in all_pids() if in_namespace(pid, namespace)):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -77,7 +77,10 @@ class BenchNode:
 
 
 def launch_nodes(world: World, count: int) -> tuple[BenchNode, ...]:
-    """Nodes that have booted, the head first, in a group as clusters have it; the head may log in to the others."""
+    """Launch nodes and return them, the head first, when all have booted.
+
+    They are in a security group like a cluster's, and the head can log in to the others.
+    """
     inside = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": world.default_group}]}
     world.ec2.authorize_security_group_ingress(GroupId=world.default_group, IpPermissions=[inside])
     made = world.ec2.run_instances(
@@ -101,7 +104,7 @@ def launch_nodes(world: World, count: int) -> tuple[BenchNode, ...]:
 
 
 def find_nodes(folder: Path, ids: Sequence[str]) -> tuple[BenchNode, ...]:
-    """The hosts of these instances, in this order."""
+    """Return the nodes of these instances, in the same order."""
     hosts = {host.instance_id: host for host in control.describe(folder).hosts}
     return tuple(
         BenchNode(
@@ -116,13 +119,13 @@ def find_nodes(folder: Path, ids: Sequence[str]) -> tuple[BenchNode, ...]:
 
 
 def shape(world: World, nodes: Sequence[BenchNode], mbit: float) -> None:
-    """Give all links that bandwidth."""
+    """Limit the bandwidth of all links; 0 means no limit."""
     for node in nodes:
         control.cause_fault(world.folder, f"link instance={node.instance_id} mbit={mbit:g}")
 
 
 def until(condition: Callable[[], object], what: str, pause_s: float = 0.1) -> None:
-    """Wait for something."""
+    """Wait until the condition is true. Raises TimeoutError, with `what` in its message, if it never is."""
     give_up_at = time.monotonic() + TIMEOUT_S
     while not condition():
         if time.monotonic() > give_up_at:
@@ -131,29 +134,29 @@ def until(condition: Callable[[], object], what: str, pause_s: float = 0.1) -> N
 
 
 def ssh_words(world: World) -> list[str]:
-    """The beginning of an ssh or scp command from here."""
+    """Return the options of an ssh or scp command from this machine."""
     options = ["-F", "none", "-i", str(world.private_key), "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
     return [*options, "-o", f"UserKnownHostsFile={world.folder / 'ssh_known_hosts'}"]
 
 
 def must_run(words: Sequence[str]) -> None:
-    """Run a command; end the benchmark if it fails."""
+    """Run a command. End the benchmark if it fails."""
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
 
 def star(world: World, nodes: Sequence[BenchNode], file: Path, *, tool: str) -> float:
-    """Seconds to the last node having the file, the head getting it first and giving it to all others.
+    """Send the file to the head, and from there to all other nodes. Return the seconds until the last node has it.
 
-    rsync: to all at the same time, by the command that dmlc_tracker/ssh.py has for `launch.py --sync-dst-dir`. scp: one
-    after the other, as a loop in a shell does it.
+    rsync: to all nodes at the same time, by the command that dmlc_tracker/ssh.py uses for `launch.py --sync-dst-dir`.
+    scp: to one node after the other, as in a shell loop.
     """
     head, others = nodes[0], nodes[1:]
     for node in nodes:
         node.wipe()
     login = f"ubuntu@{head.public_ip}"
-    must_run(["ssh", *ssh_words(world), login, "true"])  # its host key is known from now on
+    must_run(["ssh", *ssh_words(world), login, "true"])  # stores its host key
     started = time.perf_counter()
     must_run(["scp", "-q", *ssh_words(world), str(file), f"{login}:star/"])
     ssh = "ssh -o StrictHostKeyChecking=no -o LogLevel=ERROR"
@@ -171,7 +174,7 @@ def star(world: World, nodes: Sequence[BenchNode], file: Path, *, tool: str) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pushed:
-    """What a push of ours took: seconds to the last node that was not killed, and the most memory here, in MB.
+    """The cost of a push: the seconds until the last undisturbed node has the file, and the peak memory in MB.
 
     busy: the share of this machine's cores that was not idle, from 0 to 1.
     """
@@ -182,7 +185,7 @@ class Pushed:
 
 
 def push(world: World, nodes: Sequence[BenchNode], file: Path, *, victim: BenchNode | None = None) -> Pushed:
-    """One distribution of ours, in a process of its own; `victim`'s agent is killed when it has half of the file."""
+    """Run one distribution in a separate process. `victim`'s agent is killed when it has half of the file."""
     for node in nodes:
         node.wipe()
     order = {
@@ -204,19 +207,19 @@ def push(world: World, nodes: Sequence[BenchNode], file: Path, *, victim: BenchN
     lost = {victim.name} if victim is not None else set()
     if set(said["errors"]) != lost:
         sys.exit(f"the push failed: {said['errors']}")
-    # What is below files/ has had its SHA-256 checked.
+    # The SHA-256 of all files in files/ has been verified.
     check([node for node in nodes if node is not victim], f".cluster/files/*/{file.name}", file.stat().st_size)
     return Pushed(seconds=max(said["done_s"].values()), peak_mb=said["peak_mb"], busy=1 - idle_s / all_s)
 
 
 def core_seconds() -> tuple[float, float]:
-    """Since the machine's start, over all cores: how long they were idle, and how long they were there, in ticks."""
+    """Return the idle time and the total time of all cores since the machine's start, in ticks."""
     words = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return words[3] + words[4], sum(words)
 
 
 def check(nodes: Sequence[BenchNode], pattern: str, size: int) -> None:
-    """End the benchmark where a node has no file of that size."""
+    """End the benchmark if a node does not have a file of this size."""
     short = [node.name for node in nodes if node.size_of(pattern) != size]
     if short:
         sys.exit(f"{', '.join(short)}: no {pattern} of {size} bytes")

@@ -1,8 +1,8 @@
-"""`python -m bench.distribution.push ORDER`: one file to some nodes, as bootstrap/apply.py sends it.
+"""`python -m bench.distribution.push ORDER`: sends one file to nodes as bootstrap/apply.py does.
 
-Prints, as JSON, the seconds from the first connection to each node's end (`done_s`), what failed (`errors`), and the
-most memory that this process had, in MB (`peak_mb`). The file's digest is known before, as it is from a bundle's
-manifest.
+Prints JSON with the seconds from the first connection until each node has the file (`done_s`), the errors by node
+(`errors`), and the peak memory of this process in MB (`peak_mb`). The file's digest is computed before, because a
+bundle's manifest contains it.
 """
 
 import json
@@ -24,7 +24,7 @@ REGION = "us-east-1"
 
 
 def main() -> None:
-    """Read the order and do it."""
+    """Read the order, send the file and print the result."""
     order = json.loads(sys.argv[1])
     file = describe_file(Path(order["file"]))
     hosts = [

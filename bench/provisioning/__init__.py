@@ -1,1 +1,1 @@
-"""What `python -m bench provision` measures with: a sandbox that is observed, and the launchers that run on it."""
+"""The parts of `python -m bench provision`: a sandbox whose API calls are counted, and the launchers that run on it."""

@@ -1,4 +1,4 @@
-"""What a launcher is to the benchmark, and one round of it."""
+"""The interface of launchers in the benchmark, and one round of a launcher."""
 
 import subprocess
 import time
@@ -14,30 +14,30 @@ LAST_LINES = 15
 
 
 class LaunchError(Exception):
-    """A launcher did not do its work; the message says what it said last."""
+    """A launcher failed. The message contains the end of its output."""
 
 
 class Launcher(Protocol):
-    """Something that brings a cluster up and takes it down."""
+    """A program that creates and deletes a cluster."""
 
     name: str
 
     def up(self, count: int) -> float:
-        """Launch `count` nodes in all; the seconds until they run and ssh answers. Raises LaunchError."""
+        """Launch `count` nodes in total. Return the seconds until they run and ssh answers. Raises LaunchError."""
 
     def down(self) -> float:
-        """End them; the seconds until it says that it is done. Raises LaunchError."""
+        """Delete the nodes. Return the seconds until the launcher reports success. Raises LaunchError."""
 
     def forget(self) -> None:
-        """Remove local files that would make the next round another one than this."""
+        """Remove local files that would change the next round."""
 
     def close(self) -> None:
-        """End what it has running on this machine."""
+        """End the processes that it runs on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One up and down. left: what was still there when down said that it was done."""
+    """One up and down. left: the resources that still existed when down had ended."""
 
     up_s: float
     down_s: float
@@ -47,7 +47,7 @@ class Sample:
 
 
 def measure(launcher: Launcher, world: World, count: int) -> Sample:
-    """One round, from an empty account to an empty account. Raises LaunchError."""
+    """Measure one round, from an empty account to an empty account. Raises LaunchError."""
     before = world.inventory()
     try:
         start = len(world.log_lines())
@@ -74,7 +74,7 @@ def measure(launcher: Launcher, world: World, count: int) -> Sample:
 
 
 def timed_run(words: list[str], *, env: Mapping[str, str], cwd: Path) -> tuple[float, str]:
-    """Run a command; the seconds it took, and its stdout. Raises LaunchError when it fails."""
+    """Run a command. Return its duration in seconds and its stdout. Raises LaunchError if it fails."""
     started = time.perf_counter()
     try:
         done = subprocess.run(
@@ -84,7 +84,7 @@ def timed_run(words: list[str], *, env: Mapping[str, str], cwd: Path) -> tuple[f
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            errors="replace",  # Ray's threads write into each other's characters
+            errors="replace",  # Ray's threads split each other's multibyte characters
             timeout=TIMEOUT_S,
             check=False,
         )

@@ -1,8 +1,9 @@
-"""`python -m bench.provisioning.nodes_up CONFIG COUNT [--ssh]`: what `cluster up` does before it looks at the nodes.
+"""`python -m bench.provisioning.nodes_up CONFIG COUNT [--ssh]`: the part of `cluster up` before the bootstrap.
 
-The same functions in the same order as cluster/commands/up.py: the preflight, the plan, the launch, the wait; and with
---ssh a login to every node, with its host key verified and pinned as `cluster up` does it. Prints, as JSON, the seconds
-from the process's start to the last node running (`running_s`) and to the last login (`ssh_s`), and `peak_mb`.
+Calls the same functions in the same order as cluster/commands/up.py: the preflight, the plan, the launch, the wait.
+With --ssh, also logs in to each node, and verifies and pins its host key as `cluster up` does. Prints JSON with the
+seconds from the start of the process until the last node runs (`running_s`) and until the last login (`ssh_s`), and
+`peak_mb`.
 """
 
 import json
@@ -23,7 +24,7 @@ from provision.up import prepare_up, up
 
 
 def main() -> None:
-    """Read the arguments and do it."""
+    """Read the arguments, launch the nodes and print the result."""
     app = App(config_path=Path(sys.argv[1]))
     app.overrides["provision.nodes"] = int(sys.argv[2])
     app.enter_cloud()
@@ -36,7 +37,7 @@ def main() -> None:
 
 
 def launch(app: App) -> ClusterState:
-    """From cluster.toml to nodes that run."""
+    """Launch the nodes that cluster.toml describes, and wait until they run."""
     clients = make_clients(app.config.provision.region)
     wishes = find_wishes(app)
     plan = prepare_up(clients, wishes=wishes, files=app.files)
@@ -51,7 +52,7 @@ def launch(app: App) -> ClusterState:
 
 
 def log_in(app: App, state: ClusterState) -> None:
-    """A connection to every node, side by side."""
+    """Connect to all nodes in parallel."""
     pins = HostKeyPins(app.files.known_hosts)
     console = open_console(app.config.provision.region)
     key = app.files.private_key
@@ -62,7 +63,10 @@ def log_in(app: App, state: ClusterState) -> None:
 
 
 def seconds_since_start() -> float:
-    """Since the kernel started this process: Python's own start counts, as it does for a command."""
+    """Return the seconds since the kernel started this process.
+
+    This includes the start of Python, as for a command.
+    """
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / 100
 

@@ -1,6 +1,6 @@
-"""Flintrock, SkyPilot's provisioner and Ray's cluster launcher, as they come, on the same sandbox.
+"""Flintrock, SkyPilot's provisioner and Ray's cluster launcher, unmodified, on the same sandbox.
 
-None of them installs anything on the nodes here: what they do is launch, tag, wait for ssh and end.
+Here, none of them installs anything on the nodes: they launch and tag nodes, wait for ssh, and terminate the nodes.
 """
 
 import json
@@ -16,7 +16,7 @@ from bench.provisioning.world import INSTANCE_TYPE, KEY_NAME, REGION, ROLE_NAME,
 
 CLOSE_TIMEOUT_S = 10.0
 FOREIGN = Path(__file__).with_name("foreign")
-# What Flintrock wants of an image, and what it would get from the Internet: Python, and Java with its installer.
+# Replaces what Flintrock expects in an image or installs from the Internet: Python, and Java with its installer.
 FLINTROCK_USER_DATA = r"""#!/bin/sh
 ln -s /usr/bin/python3 /usr/local/bin/python
 printf '#!/bin/sh\n' > /usr/local/bin/yum
@@ -26,7 +26,7 @@ chmod +x /usr/local/bin/yum /usr/local/bin/java
 
 
 class _Other:
-    """A launcher with a home of its own, below the world's folder."""
+    """A launcher with its own home, below the world's folder."""
 
     def __init__(self, world: World, programs: Path) -> None:
         self._world = world
@@ -47,7 +47,7 @@ class _Other:
         return seconds
 
     def forget(self) -> None:
-        """What is in its home; the folder stays, since processes may be in it."""
+        """Remove the contents of its home. The folder stays, because it may be the working directory of processes."""
         for path in self._home.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -55,11 +55,11 @@ class _Other:
                 path.unlink()
 
     def close(self) -> None:
-        """Nothing runs on."""
+        """Do nothing, because no process keeps running."""
 
 
 class Flintrock(_Other):
-    """`flintrock launch` and `destroy`: one master, and the rest slaves."""
+    """`flintrock launch` and `destroy`: one master; the other nodes are slaves."""
 
     name = "flintrock 2.1.0"
 
@@ -68,7 +68,7 @@ class Flintrock(_Other):
 
     def up(self, count: int) -> float:
         (self._home / "user-data").write_text(FLINTROCK_USER_DATA)
-        (self._home / "config.yaml").write_text(json.dumps(self._config(count)))  # JSON is YAML as well
+        (self._home / "config.yaml").write_text(json.dumps(self._config(count)))  # JSON is also YAML
         return self._flintrock("launch", "bench", "--ec2-user-data", "user-data", "--assume-yes")
 
     def down(self) -> float:
@@ -100,10 +100,10 @@ class Flintrock(_Other):
 
 
 class Ray(_Other):
-    """`ray up` and `ray down`, and between them its autoscaler, which launches the workers.
+    """`ray up` and `ray down`, and in between Ray's autoscaler, which launches the workers.
 
-    On AWS that runs on the head. Here the same class (StandardAutoscaler) runs on this machine, since Ray is not
-    installed on the nodes.
+    On AWS, the autoscaler runs on the head. Here, the same class (StandardAutoscaler) runs on this machine, because Ray
+    is not installed on the nodes.
     """
 
     name = "ray 2.60.0"
@@ -121,13 +121,13 @@ class Ray(_Other):
 
     def _config(self, count: int) -> dict[str, object]:
         node = {"InstanceType": INSTANCE_TYPE, "ImageId": self._world.image}
-        # With a profile that is there it need not make a role, for which it wants AWS's own policies.
+        # With an existing profile, it does not create a role, for which it would need AWS's managed policies.
         head = {**node, "IamInstanceProfile": {"Name": ROLE_NAME}}
         workers = count - 1
         return {
             "cluster_name": "bench",
             "max_workers": workers,
-            # By default `ray down` stops nodes and keeps their disks.
+            # By default, `ray down` stops the nodes and keeps their disks.
             "provider": {"type": "aws", "region": REGION, "availability_zone": ZONE, "cache_stopped_nodes": False},
             "auth": {"ssh_user": "ubuntu"},
             "available_node_types": {
@@ -146,7 +146,8 @@ class Ray(_Other):
 class SkyPilot(_Other):
     """SkyPilot's provisioner, as `sky launch` and `sky down` call it, without their server, optimizer and runtime.
 
-    A process that has imported it waits for orders and forks for each: like its server, it has not to start anew.
+    A process that has imported SkyPilot waits for orders and forks for each one. Like SkyPilot's server, it does not
+    have to import SkyPilot again.
     """
 
     name = "skypilot 0.14.1"
@@ -177,7 +178,7 @@ class SkyPilot(_Other):
         return self._order("down", 0)
 
     def close(self) -> None:
-        """End the server: it does so when there are no more orders."""
+        """Close the server's input, which ends it. Kill it if it does not end."""
         try:
             self._server.communicate(timeout=CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""`cluster`: the command as a user types it, and the part of it that is comparable with the other launchers."""
+"""`cluster`: the whole command, and the part of it that is comparable with the other launchers."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from bench.support.command import CLUSTER, REPOSITORY
 
 
 def write_config(world: World) -> None:
-    """The shipped cluster.toml, with the bench's instance type."""
+    """Write the default cluster.toml with the benchmark's instance type."""
     text = (REPOSITORY / "cluster" / "default.toml").read_text()
     lines = [
         f'instance_type = "{INSTANCE_TYPE}"' if line.startswith("instance_type = ") else line
@@ -19,7 +19,7 @@ def write_config(world: World) -> None:
 
 
 class WholeCommand:
-    """`cluster up` with all that it does: MXNet and the scripts are on every node when it ends."""
+    """The whole `cluster up`: when it ends, MXNet and the scripts are on every node."""
 
     name = "cluster up, whole"
 
@@ -33,10 +33,10 @@ class WholeCommand:
         return self._cluster("down", "--yes")
 
     def forget(self) -> None:
-        """`cluster down` has."""
+        """Do nothing, because `cluster down` removes its files."""
 
     def close(self) -> None:
-        """Nothing runs on."""
+        """Do nothing, because no process keeps running."""
 
     def _cluster(self, *words: str) -> float:
         seconds, _ = timed_run([CLUSTER, *words], env=self._world.env, cwd=self._world.folder)
@@ -44,7 +44,7 @@ class WholeCommand:
 
 
 class NodesOnly(WholeCommand):
-    """What `cluster up` does until every node runs and has let us in over ssh, in a process of its own."""
+    """The part of `cluster up` until every node runs and has accepted a login over ssh, in a separate process."""
 
     name = "cluster, nodes only"
 
@@ -53,7 +53,7 @@ class NodesOnly(WholeCommand):
 
 
 def launch_nodes(world: World, count: int, *, ssh: bool) -> tuple[float, dict[str, float]]:
-    """The provisioning part of `cluster up` as a process; its seconds, and what it says of itself."""
+    """Run the provisioning part of `cluster up` in a process. Return its seconds, and the JSON that it prints."""
     words = [sys.executable, "-m", "bench.provisioning.nodes_up", str(world.folder / "cluster.toml"), str(count)]
     env = {**world.env, "PYTHONPATH": str(REPOSITORY)}
     seconds, said = timed_run([*words, *(["--ssh"] if ssh else [])], env=env, cwd=world.folder)
@@ -62,7 +62,7 @@ def launch_nodes(world: World, count: int, *, ssh: bool) -> tuple[float, dict[st
 
 
 def measured_command(world: World, *words: str) -> tuple[float, float]:
-    """`cluster WORDS...`: its seconds, and the most memory that it had, in MB."""
+    """Run `cluster WORDS...`. Return its seconds, and its peak memory in MB."""
     told = world.folder / "peak"
     env = {**world.env, "PYTHONPATH": str(REPOSITORY)}
     seconds, _ = timed_run(

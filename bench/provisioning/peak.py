@@ -1,6 +1,6 @@
-"""`python -m bench.provisioning.peak FILE WORDS...`: `cluster WORDS...`, and into FILE the most memory it had, in MB.
+"""`python -m bench.provisioning.peak FILE WORDS...`: runs `cluster WORDS...` and writes its peak memory in MB to FILE.
 
-VmHWM of /proc, and not getrusage's maximum: the kernel carries that over from the process that started this one.
+Reads VmHWM from /proc. The maximum from getrusage includes that of the process that started this one.
 """
 
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def peak_mb(pid: int | None = None) -> float:
-    """The most memory that a process had at once (resident), in MB: this one, or another one that runs."""
+    """Return the peak resident memory in MB of a running process, by default this one."""
     lines = Path(f"/proc/{pid or os.getpid()}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1.024 / 1000
 
 
 def main() -> None:
     """Run the command in this process."""
-    from cluster.main import run  # noqa: PLC0415 - not for those who only want peak_mb
+    from cluster.main import run  # noqa: PLC0415 - importers of peak_mb do not need it
 
     told = Path(sys.argv[1])
     sys.argv = ["cluster", *sys.argv[2:]]

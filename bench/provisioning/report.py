@@ -33,7 +33,7 @@ as well. "Left" is the most that was still there when `down` said that it was do
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scale:
-    """Two sizes, from the same rounds. boots: seconds from RunInstances to the last sshd, by number of hosts."""
+    """Two sizes, measured in the same rounds. boots: seconds from RunInstances to the last sshd, by number of hosts."""
 
     small: int
     large: int
@@ -43,7 +43,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Thousand:
-    """A cluster without hosts: what each command took, and the calls of up and down together."""
+    """A cluster without hosts: the time and memory of each command, and the calls of up and down together."""
 
     count: int
     seconds: Mapping[str, float]
@@ -55,7 +55,7 @@ class Thousand:
 def render(
     samples: Mapping[tuple[str, int], list[Sample]], *, scale: Scale, thousand: Thousand, skipped: Mapping[str, str]
 ) -> str:
-    """The whole section."""
+    """Return the whole section."""
     large = {key: found for key, found in scale.samples.items() if key[1] == scale.large}
     samples = {**samples, **large}
     lines = [TITLE, "", NOTES, "", *_compared(samples), ""]

@@ -1,4 +1,4 @@
-"""Other launchers, each from PyPI in a virtual environment of its own, below the user's cache."""
+"""Other launchers from PyPI, each in its own virtual environment in the user's cache."""
 
 import shutil
 import subprocess
@@ -11,11 +11,11 @@ INSTALL_TIMEOUT_S = 600.0
 
 
 class InstallError(Exception):
-    """It cannot be had here; the message is pip's last line."""
+    """A launcher cannot be installed. The message is pip's last line."""
 
 
 def install(name: str, *requirements: str) -> Path:
-    """The folder of programs of an environment with these requirements; one that is there already is taken.
+    """Return the folder of programs in an environment with these requirements. Reuse an existing environment.
 
     Raises InstallError.
     """

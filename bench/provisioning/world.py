@@ -1,4 +1,4 @@
-"""The sandbox that every launcher runs on: what it is asked for, what is there, and how it gets empty again."""
+"""The sandbox on which all launchers run: counts its API calls, lists its resources and removes leftovers."""
 
 import json
 import os
@@ -42,7 +42,7 @@ Inventory = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calls:
-    """API calls by action. dry_runs are in neither of the others."""
+    """API calls by action. `mutating` and `reading` do not include `dry_runs`."""
 
     mutating: Counter[str]
     reading: Counter[str]
@@ -57,12 +57,12 @@ class Calls:
 
 
 def count_calls(lines: list[str]) -> Calls:
-    """The calls in lines of the sandbox's log. Every call counts, one that was refused or repeated as well."""
+    """Count the calls in lines of the API log. Refused and repeated calls count, too."""
     calls = Calls(mutating=Counter(), reading=Counter(), dry_runs=Counter())
     for line in lines:
         entry = json.loads(line)
         if entry["service"] is None:
-            continue  # what checkip stands for is no call of an AWS API
+            continue  # checkip is not an AWS API
         if entry["dry_run"]:
             calls.dry_runs[entry["action"]] += 1
         elif entry["action"].startswith(READING):
@@ -74,11 +74,10 @@ def count_calls(lines: list[str]) -> Calls:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class World:
-    """A sandbox with what an account usually has.
+    """A sandbox with the resources that an account usually has, including an instance profile ROLE_NAME.
 
-    folder: has cluster.toml, and is where launchers keep their files. env: of a shell in which `cluster sandbox env`
-    was evaluated. private_key: opens the nodes that are launched with the key pair KEY_NAME. An instance profile
-    ROLE_NAME is there as well.
+    folder: contains cluster.toml and the launchers' files. env: the environment of a shell after
+    `eval "$(cluster sandbox env)"`. private_key: the key for nodes that are launched with the key pair KEY_NAME.
     """
 
     folder: Path
@@ -91,18 +90,18 @@ class World:
     daemon_pid: int
 
     def log_lines(self) -> list[str]:
-        """The API log so far."""
+        """Return the lines of the API log so far."""
         return control.api_log(self.folder).read_text().splitlines()
 
     def instances(self, *states: str) -> list[str]:
-        """The ids of the instances in these states."""
+        """Return the ids of the instances in these states."""
         pages = self.ec2.get_paginator("describe_instances").paginate(
             Filters=[{"Name": "instance-state-name", "Values": list(states)}]
         )
         return [i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"]]
 
     def inventory(self) -> Inventory:
-        """All that a launcher may make, as pairs of kind and id."""
+        """Return all resources that a launcher may create, as pairs of kind and id."""
         found = [("instance", each) for each in self.instances("pending", "running", "stopping", "stopped")]
         found += [("instance shutting down", each) for each in self.instances("shutting-down")]
         groups = self.ec2.describe_security_groups()["SecurityGroups"]
@@ -113,7 +112,7 @@ class World:
         return frozenset(found)
 
     def sweep(self, left: Inventory) -> None:
-        """Delete what a launcher left, so that the next one begins as this one did. Not measured."""
+        """Delete the resources that a launcher left, so that each launcher has the same start. Not measured."""
         if ids := [each for kind, each in left if kind == "instance"]:
             self.ec2.terminate_instances(InstanceIds=ids)
         self._until("instances are gone", lambda: not self.instances("running", "shutting-down", "stopping"))
@@ -132,7 +131,7 @@ class World:
             except ClientError as error:
                 if error.response["Error"]["Code"] != "DependencyViolation":
                     raise
-                continue  # another one's rule names it: that one goes first
+                continue  # another group's rule refers to it: delete that group first
             groups.discard(group)
         return not groups
 
@@ -146,7 +145,7 @@ class World:
 
 @contextmanager
 def running_world(config: SandboxConfig) -> Iterator[World]:
-    """A sandbox of its own, which ends with the block."""
+    """Start a separate sandbox, which is removed at the end of the block."""
     folder = Path(tempfile.mkdtemp(prefix="cluster-bench-"))
     try:
         info = control.start(folder, region=REGION, report=silent, config=config)
@@ -191,7 +190,7 @@ def _prepare(folder: Path, info: control.SandboxInfo) -> World:
 
 
 def _open_to_the_internet(ec2: "EC2Client") -> None:
-    """The route that AWS's default VPCs have: SkyPilot takes a subnet without one for a private one."""
+    """Add the route that AWS's default VPCs have. Without it, SkyPilot treats a subnet as private."""
     [vpc] = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     tables = ec2.describe_route_tables(
         Filters=[{"Name": "vpc-id", "Values": [vpc["VpcId"]]}, {"Name": "association.main", "Values": ["true"]}]

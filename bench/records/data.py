@@ -1,4 +1,4 @@
-"""The records that bench/reading.py trains on."""
+"""The records on which bench/reading.py trains."""
 
 import random
 import struct
@@ -18,7 +18,11 @@ SHARDS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSet:
-    """Images in shards. side: of what a network gets of them, in pixels. write: to a folder, so many times over."""
+    """Images in shards.
+
+    side: the side in pixels of the square that the network gets. write: writes the shards to a folder, with a number of
+    copies of each image.
+    """
 
     what: str
     images: int
@@ -29,7 +33,7 @@ class DataSet:
 
 
 def write_photographs(folder: Path, repeats: int) -> None:
-    """Photographs as the recipe for ImageNet in docs/data.md packs them."""
+    """Write photographs, packed as in the recipe for ImageNet in docs/data.md."""
     with tempfile.TemporaryDirectory(prefix="cluster-bench-") as name:
         write_images(Path(name, "photos"), PHOTOGRAPHS.images, (SMALL,))
         words = ["photos", "packed", "--resize", "256", "--quality", "95", "--shards", str(SHARDS)]
@@ -39,7 +43,7 @@ def write_photographs(folder: Path, repeats: int) -> None:
 
 
 def write_noise(folder: Path, repeats: int) -> None:
-    """Images that cannot be compressed, as PNG."""
+    """Write PNG images that cannot be compressed."""
     draw = random.Random(1)
     for shard in range(SHARDS):
         data = b"".join(encode_record(encode_image(_noise(draw, number))) for number in range(NOISE.images // SHARDS))

@@ -1,10 +1,10 @@
-"""Trains a small network on images and tells how fast it read them: run on a node by bench/reading.py.
+"""Trains a small network on images and prints how fast it reads them. bench/reading.py runs it on a node.
 
     epochs.py URI EPOCHS BATCH_SIZE SIDE      prints "READ {...}"
 
-SIDE: of the square that is cut out of each image, at random, in pixels.
-first_batch_s: from the start of the import of MXNet to the first batch. samples_per_s: of each epoch, the first one
-from its second batch on.
+SIDE: the side in pixels of the square that is cut out of each image at random.
+first_batch_s: the seconds from the start of MXNet's import to the first batch. samples_per_s: the speed of each epoch;
+in the first epoch, from the second batch on.
 """
 
 import json
@@ -16,7 +16,7 @@ import mxnet as mx  # noqa: E402 - after the clock has started
 
 
 def main() -> None:
-    """Read and train."""
+    """Train on the images, and print the speed."""
     uri, (epochs, batch_size, side) = sys.argv[1], map(int, sys.argv[2:])
     net = mx.gluon.nn.Sequential()
     net.add(mx.gluon.nn.Conv2D(4, 5, strides=4, activation="relu"), mx.gluon.nn.Dense(10))

@@ -1,4 +1,4 @@
-"""What bench/s3/sink.py knows: objects by their names, with what S3 would say about the bytes that it answers with."""
+"""The objects of bench/s3/sink.py, with the ETags and checksums of the bytes that it serves."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ SMALL_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
-    """An object: its size, its ETag and checksum, and the file whose beginning it is. content: that file's bytes."""
+    """An object. Its content is the beginning of `file`, whose bytes are in `content`."""
 
     size_bytes: int
     etag: str
@@ -24,7 +24,7 @@ class Stored:
 
 
 def store_file(path: Path) -> Stored:
-    """A file as an object that was put in parts of 8 MiB. It is read once."""
+    """Return a file as an object that was uploaded in parts of 8 MiB. Read the file once."""
     crc, parts = 0, b""
     file = path.open("rb")  # stays open as long as the server runs
     while piece := file.read(8 << 20):
@@ -41,7 +41,11 @@ def store_file(path: Path) -> Stored:
 
 @dataclass
 class World:
-    """What there is. objects: by "/bucket/key". answer: what stands for what is put; None for a world of files."""
+    """The objects and uploads of a sink.
+
+    objects: by "/bucket/key". answer: the object that provides the content of all uploads, or None for a world of
+    files, which cannot be uploaded to. uploads: the bytes received, by upload id.
+    """
 
     answer: Stored | None = None
     objects: dict[str, Stored] = field(default_factory=dict)
@@ -51,22 +55,22 @@ class World:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def keep(self, name: str, size_bytes: int) -> None:
-        """Note what was put; its bytes are gone."""
+        """Record an uploaded object by its size. Its bytes have been discarded."""
         if self.answer is None:
             raise ConnectionAbortedError("nothing can be put to a world of files")
         crc32 = self.answer.crc32 if size_bytes == self.answer.size_bytes else None
         etag = self.answer.etag
-        if size_bytes <= SMALL_BYTES:  # one request's, whose ETag is the MD5
+        if size_bytes <= SMALL_BYTES:  # uploaded by one request: the ETag is the MD5
             if size_bytes not in self.etags:
                 self.etags[size_bytes] = f'"{hashlib.md5(self.answer.content[:size_bytes]).hexdigest()}"'
             etag = self.etags[size_bytes]
         self.objects[name] = replace(self.answer, size_bytes=size_bytes, etag=etag, crc32=crc32)
 
     def list(self, bucket: str, prefix: str, delimiter: str) -> tuple[list[tuple[str, Stored]], list[str]]:
-        """The objects below a prefix in the order of their keys, and the folders that a delimiter makes of others."""
+        """Return the objects with a prefix in the order of their keys, and the common prefixes up to the delimiter."""
         begin = len(bucket) + 2
         found, folders = [], set()
-        with self.lock:  # sorted are those below alone: a benchmark's earlier rounds have left many others
+        with self.lock:  # sort only these, because earlier rounds have left many other objects
             below = [item for item in self.objects.items() if item[0].startswith(f"/{bucket}/{prefix}")]
         for name, stored in sorted(below, key=lambda item: item[0]):
             key = name[begin:]
@@ -79,6 +83,6 @@ class World:
 
 
 def store_folder(folder: Path, url: str) -> World:
-    """A world of a folder's files, below s3://bucket/prefix/."""
+    """Return a world with a folder's files, below s3://bucket/prefix/."""
     below = "/" + url.removeprefix("s3://")
     return World(objects={below + path.name: store_file(path) for path in sorted(folder.iterdir())})

@@ -1,15 +1,15 @@
-"""An S3 that keeps nothing and is in nobody's way: what is put is counted and dropped, what is got comes from one file.
+"""A fast S3 that stores nothing: it counts and discards uploaded bytes, and serves downloads from one file.
 
     python -m bench.s3.sink FILE                                           prints its port
     python -m bench.s3.sink FOLDER s3://bucket/prefix/ --tls ADDRESS       the files of a folder, over TLS
-    python -m bench.s3.sink FILE --latency-ms 20                           each answer so late, as S3's are
+    python -m bench.s3.sink FILE --latency-ms 20                           delays each response, like S3
 
-It speaks as much of S3 as `cluster data put` and `get`, a job's workers, s5cmd and aws-cli need, in threads of one
-process: bytes are moved by recv_into and sendfile, or by OpenSSL out of a mapped file, without Python touching them.
-An object has the name and size that it was put with, so that listings and HEAD are true; its bytes are those of FILE,
-and what S3 would say of them, its ETag and its checksum of all bytes, is what the objects of FILE's size have.
-Checksums that arrive are answered as S3 answers them; signatures are not looked at, and the ETag of what is put is no
-MD5, as that of an object with a customer's KMS key is none: nobody's time is taken by what nobody reads.
+It implements the parts of S3 that `cluster data put` and `get`, a job's workers, s5cmd and aws-cli need, in threads of
+one process. Bytes are moved by recv_into and sendfile, or by OpenSSL from a mapped file, so Python does not touch them.
+An object has the name and size with which it was uploaded, so listings and HEAD are correct. Its bytes are those of
+FILE. Objects of FILE's size have the ETag and the full-object checksum that S3 would compute. Uploads return the
+checksums that they sent, as in S3. To save time, signatures are not verified, and the ETag in the response to an upload
+is not an MD5, as for an object with a customer's KMS key.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from bench.s3.objects import Stored, World, store_file, store_folder
 
 BUFFER_BYTES = 1 << 20
 TLS_PIECE_BYTES = 1 << 18
-# As Amazon's S3 chooses, and the least work for both ends.
+# The ciphers that Amazon's S3 chooses, which cost both ends the least.
 CIPHERS = "ECDHE+AESGCM:!AES256"
 STORED = "2026-01-01T00:00:00.000Z"
 
 
 class Connection:
-    """One client's connection."""
+    """The connection of one client."""
 
     def __init__(self, client: socket.socket, world: World, *, latency_s: float = 0) -> None:
         self._socket = client
@@ -46,7 +46,7 @@ class Connection:
         self._scratch = bytearray(BUFFER_BYTES)
 
     def serve(self, tls: ssl.SSLContext | None) -> None:
-        """Answer until the client leaves."""
+        """Answer requests until the client closes the connection."""
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
@@ -54,7 +54,7 @@ class Connection:
             while head := self._read_head():
                 self._answer(head)
         except OSError:
-            return  # the client is gone
+            return  # the client has closed the connection
         finally:
             self._socket.close()
 
@@ -178,7 +178,7 @@ class Connection:
 
 
 def make_tls(address: str) -> ssl.SSLContext:
-    """With a certificate that nobody has to believe."""
+    """Return a server's TLS context, with a certificate of an unknown authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # the ciphers of 1.3 cannot be chosen from Python
     context.set_ciphers(CIPHERS)

@@ -1,4 +1,4 @@
-"""The checkout, and its command."""
+"""The paths of the checkout and of its command."""
 
 import sys
 from pathlib import Path

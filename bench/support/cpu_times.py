@@ -1,4 +1,4 @@
-"""What a job takes of the processors of sandbox nodes, and what runs beside it."""
+"""The CPU time of a job on sandbox nodes, and of the other processes on the nodes."""
 
 import os
 from dataclasses import dataclass
@@ -7,19 +7,22 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CpuTimes:
-    """CPU seconds of the processes in the nodes that are there now, by (process id, start time)."""
+    """The CPU seconds of the nodes' current processes, by (process id, start time)."""
 
     job: dict[tuple[str, str], float]
     others: dict[tuple[str, str], float]
 
 
 def grown(before: dict[tuple[str, str], float], now: dict[tuple[str, str], float]) -> float:
-    """What processes have taken between two looks."""
+    """Return the CPU seconds that the processes have used between two measurements."""
     return sum(seconds - before.get(process, 0.0) for process, seconds in now.items())
 
 
 def read_cpu_times(sandbox: str, script: str) -> CpuTimes:
-    """Of all processes in the pid namespaces of a sandbox's nodes; the job's are those that run the script."""
+    """Return the CPU times of all processes in the pid namespaces of a sandbox's nodes.
+
+    The job's processes are those that run the script.
+    """
     processes: list[tuple[str, bytes, list[str], str]] = []
     for folder in Path("/proc").iterdir():
         try:
@@ -28,7 +31,7 @@ def read_cpu_times(sandbox: str, script: str) -> CpuTimes:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 processes.append((folder.name, words, fields, str((folder / "ns" / "pid").readlink())))
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it has ended, or is none of ours
+            continue  # it has ended, or belongs to another user
     first = f"pid1.py\0cluster-sandbox:{sandbox}:".encode()
     outside = str(Path("/proc/self/ns/pid").readlink())
     nodes = {namespace for _, words, _, namespace in processes if first in words} - {outside}

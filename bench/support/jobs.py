@@ -1,8 +1,8 @@
-"""What the benchmarks of whole jobs share: clusters of two sandbox nodes, runs of a job there, and their table.
+"""Code that the benchmarks of whole jobs share: clusters of two sandbox nodes, runs of a job, and a table of results.
 
-A virtual machine's speed changes by a tenth and more within a minute, too much to compare long jobs that run one after
-the other. A job that runs "at once" runs both ways at the same time, each on a cluster of its own; every other round
-they change places. Both then have the same machine.
+The speed of a virtual machine changes by 10 % and more within a minute, which is too much to compare long jobs that run
+one after the other. A job that runs "at once" runs both ways at the same time, each on its own cluster, so that both
+have the same machine. They swap clusters in every other round.
 """
 
 import json
@@ -26,7 +26,7 @@ from bench.support.cpu_times import grown, read_cpu_times
 from bench.support.rounds import ROUNDS
 
 BY_CLUSTER = "cluster train"
-# Prints what a process of a job sees; one that is started by hand gets the same.
+# Prints the environment of a process in a job. A process that is started by hand gets the same environment.
 _PROGRAM = "import json, os, sys; print('SEEN', json.dumps([dict(os.environ), sys.executable, os.getcwd()]))"
 _EXPORTED = ("S3_", "AWS_", "CLUSTER_DATA_URL", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
 _SPEED = re.compile(r"Batch \[\S+\]\s+Speed: ([\d.]+) samples/sec")
@@ -34,9 +34,9 @@ _SPEED = re.compile(r"Batch \[\S+\]\s+Speed: ([\d.]+) samples/sec")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What is run, and how often.
+    """A job to run, and the number of rounds.
 
-    script: one that ships with cluster. settings: more lines of [train]. at_once: see above.
+    script: a script that ships with cluster. settings: more lines of [train]. at_once: see above.
     """
 
     script: str
@@ -49,24 +49,24 @@ class Job:
 
     @property
     def words(self) -> list[str]:
-        """All arguments of the script."""
+        """All arguments for the script."""
         return [*self.arguments, "--num-epochs", str(self.epochs)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One run of the job, seconds from the start of the command."""
+    """One run of the job. Times are in seconds from the start of the command."""
 
     wall_s: float
     first_batch_s: float
     end_s: float  # from the last line of the last epoch to the end of the command
     samples_per_s: float
     training_s: float  # the CPU time of the job's processes from the first batch to the last epoch
-    beside: float  # that of what ran on the nodes beside them, as a share of it
+    beside: float  # the CPU time of all other processes on the nodes, as a share of training_s
 
 
 def run_cluster(folder: Path, env: Mapping[str, str], *words: str) -> str:
-    """The output of `cluster WORDS...` in a folder; ends the benchmark if it fails."""
+    """Run `cluster WORDS...` in a folder. Return its output. End the benchmark if it fails."""
     done = subprocess.run(
         [CLUSTER, *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
@@ -76,7 +76,7 @@ def run_cluster(folder: Path, env: Mapping[str, str], *words: str) -> str:
 
 
 class Cluster:
-    """A sandbox cluster of two nodes in a folder of its own. bootstrap: more lines of [bootstrap]."""
+    """A sandbox cluster of two nodes in its own folder. bootstrap: more lines of [bootstrap]."""
 
     def __init__(self, folder: Path, bootstrap: str = "") -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class Cluster:
         self._write("")
 
     def set_job(self, job: Job) -> None:
-        """What `cluster train` runs."""
+        """Set the job that `cluster train` runs."""
         self._write(f"script = {json.dumps(job.script)}\nargs = {json.dumps(job.words)}\n{job.settings}")
 
     def _write(self, settings: str) -> None:
@@ -96,53 +96,53 @@ class Cluster:
         (self.folder / "cluster.toml").write_text("\n".join(lines))
 
     def run(self, *words: str) -> str:
-        """`cluster WORDS...`, in the folder."""
+        """Run `cluster WORDS...` in the folder. Return its output."""
         return run_cluster(self.folder, self.env, *words)
 
     def set_up(self) -> None:
-        """Nodes, and the digits in S3."""
+        """Create the nodes, and upload the digits to S3."""
         self.run("up")
         self.run("data", "demo", "digits")
         self.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
 
     def find_nodes(self) -> list[dict[str, str]]:
-        """The nodes, the head first, with their addresses."""
+        """Return the nodes with their addresses, the head first."""
         nodes: list[dict[str, str]] = json.loads(self.run("status", "--json"))["nodes"]
         return nodes
 
     def see_process(self, *options: str) -> tuple[dict[str, str], str, str]:
-        """What a process that `cluster train OPTIONS...` starts has: variables for its data, its Python, its folder."""
+        """Return the data variables, the Python and the folder of a process that `cluster train OPTIONS...` starts."""
         output = self.run("train", *options, "--", "python", "-c", _PROGRAM)
         line = next(line for line in output.splitlines() if "] SEEN" in line)
         env, python, folder = json.loads(line.partition("SEEN ")[2])
         return {key: value for key, value in env.items() if key.startswith(_EXPORTED)}, python, folder
 
     def find_key(self) -> Path:
-        """The file of the cluster's SSH key."""
+        """Return the path of the cluster's private SSH key."""
         (key,) = (self.folder / "state").rglob("id_ed25519")
         return key
 
     def find_sandbox(self) -> str:
-        """The sandbox's name among others of this machine."""
+        """Return the id of the cluster's sandbox."""
         return self.find_key().parents[1].name.removeprefix("sandbox-")
 
     def ssh_words(self, address: str, command: str) -> list[str]:
-        """What runs a command on a node."""
+        """Return the ssh command that runs a command on a node."""
         options = ["-i", str(self.find_key()), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
         return ["ssh", *options, "-o", "LogLevel=ERROR", f"ubuntu@{address}", command]
 
     def ssh(self, address: str, command: str) -> None:
-        """A command on a node."""
+        """Run a command on a node. Raises CalledProcessError if it fails."""
         subprocess.run(self.ssh_words(address, command), stdin=subprocess.DEVNULL, check=True)
 
     def write_script(self, address: str, name: str, exports: Mapping[str, str], words: Sequence[str]) -> None:
-        """A shell script in a node's home: variables, then a command."""
+        """Write a shell script to a node's home that exports variables and runs a command."""
         script = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in exports.items())
         script += f"exec {shlex.join(words)}\n"
         self.ssh(address, f"printf %s {shlex.quote(script)} >{name}")
 
     def measure(self, words: list[str], job: Job) -> Run:
-        """Run the job to its end; end the benchmark if it did not do its work."""
+        """Run the job to its end and return its measurements. End the benchmark if the job fails."""
         sandbox = self.find_sandbox()
         started = time.perf_counter()
         first_batch_s = None
@@ -187,7 +187,7 @@ class Cluster:
 
 @contextmanager
 def clusters(count: int, bootstrap: str = "") -> Iterator[list[Cluster]]:
-    """Clusters that are ready to train; gone at the end."""
+    """Create clusters that are ready to train, and remove them at the end of the block."""
     made = [Cluster(Path(tempfile.mkdtemp(prefix="cluster-bench-")), bootstrap) for _ in range(count)]
     try:
         for cluster in made:
@@ -199,12 +199,15 @@ def clusters(count: int, bootstrap: str = "") -> Iterator[list[Cluster]]:
             shutil.rmtree(cluster.folder)
 
 
-# Prepares a cluster for a job by hand; returns the command of each way by its name.
+# Prepares a cluster to run a job by hand. Returns the command of each way, by name.
 Prepare = Callable[[Cluster, Job], Mapping[str, list[str]]]
 
 
 def measure(made: Sequence[Cluster], job: Job, prepare: Prepare, train: list[str]) -> dict[str, list[Run]]:
-    """A job by `cluster train` (the words `train`) and by hand, in turn or, with the first way by hand, at once."""
+    """Measure a job by `cluster train` (the command `train`) and by hand.
+
+    The ways run in turn, or, if the job is at_once, at the same time with the first way by hand.
+    """
     for cluster in made:
         cluster.set_job(job)
     if job.at_once:
@@ -236,7 +239,7 @@ def _measure_at_once(made: Sequence[Cluster], job: Job, prepare: Prepare, train:
 
 
 def render_table(runs: Mapping[str, list[Run]], job: Job, *, base: str) -> list[str]:
-    """The lines of a job's table; ratios are to the way `base`."""
+    """Return the lines of a job's table. Ratios are relative to the way `base`."""
     what = f"{job.workers} workers, {job.epochs} epochs, {job.rounds} rounds{', both at once' if job.at_once else ''}"
     lines = [
         f"| {what} | wall s | ratio | first batch s | end s | samples/s | training CPU s | CPU beside % |",

@@ -1,4 +1,4 @@
-"""Measuring contenders in turn, so that a machine whose speed drifts drifts for all of them."""
+"""Measures contenders in turn, so that a drift of the machine's speed affects all of them."""
 
 import platform
 import statistics
@@ -21,12 +21,12 @@ class Timing:
 
     @property
     def median_s(self) -> float:
-        """The figure to quote."""
+        """The median, which is the value to report."""
         return statistics.median(self.seconds)
 
 
 def interleave(contenders: Mapping[str, Callable[[], object]], *, rounds: int = ROUNDS) -> list[Timing]:
-    """Run every contender once without counting, then all of them in turn, `rounds` times."""
+    """Run each contender once without timing, and then time all of them in turn, `rounds` times."""
     for run in contenders.values():
         run()
     taken: dict[str, list[float]] = {name: [] for name in contenders}
@@ -39,7 +39,7 @@ def interleave(contenders: Mapping[str, Callable[[], object]], *, rounds: int = 
 
 
 def render_timings(title: str, timings: list[Timing], *, commands: Mapping[str, str], notes: str = "") -> str:
-    """A section of RESULTS.md; ratios are to the last contender, the comparator."""
+    """Return a section of RESULTS.md. Ratios are relative to the last contender, the comparator."""
     comparator = timings[-1]
     lines = [f"## {title}", ""]
     if notes:
@@ -54,7 +54,7 @@ def render_timings(title: str, timings: list[Timing], *, commands: Mapping[str, 
 
 
 def describe_machine() -> str:
-    """The line under which results are to be read."""
+    """Return a line with the date, the machine, Python's version and the commit, to print with results."""
     model = next(
         (
             line.partition(":")[2].strip()

@@ -1,1 +1,1 @@
-"""Containers: the image that jobs run in, and what is done on the nodes before a job."""
+"""Containers: the image that jobs run in, and the preparation of the nodes before a job."""

@@ -1,7 +1,7 @@
-"""Passes an image from the head to many nodes, from node to node, as transfer/ passes on wheels.
+"""Passes an image from the head to many nodes, from node to node, as transfer/ does with wheels.
 
-The head saves the image to a file, which its agent serves. Each node takes the file, gives it to the next node while it
-arrives, and loads it. The image's id is the digest of its content, so that what a node has loaded is the head's image.
+The head saves the image to a file, which its agent serves. Each node takes the file, passes it on to the next node
+while it arrives, and loads it. The image's id is the digest of its content, so every node loads the head's image.
 """
 
 import os
@@ -22,7 +22,7 @@ from foundation.progress import Event, Report
 
 FEWEST_NODES = 2
 NOT_HERE = Path(os.devnull)
-"""The folder, on this machine, of files that only nodes have: no file can be in it."""
+"""The folder on this machine for files that only nodes have: it can contain no file."""
 
 
 class Talk(Protocol):
@@ -32,7 +32,7 @@ class Talk(Protocol):
     node: ReadyNode
 
     def ask(self, request: Mapping[str, Any], kind: type[Any]) -> Any:
-        """The answer to a request."""
+        """Send a request. Returns the answer."""
 
 
 class _Saved(Struct, frozen=True):
@@ -49,16 +49,17 @@ class _Done(Struct, frozen=True):
 def is_chained(reference: Reference, lacking: int) -> bool:
     """Whether nodes take an image from each other; if not, each pulls it from the registry. Pure.
 
-    lacking: the number of nodes that do not have it, without the head. One node pulls as fast as it would take it. ECR
-    serves any number of nodes at the rate of their network, in AWS's own network.
+    lacking: the number of nodes that do not have the image, not counting the head. A single node pulls it as fast as it
+    would take it from the head. ECR is in AWS's own network, and serves any number of nodes at their network's rate.
     """
     return lacking >= FEWEST_NODES and reference.ecr_account is None
 
 
 def pass_on(head: Talk, others: Sequence[Talk], image_id: str, *, report: Report) -> None:
-    """Give the head's image to other nodes. What fails is reported: the caller finds out which nodes have the image.
+    """Pass the head's image on to other nodes.
 
-    Raises ConnectError if a node is lost.
+    Reports failures instead of raising them: the caller checks which nodes have the image. Raises ConnectError if a
+    node is lost.
     """
     with ExitStack() as stack:
         report(Event(kind="start", what=f"saving the image for {len(others)} nodes", where=head.name))
@@ -95,5 +96,5 @@ def _set_up(talk: Talk, *, files: Sequence[BundleFile] = (), holds: Sequence[Bun
 
 
 def _forget(talks: Sequence[Talk], saved: _Saved) -> None:
-    """Remove the file on all nodes, once no node takes it."""
+    """Remove the file from all nodes. Call this once no node takes it any more."""
     on_all(talks, lambda talk: talk.ask({"forget": saved.sha256}, _Done))

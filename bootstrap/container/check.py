@@ -1,4 +1,4 @@
-"""The check of `cluster verify`: whether each node's engine runs [container] image, and its GPUs are visible inside."""
+"""A check of `cluster verify`: whether each node's engine runs [container] image with its GPUs visible inside."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,7 +24,7 @@ def check_containers(
     uses_environment: bool,
     report: Report,
 ) -> tuple[Check, ...]:
-    """A check for each node, or one for all nodes if they cannot be prepared for jobs in the image."""
+    """A check for each node, or a single one if the nodes cannot be prepared for jobs in the image."""
     try:
         image = prepare(nodes, config, find_login=find_login, uses_environment=uses_environment, report=report)
     except ClusterError as error:

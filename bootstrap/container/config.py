@@ -14,12 +14,12 @@ from foundation.settings import Settings, Shape
 EngineName = Literal["auto", "docker", "podman"]
 SHM_PATTERN = r"auto|[1-9][0-9]{0,9}[kmgKMG]?"
 SMALLEST_SHM_BYTES = 64 << 20
-"""What engines give a container by default; with less, NCCL and data loaders fail."""
+"""The engines' default for a container; with less, NCCL and data loaders fail."""
 _FACTORS = {"k": 10, "m": 20, "g": 30}
-# ":" separates the parts, and "," those of engines' own options.
+# ":" separates the parts of a mount; "," separates the parts of the engines' own options.
 _PATH = r"(?:/|~/)[^:,\x00\r\n]+"
 _MOUNT = re.compile(rf"({_PATH}):({_PATH})(:ro|:rw)?")
-# Engines mount these themselves, or the job needs the image's.
+# Engines mount some of these themselves; of the others, the job needs the image's own.
 _SYSTEM = ("/", "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/run")
 
 
@@ -33,7 +33,7 @@ class MountPaths:
 
 
 def parse_mount(text: str) -> MountPaths:
-    """The parts of "HOST:CONTAINER[:ro]". Pure. Raises ValueError."""
+    """The parts of "HOST:CONTAINER[:ro]". Pure. Raises ValueError if it is invalid."""
     found = _MOUNT.fullmatch(text)
     if found is None:
         raise ValueError('must be "HOST:CONTAINER" or "HOST:CONTAINER:ro", both absolute paths or below ~/')
@@ -46,7 +46,10 @@ def parse_mount(text: str) -> MountPaths:
 
 
 def parse_size(text: str) -> int | None:
-    """The bytes of "512m", "2g" or "1073741824"; None for "auto". Pure. Raises ValueError for less than 64 MiB."""
+    """The number of bytes in "512m", "2g" or "1073741824"; None for "auto". Pure.
+
+    Raises ValueError for less than 64 MiB.
+    """
     if text == "auto":
         return None
     unit = _FACTORS.get(text[-1].lower(), 0)
@@ -73,7 +76,7 @@ def _check_mount(text: str) -> str:
 
 
 class RegistryConfig(Settings, frozen=True, kw_only=True):
-    """Who pulls the image."""
+    """The registry that has the image, and the user who pulls it."""
 
     server: Annotated[
         str, Shape(rf"({SERVER.pattern})?"), Meta(description="the registry's host, with its port: HOST or HOST:PORT")
@@ -86,13 +89,13 @@ class RegistryConfig(Settings, frozen=True, kw_only=True):
     ] = ""
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
-        """All keys or none."""
+        """Yield a message if some keys are set and others are not."""
         missing = [name for name in ("server", "username", "password_env") if not getattr(self, name)]
         if 0 < len(missing) < 3:
             yield f"needs server, username and password_env, and lacks {' and '.join(missing)}"
 
     def __bool__(self) -> bool:
-        """Whether it is set."""
+        """Whether a registry is set."""
         return bool(self.server)
 
 
@@ -124,7 +127,7 @@ class ContainerConfig(Settings, frozen=True, kw_only=True):
     ] = "auto"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
-        """A registry that is not the image's, and two mounts at one place."""
+        """Yield a message for a registry other than the image's, and for each target of several mounts."""
         if self.image and self.registry:
             server = parse_reference(self.image).server
             if server != self.registry.server:

@@ -1,8 +1,8 @@
 """Prepares nodes for jobs in containers, before a job: finds each node's engine, and gives all of them the same image.
 
-The first node resolves the tag; the others get the same image by its digest. What would keep the job from starting is
-an error here: no engine, an image that cannot be pulled or is for another kind of machine, a /dev/shm that is too
-small, an environment that does not run in the image.
+The first node resolves the tag; the others get the same image by its digest. Everything that would keep the job from
+starting is an error here: no engine, an image that cannot be pulled or is for another kind of machine, a /dev/shm that
+is too small, an environment that does not run in the image.
 """
 
 import re
@@ -26,7 +26,7 @@ from foundation.progress import Event, Report
 
 MODULES = ("messages", "containers/engine", "containers/archive", "containers/prepare")
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "ppc64le": "ppc64le", "s390x": "s390x"}
-"""Images' names of machines, by those of `uname -m`."""
+"""The name of each kind of machine in images, by its name in `uname -m`."""
 INSTALL = (
     'cluster exec -- sudo apt-get install -y podman, once; or [bootstrap] setup = ["sudo apt-get install -y podman"]'
 )
@@ -35,7 +35,7 @@ _SHOWN_LINES = 3
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who pulls an image."""
+    """The user who pulls an image from a registry."""
 
     server: str
     username: str
@@ -43,16 +43,16 @@ class Login:
 
 
 LauncherUse = Literal["none", "optional", "required"]
-"""Whether launch.py runs on the head while MXNet is in the image alone: never, if the image has MXNet, or always."""
+"""Whether launch.py runs on the head when only the image has MXNet: never, if the image has MXNet, or always."""
 FindLogin = Callable[[], Login | None]
-"""Asked before each pull: a token of ECR is new for each. None: the image is public."""
+"""Called before each pull, because each pull gets a new ECR token. None: the image is public."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeImage:
-    """How a node runs the image. engine: the first words of its commands. image: the image's id.
+    """How a node runs the image. engine: the first words of the engine's commands. image: the image's id.
 
-    path, python_path: its PATH and PYTHONPATH, or "". ids: uid and gid of the node's user.
+    path, python_path: the image's PATH and PYTHONPATH, or "". ids: the uid and gid of the node's user.
     """
 
     engine: tuple[str, ...]
@@ -64,9 +64,9 @@ class NodeImage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedImage:
-    """The image of a job on all nodes. reference: with its digest. nodes: by the node's name.
+    """The image of a job on all nodes. reference: its name, with its digest. nodes: by the node's name.
 
-    launcher: the folder on the head with the image's own launch.py, if it was asked for and the image has it.
+    launcher: the folder on the head with the image's own launch.py; None if it was not copied.
     """
 
     reference: str
@@ -97,7 +97,7 @@ class _Inspected(Struct, frozen=True):
 
 
 class _Done(Struct, frozen=True):
-    """failed: None for a success. taken: the path of what was taken out of an image."""
+    """failed: why the request failed, None if it succeeded. taken: the path of the files taken out of an image."""
 
     failed: str | None = None
     taken: str = ""
@@ -112,22 +112,22 @@ class ContainerNode(NodeProgram):
         self.node = node
 
     def ask(self, request: Mapping[str, Any], kind: type[Any]) -> Any:
-        """The answer to a request."""
+        """Send a request. Returns the answer."""
         self.tell(request)
         return self.read(next(self.messages()), kind)
 
     def find_engine(self, wanted: str) -> _Found:
-        """The node's engine."""
+        """Have the node find its engine. wanted: [container] engine."""
         found: _Found = self.ask({"find": wanted}, _Found)
         return found
 
     def inspect(self, reference: str) -> _Image | None:
-        """The image, if the node has it."""
+        """The image; None if the node does not have it."""
         found: _Inspected = self.ask({"inspect": reference}, _Inspected)
         return found.image
 
     def pull(self, reference: str, login: Login | None) -> str | None:
-        """Pull an image; why it failed, in the engine's words, or None."""
+        """Pull an image. Returns the engine's output if that failed, else None."""
         given = None
         if login is not None:
             given = {"server": login.server, "username": login.username, "password": login.password}
@@ -135,9 +135,9 @@ class ContainerNode(NodeProgram):
         return done.failed
 
     def run(self, order: Mapping[str, Any], *, once: str | None = None) -> str | None:
-        """Run a command in a container to its end; what it said if it failed, or None.
+        """Run a command in a container to its end. Returns its output if it failed, else None.
 
-        once: what it tries; the node does not run it again if it has succeeded there before.
+        once: a name for what the command tries; the node does not run it again if it has succeeded there before.
         """
         done: _Done = self.ask({"try": order, "once": once}, _Done)
         return done.failed
@@ -156,7 +156,7 @@ def prepare(
 
     uses_environment: the environment of [bootstrap] is mounted into the containers. launcher: whether the image's own
     launch.py is copied to the head.
-    Raises ClusterError that names every node where something is wrong, ConnectError.
+    Raises ConnectError, and ClusterError, which names every node with a problem.
     """
     reference = parse_reference(config.image)
     with ExitStack() as stack:
@@ -204,7 +204,7 @@ def prepare(
 
 
 def check_nodes(found: Mapping[str, _Found], config: ContainerConfig) -> None:
-    """Raises ClusterError for nodes without an engine, or whose memory does not fit [container] shm_size. Pure."""
+    """Raises ClusterError for nodes without an engine, or that cannot provide [container] shm_size. Pure."""
     lacking = {name: one for name, one in found.items() if one.engine is None}
     if lacking:
         wanted = "Docker nor Podman" if config.engine == "auto" else config.engine
@@ -232,7 +232,7 @@ def check_nodes(found: Mapping[str, _Found], config: ContainerConfig) -> None:
 
 
 def resolve(talk: ContainerNode, reference: Reference, *, find_login: FindLogin, report: Report) -> _Image:
-    """The image on the node that resolves its tag. A digest that the node has is not pulled again.
+    """Get the image on the node that resolves its tag. Does not pull a digest that the node already has.
 
     Raises ClusterError.
     """
@@ -263,7 +263,7 @@ def pull(talk: ContainerNode, reference: Reference, login: Login | None, *, repo
 
 
 def explain_pull(said: str, reference: Reference, *, node: str, login: Login | None) -> ClusterError:
-    """The error for a pull that failed. said: what the engine printed. Pure."""
+    """The error for a failed pull. said: the engine's output. Pure."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     shown = "\n  ".join(lines[-_SHOWN_LINES:])
     words = said.lower()
@@ -302,9 +302,9 @@ def explain_pull(said: str, reference: Reference, *, node: str, login: Login | N
 
 
 def find_digest(image: _Image, reference: Reference) -> str:
-    """The digest by which other nodes get the same image. Pure. Raises ClusterError."""
+    """The digest by which other nodes get the same image. Pure. Raises ClusterError if the engine knows none."""
     wanted = f"{reference.name}@"
-    # docker leaves docker.io/library/ out.
+    # docker omits docker.io/library/.
     short = f"{reference.name.removeprefix('library/')}@"
     known = [f"{reference.server}/{wanted}", wanted, short]
     for digest in image.digests:
@@ -322,9 +322,10 @@ def distribute(
     find_login: FindLogin,
     report: Report,
 ) -> dict[str, _Image]:
-    """Give the head's image to the other nodes; their images by their names. Raises ClusterError for each failure.
+    """Give the head's image to the other nodes. Returns their images, by the nodes' names.
 
-    reference: with its digest, or of an image that only the nodes have.
+    reference: a name with a digest, or the name of an image that only the nodes have.
+    Raises ClusterError, which names every failed node.
     """
     found: dict[str, _Image] = {}
 
@@ -361,7 +362,7 @@ def distribute(
 
 
 def check_images(images: Mapping[str, _Image], machines: Mapping[str, str], config: ContainerConfig) -> None:
-    """Raises ClusterError for nodes of another kind than the image's. Pure."""
+    """Raises ClusterError for nodes of another kind of machine than the image's. Pure."""
     wrong = {
         name: machines[name]
         for name, image in images.items()
@@ -377,7 +378,7 @@ def check_images(images: Mapping[str, _Image], machines: Mapping[str, str], conf
 
 
 def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Image], config: ContainerConfig) -> None:
-    """Raises ClusterError for nodes whose environment does not run in the image."""
+    """Run each node's environment in the image. Raises ClusterError for nodes where it does not run."""
 
     def check(talk: ContainerNode) -> None:
         node = talk.node
@@ -402,13 +403,13 @@ def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Ima
 
 
 def brief_order(image: str) -> dict[str, Any]:
-    """A container for a short command, as engine.run_words takes it. image: its id."""
+    """The order for a container that runs a short command, as engine.run_words takes it. image: the image's id."""
     name = f"cluster-check-{secrets.token_hex(6)}"
     return {"name": name, "job": "check", "image": image, "shm_size": None, "gpus": False, "mounts": [], "cwd": "/"}
 
 
 def has_mxnet(talk: ContainerNode, image: _Image, config: ContainerConfig) -> bool:
-    """Whether the image's python3 finds MXNet; an image without Python has none. Raises ClusterError."""
+    """Whether the image's python3 finds MXNet; False for an image without Python. Raises ClusterError."""
     order = {**brief_order(image.id), "command": ["python3", "-c", _FIND_MXNET]}
     said = talk.run(order, once=f"mxnet-{image.id.rpartition(':')[2]}")
     if said is None:
@@ -423,7 +424,10 @@ def has_mxnet(talk: ContainerNode, image: _Image, config: ContainerConfig) -> bo
 
 
 def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig) -> str:
-    """The folder on a node with launch.py out of the image: mxnet/tools/ and dmlc_tracker/. Raises ClusterError."""
+    """Copy launch.py out of the image to a node: mxnet/tools/ and dmlc_tracker/. Returns their folder on the node.
+
+    Raises ClusterError.
+    """
     order = {**brief_order(image.id), "command": ["python3", "-c", _PACK_LAUNCHER]}
     folder = f".cluster/launcher/{image.id.partition(':')[2]}"
     done: _Done = talk.ask({"take": folder, "from": order}, _Done)
@@ -439,9 +443,9 @@ def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig) -
 
 _NO_MXNET = "there is no module mxnet"
 _NO_PROGRAM = re.compile("executable file .*not found")
-"""What docker's and podman's runtimes say of a program that the image does not have."""
+"""The error of docker's and podman's runtimes for a program that the image does not have."""
 _FIND_MXNET = f"import importlib.util, sys; sys.exit(None if importlib.util.find_spec('mxnet') else {_NO_MXNET!r})"
-# Finds the packages without importing them: MXNet may need a GPU's driver for that. Prints an archive.
+# Finds the packages without importing them, since importing MXNet may need a GPU's driver. Prints an archive.
 _PACK_LAUNCHER = """
 import os, sys, tarfile
 from importlib.util import find_spec

@@ -1,7 +1,7 @@
 """The names of images: SERVER/NAME:TAG and SERVER/NAME@DIGEST. Pure.
 
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests describes names, tags and
-digests; a name without a server is Docker Hub's, as for `docker pull`.
+digests. A name without a server is on Docker Hub, as for `docker pull`.
 """
 
 import re
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 DOCKER_HUB = "docker.io"
 LOCAL = "localhost"
-"""The server of images that no registry has, as podman names them."""
+"""The server in podman's names of images that are in no registry."""
 _NAME = re.compile(r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -19,9 +19,10 @@ _ECR = re.compile(r"(?P<account>[0-9]{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An image's name. server: of its registry, such as "docker.io" or "registry.example.com:5000".
+    """An image's name. server: its registry's host, such as "docker.io" or "registry.example.com:5000".
 
-    name: the repository there. tag: "" if there is only a digest. digest: "sha256:..." of its manifest, or "".
+    name: the repository in that registry. tag: "" if there is only a digest. digest: the digest of its manifest,
+    "sha256:...", or "".
     """
 
     server: str
@@ -31,18 +32,18 @@ class Reference:
 
     @property
     def is_local(self) -> bool:
-        """Whether only the nodes themselves have it."""
+        """Whether the image is in no registry, only on the nodes themselves."""
         return self.server == LOCAL
 
     @property
     def ecr_account(self) -> str | None:
-        """The AWS account whose ECR registry has it, or None."""
+        """The AWS account whose ECR registry has the image; None for other registries."""
         found = _ECR.fullmatch(self.server)
         return found["account"] if found is not None else None
 
     @property
     def ecr_region(self) -> str | None:
-        """The region of that registry, or None."""
+        """The region of that ECR registry, or None."""
         found = _ECR.fullmatch(self.server)
         return found["region"] if found is not None else None
 
@@ -51,12 +52,12 @@ class Reference:
         return replace(self, tag="", digest=digest)
 
     def __str__(self) -> str:
-        """As engines take it. With a digest, the tag has no meaning."""
+        """The name in the engines' form. With a digest, the tag is left out, because it has no meaning."""
         return f"{self.server}/{self.name}" + (f"@{self.digest}" if self.digest else f":{self.tag}")
 
 
 def parse_reference(image: str) -> Reference:
-    """The parts of an image's name, with those that it lacks. Raises ValueError, which says what is wrong."""
+    """The parts of an image's name, with defaults for missing ones. Raises ValueError, which explains the mistake."""
     rest, _, digest = image.partition("@")
     if digest and _DIGEST.fullmatch(digest) is None:
         raise ValueError('after "@" comes the digest: sha256: and 64 hexadecimal digits')

@@ -1,4 +1,4 @@
-"""The files of the nodes' environment: fetched once to the user's machine, cached, and named by their content."""
+"""The files of the nodes' environment, fetched once to the user's machine, cached, and named by their content."""
 
 import gzip
 import hashlib
@@ -73,7 +73,10 @@ class Bundle:
 
     @property
     def library(self) -> str:
-        """Its framework: the requirement or label of MXNet, or what a Python of the node has; "" without one."""
+        """Its framework, such as "torch==2.13.0+cpu" or "mxnet==1.7.0.post2", or the label of a built MXNet.
+
+        "" without a framework. A framework that a Python of the node has counts as the environment's.
+        """
         torch = self.torch
         if self.target.framework == "pytorch" and torch is not None:
             return f"torch=={torch.version}"
@@ -84,7 +87,7 @@ class Bundle:
 
     @property
     def torch(self) -> Torch | None:
-        """The environment's PyTorch: a wheel, or else the image's."""
+        """The environment's PyTorch: that of a wheel, or else the image's; None without PyTorch."""
         names = [file.name for file in self.wheels]
         version = next((name.split("-")[1] for name in names if name.startswith("torch-")), None)
         if version is not None:
@@ -97,7 +100,7 @@ class Bundle:
 
     @property
     def python(self) -> BundleFile | None:
-        """The packed Python, if one is sent."""
+        """The packed Python; None if the environment uses a Python of the node."""
         return next((file for file in self.files if file.name.endswith(".tar.gz")), None)
 
     @property
@@ -108,7 +111,7 @@ class Bundle:
 
 FindBundle = Callable[[WheelTarget], "Bundle"]
 BuildPackage = Callable[[FindBundle, WheelTarget, str], BundleFile]
-"""Builds a wheel for a requirement that no wheel on the index fits. The first argument finds the tools for it."""
+"""Builds a wheel for a requirement for which the index has none. The first argument finds the tools for the build."""
 
 
 def fetch_bundle(
@@ -120,13 +123,13 @@ def fetch_bundle(
     built: BundleFile | None = None,
     build: BuildPackage | None = None,
 ) -> Bundle:
-    """The bundle for a target: from the cache, or by pip from the package index that pip is set up to use.
+    """The bundle for a target: from the cache, or fetched by pip from the package index that pip is configured to use.
 
-    fetch: "here" fetches all wheels to this machine. "head" finds only their URLs, for the nodes to fetch; "auto" does
-    so for wheels that are not in the cache and whose URLs work without a password. The versions stay those of the first
-    time. A killed fetch leaves no partial bundle; a damaged bundle is reported and fetched again.
-    built: the wheel of an MXNet from source, which no index has. build: builds packages without a wheel.
-    Raises ClusterError with the output of pip, or of uv for a Python.
+    fetch: "here" fetches all wheels to this machine. "head" finds only their URLs, and the nodes fetch them. "auto"
+    does so for wheels that are not in the cache and whose URLs work without a password. Later fetches keep the versions
+    of the first. A killed fetch leaves no partial bundle; a damaged bundle is reported and fetched again.
+    built: the wheel of an MXNet built from source, which no index has. build: builds packages that have no wheel.
+    Raises ClusterError with the output of pip, or with that of uv if it cannot fetch a Python.
     """
     build_for = partial(build, partial(fetch_bundle, cache=cache, report=report, build=build)) if build else None
     found = _find_and_build(target, build_for, cache=cache, report=report, fetch=fetch)
@@ -200,9 +203,9 @@ def _find_key(target: WheelTarget) -> str:
 
 
 def find_records(bundle: Bundle) -> dict[str, tuple[BundleFile, ...]]:
-    """What a cache records of a bundle's files, by key: with it, fetch_bundle finds them elsewhere. Pure.
+    """The records of a bundle's files in a cache, by key: with them, fetch_bundle finds the files elsewhere. Pure.
 
-    Not the files that come with this project, nor an MXNet from source.
+    They do not include the files that come with this project, nor an MXNet built from source.
     """
     target = bundle.target
     others = (bundle.compat, bundle.python)
@@ -218,7 +221,7 @@ def _python_key(version: Version, machine: str) -> str:
 
 
 def fetch_python(version: Version, *, machine: str, cache: Path, report: Report) -> BundleFile:
-    """A packed Python, from the cache or by uv. In it, `bin/` and `lib/` are at the top.
+    """A packed Python, from the cache or fetched by uv. Its archive has `bin/` and `lib/` at the top.
 
     It is one of Astral's builds (https://gregoryszorc.com/docs/python-build-standalone/), which run in any folder. uv's
     settings select the download server: UV_PYTHON_INSTALL_MIRROR, UV_PYTHON_DOWNLOADS_JSON_URL.
@@ -254,14 +257,14 @@ def _install(key: str, directory: Path) -> Path:
 
 
 def pack(folder: Path, destination: Path) -> None:
-    """Write a folder as .tar.gz, the same bytes for the same content. Raises OSError."""
+    """Write a folder as .tar.gz. The same content always gives the same bytes. Raises OSError."""
     with (
         destination.open("wb") as raw,
         gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for path in sorted(folder.rglob("*")):
-            if path.is_symlink() or not path.is_dir():  # files bring their folders
+            if path.is_symlink() or not path.is_dir():  # unpacking a file makes its folders
                 _add(archive, path, path.relative_to(folder).as_posix())
 
 
@@ -284,7 +287,7 @@ def find_pins(wheels: Sequence[BundleFile]) -> tuple[str, ...]:
 
 
 def pack_package(cache: Path) -> BundleFile:
-    """A wheel of mxnet_cluster, the package that users' programs import; the same bytes for the same content."""
+    """Write a wheel of mxnet_cluster, the package that users' programs import. Equal content gives equal bytes."""
     about = f"mxnet_cluster-{version('mxnet-cluster')}"
     content = {f"mxnet_cluster/{path.name}": path.read_bytes() for path in _find_modules()}
     info = {
@@ -314,7 +317,7 @@ def _compat_file() -> BundleFile:
 
 
 class Bundles:
-    """Each target's bundle, fetched once for all nodes that ask for it at the same time."""
+    """The bundle of each target, fetched once even if many nodes ask for it at the same time."""
 
     def __init__(self, cache: Path, report: Report, fetch: Fetch, build: BuildPackage | None = None) -> None:
         self._cache = cache
@@ -325,7 +328,7 @@ class Bundles:
         self._futures: dict[tuple[WheelTarget, BundleFile | None], Future[Bundle]] = {}
 
     def get(self, target: WheelTarget, built: BundleFile | None = None) -> Bundle:
-        """As `fetch_bundle`, which runs once for each target."""
+        """Like `fetch_bundle`, but fetches each target's bundle only once."""
         with self._lock:
             future = self._futures.get((target, built))
             if future is None:

@@ -1,6 +1,6 @@
-"""The environment of this project's own command on the head, which replaces lost nodes with it. Pure.
+"""The environment of this project's own command on the head, which uses it to replace lost nodes. Pure.
 
-It is apart from the jobs' environment: other packages, and a Python that is new enough.
+It is separate from the jobs' environment, because it needs other packages and a newer Python.
 """
 
 from importlib.metadata import version
@@ -11,16 +11,16 @@ from foundation.errors import ClusterError
 from provision.oracle.tables import show
 
 FOLDER = "client"
-"""In ~/.cluster."""
+"""Its folder in ~/.cluster."""
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("boto3", "click", "cryptography", "fabric", "msgspec", "obstore", "packaging", "pathspec", "rich")
-"""What the command imports to launch a node and to set it up; not what it has for other verbs, and for the sandbox."""
+"""The packages that the command imports to launch a node and set it up, not those of other verbs and the sandbox."""
 
 
 def choose_client(facts: NodeFacts, *, node: str) -> tuple[WheelTarget, ChosenPython]:
-    """The wheels, in the versions of this machine, and the Python: one of the image's, or a packed one.
+    """The wheels, in this machine's versions, and the Python: one of the image's, or a packed one.
 
-    Raises ClusterError if neither runs there.
+    Raises ClusterError if neither runs on the node.
     """
     known = (*facts.pythons, *(framework.python for framework in facts.frameworks))
     found = next((python for python in known if python.version >= OLDEST_PYTHON), None)

@@ -1,12 +1,12 @@
 """Finds the CUDA libraries of an MXNet wheel on a node, and explains how to get those that are missing. Pure.
 
-PyTorch's wheels bring theirs: of them only the driver is checked.
+PyTorch's wheels include their libraries: for them, only the driver is checked.
 
-A library fits a wheel when it belongs to the wheel's own CUDA version. Some names show it (libcudart.so.10.2), others
-do not (libcublas.so.10 is in CUDA 10.1 and in 10.2), so the directory decides: one with the wheel's own libcudart. From
-CUDA 11 on, all of a major version share that name, and a newer one runs what was built with an older one
-(https://docs.nvidia.com/deploy/cuda-compatibility/#minor-version-compatibility); a directory named after the exact
-version comes first.
+A library fits a wheel if it belongs to the wheel's own CUDA version. Some names show that version (libcudart.so.10.2),
+others do not (libcublas.so.10 is in CUDA 10.1 and in 10.2). So the directory decides: it must have the wheel's own
+libcudart. From CUDA 11 on, all versions with the same major number share the name of libcudart, and a newer one runs
+programs built with an older one (https://docs.nvidia.com/deploy/cuda-compatibility/#minor-version-compatibility). A
+directory named after the exact version comes first.
 """
 
 import re
@@ -20,7 +20,7 @@ from provision.oracle.tables import GPU_WHEEL, Version, Wheel, find_wheel, show
 from provision.oracle.torch import explain_driver, find_build, parse_torch
 
 DRIVER = "libcuda.so.1"
-# Libraries that are not in the toolkit and fit several CUDA versions: the name shows their own version.
+# Libraries that are not part of the toolkit and fit several CUDA versions; their names show their own version.
 SEPARATE = ("libcudnn.so.", "libnccl.so.")
 
 
@@ -28,7 +28,7 @@ SEPARATE = ("libcudnn.so.", "libnccl.so.")
 class CudaLibraries:
     """The CUDA libraries of a wheel on one node.
 
-    library_dirs: in the order in which the loader searches them; absolute paths there.
+    library_dirs: absolute paths on the node, in the order in which the loader searches them.
     missing: the names of the libraries that were not found, including the driver's.
     """
 
@@ -82,12 +82,12 @@ def _has_separate(place: LibraryDir) -> bool:
 
 
 def _is_apart(place: LibraryDir) -> bool:
-    """Whether a directory has no toolkit: a cuDNN must not bring another CUDA's cuBLAS."""
+    """Whether a directory has no toolkit: a directory with cuDNN must not bring the cuBLAS of another CUDA."""
     return not any(name.startswith("libcudart.so.") for name in place.names)
 
 
 def cuda_of(mxnet: str) -> Version | None:
-    """The CUDA version of a wheel, from the table or else its name; None for CPU wheels. Pure."""
+    """The CUDA version of a wheel, from the table or else from its name; None for CPU wheels. Pure."""
     wheel = find_wheel(mxnet)
     if wheel is not None:
         return wheel.cuda
@@ -96,7 +96,7 @@ def cuda_of(mxnet: str) -> Version | None:
 
 
 def find_warnings(facts: NodeFacts, target: WheelTarget, torch: Torch | None = None) -> tuple[str, ...]:
-    """Warnings of what keeps the framework from using a node's GPUs; it can be set up nevertheless. Pure.
+    """Warnings about problems that keep the framework from using a node's GPUs but do not prevent the set-up. Pure.
 
     torch: the environment's PyTorch.
     """
@@ -131,7 +131,7 @@ def _find_torch_warnings(facts: NodeFacts, torch: Torch) -> list[str]:
 def explain_missing_libraries(names: Sequence[str], mxnet: str) -> str:
     """Name the libraries that a wheel lacks, the CUDA version that has them, and the ways to get them. Pure.
 
-    `names` are the loader's (libcudart.so.9.0); `mxnet` is a requirement (mxnet-cu90==1.6.0.post0).
+    `names` are names as the loader uses them (libcudart.so.9.0); `mxnet` is a requirement (mxnet-cu90==1.6.0.post0).
     """
     toolkit = [name for name in names if name != DRIVER]
     parts = []

@@ -1,4 +1,4 @@
-"""Facts about a node: what it is and has. One ssh command, then pure parsing."""
+"""Facts about a node: its hardware and its software. One ssh command gathers them; parsing its output is pure."""
 
 import hashlib
 import re
@@ -15,14 +15,14 @@ from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Version
 TIMEOUT_S = 360  # facts.sh waits up to 300 s for a set-up that a killed command has left running
 MOST_CORES = 1 << 16
 OLDEST_NODE_PYTHON = (3, 6)
-"""What the programs in node/ need."""
+"""The oldest Python that runs the programs in node/."""
 CUDA_LIBRARIES = tuple(sorted({name for wheel in WHEELS for name in wheel.needs} | {"libcuda.so.1"}))
 """The libraries that facts.sh looks for: all that MXNet's wheels load."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundPython:
-    """A Python that works on a node; `path` is absolute there."""
+    """A Python that works on a node; `path` is absolute."""
 
     path: str
     version: Version
@@ -32,7 +32,8 @@ class FoundPython:
 class FoundFramework:
     """A framework that a Python of a node finds. name: "torch" or "mxnet".
 
-    cuda: the CUDA that PyTorch was built with; None for a CPU build, and for MXNet. numpy: its version, or "".
+    cuda: the CUDA that PyTorch was built with; None for a CPU build, and for MXNet. numpy: the version of that Python's
+    NumPy, or "".
     """
 
     name: str
@@ -44,7 +45,7 @@ class FoundFramework:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryDir:
-    """A directory of a node with CUDA libraries that its loader does not search; `names` are the libraries'."""
+    """A directory of CUDA libraries that the node's loader does not search; `names` are the names of the libraries."""
 
     path: str
     names: frozenset[str]
@@ -52,7 +53,7 @@ class LibraryDir:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """Libraries that an environment's libmxnet.so does not find. `key` identifies the inputs of the check."""
+    """The libraries that an environment's libmxnet.so does not find. `key` identifies the inputs of the check."""
 
     key: str
     unresolved: tuple[str, ...]
@@ -62,16 +63,16 @@ class Checked:
 class NodeFacts:
     """The facts about a node. Digests are lower-case hexadecimal SHA-256.
 
-    python, python_version: the Python of our own programs there; the image's python3 if it is 3.6 or later.
+    python, python_version: the Python that runs our own programs: the image's python3 if it is 3.6 or later.
     pythons: every Python that was found, the image's python3 first. configured: the one at the path of [bootstrap]
-    python; None if that is not a path, or no Python works there. frameworks: what the Pythons have, also those of
-    environments that are not in `pythons`.
+    python; None if that is not a path, or no Python works at that path. frameworks: those that the Pythons find,
+    including Pythons of environments, which are not in `pythons`.
     missing_libraries: system libraries that MXNet's wheels need and the system lacks.
-    gpus: (compute capability such as "8.6", name) of each GPU, in the driver's order; driver: its version.
+    gpus: (compute capability such as "8.6", name) of each GPU, in the driver's order; driver: the driver's version.
     displays: the maker, "NVIDIA" or "AMD", of each graphics device, with a driver or without.
-    libraries: CUDA libraries that the loader finds. cuda_dirs: where others are.
-    files, envs, clients, trees, pythons_ready, setups: digests of what is complete in ~/.cluster there.
-    checked: by environment, the libraries that its libmxnet.so does not find.
+    libraries: the CUDA libraries that the loader finds. cuda_dirs: the directories of others.
+    files, envs, clients, trees, pythons_ready, setups: the digests of everything that is complete in ~/.cluster.
+    checked: for each environment, the libraries that its libmxnet.so does not find.
     cluster_key: the public half of the head's key for the other nodes, or None.
     authorized: the lines of authorized_keys that are the cluster's own.
     """
@@ -106,14 +107,17 @@ class NodeFacts:
 
 
 def gather_facts(connection: NodeConnection, *, python: str) -> NodeFacts:
-    """The facts about a node; `python` is [bootstrap] python. Raises NodeCommandError, ConnectError, ClusterError."""
+    """Gather the facts about a node; `python` is [bootstrap] python.
+
+    Raises NodeCommandError, ConnectError, ClusterError.
+    """
     command = shlex.join(["sh", "-c", render_facts_script(python)])
     output = connection.run(command, timeout_s=TIMEOUT_S, what="facts.sh")
     return parse_facts(output.stdout, node=connection.host.name)
 
 
 def render_facts_script(python: str) -> str:
-    """The text of facts.sh for [bootstrap] python. Pure but for reading the file."""
+    """The text of facts.sh for [bootstrap] python. Pure, except that it reads the file."""
     script = read_program("facts.sh")
     version = hashlib.sha256(script.encode()).hexdigest()[:12]
     setting = python if python.startswith("/") else "auto"
@@ -209,14 +213,17 @@ def _version(text: str) -> Version:
 
 
 def _count(text: str, *, at_most: int = 9999) -> int:
-    """Raises ValueError."""
+    """The number in `text`. Raises ValueError for anything but a number from 0 to `at_most`."""
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= at_most):
         raise ValueError(f"{text[:40]!r} is not a number from 0 to {at_most}")
     return int(text)
 
 
 def _gpu(line: str) -> tuple[str, str, str]:
-    """The capability, name and driver in "8.6, 535.104.05, NVIDIA A10G"; before 510, drivers omit the capability."""
+    """The capability, name and driver in "8.6, 535.104.05, NVIDIA A10G". Drivers before 510 omit the capability.
+
+    Raises ValueError.
+    """
     parts = [part.strip() for part in line.split(",", 2)]
     if len(parts) != 3:
         raise ValueError(f"{line[:80]!r} is not a GPU")
@@ -227,7 +234,7 @@ def _gpu(line: str) -> tuple[str, str, str]:
 
 
 def _find_capability(name: str) -> str:
-    """The capability of a GPU by its driver's name, such as "Tesla V100-SXM2-16GB"; empty if not in the table."""
+    """The capability of a GPU, by the driver's name for it, such as "Tesla V100-SXM2-16GB"; "" if not in the table."""
     words = re.split(r"[^A-Za-z0-9]+", name)
     for machine in GPU_MACHINES:
         if machine.gpu is not None and machine.gpu.capability is not None and machine.gpu.name.split()[-1] in words:
@@ -245,7 +252,7 @@ def find_gpus(facts: NodeFacts) -> list[Gpu]:
 
 
 def _parse_checked(lines: Sequence[str]) -> dict[str, Checked]:
-    """The first line of each environment is `checked KEY`, the others are names of libraries."""
+    """Parse lines of `ENVIRONMENT TEXT`: the first text of each is `checked KEY`, the others are names of libraries."""
     found: dict[str, Checked] = {}
     for line in lines:
         env, _, said = line.partition(" ")

@@ -1,6 +1,6 @@
-"""A cache of the files that nodes need, on the user's machine, by content.
+"""A cache, on the user's machine, of the files that nodes need, addressed by their content.
 
-wheels/SHA256/NAME    a file: whole, or not there
+wheels/SHA256/NAME    a file; it is always whole
 KEY.json              the files that belong to a key such as "bundles/0123", with their URLs
 """
 
@@ -21,9 +21,9 @@ from foundation.progress import Event, Report
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BundleFile:
-    """A file that nodes need; `sha256` in lower-case hexadecimal.
+    """A file that nodes need; `sha256` is in lower-case hexadecimal.
 
-    path: its place on this machine, also before it is downloaded from one of `urls` (package_index.py).
+    path: its place on this machine, even before it is downloaded from one of `urls` (package_index.py).
     unpacked_bytes: its size when unpacked; 0 for a file that is not unpacked.
     """
 
@@ -35,12 +35,12 @@ class BundleFile:
 
     @property
     def name(self) -> str:
-        """The file's name; for a wheel it is part of its meaning."""
+        """The file's name; the name of a wheel is part of its meaning."""
         return self.path.name
 
 
 def check_cache(cache: Path) -> None:
-    """Raise ClusterError if nothing can be written to the folder, since no node could be set up then."""
+    """Raise ClusterError if the folder is not writable, since no node could be set up."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=cache):
@@ -53,7 +53,10 @@ def check_cache(cache: Path) -> None:
 
 
 def describe_file(path: Path) -> BundleFile:
-    """Hash a file. Raises OSError; for archives also zipfile.BadZipFile and tarfile.TarError."""
+    """Hash and describe a file on this machine.
+
+    Raises OSError; for archives, also zipfile.BadZipFile and tarfile.TarError.
+    """
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return BundleFile(path=path, sha256=digest, size_bytes=path.stat().st_size, unpacked_bytes=_unpacked_bytes(path))
@@ -72,7 +75,7 @@ def _unpacked_bytes(path: Path) -> int:
 def fetch_once(
     cache: Path, key: str, fetch: Callable[[Path], object], *, what: str, report: Report
 ) -> tuple[BundleFile, ...]:
-    """The files of a key, in the order of their names. `fetch` puts them into a folder if they are not cached.
+    """The files of a key. If they are not cached, calls `fetch`, which writes them to a folder; sorts them by name.
 
     A killed process leaves no partial file. One process at a time. Raises OSError, and the errors of `fetch`.
     """
@@ -93,7 +96,7 @@ def fetch_once(
 
 
 def find_place(cache: Path, sha256: str, name: str) -> Path:
-    """Where a file is kept. Pure."""
+    """The path of a file in the cache. Pure."""
     return cache / "wheels" / sha256 / name
 
 
@@ -129,7 +132,7 @@ def render_record(files: Sequence[BundleFile]) -> str:
 def find_kept(cache: Path, key: str, *, report: Report) -> tuple[BundleFile, ...] | None:
     """The files of a key; None if they are not recorded, or if a file without a URL is missing or truncated.
 
-    Reports such a file. The nodes check the content.
+    Reports such a file. It does not check the content; the nodes do.
     """
     manifest = cache / f"{key}.json"
     try:
@@ -152,7 +155,7 @@ def find_kept(cache: Path, key: str, *, report: Report) -> tuple[BundleFile, ...
     if all(file.urls for file in lost):
         return files
     report(Event(kind="warn", what=f"{lost[0].path} is damaged or missing: fetching all of its bundle again"))
-    manifest.unlink(missing_ok=True)  # several nodes may ask at the same time
+    manifest.unlink(missing_ok=True)  # another thread may have removed it, for another node
     return None
 
 

@@ -1,4 +1,4 @@
-"""Chooses where a node's framework comes from: a wheel, the image, or a Python of the user's own. Pure."""
+"""Chooses the source of a node's framework: a wheel, the image, or a Python of the user's own. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ MXNET_PYTHONS = ((3, 9), (3, 12))
 np.bool and others), has wheels up to Python 3.12; with NumPy 2 `import mxnet` fails, since np.PZERO was removed."""
 ANY_PYTHONS = (OLDEST_PYTHON, (3, 14))
 OLDEST_TORCH = (1, 10)
-"""The first with torchrun (https://github.com/pytorch/pytorch/releases/tag/v1.10.0)."""
+"""The first version with torchrun (https://github.com/pytorch/pytorch/releases/tag/v1.10.0)."""
 LABELS: dict[Framework, str] = {"mxnet": "MXNet", "pytorch": "PyTorch", "none": "the node's programs"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Torch:
-    """The PyTorch of a node's environment. version: such as 2.13.0+cpu; has_cuda: whether it was built for GPUs."""
+    """The PyTorch of a node's environment. version: for instance 2.13.0+cpu; has_cuda: whether it is built for GPUs."""
 
     version: str
     has_cuda: bool
@@ -30,11 +30,11 @@ class Torch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrameworkChoice:
-    """Where the framework of a node comes from.
+    """The source of a node's framework.
 
-    base: what a Python of the node has, which the environment uses; None otherwise. wheel: the requirement of a wheel;
-    None with a base, without a framework, and for MXNet, whose wheel target.py chooses. pythons: the first and the last
-    Python that it works with.
+    base: the framework of a Python of the node, if the environment uses that; else None. wheel: the requirement of a
+    wheel; None with a base, without a framework, and for MXNet, whose wheel target.py chooses. pythons: the oldest and
+    the newest Python that the framework works with.
     """
 
     framework: Framework = "mxnet"
@@ -46,7 +46,7 @@ class FrameworkChoice:
 def choose_framework(
     facts: NodeFacts, *, config: BootstrapConfig, project: LockedProject, node: str
 ) -> FrameworkChoice:
-    """Choose for one node. Pure. Raises ClusterError if the node lacks what [bootstrap] asks for."""
+    """Choose the framework's source for one node. Pure. Raises ClusterError if the node does not meet [bootstrap]."""
     if config.framework == "none":
         return FrameworkChoice(framework="none", pythons=ANY_PYTHONS)
     if config.framework == "pytorch":
@@ -64,7 +64,7 @@ def _find_installed(facts: NodeFacts, *, path: str, project: LockedProject, node
             hint='set mxnet = "auto", which installs the locked one; or in the project\'s folder: uv remove mxnet',
         )
     if facts.configured is None:
-        return None  # choose_python reports that no Python works there
+        return None  # choose_python reports that no Python works at that path
     found = next((one for one in facts.frameworks if one.name == "mxnet" and one.python.path == path), None)
     if found is None:
         raise ClusterError(
@@ -90,7 +90,10 @@ def _choose_torch(facts: NodeFacts, *, config: BootstrapConfig, project: LockedP
 
 
 def _find_locked_torch(locked: Sequence[Wanted], facts: NodeFacts, *, config: BootstrapConfig, node: str) -> str | None:
-    """The PyTorch that a project locks for such a node; None if it locks none. Pure. Raises ConfigError."""
+    """The PyTorch that a project locks for such a node; None if it locks none. Pure.
+
+    Raises ConfigError if [bootstrap] torch contradicts it.
+    """
     version = next((python.version for python in facts.pythons if python.version >= OLDEST_PYTHON), (3, 11))
     for wanted in locked:
         requirement = choose_requirement(wanted.requirement, python_version=version, machine=facts.machine)
@@ -106,7 +109,7 @@ def _find_locked_torch(locked: Sequence[Wanted], facts: NodeFacts, *, config: Bo
 
 
 def is_fit(found: FoundFramework, facts: NodeFacts, *, config: BootstrapConfig, project: LockedProject) -> bool:
-    """Whether `torch = "auto"` uses a PyTorch of the image: its Python fits, and it has code for the GPUs. Pure."""
+    """Whether `torch = "auto"` uses this PyTorch of the image: its Python fits, and it has code for the GPUs. Pure."""
     major, _, minor = found.version.partition(".")
     minor = minor.partition(".")[0]
     if found.name != "torch" or not (major.isdecimal() and minor.isdecimal()):
@@ -125,7 +128,7 @@ def is_fit(found: FoundFramework, facts: NodeFacts, *, config: BootstrapConfig, 
 
 
 def is_wanted(found: FoundFramework, python: str) -> bool:
-    """Whether [bootstrap] python allows the Python that has it. Pure."""
+    """Whether [bootstrap] python allows the Python that has this framework. Pure."""
     if python.startswith("/"):
         return found.python.path == python
     return python in ("auto", f"{found.python.version[0]}.{found.python.version[1]}")
@@ -155,12 +158,12 @@ def check_torch_wheel(wheel: str, gpus: Sequence[Gpu], *, node: str, machine: st
 
 
 def is_torch(requirement: str) -> bool:
-    """Whether it is PyTorch, which [bootstrap] torch chooses. Pure."""
+    """Whether a requirement is for PyTorch, which [bootstrap] torch chooses. Pure."""
     return canonical_name(requirement) == "torch"
 
 
 def is_of_framework(requirement: str, framework: Framework) -> bool:
-    """Whether [bootstrap] chooses this package itself, so that one in `packages` is ignored. Pure."""
+    """Whether a requirement is for the framework, which [bootstrap] chooses; in `packages`, it is ignored. Pure."""
     if framework == "none":
         return False
     return is_mxnet(requirement) if framework == "mxnet" else is_torch(requirement)

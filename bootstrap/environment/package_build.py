@@ -1,4 +1,4 @@
-"""Packages that the index has only as source: the head builds a wheel once, and every node gets it like any other.
+"""Packages that the index has only as source: the head builds a wheel once, and every node gets it like other wheels.
 
 This machine fetches the source and the build tools, so the head does not need the package index.
 """
@@ -48,10 +48,10 @@ class _Head:
 
 
 class PackageBuilds(FromHead[_Head]):
-    """Builds wheels on the head, for the node that needs them first. Safe to use from several threads."""
+    """Builds wheels on the head, when the first node needs them. Safe to use from several threads."""
 
     def __init__(self, *, setup: str | None, cache: Path, distribution: Distribution, report: Report) -> None:
-        """setup: the digest of the set-up commands, whose exports a build gets."""
+        """setup: the digest of the set-up commands; a build gets the variables that they export."""
         super().__init__()
         self._setup = setup
         self._cache = cache
@@ -59,14 +59,15 @@ class PackageBuilds(FromHead[_Head]):
         self._report = report
 
     def offer(self, connection: NodeConnection, facts: NodeFacts, python: ChosenPython) -> None:
-        """Note that a node has run its set-up commands and can build. Only the head builds."""
+        """Note that a node has run its set-up commands and can build. Ignores all nodes but the head."""
         if connection.host.is_head:
             self._made.set_result(_Head(connection=connection, facts=facts, python=python))
 
     def build(self, find_tools: Callable[[WheelTarget], Bundle], target: WheelTarget, requirement: str) -> BundleFile:
         """A wheel for a requirement, from this machine's cache or from the head.
 
-        find_tools: the files of an environment. Raises NoSourceError, ClusterError with the last lines of the build.
+        find_tools: finds the files of an environment. Raises NoSourceError, and ClusterError with the last lines of
+        the build.
         """
         content = [target.python_version, target.limits, target.hashes, requirement]
         key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
@@ -85,7 +86,7 @@ class PackageBuilds(FromHead[_Head]):
     def _run(
         self, head: _Head, source: BundleFile, target: WheelTarget, find_tools: Callable[[WheelTarget], Bundle]
     ) -> None:
-        """Have the head build a source's wheel."""
+        """Have the head build the wheel of a source distribution. Raises ClusterError."""
         node = head.connection.host.name
         tools = find_tools(choose_tools(target, read_build_requirements(source.path)))
         files = [file for file in (*tools.files, source) if file.sha256 not in head.facts.files]
@@ -106,13 +107,13 @@ class PackageBuilds(FromHead[_Head]):
 
 
 def _key(source: BundleFile, target: WheelTarget) -> str:
-    """Identifies the wheel of a source for a kind of node. Pure."""
+    """The key that identifies the wheel of a source for a kind of node. Pure."""
     content = [source.sha256, target.python_version, target.machine, target.glibc]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def choose_tools(target: WheelTarget, needed: Sequence[str]) -> WheelTarget:
-    """The environment in which a package is built, with the nodes' NumPy if it needs NumPy. Pure."""
+    """The environment in which a package is built. If the build needs NumPy, it gets the nodes' version. Pure."""
     chosen = (
         choose_requirement(requirement, python_version=target.python_version, machine=target.machine)
         for requirement in needed
@@ -127,9 +128,9 @@ def choose_tools(target: WheelTarget, needed: Sequence[str]) -> WheelTarget:
 
 
 def read_build_requirements(source: Path) -> tuple[str, ...]:
-    """The build requirements of a source distribution, from its pyproject.toml, or for setup.py.
+    """The build requirements of a source distribution: those in its pyproject.toml, or else those of setup.py.
 
-    Raises ClusterError for a damaged one.
+    Raises ClusterError for a damaged source distribution.
     """
     try:
         text = _read_pyproject(source)
@@ -139,12 +140,12 @@ def read_build_requirements(source: Path) -> tuple[str, ...]:
     if found is None:
         return (SETUPTOOLS, "wheel")
     names = {canonical_name(requirement) for requirement in found}
-    # Before version 70.1, setuptools needs the package wheel to make wheels.
+    # Before version 70.1, setuptools needs the package `wheel` to make wheels.
     return (*found, *(["wheel"] if "setuptools" in names and "wheel" not in names else []))
 
 
 def _read_pyproject(source: Path) -> str | None:
-    """The text of the pyproject.toml in an archive's only folder; None if there is none."""
+    """The text of the pyproject.toml in an archive's top folder; None if it has none."""
     if source.suffix == ".zip":
         with zipfile.ZipFile(source) as packed:
             names = [name for name in packed.namelist() if _is_pyproject(name)]
@@ -160,7 +161,7 @@ def _is_pyproject(name: str) -> bool:
 
 
 def render_build(source: BundleFile, key: str, *, tools: Bundle, node_python: str, setup: str | None) -> str:
-    """The shell script that puts the complete wheel into ~/.cluster/built/KEY. Pure."""
+    """The shell script that builds the wheel, and stores it whole in ~/.cluster/built/KEY. Pure."""
     env = f"env/{tools.digest}"
     place = f"files/{source.sha256}/{source.name}"
     command = f"tools/uv-{tools.uv.sha256} build --wheel --offline --no-build-isolation"

@@ -28,11 +28,11 @@ from foundation.progress import Event, Report
 from foundation.thread_pool import map_in_threads
 
 RETRIES = 7
-"""About half a minute with pip's doubling pauses, for an unreachable index; pip's default of five takes 8 s."""
+"""With pip's doubling pauses, an unreachable index takes about half a minute; pip's default of five takes 8 s."""
 TAIL_BYTES = 512 << 10
-"""How much of a wheel's end is read to find its unpacked size: the zip directory is there."""
+"""How much of a wheel's end is read to find its unpacked size, since the end has the zip directory."""
 UNPACKED_TIMES = 4
-"""The assumed growth of a wheel whose unpacked size is unknown: MXNet's grow to 2.5 to 3.5 times their size."""
+"""The assumed growth of a wheel whose unpacked size is unknown: MXNet's wheels grow to 2.5 to 3.5 times their size."""
 TIMEOUT_S = 30
 TRIES = 4
 FIRST_PAUSE_S = 0.5
@@ -45,7 +45,7 @@ _BROKEN = (OSError, http.client.HTTPException)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundWheel:
-    """A wheel that pip has chosen. `sha256` is empty where the index does not publish it."""
+    """A wheel that pip has chosen. `sha256` is empty if the index does not publish it."""
 
     url: str
     sha256: str
@@ -56,7 +56,7 @@ def download_wheels(
 ) -> None:
     """Fetch the wheels of some requirements, with their dependencies.
 
-    built: wheels on this machine that no index has. Raises NoWheelError, ClusterError with the output of pip.
+    built: wheels on this machine that no index has. Raises NoWheelError, and ClusterError with the output of pip.
     """
     words = ["download", "--dest", str(directory), "--only-binary", ":all:", *_platform(target), *_links(built)]
     _run_pip(words, target, requirements)
@@ -65,9 +65,9 @@ def download_wheels(
 
 
 def download_source(target: WheelTarget, requirement: str, directory: Path) -> None:
-    """Fetch a package's source distribution. pip also runs the part of it that computes its metadata.
+    """Fetch a package's source distribution. To find its metadata, pip also runs a part of it.
 
-    Raises NoSourceError, ClusterError with the output of pip.
+    Raises NoSourceError, and ClusterError with the output of pip.
     """
     name = canonical_name(requirement)
     words = ["download", "--dest", str(directory), "--no-deps", "--no-binary", name]
@@ -84,9 +84,9 @@ def download_source(target: WheelTarget, requirement: str, directory: Path) -> N
 def find_wheels(
     target: WheelTarget, requirements: Sequence[str], *, alone: bool = False, built: Sequence[BundleFile] = ()
 ) -> tuple[FoundWheel, ...]:
-    """The wheels that `download_wheels` would fetch. From an index with PEP 658 only metadata is read.
+    """Find the wheels that `download_wheels` would fetch. From an index with PEP 658, pip reads only metadata.
 
-    alone: without their dependencies. Raises NoWheelError, ClusterError with the output of pip.
+    alone: without their dependencies. Raises NoWheelError, and ClusterError with the output of pip.
     """
     words = ["install", "--dry-run", "--ignore-installed", "--report", "-", "--target", "unused"]
     words += ["--only-binary", ":all:", *_platform(target), *_links(built), *(["--no-deps"] if alone else [])]
@@ -96,7 +96,7 @@ def find_wheels(
 def check_hashes(found: Sequence[tuple[str, str]], target: WheelTarget, *, built: Sequence[BundleFile]) -> None:
     """Compare wheels, by name and SHA-256, with the hashes of requirements files. Pure. Raises ClusterError.
 
-    Wheels that were built here are left out: their sources were compared.
+    Skips the wheels that this project built, because their sources were compared.
     """
     hashes = dict(target.hashes)
     ours = {file.name for file in built}
@@ -153,7 +153,7 @@ def _run_pip(
 
 
 class NoWheelError(ClusterError):
-    """The package index has no wheel for the nodes that fits `requirement`."""
+    """The package index has no wheel for `requirement` that fits the nodes."""
 
     def __init__(self, message: str, *, requirement: str, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -169,7 +169,7 @@ def find_missing(said: str) -> str | None:
 
 
 class NoSourceError(ClusterError):
-    """The package index has no source distribution for a requirement either."""
+    """The package index has neither a wheel nor a source distribution for a requirement."""
 
 
 class NoUrlError(ClusterError):
@@ -185,11 +185,11 @@ def resolve_wheels(
     cache: Path,
     report: Report,
 ) -> tuple[BundleFile, ...]:
-    """The wheels for a target, in the order of their names; `path` is their place in the cache once fetched.
+    """Find the wheels for a target, sorted by name; `path` is their place in the cache once they are fetched.
 
     pins: if not empty, the exact requirements to resolve instead. built: wheels that no index has. Wheels from folders
-    of this machine are copied to the cache, and have no URLs. Raises NoUrlError, NoWheelError, ClusterError with the
-    output of pip.
+    of this machine are copied to the cache, and have no URLs. Raises NoUrlError, NoWheelError, and ClusterError with
+    the output of pip.
     """
     what = f"finding wheels for the nodes: {target.requirements[0]} and its dependencies"
     started = time.monotonic()
@@ -203,7 +203,7 @@ def resolve_wheels(
 
 
 def bring_here(file: BundleFile, *, report: Report) -> None:
-    """Fetch a file from its URLs to its path on this machine. It appears there only when whole and checked.
+    """Fetch a file from its URLs to its path on this machine. It appears at the path only when whole and checked.
 
     Raises ClusterError.
     """
@@ -268,7 +268,7 @@ def _copy(path: Path, cache: Path) -> BundleFile:
 
 
 def _read_tail(url: str) -> tuple[int, bytes]:
-    """A file's size in bytes and its last bytes; no bytes where the server does not support ranges."""
+    """A file's size in bytes, and its last bytes; b"" if the server does not support ranges."""
     request = urllib.request.Request(url, headers={"Range": f"bytes=-{TAIL_BYTES}"})  # noqa: S310 - pip's own choice
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - the same
         if answer.status == http.client.PARTIAL_CONTENT:
@@ -279,7 +279,7 @@ def _read_tail(url: str) -> tuple[int, bytes]:
 
 
 def find_unpacked_bytes(tail: bytes) -> int | None:
-    """The unpacked size of a wheel, from the zip directory at its end; None if that is incomplete. Pure."""
+    """The unpacked size of a wheel in bytes, from the zip directory at its end; None if that is incomplete. Pure."""
     try:
         with zipfile.ZipFile(io.BytesIO(tail)) as wheel:
             return sum(entry.file_size for entry in wheel.infolist())

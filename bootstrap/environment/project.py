@@ -1,7 +1,7 @@
-"""A project of uv, whose packages the nodes get exactly as locked: [bootstrap] project.
+"""[bootstrap] project: a project of uv, whose packages the nodes get exactly as locked.
 
-uv runs on the user's machine: it checks that uv.lock fits pyproject.toml, and lists the locked versions with their
-hashes as a requirements file does. Then they are fetched and installed like other packages.
+uv runs on the user's machine. It checks that uv.lock fits pyproject.toml, and prints the locked versions with their
+hashes as a requirements file. Then the packages are fetched and installed like others.
 """
 
 import os
@@ -19,21 +19,21 @@ from foundation.errors import ConfigError
 from provision.oracle.tables import Version, show
 
 LOCK, PYPROJECT = "uv.lock", "pyproject.toml"
-# The project's own code, and that of its workspace, reach the nodes as files of the user (transfer/sync.py).
+# The code of the project and of its workspace reaches the nodes as the user's own files (transfer/sync.py).
 EXPORT = ("export", "--locked", "--no-dev", "--no-emit-workspace", "--format", "requirements-txt")
 QUIET = ("--no-header", "--no-annotate", "--no-progress", "--color", "never")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockedProject:
-    """The locked packages of a project. python: its requires-python, "" if it has none."""
+    """The locked packages of a project. python: the project's requires-python, "" if it has none."""
 
     packages: tuple[Wanted, ...] = ()
     python: str = ""
 
     def allows(self, version: Version) -> bool:
-        """Whether its packages are locked for a Python. Pure."""
-        from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - slow to import, and few have a project
+        """Whether the lock covers a version of Python. Pure."""
+        from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - slow to import, and few use a project
 
         return not self.python or any(
             SpecifierSet(self.python).contains(f"{show(version)}.{patch}") for patch in (0, 99)
@@ -41,9 +41,9 @@ class LockedProject:
 
 
 def read_project(name: str, *, folder: Path) -> LockedProject:
-    """The packages of [bootstrap] project; `folder` is cluster.toml's. Without a project, no packages.
+    """Read the packages of [bootstrap] project; `folder` is cluster.toml's. `name` is "" without a project.
 
-    Raises ConfigError for a project without a lock file, or with one that does not fit.
+    Raises ConfigError for a project without a lock file, or with a lock file that does not fit pyproject.toml.
     """
     if not name:
         return LockedProject()
@@ -66,7 +66,7 @@ def read_project(name: str, *, folder: Path) -> LockedProject:
 
 
 def parse_export(text: str, *, name: str) -> tuple[Wanted, ...]:
-    """The packages in the output of `uv export`. Pure. Raises ConfigError for those that are not from an index."""
+    """The packages in the output of `uv export`. Pure. Raises ConfigError for a package that is not from an index."""
     found: list[Wanted] = []
     place = f"{name}/{LOCK}" if name != "." else LOCK
     for _, line in join_lines(text):
@@ -101,7 +101,10 @@ def check_against_lock(packages: Sequence[Wanted], locked: Sequence[Wanted]) -> 
 
 
 def locked_versions(locked: Sequence[Wanted]) -> dict[str, str]:
-    """The version of each locked package, by its normalized name. Pure. One with several (by markers) is left out."""
+    """The version of each locked package, by normalized name. Pure.
+
+    Leaves out packages that markers lock at several versions.
+    """
     found: dict[str, set[str]] = {}
     for wanted in locked:
         pinned = {one.version for one in parse_requirement(wanted.requirement).specifier if one.operator == "=="}

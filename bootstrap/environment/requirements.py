@@ -1,8 +1,8 @@
 """The packages of the nodes' environment, from [bootstrap] packages and requirements files.
 
-The format: https://pip.pypa.io/en/stable/reference/requirements-file-format/. Files are read on the user's machine, and
-their conditions (`; python_version < "3.10"`) are evaluated for the nodes. pip itself would evaluate them for this
-machine, and follow other indexes and commands in the file.
+For the format, see https://pip.pypa.io/en/stable/reference/requirements-file-format/. Files are read on the user's
+machine, and their conditions (`; python_version < "3.10"`) are evaluated for the nodes. pip itself would evaluate them
+for this machine, and would obey index options and other options in the file.
 """
 
 import re
@@ -33,7 +33,7 @@ ADVICE = {
     "--pre": "remove it, and name the version: NAME==VERSION",
     "--require-hashes": "remove it: hashes are checked wherever a line has them",
 }
-"""What to do about pip options that are not supported here."""
+"""The advice for each pip option that is not supported here."""
 URL_ADVICE = (
     "packages come from the package index, by name; to use another index, "
     "set up pip on this machine: pip config set global.extra-index-url URL"
@@ -43,10 +43,10 @@ MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """A package to install, or a limit for its version if it is installed.
+    """A package to install, or a limit on its version that applies if it is installed.
 
-    requirement: in PEP 508's form. hashes: "sha256:..." each, one of which its file must have; (): any file.
-    place: its source, such as "requirements.txt, line 3".
+    requirement: in PEP 508's form. hashes: "sha256:..." each; the package's file must have one of them; (): any file.
+    place: the source of the requirement, such as "requirements.txt, line 3".
     """
 
     requirement: str
@@ -56,7 +56,7 @@ class Wanted:
 
 
 def parse_requirement(text: str) -> "Requirement":
-    """A package with versions. Pure. Raises ValueError for anything else, such as a URL.
+    """Parse a package with versions. Pure. Raises ValueError for anything else, such as a URL.
 
     https://packaging.python.org/en/latest/specifications/dependency-specifiers/
     """
@@ -75,7 +75,7 @@ def parse_requirement(text: str) -> "Requirement":
 
 
 def check_entry(entry: str) -> str:
-    """One entry of [bootstrap] packages in its normal form. Pure. Raises ValueError."""
+    """Return an entry of [bootstrap] packages in its normal form. Pure. Raises ValueError."""
     option = FILE_OPTION.fullmatch(entry.strip())
     if option is not None:
         short = "-r" if "r" in option[1][:3] else "-c"
@@ -86,15 +86,15 @@ def check_entry(entry: str) -> str:
 
 
 def explain_option(line: str) -> str:
-    """Why a pip option cannot be used, and what to do, without its value, which can be secret. Pure."""
+    """Explain that a pip option is not supported, and what to do. Omits its value, which can be secret. Pure."""
     name = re.split(r"[\s=]", line, maxsplit=1)[0]
     return f"the option {name} is not supported; {ADVICE.get(name, 'remove it')}"
 
 
 def read_packages(entries: Sequence[str], *, folder: Path) -> tuple[Wanted, ...]:
-    """The requirements of the entries of [bootstrap] packages; `folder` is cluster.toml's.
+    """Read the requirements in the entries of [bootstrap] packages; `folder` is cluster.toml's.
 
-    Raises ConfigError that names each invalid file and line, with what to do.
+    Raises ConfigError, which names each invalid file and line, with advice.
     """
     found: list[Wanted] = []
     mistakes: list[str] = []
@@ -115,7 +115,7 @@ def read_packages(entries: Sequence[str], *, folder: Path) -> tuple[Wanted, ...]
 def _read_file(
     name: str, *, folder: Path, only_limits: bool, above: tuple[Path, ...], mistakes: list[str]
 ) -> Iterator[Wanted]:
-    """The requirements of a file. above: the files that include it. Adds to `mistakes`. Raises OSError."""
+    """Yield the requirements of a file. above: the files that include it. Adds to `mistakes`. Raises OSError."""
     path = (folder / name).resolve()
     text = path.read_bytes()
     try:
@@ -147,7 +147,10 @@ def _read_file(
 
 
 def _read_project(text: str, *, name: str, only_limits: bool, mistakes: list[str]) -> Iterator[Wanted]:
-    """The dependencies of a project (https://packaging.python.org/en/latest/specifications/pyproject-toml/)."""
+    """Yield a project's dependencies (https://packaging.python.org/en/latest/specifications/pyproject-toml/).
+
+    Adds to `mistakes`.
+    """
     place = f"{name}, [project] dependencies"
     try:
         found = tomllib.loads(text).get("project", {}).get("dependencies")
@@ -165,7 +168,7 @@ def _read_project(text: str, *, name: str, only_limits: bool, mistakes: list[str
 
 
 def _show(line: str) -> str:
-    """A line for a message: without its hashes, and without passwords."""
+    """A line as messages show it: without hashes and passwords, and shortened."""
     return re.sub(r"//[^/@\s]*@", "//***@", HASH_OPTION.sub("", line))[:80]
 
 
@@ -176,7 +179,10 @@ def _explain(error: OSError) -> str:
 
 
 def join_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines of a requirements file with their numbers: joined where they end in a backslash, no comments. Pure."""
+    """The lines of a requirements file, with their numbers. Pure.
+
+    Joins each line that ends in a backslash with the next one. Removes comments and empty lines.
+    """
     begun, pending = 0, ""
     for number, line in enumerate(text.splitlines(), start=1):
         begun = begun or number
@@ -193,7 +199,7 @@ def join_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def parse_line(line: str, *, place: str, only_limits: bool = False) -> Wanted:
-    """A joined line of a requirements file that names a package. Pure. Raises ValueError."""
+    """Parse a line of `join_lines` that names a package. Pure. Raises ValueError."""
     if line.startswith("-"):
         raise ValueError(explain_option(line))
     hashes = tuple(HASH_OPTION.findall(line))
@@ -209,7 +215,7 @@ def parse_line(line: str, *, place: str, only_limits: bool = False) -> Wanted:
 
 
 def is_mxnet(requirement: str) -> bool:
-    """Whether it is a distribution of MXNet, which [bootstrap] mxnet chooses. Pure."""
+    """Whether a requirement is for a distribution of MXNet, which [bootstrap] mxnet chooses. Pure."""
     return MXNET.fullmatch(canonical_name(requirement)) is not None
 
 
@@ -221,7 +227,7 @@ def canonical_name(requirement: str) -> str:
 
 
 def choose_requirement(requirement: str, *, python_version: tuple[int, int], machine: str) -> str | None:
-    """A requirement without its condition, or None if the condition does not hold on such a node. Pure."""
+    """A requirement without its condition; None if the condition does not hold on such a node. Pure."""
     found = parse_requirement(requirement)
     if found.marker is None:
         return requirement
@@ -233,7 +239,7 @@ def choose_requirement(requirement: str, *, python_version: tuple[int, int], mac
 
 
 def node_environment(python_version: tuple[int, int], machine: str) -> Mapping[str, str]:
-    """The environment of conditions on a node. Pure. The third number of its Python is unknown: 0.
+    """The variables of conditions on such a node. Pure. The third number of its Python is unknown, and assumed to be 0.
 
     https://packaging.python.org/en/latest/specifications/dependency-specifiers/#environment-markers
     """

@@ -1,7 +1,7 @@
-"""MXNet from source: the head builds a wheel, the user's machine keeps it, and every node gets it.
+"""MXNet from source: the head builds a wheel, the user's machine caches it, and every node gets it.
 
-The steps are those of MXNet's own guide (docs/static_site/src/pages/get_started/build_from_source.md, v1.7.x; before
-that, docs/install/build_from_source.md). They have been tested only with a small repository of the same layout.
+The steps follow MXNet's own guide (docs/static_site/src/pages/get_started/build_from_source.md, v1.7.x; in earlier
+versions, docs/install/build_from_source.md). They have been tested only with a small repository of the same layout.
 """
 
 import hashlib
@@ -33,17 +33,17 @@ from foundation.progress import Event, Report
 from provision.oracle.tables import show
 
 SETUPTOOLS = "setuptools>=70.1,<81"
-"""Makes the wheel: from the first version with its own bdist_wheel to the last with pkg_resources."""
+"""The setuptools that makes the wheel: from the first with its own bdist_wheel to the last with pkg_resources."""
 SILENCE_S = 3600
-"""How long a build may print nothing, in seconds: one file can take nvcc a quarter of an hour."""
+"""How long a build may print nothing, in seconds. nvcc can take a quarter of an hour for one file."""
 KEEP_S = 600
-"""How long the search for a finished wheel may take, in seconds: it is read through once."""
+"""How long the search for a finished wheel may take, in seconds. It reads the whole wheel once."""
 CUDA_PATH = "/usr/local/cuda"
 DEFAULT_OPTIONS = {"USE_DIST_KVSTORE": "1", "USE_S3": "1", "USE_OPENCV": "1", "USE_BLAS": "openblas"}
 GPU_OPTIONS = {"USE_CUDA": "1", "USE_CUDNN": "1", "USE_CUDA_PATH": CUDA_PATH}
 OFF = ("0", "OFF", "")
 T = TypeVar("T")
-# (Debian's package, Fedora's). Every node needs an option's packages: the library is linked with them.
+# (Debian's package, Fedora's). Every node needs the packages of the options, because the library is linked with them.
 TOOLS = (("g++", "gcc-c++"), ("git", "git"), ("make", "make"), ("cmake", "cmake"))
 BY_OPTION = {
     "USE_OPENCV": (("libopencv-dev", "opencv-devel"),),
@@ -60,9 +60,10 @@ for name, value in sorted(merge(os.environ, read(sys.argv[1], sys.argv[2])).item
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceBuild:
-    """A build for one kind of node. `ref` is a branch, a tag or a commit; `options` are those of make.
+    """A build for one kind of node. `ref` is a branch, a tag or a commit; `options` are options of make.
 
-    glibc: the building node's, the oldest that the wheel runs with. cudart: the CUDA runtime that it finds, or None.
+    glibc: that of the building node, the oldest that the wheel runs with. cudart: the CUDA runtime that the build
+    finds, or None.
     """
 
     url: str
@@ -81,13 +82,13 @@ class SourceBuild:
 
     @property
     def cuda_path(self) -> str | None:
-        """The folder of the CUDA that it is built with; None for a build without GPUs."""
+        """The folder of the build's CUDA; None for a build without GPUs."""
         options = dict(self.options)
         return options.get("USE_CUDA_PATH", CUDA_PATH) if options.get("USE_CUDA", "0") not in OFF else None
 
 
 def find_ref(mxnet: str) -> str | None:
-    """The branch, tag or commit of "source@v1.7.x"; None where [bootstrap] mxnet names a wheel. Pure."""
+    """The branch, tag or commit in "source@v1.7.x"; None if [bootstrap] mxnet is anything else. Pure."""
     return mxnet.removeprefix(SOURCE_PREFIX) if mxnet.startswith(SOURCE_PREFIX) else None
 
 
@@ -117,16 +118,17 @@ def choose_packages(build: SourceBuild) -> tuple[tuple[str, str], ...]:
 
 
 def label_built(build: SourceBuild, wheel_name: str) -> str:
-    """The label of a built wheel, used in place of a requirement: source@v1.7.x+cu112. Pure."""
+    """The label of a built wheel, used in place of a requirement, such as source@v1.7.x+cu112. Pure."""
     match = re.search(r"-1_(cu[0-9]+)_", wheel_name)
     return f"{SOURCE_PREFIX}{build.ref}" + (f"+{match[1]}" if match else "")
 
 
 def render_build(build: SourceBuild, *, python: str, node_python: str, setup: str | None) -> str:
-    """The shell script that puts the complete wheel into ~/.cluster/built/KEY. Pure.
+    """The shell script that builds the wheel, and stores it complete in ~/.cluster/built/KEY. Pure.
 
-    python: one with setuptools, from ~/.cluster. setup: the digest of the set-up commands, whose exports it gets.
-    A killed build starts again, since object files may be incomplete; a failed build continues.
+    python: the path, in ~/.cluster, of a Python with setuptools. setup: the digest of the set-up commands; the build
+    gets the variables that they export.
+    After a kill, the build starts from scratch, since object files may be incomplete. After a failure, it continues.
     """
     lines = [
         *render_start(node_python=node_python, setup=setup),
@@ -156,7 +158,10 @@ def render_build(build: SourceBuild, *, python: str, node_python: str, setup: st
 
 
 def render_start(*, node_python: str, setup: str | None) -> list[str]:
-    """The first lines of a build's script: `$cluster`, and what the set-up commands of that digest export. Pure."""
+    """The first lines of a build's script. They set `$cluster` and the variables that the set-up commands export. Pure.
+
+    setup: the digest of the set-up commands, or None.
+    """
     lines = ["set -eu", "umask 077", 'cluster="$HOME/.cluster"']
     if setup is not None:
         program = read_program("setup_env.py") + EXPORT
@@ -166,7 +171,7 @@ def render_start(*, node_python: str, setup: str | None) -> list[str]:
 
 
 def render_find_built(key: str, *, node_python: str) -> str:
-    """The command that prints the finished wheel as JSON, or nothing. Pure."""
+    """The command that describes the finished wheel as JSON; it prints nothing if there is none. Pure."""
     return shlex.join([node_python, "-c", read_program("build_wheel.py"), "tell", key])
 
 
@@ -175,7 +180,7 @@ def _compile(build: SourceBuild) -> list[str]:
     cmake = shlex.join(f"-D{name}={value}" for name, value in build.options)
     return [
         "if [ -f Makefile ]; then",
-        # Otherwise the next make would take the partial output of a failed command for complete.
+        # Without .DELETE_ON_ERROR, the next make would mistake the partial output of a failed command for complete.
         f'    make --eval=.DELETE_ON_ERROR: -j"$(nproc)" {make} || {{ touch ../resumable; exit 1; }}',
         "else",
         f"    cmake -S . -B build -DCMAKE_BUILD_TYPE=Release {cmake} &&",
@@ -200,14 +205,14 @@ def _cuda(build: SourceBuild) -> list[str]:
 
 
 def parse_requirements(metadata: str) -> tuple[str, ...]:
-    """A wheel's requirements, from Requires-Dist of its METADATA, without extras. Pure."""
+    """A wheel's requirements, from the Requires-Dist lines of its METADATA, without those of extras. Pure."""
     lines = metadata.partition("\n\n")[0].splitlines()
     found = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("requires-dist:")]
     return tuple(requirement for requirement in found if "extra ==" not in requirement)
 
 
 def is_valid_answer(answer: Mapping[str, object]) -> bool:
-    """Whether a node's answer is a valid wheel file name and SHA-256. Pure."""
+    """Whether a node's answer has a valid name of a wheel and a valid SHA-256. Pure."""
     name, sha256 = str(answer.get("name")), str(answer.get("sha256"))
     return bool(re.fullmatch(r"[A-Za-z0-9_.+-]+\.whl", name) and re.fullmatch(r"[0-9a-f]{64}", sha256))
 
@@ -221,12 +226,12 @@ class Built:
 
     @property
     def label(self) -> str:
-        """Its label, used in place of a requirement."""
+        """The label of the wheel, used in place of a requirement."""
         return label_built(self.build, self.file.name)
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """Its requirements from the package index. Raises ClusterError for an invalid wheel."""
+        """The requirements of the wheel, from the package index. Raises ClusterError for an invalid wheel."""
         try:
             with zipfile.ZipFile(self.file.path) as wheel:
                 name = next((name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")), "METADATA")
@@ -251,13 +256,13 @@ class FromHead(Generic[T]):
             yield
         except BaseException as error:
             if host.is_head:
-                with suppress(InvalidStateError):  # it has its result and failed later
+                with suppress(InvalidStateError):  # the head failed after it had produced the result
                     self._made.set_exception(error)
             raise
 
 
 class Builds(FromHead[Built]):
-    """The build of a set-up, shared by all nodes. Safe to use from several threads."""
+    """The build of MXNet during a set-up, shared by all nodes. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -278,8 +283,9 @@ class Builds(FromHead[Built]):
     def get(self, connection: NodeConnection, facts: NodeFacts, *, python: ChosenPython) -> Built | None:
         """The wheel for a node; None if MXNet is not built from source.
 
-        Uses the wheel in this machine's cache, if there is one. Otherwise the head builds it, unless it has kept it,
-        and the other nodes wait for the head or for its failure (`awaited`). Raises ClusterError.
+        Uses the wheel in this machine's cache, if there is one. Otherwise the head builds it, unless it still has it
+        from an earlier build, and the other nodes wait until the head succeeds or fails (`awaited`).
+        Raises ClusterError.
         """
         ref = find_ref(self._config.mxnet)
         if ref is None:
@@ -302,7 +308,7 @@ class Builds(FromHead[Built]):
         return built
 
     def _build(self, connection: NodeConnection, facts: NodeFacts, build: SourceBuild, python: ChosenPython) -> None:
-        """Have the head build it. Raises ClusterError with the last lines of the build."""
+        """Have the head build MXNet. Raises ClusterError with the last lines of the build."""
         name = connection.host.name
         target = choose_wheels(facts, python=python, mxnet=self._config.mxnet, packages=(), node=name)
         tools = self._find_tools(replace(target, requirements=(SETUPTOOLS,)))
@@ -348,7 +354,7 @@ def check_fit(build: SourceBuild, facts: NodeFacts, *, node: str) -> None:
 def build_and_take(
     connection: NodeConnection, facts: NodeFacts, key: str, build: Callable[[], object], *, cache: Path, report: Report
 ) -> BundleFile:
-    """The wheel that a node has built under a key, kept on this machine; `build` is called if it has not.
+    """Copy the wheel that a node has built under a key to this machine's cache. Calls `build` if the node has none.
 
     Raises ConnectError, NodeCommandError, ClusterError.
     """
@@ -374,13 +380,16 @@ def build_and_take(
 
 
 def _ask(connection: NodeConnection, facts: NodeFacts, key: str) -> dict[str, str] | None:
-    """The name and SHA-256 of a finished wheel on a node. Raises ConnectError, NodeCommandError, ClusterError."""
+    """The name and SHA-256 of a finished wheel on a node; None if there is none.
+
+    Raises ConnectError, NodeCommandError, ClusterError.
+    """
     command = render_find_built(key, node_python=facts.python)
     what = "the program that finds a built wheel"
     said = connection.run(command, timeout_s=KEEP_S, what=what).stdout.strip()
     if not said:
         return None
-    # A user's .bashrc may print something before it.
+    # A user's .bashrc may print something before the answer.
     answer = parse_message(said.splitlines()[-1].encode())
     if answer is None:
         return None

@@ -26,28 +26,28 @@ SETUP_SILENCE_S = 1800
 APT_TIMEOUT_S = 300
 """How long to wait for other package installations on the node, in seconds."""
 APT = 'apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300"'
-# The libraries that MXNet's wheels take from the system (`readelf -d` of libmxnet.so and the libraries next to it),
+# The libraries that MXNet's wheels load from the system (`readelf -d` of libmxnet.so and the libraries next to it),
 # except those that every system has: (Debian's package, Fedora's).
 PACKAGES: Mapping[str, tuple[str, str]] = {
     "libgomp.so.1": ("libgomp1", "libgomp"),
     "libquadmath.so.0": ("libquadmath0", "libquadmath"),
     "libstdc++.so.6": ("libstdc++6", "libstdc++"),
 }
-# The wheels of PyTorch have their own libgomp; what a Python of the node has needs nothing.
+# The wheels of PyTorch have their own libgomp. A framework that a Python of the node already has needs no library.
 LIBRARIES: Mapping[Framework, tuple[str, ...]] = {
     "mxnet": tuple(PACKAGES),
     "pytorch": ("libstdc++.so.6",),
     "none": (),
 }
-# For folders and partial blocks, which the sizes in archives do not include.
+# Allows for folders and partial blocks, which the sizes in archives do not include.
 OVERHEAD = 1.05
-# uv's binary out of its wheel; a packed Python.
+# Extracts uv's binary from its wheel.
 TAKE_UV = (
     "import sys, zipfile; wheel = zipfile.ZipFile(sys.argv[1]); "
     "name = next(n for n in wheel.namelist() if n.endswith('.data/scripts/uv')); "
     "open(sys.argv[2], 'wb').write(wheel.read(name))"
 )
-# A Python's folders of packages, each as a line of a .pth file that also reads the .pth files there.
+# Prints, for each folder of packages of a Python, a line for a .pth file that also reads the .pth files in the folder.
 BASE_SITES = """
 import sys
 for path in sys.path:
@@ -58,23 +58,23 @@ UNPACK = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])
 
 
 def setup_digest(commands: Sequence[str]) -> str | None:
-    """SHA-256 of the list, in lower-case hexadecimal; None for an empty one. Pure."""
+    """The SHA-256 of the list of commands, in lower-case hexadecimal; None for an empty list. Pure."""
     return hashlib.sha256(render_commands(commands).encode()).hexdigest() if commands else None
 
 
 def render_commands(commands: Sequence[str]) -> str:
-    """The list as run_setup.py reads it. Pure."""
+    """The list of commands as run_setup.py reads it. Pure."""
     return json.dumps(list(commands))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstallPackages:
-    """System packages that the framework needs, if they are missing: (Debian's name, Fedora's name) each."""
+    """Install the system packages that the framework needs and the node lacks: (Debian's name, Fedora's name) each."""
 
     packages: tuple[tuple[str, str], ...]
 
     def render(self, _python: str) -> list[str]:
-        """Its lines of the script."""
+        """This step's lines of the script."""
         debian, fedora = (shlex.join(names) for names in zip(*self.packages, strict=True))
         failed = "could not be installed on this node: install it with [bootstrap] setup"
         return [
@@ -99,13 +99,13 @@ class InstallPackages:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSetup:
-    """The user's own set-up commands."""
+    """Run the user's own set-up commands."""
 
     commands: tuple[str, ...]
     digest: str
 
     def render(self, python: str) -> list[str]:
-        """Its lines of the script."""
+        """This step's lines of the script."""
         return [
             "mkdir -p setup",
             f"printf %s {shlex.quote(render_commands(self.commands))} >setup/{self.digest}.json",
@@ -117,7 +117,8 @@ class RunSetup:
 class MakeEnvironment:
     """Make the Python environment from files on the node.
 
-    python: the absolute path of its Python, or None for the Python in the bundle. folder: in ~/.cluster.
+    python: the absolute path of its Python, or None for the Python in the bundle. folder: the folder of environments
+    in ~/.cluster.
     """
 
     bundle: Bundle
@@ -125,7 +126,7 @@ class MakeEnvironment:
     folder: str = "env"
 
     def render(self, python: str) -> list[str]:
-        """Its lines of the script."""
+        """This step's lines of the script."""
         bundle = self.bundle
         folder = self.folder
         env = f"{folder}/{bundle.digest}"
@@ -153,7 +154,7 @@ class MakeEnvironment:
         ]
 
     def _write_pth(self, env: str) -> list[str]:
-        """The lines that prepare MXNet's import, and let the environment find its base's packages, after its own."""
+        """The lines that prepare MXNet's import, and let the environment find its base's packages after its own."""
         compat, base = self.bundle.compat, self.bundle.target.base
         lines = []
         if compat is not None:
@@ -165,7 +166,7 @@ class MakeEnvironment:
         return [f"for site in {env}/lib/python3*/site-packages; do", *lines, "done"] if lines else []
 
     def _find_python(self, python: str) -> tuple[list[str], str]:
-        """The lines that unpack the bundle's Python, if it has one; and the shell word of the Python to use."""
+        """The lines that unpack the bundle's Python, if it is used, and the shell word of the Python to use."""
         packed = self.bundle.python
         if packed is None or self.python is not None:
             return [], shlex.quote(self.python or python)
@@ -184,7 +185,7 @@ class MakeEnvironment:
 class CheckLibraries:
     """Find out which libraries MXNet's library loads on this node, and which are missing.
 
-    env: the environment's digest. key: identifies the inputs of the check. dirs: where the image has CUDA.
+    env: the environment's digest. key: identifies the inputs of the check. dirs: the image's directories with CUDA.
     setup: the digest of the set-up commands whose LD_LIBRARY_PATH is searched as well, or None.
     """
 
@@ -194,19 +195,19 @@ class CheckLibraries:
     setup: str | None
 
     def render(self, python: str) -> list[str]:
-        """Its lines of the script."""
+        """This step's lines of the script."""
         setup_env = f"setup/{self.setup}.env" if self.setup else ""
         return [_run_program(python, "check_libraries.py", f"env/{self.env}", self.key, setup_env, *self.dirs)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MakeClusterKey:
-    """On the head: a key pair with which only the head logs in to the other nodes."""
+    """Make, on the head, the key pair with which only the head logs in to the other nodes."""
 
     cluster: str
 
     def render(self, _python: str) -> list[str]:
-        """Its lines of the script."""
+        """This step's lines of the script."""
         comment = shlex.quote(f"cluster-internal {self.cluster}")
         return [
             "rm -f ssh/new ssh/new.pub",
@@ -217,19 +218,19 @@ class MakeClusterKey:
 
 
 Step = InstallPackages | RunSetup | MakeEnvironment | CheckLibraries | MakeClusterKey
-"""`render` gets the path of a Python there, which runs our own programs."""
+"""`render` gets the path of a Python on the node, which runs our own programs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePlan:
-    """What a node lacks: the `files` that it is sent, then the `steps` of its script, then `trees`."""
+    """Everything that a node lacks. It gets the `files` first, then the `steps` of its script, then the `trees`."""
 
     files: tuple[BundleFile, ...] = ()
     steps: tuple[Step, ...] = ()
     trees: tuple[Tree, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether it lacks anything."""
+        """Whether the node lacks anything."""
         return bool(self.files or self.steps or self.trees)
 
 
@@ -277,7 +278,7 @@ def plan_node(
     if check is not None:
         steps.append(check)
     lacking = tuple(tree for tree in trees if tree.digest not in facts.trees)
-    needed_bytes += 2 * sum(tree.size_bytes for tree in lacking)  # as an archive, and in its place
+    needed_bytes += 2 * sum(tree.size_bytes for tree in lacking)  # the archive, and the unpacked tree
     if is_head and facts.cluster_key is None:
         steps.append(MakeClusterKey(cluster=cluster))
     _check_disk(facts, needed_bytes, what="the environment and your files", node=node)
@@ -287,9 +288,9 @@ def plan_node(
 def add_client(
     plan: NodePlan, facts: NodeFacts, *, bundle: Bundle, python: ChosenPython, tree: Tree, node: str
 ) -> NodePlan:
-    """The plan of the head, with the environment and the files of this project's own command. Pure.
+    """The head's plan, with the environment and the files of this project's own command added. Pure.
 
-    Raises ClusterError if the node's disk is too small for these.
+    Raises ClusterError if the node's disk is too small for the addition.
     """
     files, steps, needed_bytes = plan.files, plan.steps, 0.0
     if bundle.digest not in facts.clients:
@@ -323,7 +324,7 @@ def _plan_packages(
 def plan_check(facts: NodeFacts, *, bundle: Bundle, setup: str | None) -> CheckLibraries | None:
     """The check of libmxnet.so's libraries; None if it was done and its inputs have not changed. Pure.
 
-    Only for MXNet from a wheel: others load their libraries themselves.
+    Only an MXNet from a wheel needs it: other frameworks load their libraries themselves.
     """
     if bundle.target.mxnet is None:
         return None
@@ -337,26 +338,26 @@ def plan_check(facts: NodeFacts, *, bundle: Bundle, setup: str | None) -> CheckL
 
 
 def script_task(steps: Sequence[Step], *, what: str, python: str) -> dict[str, Any]:
-    """The task for a node's agent that runs the script of some steps; what: its name in messages. Pure."""
+    """The task for a node's agent that runs the script of these steps; what: its name in messages. Pure."""
     text = render_script(steps, python=python)
     return {"kind": "script", "what": what, "text": text, "silence_s": silence_s(steps)}
 
 
 def silence_s(steps: Sequence[Step]) -> int:
     """How long the script of these steps may print nothing, in seconds. Pure."""
-    # run_setup.py kills silent commands itself, and reports which.
+    # Longer than run_setup.py waits, which kills a silent command itself, and reports it.
     return SETUP_SILENCE_S + 60 if any(isinstance(step, RunSetup) for step in steps) else STEPS_SILENCE_S
 
 
 def render_script(steps: Sequence[Step], *, python: str) -> str:
-    """The POSIX shell script of one node's steps; run in the home of the user. python: runs our own programs there.
+    """The POSIX shell script of one node's steps, run in the user's home. python: the Python that runs our programs.
 
-    agent.py has put the files in place and holds the lock. Everything is made under a temporary name or marked complete
-    at the end, so that a killed script leaves nothing that looks complete.
+    agent.py has put the files in place and holds the lock. The script creates everything under a temporary name or
+    marks it complete at the end, so that a killed script leaves nothing that looks complete.
     """
     lines = ["set -eu", "umask 077", 'cd "$HOME/.cluster"']
     if any(isinstance(step, InstallPackages | RunSetup) for step in steps):
-        # Even failing steps may change the facts that facts.sh has cached.
+        # Even steps that fail may change the facts that facts.sh has cached.
         lines += ["rm -f known", *_free_apt(python)]
     for step in steps:
         lines += step.render(python)
@@ -372,7 +373,7 @@ def _run_program(python: str, name: str, *arguments: str) -> str:
 
 
 def _free_apt(python: str) -> list[str]:
-    """Wait for other package installations; defines `$as_root` for the rest of the script."""
+    """The lines that wait for other package installations, and define `$as_root` for the rest of the script."""
     return [
         'as_root=; [ "$(id -u)" = 0 ] || as_root="sudo -n"',
         "if command -v apt-get >/dev/null && $as_root true 2>/dev/null; then",
@@ -382,7 +383,7 @@ def _free_apt(python: str) -> list[str]:
 
 
 def _forget_damaged(bundle: Bundle) -> list[str]:
-    """Remove damaged files from the disk, only after a failure, since hashing takes 2 s per GB."""
+    """The lines that remove damaged files from the disk; only after a failure, since hashing takes 2 s per GB."""
     return [
         "forget_damaged() {",
         "    code=$?",

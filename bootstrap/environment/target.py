@@ -1,4 +1,4 @@
-"""Chooses the Python and the packages of a node's environment. Pure; provision.oracle knows the frameworks' wheels."""
+"""Chooses the Python and the packages of a node's environment. Pure. provision.oracle has the frameworks' wheels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,24 +20,24 @@ from provision.oracle.tables import CPU_WHEEL, Version, find_wheel, show
 from provision.oracle.torch import choose_numpy
 
 MANAGED_PYTHON = (3, 11)
-"""What is installed on a node without a Python that fits: the newest that all frameworks support unchanged."""
+"""The Python for a node that has none that fits: the newest that all frameworks support unchanged."""
 MANAGED_GLIBC = (2, 17)
 """The oldest that uv's Pythons for Linux run on: https://gregoryszorc.com/docs/python-build-standalone/main/running.html"""
 SOURCE_PREFIX = "source@"
 """The prefix of [bootstrap] mxnet for a ref that is built from source."""
 NODE_PROGRAMS = ("obstore>=0.8", "msgspec>=0.18")
-"""The imports of our programs on the nodes: S3 and typed messages. obstore 0.8 is the last for Python 3.9."""
+"""The packages that our programs on the nodes import: S3 and typed messages. obstore 0.8 is the last for Python 3.9."""
 MXNET = FrameworkChoice()
 NO_PROJECT = LockedProject()
 NEWER_PYTHONS = ((3, 12), (3, 13), (3, 14), (3, 10), (3, 9))
-"""What is installed where MANAGED_PYTHON does not fit, the preferred one first."""
+"""The Pythons to install if MANAGED_PYTHON does not fit, in order of preference."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChosenPython:
-    """`path` is absolute on the node; None for a packed Python that this machine sends.
+    """The Python of an environment. `path` is absolute on the node; None for a packed Python that this machine sends.
 
-    named: the user configured this path.
+    named: whether the user configured this path.
     """
 
     version: Version
@@ -53,9 +53,10 @@ def choose_python(
     choice: FrameworkChoice = MXNET,
     project: LockedProject = NO_PROJECT,
 ) -> ChosenPython:
-    """Choose for one node; `setting` is [bootstrap] python: "auto", a path or a version. Pure.
+    """Choose the Python for one node; `setting` is [bootstrap] python: "auto", a path or a version. Pure.
 
-    Raises ClusterError if the configured Python does not work, or the framework or the project does not work with it.
+    Raises ClusterError if the configured Python does not work, if the framework or the project does not work with the
+    Python, or if the node is too old for a packed Python.
     """
     if setting.startswith("/"):
         return _named(facts, setting, choice=choice, project=project, node=node)
@@ -89,7 +90,7 @@ def choose_python(
 
 
 def is_fit(version: Version, choice: FrameworkChoice = MXNET, project: LockedProject = NO_PROJECT) -> bool:
-    """Whether the framework, and the user's project, work with a Python. Pure."""
+    """Whether both the framework and the user's project work with a version of Python. Pure."""
     return choice.pythons[0] <= version <= choice.pythons[1] and project.allows(version)
 
 
@@ -124,8 +125,8 @@ class WheelTarget:
     """The kind of node for which wheels are fetched. `requirements` are PEP 508 strings, the framework's first.
 
     managed_python: a packed Python is fetched as well. python_path: the configured path, or empty. limits: requirements
-    that only limit versions. hashes: by normalized name, the SHA-256 that a package's file may have.
-    base: what the environment uses of a Python of the node instead of a wheel.
+    that only limit versions. hashes: by normalized name, the SHA-256s that a package's file may have.
+    base: the framework of a Python of the node that the environment uses instead of a wheel.
     """
 
     python_version: tuple[int, int]
@@ -141,7 +142,7 @@ class WheelTarget:
 
     @property
     def mxnet(self) -> str | None:
-        """The requirement or the label of MXNet, if it comes as a wheel."""
+        """The requirement or the label of MXNet; None if MXNet does not come as a wheel."""
         return self.requirements[0] if self.framework == "mxnet" and self.base is None else None
 
 
@@ -155,9 +156,9 @@ def choose_wheels(
     choice: FrameworkChoice = MXNET,
     project: LockedProject = NO_PROJECT,
 ) -> WheelTarget:
-    """Choose for one node; `mxnet` and `packages` are [bootstrap]'s. Pure.
+    """Choose the wheels for one node; `mxnet` and `packages` are [bootstrap]'s. Pure.
 
-    Raises ClusterError if no wheel can run there, or the project's locked packages do not fit.
+    Raises ClusterError if no wheel can run on the node, or if the project's locked packages do not fit.
     """
     own, limits = _choose_own(facts, python=python, mxnet=mxnet, node=node, choice=choice, project=project)
     others = [one for one in packages if not is_of_framework(one.requirement, choice.framework)]
@@ -181,7 +182,7 @@ def choose_wheels(
 def _choose_own(
     facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, choice: FrameworkChoice, project: LockedProject
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The requirements of the framework and of the node's programs, and the limits of what the image has."""
+    """The requirements of the framework and of the node's programs, and the limits that the image's framework sets."""
     if choice.base is not None:
         # Another NumPy would hide the one that the framework of the image was built with.
         limits = (f"numpy=={choice.base.numpy}",) if choice.base.numpy else ()
@@ -264,7 +265,10 @@ def _choose_packages(
 
 
 def choose_mxnet(facts: NodeFacts, *, node: str) -> str:
-    """The MXNet wheel that has code for a node's GPUs, or the CPU wheel. Pure. Raises ClusterError if none has."""
+    """The MXNet wheel with code for a node's GPUs, or the CPU wheel for a node without GPUs. Pure.
+
+    Raises ClusterError if no wheel has code for them.
+    """
     chosen = CPU_WHEEL
     for gpu in find_gpus(facts):
         if gpu.capability is None:
@@ -280,9 +284,9 @@ def choose_mxnet(facts: NodeFacts, *, node: str) -> str:
 
 
 def platform_tags(target: WheelTarget) -> list[str]:
-    """The platform tags, newest first, of wheels that run on the target (PEP 600 and the older names). Pure.
+    """The platform tags of wheels that run on the target, newest first (PEP 600 and the older names). Pure.
 
-    The last is the tag of wheels that were built on such a machine.
+    The last tag is that of wheels that were built on such a machine.
     """
     major, minor = target.glibc
     tags = [f"manylinux_{major}_{n}_{target.machine}" for n in range(minor, 4, -1)]

@@ -1,4 +1,4 @@
-"""Restores what MXNet 1.x uses and later Pythons and NumPys dropped. Imported by a .pth file of our environment only.
+"""Restores names that MXNet 1.x uses and later Pythons and NumPys dropped. Imported by a .pth file of our environments.
 
 - threading.Thread.isAlive, removed in Python 3.9, used by MXNet's tools/launch.py;
 - np.bool, np.int, np.float, np.object, removed in NumPy 1.24, used by `import mxnet`.
@@ -7,15 +7,15 @@ It also loads the CUDA libraries that libmxnet.so needs, so that it finds them w
 check_libraries.py found, in the nvidia-* wheels or elsewhere on this node. NumPy and CUDA are prepared only when MXNet
 is about to be imported, not at every start of Python.
 
-It fixes how a worker of a distributed job ends, which MXNet 1.x gets wrong in both cases:
+It fixes how a worker of a distributed job ends, both after a success and after a failure:
 - When Python exits, MXNet's engine drops operations that it has not begun (ThreadedEngine::ExecuteOprBlock in its
-  shutdown phase), such as the last batch's pushes. The other workers of a dist_sync job then wait for them for ever.
+  shutdown phase), such as the last batch's pushes. The other workers of a dist_sync job then wait forever for them.
   So a worker waits for its engine first.
-- A failing worker waits in its kv-store's destructor for the others (barrier_before_exit), and they for its gradients.
-  So it exits without the destructor.
+- A failing worker waits in its kv-store's destructor for the others (barrier_before_exit), which wait for its
+  gradients. So it exits without the destructor.
 
-It loads the file that $CLUSTER_MXNET_HOOK names, which has two functions: begin(), called when MXNet is about to be
-imported, and install(library), with MXNet's C library, a ctypes.CDLL.
+It loads the file that $CLUSTER_MXNET_HOOK names. That file has two functions: begin(), called when MXNet is about to be
+imported, and install(library), called with MXNet's C library, a ctypes.CDLL.
 
 Runs on Python 3.6 and later.
 """
@@ -32,9 +32,9 @@ if not hasattr(threading.Thread, "isAlive"):
 
 
 def _load_cuda():
-    """Load the libraries in rounds, since one needs another, until a round loads nothing more.
+    """Load the libraries in rounds, since they need each other, until a round loads none.
 
-    The rest needs missing libraries, such as the driver's libcuda.so.1; MXNet's own import reports them.
+    The remaining ones need libraries that are missing, such as the driver's libcuda.so.1; MXNet's import reports those.
     """
     try:
         with open(os.path.join(sys.prefix, ".preload"), encoding="utf-8") as stream:
@@ -54,11 +54,11 @@ def _load_cuda():
         waiting = left
 
 
-_failures = []  # exit codes of this process: the last one counts
+_failures = []  # possible exit codes of this process; the last one counts
 
 
 def _note_failures():
-    """Notice when this process is about to fail, since exit handlers cannot ask Python for it."""
+    """Record when this process is about to fail, since exit handlers cannot ask Python about that."""
     show, leave = sys.excepthook, sys.exit
 
     def excepthook(kind, value, trace):
@@ -83,7 +83,7 @@ def _finish_work():
 
 
 def _leave_if_failed():
-    """Leave without the kv-store's destructor. Runs after the handlers of the program and of MXNet."""
+    """After a failure, exit without the kv-store's destructor. Runs after the program's and MXNet's handlers."""
     if _failures:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -91,7 +91,7 @@ def _leave_if_failed():
 
 
 def _prepare_numpy():
-    import numpy  # noqa: ICN001 - np is for programs
+    import numpy  # noqa: ICN001 - np is the users' name for it
 
     for alias, original in (("bool", bool), ("int", int), ("float", float), ("object", object)):
         if alias not in vars(numpy):
@@ -112,7 +112,7 @@ def _load_hook():
 
 
 class _AtMXNet(object):
-    """Acts when MXNet is imported. Its kvstore module comes after the module that registers MXNet's exit handler."""
+    """Acts when MXNet is imported. MXNet imports kvstore after the module that registers its exit handler."""
 
     hook = None
 
@@ -136,7 +136,7 @@ class _AtMXNet(object):
             if is_worker:
                 atexit.register(_finish_work)
             sys.meta_path.remove(cls)
-        # No spec: the finders that follow find it.
+        # Returns no spec: the finders that follow find the module.
 
 
 sys.meta_path.insert(0, _AtMXNet)

@@ -1,19 +1,21 @@
 """Sets up one node: takes the missing files, passes them on to other nodes, and runs its tasks.
 
-It is started over ssh, and exchanges lines of JSON with bootstrap/transfer/distribute.py. First comes the order:
+It is started over ssh, and exchanges lines of JSON with bootstrap/transfer/distribute.py. The first line is the order:
 
     {"address": private address, "secret": hexadecimal, "lock_timeout_s": seconds,
      "files": [{"sha256", "name", "size", "urls": [...]}, ...], in the order in which they are taken,
-     "tasks": [{"kind": "script", "what": words, "text": shell script, "silence_s": seconds}, ...]}
+     "tasks": [{"kind": "script", "what": words, "text": shell script, "silence_s": seconds}
+               or {"kind": "tree", ...}, see place_tree.place, ...]}
 
-It answers {"listening": port}, and gets the sources of the files: {"peers": [[address, port], ...]}, or
-{"index": true, "probe_s": seconds or null}. If these do not give a file, it sends
-{"stuck": sha256, "have": bytes, "why": [...]}, and gets, for that file, other peers, "index", or
+It answers {"listening": port}, and receives the sources of the files: {"peers": [[address, port], ...]}, or
+{"index": true, "probe_s": seconds or null}. If these do not provide a file, it sends
+{"stuck": sha256, "have": bytes, "why": [...]}, and receives, for that file, other peers, "index", or
 {"upload": sha256, "offset": o, "size": n} and then n bytes.
-It sends {"begun": task}, {"arrived": true}, {"done": true}, or {"failed": {"what", "exit_code" or null, "output": last
-lines}}, and in between {"alive": bytes so far}.
+It sends {"arrived": true} when it has all files, {"begun": index of a task}, and at the end {"done": true} or
+{"failed": {"what", "exit_code" or null, "output": last lines}}; "failed" also has "damaged", a sha256, if the uploaded
+file is damaged. In between, it sends {"alive": bytes so far}.
 
-It serves other nodes until its stdin ends. Then it exits, after the task that is running, since a package manager must
+It serves other nodes until its stdin ends. Then it exits, but only after the running task, since a package manager must
 not be killed. It creates everything under a temporary name first.
 
 Python 3.6 and later, standard library only.
@@ -45,7 +47,7 @@ LINE_BYTES_AT_MOST = 1000
 READ_BYTES = 1 << 16
 REST_OF_OUTPUT_S = 1.0
 # A script's parent holds the lock, so that the next agent waits for the script even if this agent is killed. The script
-# itself does not hold it: its background processes would hold it for ever.
+# itself does not hold it: its background processes would hold it forever.
 KEEPER = '"$@" %d>&-; exit $?'
 
 
@@ -81,7 +83,10 @@ class Agent(object):
     # -- files ---------------------------------------------------------------------------------------------------
 
     def lock(self):
-        """Lock out other set-ups of this node; waits for a script that a killed command has left."""
+        """Lock out other set-ups of this node. Waits for a script that a killed command has left running.
+
+        Returns the descriptor of the lock. Raises Failed if another set-up runs for too long.
+        """
         os.makedirs(self.root, mode=0o700, exist_ok=True)
         handle = os.open(self.root, os.O_RDONLY)
         deadline = time.monotonic() + self.order["lock_timeout_s"]
@@ -98,10 +103,10 @@ class Agent(object):
         return handle
 
     def take_files(self):
-        """Get all wanted files, in order.
+        """Take all wanted files, in order.
 
-        Each file starts with the sources of the first direction: otherwise two nodes that gave each other one file
-        could wait for each other with the next.
+        Each file starts with the sources of the first direction. Otherwise, two nodes that gave each other a file could
+        wait for each other for the next one.
         """
         first = self.read_direction()
         for arriving in self.wanted:
@@ -114,7 +119,7 @@ class Agent(object):
                     direction = self.read_direction()
 
     def take_one(self, direction, arriving):
-        """Get one file from the source that a direction names. Raises chain.Stuck."""
+        """Take one file from the source that a direction names. Raises chain.Stuck, Failed, store.DiskFailed."""
         if "peers" in direction:
             try:
                 direction["taker"].take(arriving)
@@ -142,7 +147,7 @@ class Agent(object):
         return direction
 
     def receive(self, direction, arriving):
-        """Take a file's bytes from stdin."""
+        """Read a file's bytes from stdin. Raises chain.Stuck, and Failed if the user's machine has a damaged file."""
         offset, end = direction["offset"], direction["offset"] + direction["size"]
         while offset < end:
             data = self.control.read1(min(UPLOAD_READ_BYTES, end - offset))
@@ -156,11 +161,11 @@ class Agent(object):
         except store.Damaged as error:
             if direction["offset"] == 0:
                 raise Failed(error, damaged=arriving.sha256) from error
-            # ssh changes no byte: the damage is in the earlier part, from another node or from the disk.
+            # ssh does not change bytes, so the damage is in the earlier part, from another node or from the disk.
             raise chain.Stuck(arriving, [str(error)]) from error
 
     def follow_control(self):
-        """Read stdin to its end, which ends this process: the user's machine is done or gone."""
+        """Read stdin to its end, and then exit, since the user's machine is done or gone."""
         while True:
             line = self.control.readline()
             if not line:
@@ -197,7 +202,7 @@ class Agent(object):
         lock: the descriptor of the open file that is locked.
         """
         incoming = os.path.join(self.root, "incoming")
-        # Not on a command line, which all users can read and which is limited to 128 KiB.
+        # A file, because all users can read a command line, which is also limited to 128 KiB.
         with tempfile.NamedTemporaryFile("w", prefix="script-", dir=incoming, encoding="utf-8") as text:
             text.write(task["text"])
             text.flush()
@@ -206,13 +211,13 @@ class Agent(object):
             raise Failed(task["what"], code, output.lines)
 
     def stay_alive(self):
-        """Report regularly how many bytes have arrived."""
+        """Report, every ALIVE_EVERY_S seconds, how many bytes have arrived."""
         while True:
             time.sleep(ALIVE_EVERY_S)
             self.tell({"alive": sum(arriving.have for arriving in self.wanted)})
 
     def run(self):
-        """The whole set-up, in a thread of its own: the main thread reads stdin."""
+        """Run the whole set-up, in a thread of its own: the main thread reads stdin."""
         try:
             self.set_up()
         except Failed as error:
@@ -230,7 +235,7 @@ class Agent(object):
             os._exit(1)
 
     def set_up(self):
-        """Take the files, run the tasks."""
+        """Take the files, and run the tasks."""
         start_thread(self.stay_alive)
         lock = self.lock()
         self.store = store.Store(self.root)
@@ -246,13 +251,13 @@ class Agent(object):
         self.tell({"done": True})
 
     def fail(self, said):
-        """Report the failure and exit. Nodes that take from this one notice it and take from the node before."""
+        """Report the failure, and exit. Nodes that take from this one notice that, and take from the one before it."""
         self.tell({"failed": said})
         os._exit(1)
 
 
 def follow(command, silence_s, lock):
-    """Run a command to its end; returns its exit code and its Output."""
+    """Run a command to its end. Returns its exit code and its Output. lock: the descriptor that its parent holds."""
     child = subprocess.Popen(
         ["/bin/sh", "-c", KEEPER % lock, "sh"] + command,
         stdin=subprocess.DEVNULL,
@@ -273,7 +278,7 @@ def follow(command, silence_s, lock):
 
 
 def end_when_silent(child, output, silence_s, over):
-    """Kill the script, and what it has started, after so long without output."""
+    """Kill the script, and the processes of its group, after `silence_s` seconds without output."""
     while not over.wait(min(1.0, silence_s)):
         if time.monotonic() > output.heard + silence_s:
             output.lines.append("(killed after %g s without output)" % silence_s)
@@ -290,7 +295,7 @@ class Output(object):
         self._stream = stream
 
     def read(self):
-        """Read until it is closed."""
+        """Read the stream until it is closed."""
         rest = b""
         while True:
             data = os.read(self._stream.fileno(), READ_BYTES)
@@ -305,12 +310,12 @@ class Output(object):
 
 
 def show(line):
-    """A line as text; for a progress bar, its last state."""
+    """A line of output as text; for a progress bar, its last state."""
     return line.rstrip(b"\r").rpartition(b"\r")[2][:LINE_BYTES_AT_MOST].decode("utf-8", "replace")
 
 
 def leave():
-    """End this process now, whatever its threads are doing."""
+    """End this process now, without waiting for its threads."""
     os._exit(0)
 
 

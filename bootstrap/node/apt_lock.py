@@ -11,7 +11,7 @@ import sys
 import time
 
 LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/lib/apt/lists/lock", "/var/cache/apt/archives/lock")
-# Timers first, then what runs now; apt-daily-upgrade ends after its current package.
+# Timers first, then the services that may be running; apt-daily-upgrade ends after its current package.
 UNITS = (
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
@@ -24,7 +24,7 @@ FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_
 
 
 def find_holder(path):
-    """The pid of the process that holds a lock (0 if it is not visible from here), or None."""
+    """The pid of the process that holds a lock (0 if it is not visible from here); None if the lock is free."""
     try:
         handle = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -51,7 +51,7 @@ def stop_upgrades(timeout_s):
     if not os.path.isdir("/run/systemd/system"):
         return
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    for unit in UNITS:  # one by one: systemctl stops none where one is not installed
+    for unit in UNITS:  # one by one: systemctl stops none of several units if one is not installed
         try:
             subprocess.call(["systemctl", "stop", unit], timeout=timeout_s, **quiet)
         except subprocess.TimeoutExpired:
@@ -59,7 +59,7 @@ def stop_upgrades(timeout_s):
 
 
 def wait(locks, timeout_s):
-    """Whether the locks became free in time."""
+    """Wait until the locks are free. Returns whether that was in time. Reports the process that holds one."""
     deadline = time.monotonic() + timeout_s
     reported_at = None
     while True:

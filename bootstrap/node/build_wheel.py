@@ -1,14 +1,14 @@
-"""Keeps a wheel that was built on this node, whole or not at all; completes MXNet's wheel first.
+"""Stores a wheel that was built on this node, atomically; adds the missing files to MXNet's wheel first.
 
     python build_wheel.py pack KEY DIST SOURCE LIBRARY BUILD_TAG
     python build_wheel.py keep KEY DIST
     python build_wheel.py tell KEY
 
-`pack` takes the only wheel in the folder DIST, made by `python setup.py bdist_wheel`, and writes a wheel like PyPI's to
-~/.cluster/built/KEY: with libmxnet.so where `import mxnet` finds it (setup.py puts it next to the environment's bin),
-and with launch.py and dmlc_tracker, which start jobs, from the folder SOURCE. Its name includes BUILD_TAG. `keep` keeps
-the only wheel in DIST unchanged. `tell` adds the kept wheel to the files that the node gives to others, and prints its
-{"name", "sha256", "size_bytes"}; it prints nothing if there is no wheel.
+`pack` reads the only wheel in the folder DIST, made by `python setup.py bdist_wheel`, and writes a wheel like PyPI's to
+~/.cluster/built/KEY: with libmxnet.so where `import mxnet` finds it (setup.py places it next to the environment's bin),
+and with launch.py and dmlc_tracker, which start jobs, from the folder SOURCE. Its name includes BUILD_TAG. `keep`
+stores the only wheel in DIST there, unchanged. `tell` adds the stored wheel to the files that the node gives to other
+nodes, and prints its {"name", "sha256", "size_bytes"}; it prints nothing if there is no wheel.
 
 Python 3.6 and later, standard library only.
 """
@@ -25,11 +25,11 @@ import zipfile
 READ_BYTES = 1 << 20
 LIBRARY = "mxnet/libmxnet.so"
 TRACKERS = ("3rdparty/dmlc-core/tracker/dmlc_tracker", "dmlc-core/tracker/dmlc_tracker")
-OLDEST_TIME = (1980, 1, 1, 0, 0, 0)  # of zip; the same for each build
+OLDEST_TIME = (1980, 1, 1, 0, 0, 0)  # that zip can store; the same for each build
 
 
 def find_added(source, library):
-    """The files to add to the wheel of setup.py: {name in the wheel: path here}."""
+    """The files to add to the wheel of setup.py: {name in the wheel: path on this node}."""
     added = {LIBRARY: library}
     tracker = next((path for path in (os.path.join(source, name) for name in TRACKERS) if os.path.isdir(path)), None)
     if tracker is None or not os.path.isfile(os.path.join(source, "tools", "launch.py")):
@@ -53,7 +53,7 @@ def rename(name, tag):
 def render_about(text, tag):
     """The file WHEEL of a wheel with that build tag, only for this platform. Pure."""
     kept = [line for line in text.splitlines() if line and not line.startswith(("Tag:", "Build:", "Root-Is-Purelib:"))]
-    # Pure: for the folder of pure packages, in which jobs look for launch.py.
+    # Marked pure, so that it is installed in the folder of pure packages, where jobs look for launch.py.
     kept += ["Root-Is-Purelib: true", "Build: %s" % tag, "Tag: py3-none-linux_%s" % os.uname().machine]
     return "\n".join(kept) + "\n"
 
@@ -84,7 +84,7 @@ class Wheel(object):
 
 
 def write_wheel(made, path, added, tag):
-    """Copy the wheel that setup.py has made, with the files that it lacks."""
+    """Copy the wheel that setup.py has made, and add the files that it lacks."""
     with zipfile.ZipFile(made) as old:
         info = next(name[: -len("RECORD")] for name in old.namelist() if name.endswith(".dist-info/RECORD"))
         wheel = Wheel(path)
@@ -115,7 +115,7 @@ def sha256_of(path):
 
 
 def find_made(dist):
-    """The path of the only wheel of the build."""
+    """The path of the only wheel in the folder `dist`; exits if there is not exactly one."""
     made = glob.glob(os.path.join(dist, "*.whl"))
     if len(made) != 1:
         sys.exit("the build left %d wheels, not one" % len(made))
@@ -123,7 +123,7 @@ def find_made(dist):
 
 
 def keep(kept, name, write):
-    """Have `write` make a wheel, and put it into the folder `kept`, all at once."""
+    """Have `write` make a wheel, and move it to the folder `kept` atomically."""
     new = kept + ".new"
     shutil.rmtree(new, ignore_errors=True)
     os.makedirs(new)
@@ -138,7 +138,7 @@ def keep(kept, name, write):
 
 
 def tell(root, kept):
-    """Print the kept wheel as JSON; a damaged one is removed."""
+    """Add the stored wheel to the node's files, and describe it as JSON on stdout. Removes it if it is damaged."""
     try:
         with open(os.path.join(kept, "built.json")) as stream:
             about = json.load(stream)

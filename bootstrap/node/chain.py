@@ -1,15 +1,15 @@
 """Passes files from node to node while they arrive: each node takes them from the one before it in the chain.
 
 Every node listens at its private address. Both sides prove that they know the transfer's secret, which came over ssh.
-The taking node then asks for a file from an offset on, and gets frames:
+The taking node then requests a file from an offset on, and receives frames:
 
     D + length + bytes      the next bytes
     W                       a sign of life: no more bytes yet
-    N                       not here
+    N                       this node does not have the file
 
 Silence means that the other node is dead; the taking node continues from the same offset with the node before that one.
-Bytes travel unencrypted inside the cluster's security group; the secret keeps others from asking. The number of
-connections without that proof, and their time, are limited.
+Bytes travel unencrypted inside the cluster's security group; the secret keeps other clients from requesting files. The
+number of connections without that proof is limited, and so is the time that they have.
 
 Python 3.6 and later, standard library only.
 """
@@ -31,7 +31,7 @@ SAY_STILL_THERE_S = 0.3
 SILENCE_S = 1.5
 CONNECT_TIMEOUT_S = 2.0
 SEND_TIMEOUT_S = 10.0  # for a peer that stops reading
-GREETING_S = 3.0  # for the proof of the secret, as a whole
+GREETING_S = 3.0  # for the whole proof of the secret
 UNPROVEN_AT_MOST = 32  # connections without that proof, each of which takes a thread and a file descriptor
 ACCEPT_PAUSE_S = 0.1
 DAMAGED_AT_MOST = 3
@@ -45,7 +45,7 @@ class Refused(Exception):
 
 
 class Stuck(Exception):
-    """No known node gives a file. `why`: a line for each node that was asked."""
+    """No known node provides a file. `why`: a line for each node that was asked."""
 
     def __init__(self, arriving, why):
         super(Stuck, self).__init__("; ".join(why) or "there is no node to take it from")
@@ -54,12 +54,12 @@ class Stuck(Exception):
 
 
 def sign(secret, who, *nonces):
-    """Proof of the secret; it cannot be replayed."""
+    """The proof that `who` knows the secret; the nonces keep it from being replayed."""
     return hmac.new(secret, who + b"".join(nonces), hashlib.sha256).digest()
 
 
 def receive_exactly(connection, count, deadline=None):
-    """Read `count` bytes. deadline: by time.monotonic(). Raises ConnectionError at an early end, socket.timeout."""
+    """Read `count` bytes. deadline: by time.monotonic(). Raises socket.timeout, and ConnectionError at an early end."""
     data = bytearray()
     while len(data) < count:
         if deadline is not None:
@@ -86,7 +86,7 @@ class Server(object):
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
-            self._listener.bind(("", 0))  # others reach it by an address that a router translates
+            self._listener.bind(("", 0))  # other nodes reach it by an address that a router translates
         self._listener.listen(64)
         self._lock = threading.Lock()
         self._unproven = []  # (address, connection), the oldest first
@@ -103,12 +103,12 @@ class Server(object):
             self._admit(connection, address)
             try:
                 start_thread(self._serve, connection)
-            except RuntimeError:  # there are too many
+            except RuntimeError:  # there are too many threads
                 self._forget(connection)
                 connection.close()
 
     def _admit(self, connection, address):
-        """Accept it. If there are too many, close the oldest connection of the address that has the most."""
+        """Admit an unproven connection. If there are too many, close the oldest one of the address with the most."""
         with self._lock:
             self._unproven.append((address, connection))
             if len(self._unproven) <= UNPROVEN_AT_MOST:
@@ -117,12 +117,12 @@ class Server(object):
             busiest = max(addresses, key=addresses.count)
             _, oldest = self._unproven.pop(addresses.index(busiest))
             try:
-                oldest.shutdown(socket.SHUT_RDWR)  # its thread notices, and closes it
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread notices that, and closes it
             except OSError:
-                pass  # the other side was faster
+                pass  # the other side has closed it already
 
     def _forget(self, connection):
-        """Remove a connection that has proved the secret or is gone; whether it was still admitted."""
+        """Remove a connection that has proved the secret or is gone. Returns whether it was still admitted."""
         with self._lock:
             before = len(self._unproven)
             self._unproven = [one for one in self._unproven if one[1] is not connection]
@@ -138,7 +138,7 @@ class Server(object):
                 connection.settimeout(SEND_TIMEOUT_S)
                 self._give(connection, sha256.hex(), offset)
         except (OSError, Refused):
-            pass  # whoever asked is gone, or is no node of this transfer
+            pass  # the client is gone, or is not a node of this transfer
         finally:
             self._forget(connection)
             connection.close()
@@ -176,7 +176,7 @@ class Server(object):
 
 
 class Taker(object):
-    """Takes files from the nodes before this one, [(address, port), ...], the nearest first."""
+    """Takes files from the nodes before this one. peers: [(address, port), ...], the nearest first."""
 
     def __init__(self, peers, secret):
         self._peers = list(peers)
@@ -185,7 +185,7 @@ class Taker(object):
         self._peer = None
 
     def take(self, arriving):
-        """Take one file to its end. Raises Stuck; Damaged, when it arrives damaged several times; DiskFailed."""
+        """Take one file to its end. Raises Stuck, DiskFailed, and Damaged if it arrives damaged several times."""
         damaged = 0
         while not arriving.whole:
             had = (arriving.have, arriving.round)
@@ -205,7 +205,7 @@ class Taker(object):
                     self._hang_up()
                     said = "nothing was heard from it" if isinstance(error, socket.timeout) else str(error)
                     why.append("%s: %s" % (peer[0], said))
-                    # The nodes before it are asked from now on; it is asked again when all of them fail.
+                    # From now on, the nodes before it are asked first; it is asked again when all of them fail.
                     self._peers.remove(peer)
                     self._peers.append(peer)
                     gone.append(peer)

@@ -2,10 +2,10 @@
 
     python check_libraries.py ENV KEY SETUP_ENV [DIRECTORY...]
 
-The directories are searched after those of the nvidia-* wheels, and before those that the set-up commands have put into
-LD_LIBRARY_PATH (SETUP_ENV is the file with their exports; it may be empty). The program writes ENV/.preload, the
-libraries found there in the order in which _cluster_compat.py loads them, and ENV/.unresolved: `checked KEY`, and the
-names of the missing libraries.
+The directories are searched after those of the nvidia-* wheels, and before those that the set-up commands have added to
+LD_LIBRARY_PATH (SETUP_ENV is the file with their exports; it may be ""). The program writes two files: ENV/.preload has
+the libraries found in these directories, in the order in which _cluster_compat.py loads them; ENV/.unresolved has
+`checked KEY`, and the names of the missing libraries.
 
 Python 3.6 and later, standard library only.
 """
@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 
-# Libraries that these load by name when needed, from the same folder; `*` is the rest of the name.
+# (start of a library's name, pattern of the libraries in its folder that it loads by name when it needs them).
 BESIDE = (("libnvrtc.so", "libnvrtc-builtins.so*"), ("libcudnn.so", "libcudnn_*.so.[0-9]"))
 
 
@@ -47,7 +47,7 @@ def parse_ldd(text, dirs):
 
 
 def ask_loader(library, dirs):
-    """The output of ldd for a library, with `dirs` in LD_LIBRARY_PATH."""
+    """The output of ldd for a library, with `dirs` as LD_LIBRARY_PATH; exits if ldd fails."""
     environment = dict(os.environ, LD_LIBRARY_PATH=":".join(dirs), LC_ALL="C")
     child = subprocess.Popen(
         ["ldd", library], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -59,7 +59,7 @@ def ask_loader(library, dirs):
 
 
 def add_beside(found):
-    """The libraries found, with those that they load when needed."""
+    """The paths of the libraries in `found`, and of those that they load when they need them."""
     paths = list(found)
     for path in found:
         for start, pattern in BESIDE:
@@ -80,7 +80,7 @@ def main():
     dirs = find_dirs(env, sys.argv[4:], setup_env)
     libraries = glob.glob(os.path.join(env, "lib", "python3*", "site-packages", "mxnet", "libmxnet.so"))
     found, missing = parse_ldd(ask_loader(libraries[0], dirs), dirs) if libraries else ([], [])
-    # ldd lists a library before those that it needs.
+    # ldd lists a library before the libraries that it needs.
     write(os.path.join(env, ".preload"), add_beside(found[::-1]))
     write(os.path.join(env, ".unresolved"), ["checked " + key] + missing)
 

@@ -1,13 +1,13 @@
-"""Runs one command of `cluster exec` on a node, and ends it with all its children when its other side goes away.
+"""Runs one command of `cluster exec` on a node, and ends it with all its children when the other side goes away.
 
-It is sent over ssh and not stored on the node. stdin has one JSON line, the order {"words": [...]}; its end
-means that nobody wants the command any more. stdout has frames: a letter, the length in four bytes, and the bytes:
+It is sent over ssh and not stored on the node. stdin has one JSON line, the order {"words": [...]}. The end of stdin
+means that the command must end. stdout has frames: a letter, the length in four bytes, and the bytes:
     o, e  a piece of the command's stdout, stderr
     a     empty, a sign of life while there is no output
     x     the last one, JSON: {"exit": code, "signal": number or null, "left": [pids that could not be ended]}
-The command's orphans become this process's children (PR_SET_CHILD_SUBREAPER), so that all that descends from the
-command is found, whatever session, user or environment it has by then. Background processes that it leaves when it
-ends on its own keep running, as with ssh.
+The command's orphans become this process's children (PR_SET_CHILD_SUBREAPER), so that all descendants of the command
+are found, whatever their session, user or environment. If the command ends on its own, its background processes keep
+running, as with ssh.
 Linux. Python 3.6 and later, standard library only.
 """
 
@@ -25,7 +25,7 @@ import process_tree
 
 BEGIN = b"\0cluster exec\0"  # the login shell's output comes before it
 ALIVE_EVERY_S = 5.0
-PIPE_GRACE_S = 0.5  # after the command's end, for pipes that background processes still hold
+PIPE_GRACE_S = 0.5  # after the command's end, for pipes that background processes hold open
 LAST_WORD_S = 5
 PENDING_BYTES = 1 << 20
 PIECE_BYTES = 1 << 16
@@ -55,7 +55,7 @@ def main():
 
 
 def environment(base):
-    """The command's environment: this one's, with the newest MXNet environment and its CUDA libraries, if any."""
+    """The command's variables: those of `base`, with the newest environment of this node and its CUDA libraries."""
     made = dict(base)
     ready = glob.glob(os.path.expanduser("~/.cluster/env/*/.complete"))
     if ready:
@@ -68,7 +68,7 @@ def environment(base):
 
 
 class Pipe(object):
-    """Output for the other side, written only as fast as it reads, so that nothing here waits."""
+    """Output for the other side, written only as fast as it is read, so that this process never blocks."""
 
     def __init__(self):
         self.pending = bytearray()
@@ -79,17 +79,17 @@ class Pipe(object):
         self.pending += letter + struct.pack(">I", len(data)) + data
 
     def write(self):
-        """Write as much as the other side takes now."""
+        """Write as much as the other side accepts now."""
         try:
             del self.pending[: os.write(1, bytes(self.pending[:PIECE_BYTES]))]
         except BlockingIOError:
             pass
-        except OSError:  # nobody listens any more, whatever stdin says
+        except OSError:  # the other side is gone, even if stdin has not ended
             self.broken = True
 
 
 class Relay(object):
-    """Passes the command's output on until it ends, or ends it when the other side is gone."""
+    """Passes on the command's output until the command ends; ends the command when the other side is gone."""
 
     def __init__(self, child, pipe, deaths):
         self._deaths = deaths
@@ -101,7 +101,7 @@ class Relay(object):
         self._said_at = time.monotonic()
 
     def run(self):
-        """Returns the command's wait status, and the pids that could not be ended."""
+        """Pass on output to the end. Returns the command's wait status, and the pids that could not be ended."""
         while True:
             full = len(self._pipe.pending) >= PENDING_BYTES
             sources = [] if full else list(self._letters)
@@ -131,7 +131,7 @@ class Relay(object):
             self._pipe.frame(self._letters[source], data)
         if self._status is not None:
             self._left_bytes[source] -= len(data)
-        if not data or self._left_bytes[source] < 0:  # all that the command itself has written has been read
+        if not data or self._left_bytes[source] < 0:  # everything that the command itself has written has been read
             del self._letters[source]
 
     def _say(self, writable):
@@ -148,7 +148,7 @@ class Relay(object):
 
 
 def reap(pid):
-    """Reap all children that have ended; the wait status of `pid` if it is among them, else None."""
+    """Reap all children that have ended. Returns the wait status of `pid` if it is among them, else None."""
     status = None
     while True:
         try:
@@ -173,14 +173,14 @@ def end_all(pid, status):
 
 
 def finish(pipe, result):
-    """Write what is left, and the last frame."""
+    """Write the pending output, and the last frame."""
     pipe.frame(b"x", json.dumps(result).encode("ascii"))
     lifelines = [0]
     while pipe.pending and not pipe.broken:
         ready, writable, _ = select.select(lifelines, [1], [])
         if ready and not os.read(0, PIECE_BYTES):
             lifelines = []
-            signal.alarm(LAST_WORD_S)  # which ends this process: nobody may be there any more to take the rest
+            signal.alarm(LAST_WORD_S)  # this ends the process: the other side may be gone, and never read the rest
         if writable:
             pipe.write()
 

@@ -1,18 +1,19 @@
 """The health of one node: GPUs, kernel log, disks and memory. `look` observes; `judge` is pure.
 
-It runs on a node before a job, over stdin and without writing files there, and after a failed one. Its report, a JSON
-object:
+It runs on a node before a job and after a failed one. Before a job, it comes over stdin and stores no files there. Its
+report is a JSON object:
 
     now             seconds since the epoch
     memory_mib      MemTotal of /proc/meminfo; null if unknown
-    read_only       [[path, reason], ...] of the folders that a job writes to
+    read_only       [[path, reason], ...], the folders that a job writes to and that are not writable
     gpus            [gpu, ...]; null without NVIDIA's driver
     driver_error    why NVIDIA's driver does not work, or null
-    xids            [[bus id, number, text], ...] of the kernel log since the boot; null if nobody may read it
-    kept            what `keep` has written on this host, or null
+    xids            [[bus id, number, text], ...], from the kernel log since the boot; null if the user may not read it
+    kept            the content of the file that `keep` writes on the head, or null
 
-A gpu: name, bus, error (why the driver cannot use it), ecc_uncorrected (errors since the driver was loaded),
-remap_pending, remap_failed, retired_pending (true or false), throttled ([reason, ...]); null: the GPU does not tell.
+A gpu has: name, bus, error (why the driver cannot use it), ecc_uncorrected (errors since the driver was loaded),
+remap_pending, remap_failed, retired_pending (true or false), throttled ([reason, ...]). A null means that the GPU does
+not report the value.
 
 Python 3.6 and later, standard library only.
 """
@@ -34,9 +35,9 @@ from xml.etree import ElementTree as ET
 Report = Dict[str, Any]
 GPUS_TIMEOUT_S = 10.0
 LOG_TIMEOUT_S = 5.0
-THROTTLED_FOR_S = 0.1  # a reason that is gone after so long does not count
+THROTTLED_FOR_S = 0.1  # a reason that is gone after this time does not count
 MAX_APART_S = 5.0
-LEAST_MEMORY = 0.9  # of the type's: the kernel and its crash dump take a part
+LEAST_MEMORY = 0.9  # of the type's memory: the kernel and its crash dump use a part
 KERNEL_MIB = 256
 KEPT = os.path.join(".cluster", "health.json")
 _PCI = "/sys/bus/pci/devices"
@@ -58,8 +59,8 @@ _SMI_THROTTLED = {
     "hw_power_brake_slowdown": "hardware power brake",
 }
 
-# Those after which the GPU, and not a program, has a fault (https://docs.nvidia.com/deploy/xid-errors/). Not 63 and 94:
-# the memory has been repaired, or the row is pending, which the GPU itself tells.
+# The Xids that mean a fault of the GPU, not of a program (https://docs.nvidia.com/deploy/xid-errors/). 63 and 94 are
+# left out: the memory has been repaired, or the row is pending, which the GPU itself reports.
 XIDS = {
     48: "double-bit ECC error",
     62: "its micro-controller halted",
@@ -82,7 +83,7 @@ _RECOVERY = re.compile(r"changed from .* to 0x([0-9a-fA-F]+) \(([^)]*)\)")
 
 
 def look() -> Report:
-    """Observe this host; the report. Takes GPUS_TIMEOUT_S at most if the GPUs' driver hangs."""
+    """Observe this host. Returns the report. If the GPUs' driver hangs, waits for it for GPUS_TIMEOUT_S at most."""
     gpus, driver_error = look_at_gpus(GPUS_TIMEOUT_S)
     has_nvidia = gpus is not None or driver_error is not None or count_devices() > 0
     home = os.path.expanduser("~")
@@ -99,7 +100,7 @@ def look() -> Report:
 
 
 def read_memory(path: str) -> Optional[int]:
-    """The memory of a host in MiB, by its /proc/meminfo; None if unknown."""
+    """The memory of a host in MiB, from its /proc/meminfo; None if unknown."""
     try:
         with open(path) as stream:
             found = re.search(r"^MemTotal:\s+(\d+) kB$", stream.read(), re.MULTILINE)
@@ -109,14 +110,14 @@ def read_memory(path: str) -> Optional[int]:
 
 
 def find_read_only(folders: Iterable[str]) -> List[Tuple[str, str]]:
-    """Those of some folders, one for each file system, where no file can be written, with the reason.
+    """Find the folders where no file can be written, one for each file system: [(path, reason), ...].
 
-    A full disk is not among them.
+    A full disk does not count.
     """
     found, seen = [], set()
     for folder in folders:
         if not os.path.isdir(folder):
-            continue  # such as ~/.cluster before the first set-up
+            continue  # for instance ~/.cluster before the first set-up
         device = os.stat(folder).st_dev
         if device in seen:
             continue
@@ -153,7 +154,7 @@ def read_kernel_log() -> Optional[str]:
 
 
 def _run(words: Sequence[str], timeout_s: float) -> Optional[str]:
-    """The output of a command; None if it fails, or takes longer."""
+    """The output of a command; None if it fails or takes longer than timeout_s seconds."""
     try:
         done = subprocess.run(
             words,
@@ -169,7 +170,7 @@ def _run(words: Sequence[str], timeout_s: float) -> Optional[str]:
 
 
 def parse_xids(log: Optional[str]) -> Optional[List[Tuple[str, int, str]]]:
-    """The Xid messages of a kernel log: (bus id, number, text). Pure."""
+    """The Xid messages of a kernel log: [(bus id, number, text), ...]; None without a log. Pure."""
     if log is None:
         return None
     return [(bus, int(number), text.strip()[:200]) for bus, number, text in _XID.findall(log)]
@@ -193,7 +194,7 @@ def _read(path: str) -> str:
 
 
 def read_kept() -> Optional[Any]:
-    """What `keep` has written on this host; None without it."""
+    """The content of the file that `keep` has written on this host; None without a readable file."""
     try:
         with open(os.path.join(os.path.expanduser("~"), KEPT)) as stream:
             return json.load(stream)
@@ -202,7 +203,7 @@ def read_kept() -> Optional[Any]:
 
 
 def keep(found: Mapping[str, Any]) -> None:
-    """Keep on this host, the head, which nodes are unhealthy: {name: {"id": instance id, "reasons": [...]}}.
+    """Store the unhealthy nodes on this host, the head: {name: {"id": instance id, "reasons": [...]}}.
 
     Raises OSError.
     """
@@ -216,9 +217,10 @@ def keep(found: Mapping[str, Any]) -> None:
 
 
 def look_at_gpus(timeout_s: float) -> Tuple[Optional[List[Dict[str, Any]]], Optional[str]]:
-    """(GPUs, driver error): by NVML, or by nvidia-smi where its library cannot be loaded; (None, None) without both.
+    """Look at the GPUs with NVML, or with nvidia-smi if NVML cannot be loaded.
 
-    In a thread: the driver of a broken GPU can hang.
+    Returns (GPUs, driver error); (None, None) if the host has neither. Uses a thread, because the driver of a broken
+    GPU can hang.
     """
     found = []  # type: List[Tuple[Optional[List[Dict[str, Any]]], Optional[str]]]
 
@@ -232,7 +234,7 @@ def look_at_gpus(timeout_s: float) -> Tuple[Optional[List[Dict[str, Any]]], Opti
 
 
 def read_gpus() -> Tuple[Optional[List[Dict[str, Any]]], Optional[str]]:
-    """As look_at_gpus, without a time limit."""
+    """Like look_at_gpus, but without a time limit."""
     try:
         library = ctypes.CDLL(_NVML)
     except OSError:
@@ -266,18 +268,18 @@ class _PciInfo(ctypes.Structure):
 
 
 class Nvml:
-    """NVIDIA's management library (https://docs.nvidia.com/deploy/nvml-api/), as far as GPUs tell their faults."""
+    """NVIDIA's management library (https://docs.nvidia.com/deploy/nvml-api/): the part that reports faults of GPUs."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
 
     def call(self, name: str, *args: Any) -> Optional[str]:
-        """Call a function; the error in NVML's words, or None."""
+        """Call a function. Returns the error in NVML's words, or None."""
         code = self._code(name, *args)
         return self._words(code) if code else None
 
     def _code(self, name: str, *args: Any) -> int:
-        """The result of a function; "not supported" for one that this driver does not have."""
+        """The return code of a function; "not supported" if this driver does not have the function."""
         try:
             function = getattr(self._library, name)
         except AttributeError:
@@ -291,7 +293,7 @@ class Nvml:
         return words.decode("utf-8", "replace") if words else "error %d" % code
 
     def read_all(self) -> List[Dict[str, Any]]:
-        """All GPUs that the driver counts."""
+        """Read all GPUs that the driver counts."""
         count = ctypes.c_uint()
         if self._code("nvmlDeviceGetCount_v2", ctypes.byref(count)):
             return []
@@ -329,7 +331,7 @@ class Nvml:
 
 
 def read_smi() -> Tuple[Optional[List[Dict[str, Any]]], Optional[str]]:
-    """As read_gpus, by nvidia-smi."""
+    """Like read_gpus, but with nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return None, None
     try:
@@ -353,7 +355,7 @@ def read_smi() -> Tuple[Optional[List[Dict[str, Any]]], Optional[str]]:
 
 
 def parse_smi(text: str) -> List[Dict[str, Any]]:
-    """The GPUs that `nvidia-smi -q -x` lists, of any version. Pure. Raises ParseError."""
+    """The GPUs in the output of any version of `nvidia-smi -q -x`. Pure. Raises ParseError."""
     return [_parse_gpu(gpu) for gpu in ET.fromstring(text).iter("gpu")]  # noqa: S314 - see the import
 
 
@@ -366,7 +368,7 @@ def _parse_gpu(gpu: Any) -> Dict[str, Any]:
         for one in gpu.findall("ecc_errors/volatile/*")
         if "_uncorrectable" in one.tag and one.text and one.text.strip().isdigit()
     ]
-    # Before driver 450: one count for each kind of error.
+    # Drivers before 450 have one count for each kind of error.
     old = gpu.findtext("ecc_errors/volatile/double_bit/total") or ""
     if old.strip().isdigit():
         counts.append(int(old))
@@ -391,7 +393,7 @@ def _parse_gpu(gpu: Any) -> Dict[str, Any]:
 
 
 def check(report: Any) -> Report:
-    """The report of another host, if it is one. Pure. Raises ValueError."""
+    """Validate the report of another host, and return it. Pure. Raises ValueError."""
     text, number, flag, nothing = str, int, bool, type(None)
     gpu = {
         **dict.fromkeys(("name", "bus"), (text,)),
@@ -430,8 +432,8 @@ def _check_types(found: Any, types: Mapping[str, Tuple[type, ...]]) -> None:
 def judge(report: Mapping[str, Any], gpus: Optional[int] = None, memory_mib: Optional[int] = None) -> List[str]:
     """Why a node is unhealthy, in words; [] for a healthy one. Pure.
 
-    gpus, memory_mib: what its instance type has; None if unknown. Without a driver, GPUs are not judged: it is the
-    image that lacks it.
+    gpus, memory_mib: those of its instance type; None if unknown. Without a driver, GPUs are not judged, because the
+    fault is the image's.
     """
     found = ["%s cannot be written to: %s" % (path, why) for path, why in report["read_only"]]
     if memory_mib is not None and is_short(report["memory_mib"], memory_mib):
@@ -447,7 +449,7 @@ def judge(report: Mapping[str, Any], gpus: Optional[int] = None, memory_mib: Opt
 
 
 def is_short(found_mib: Optional[int], type_mib: int) -> bool:
-    """Whether a node of a type with so much memory lacks a part of it. Pure."""
+    """Whether a node lacks a part of the memory of its type. Pure."""
     return found_mib is not None and found_mib < LEAST_MEMORY * type_mib - KERNEL_MIB
 
 
@@ -468,7 +470,10 @@ def judge_gpu(gpu: Mapping[str, Any]) -> List[str]:
 
 
 def judge_xids(xids: Sequence[Sequence[Any]]) -> List[str]:
-    """The faults that a kernel log reports: each once for each GPU, a required recovery by its last message. Pure."""
+    """The faults that a kernel log reports, each once for each GPU. Pure.
+
+    For a required recovery, the last message counts.
+    """
     found = {}  # type: Dict[Tuple[str, int], Optional[str]]
     for bus, number, text in xids:
         if number in XIDS:
@@ -491,8 +496,9 @@ def judge_all(
 ) -> Dict[str, List[str]]:
     """Why nodes are unhealthy, by name; only those that are. Pure.
 
-    types: the number of GPUs and the memory in MiB of each node's type. ahead_s: the clocks that are wrong.
-    What all nodes lack is no fault of one: memory counts only if a node has what its type has.
+    types: the number of GPUs and the memory in MiB of each node's type. ahead_s: by name, how far ahead a wrong clock
+    is, in seconds. Missing memory counts only if at least one node has the memory of its type: if all nodes lack some,
+    no single node is at fault.
     """
     whole = {
         name
@@ -513,7 +519,7 @@ def judge_all(
 
 
 def say_clock(ahead_s: float) -> str:
-    """A clock that is wrong by so many seconds, in words. Pure."""
+    """Describe a clock that is wrong by `ahead_s` seconds. Pure."""
     return "its clock is %.1f s %s" % (abs(ahead_s), "ahead" if ahead_s >= 0 else "behind")
 
 

@@ -1,4 +1,4 @@
-"""What a program on a node sends to the user's machine: JSON, one message a line, and signs of life in between.
+"""Messages of a program on a node to the user's machine: JSON, one per line, with signs of life in between.
 
 Python 3.6 and later, standard library only.
 """
@@ -21,7 +21,7 @@ def tell(message):
 
 
 def stay_alive():
-    """Send signs of life, in a thread, until this process ends or nobody reads them."""
+    """Send signs of life, in a thread, until this process ends or stdout is closed."""
     threading.Thread(target=_stay_alive, daemon=True).start()
 
 
@@ -31,4 +31,4 @@ def _stay_alive():
         try:
             tell({"alive": True})
         except OSError:
-            return  # the end of stdin ends the program
+            return  # the program ends when stdin does

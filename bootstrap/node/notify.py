@@ -3,12 +3,12 @@
     notify.py            one line of JSON on stdin: {"settings": SETTINGS, "event": EVENT}; answers {"errors": [text]}
     over NodeProgram     as root: {"watch": SETTINGS or null, "user": NAME} starts the watcher, or ends it
 
-SETTINGS is {"cluster": name, "webhook": URL or null, "command": text or null}. The URL is a secret: it is in no
-file, no argument, no environment and no message of this program; it comes by stdin and stays in memory. So errors name
-the host only, and what a server says is not repeated.
+SETTINGS is {"cluster": name, "webhook": URL or null, "command": text or null}. The URL is a secret: it is in no file,
+argument, environment variable or message of this program; it comes over stdin and stays in memory. So errors name only
+the host, and do not repeat the server's answer.
 
-The watcher sends the events that others of root's programs write to EVENTS as NAME.json (an object with "event", "at"
-and "text"), and removes each; what became of them is in LOG.
+The watcher sends the events that other programs of root write to EVENTS as NAME.json (an object with "event", "at" and
+"text"), and removes each file. It logs the results in LOG.
 
 Linux. Python 3.6 and later, standard library only.
 """
@@ -34,7 +34,7 @@ EVENTS = os.path.join(RUN, "events")
 LOCK = os.path.join(RUN, "notify.lock")
 LOG = os.path.join(RUN, "notify.log")
 AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
-"""Debian's, Fedora's and SUSE's; a Python that was not built there knows none of them."""
+"""The files of Debian, Fedora and SUSE. A Python that was not built on that system may know none of them."""
 ATTEMPTS = 3
 PAUSES_S = (1.0, 5.0)
 ANSWER_S = 10.0
@@ -48,14 +48,14 @@ MAX_LOG_BYTES = 256 << 10
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would send the event to another host, which nobody has named."""
+    """Follows no redirects: one would send the event to a host that the user has not named."""
 
     def redirect_request(self, *_args, **_more):
         return None
 
 
 def send(settings, event):
-    """Send an event to the webhook and to the command; returns errors, which contain no secret."""
+    """Send an event to the webhook and to the command. Returns the errors, which contain no secret."""
     full = dict({"cluster": settings.get("cluster")}, **event)
     full.setdefault("at", time.time())
     errors = []  # type: list[str]
@@ -80,7 +80,7 @@ def _collect(errors, deliver, settings, event):
 
 
 def post(settings, event):
-    """POST the event as JSON, with retries; None, or the error.
+    """POST the event as JSON, with retries. Returns the error, or None.
 
     `text` and `content` are the fields that chat services show.
     """
@@ -97,7 +97,7 @@ def post(settings, event):
 
 
 def host_of(url):
-    """The host of a URL, without user, port, path and query."""
+    """The host in a URL, without user, port, path and query; "?" if it has none."""
     try:
         return urllib.parse.urlsplit(url).hostname or "?"
     except ValueError:
@@ -105,7 +105,7 @@ def host_of(url):
 
 
 def _post_in_time(url, body):
-    """(error or None, whether a retry is useless), after ATTEMPT_S at the latest: a server may send byte by byte."""
+    """Like _post_once, but takes ATTEMPT_S at most: a server may send its answer byte by byte."""
     answers = []  # type: list[tuple[str | None, bool]]
     thread = threading.Thread(target=lambda: answers.append(_post_once(url, body)), daemon=True)
     thread.start()
@@ -114,7 +114,7 @@ def _post_in_time(url, body):
 
 
 def _post_once(url, body):
-    """(error or None, whether a retry is useless)."""
+    """POST the body once. Returns (error or None, whether a retry is useless)."""
     headers = {"Content-Type": "application/json", "User-Agent": "cluster"}
     try:
         request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - bootstrap/notify.py checks it
@@ -126,7 +126,10 @@ def _post_once(url, body):
 
 
 def explain(error):
-    """(what went wrong, whether a retry is useless). The text of an exception may have the URL: none is repeated."""
+    """Explain an exception. Returns (reason, whether a retry is useless).
+
+    Does not repeat the text of an exception, which may contain the URL.
+    """
     if isinstance(error, urllib.error.HTTPError):
         error.close()
         words = http.client.responses.get(error.code, "")
@@ -141,7 +144,7 @@ def explain(error):
 
 
 def make_context():
-    """TLS as this Python does it, or with the system's authorities if it finds none by itself."""
+    """The default TLS context of this Python, with the system's authorities if it has found none itself."""
     context = ssl.create_default_context()
     if not context.cert_store_stats()["x509_ca"]:
         for path in AUTHORITIES:
@@ -168,9 +171,9 @@ def _describe(reason):
 
 
 def run_command(settings, event):
-    """Run the command with the event as JSON on its stdin; None, or the error.
+    """Run the command with the event as JSON on its stdin. Returns the error, or None.
 
-    As the user of the watcher's settings, if there is one, in their home folder.
+    Runs it as the user that the settings name, or else as this process's user, in that user's home folder.
     """
     user = pwd.getpwnam(settings["user"]) if settings.get("user") else pwd.getpwuid(os.getuid())
     env = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell}
@@ -211,7 +214,7 @@ def run_command(settings, event):
 
 
 def set_watcher(settings):
-    """End the watcher that runs, and start one with these settings, if any; returns its pid or None.
+    """End the running watcher, and start one with these settings, if any. Returns its pid, or None.
 
     Raises OSError.
     """
@@ -236,7 +239,7 @@ def set_watcher(settings):
 
 
 def _end_watcher(lock):
-    """Take the lock, whose holder it ends. Raises OSError."""
+    """Acquire the lock, and end the watcher that holds it. Raises OSError."""
     give_up_at = time.monotonic() + END_S
     while True:
         try:
@@ -256,7 +259,7 @@ def _end_watcher(lock):
 
 
 def _become_watcher(lock, writing, settings):
-    """Watch in this process, which inherits the lock; never returns."""
+    """Watch in this process, which inherits the lock. Never returns."""
     try:
         os.chdir("/")
         devnull = os.open(os.devnull, os.O_RDWR)
@@ -274,14 +277,14 @@ def _become_watcher(lock, writing, settings):
 
 
 def watch(settings):
-    """Send the events that appear, until this process is ended."""
+    """Send the events that appear, until this process ends."""
     while True:
         send_new(settings)
         time.sleep(LOOK_S)
 
 
 def send_new(settings):
-    """Send the events that are there, in the order of their names, and remove them."""
+    """Send the events in EVENTS, in the order of their names, and remove them."""
     for name in sorted(os.listdir(EVENTS) if os.path.isdir(EVENTS) else []):
         path = os.path.join(EVENTS, name)
         event = read_event(path) if name.endswith(".json") else None
@@ -296,7 +299,7 @@ def send_new(settings):
 
 
 def read_event(path):
-    """The event in a file; None while it is being written; {} for a file that has none."""
+    """The event in a file; None while it is being written, or if it cannot be read; {} for a file without an event."""
     try:
         with open(path, "rb") as stream:
             found = json.loads(stream.read(MAX_EVENT_BYTES).decode("utf-8", "replace"))
@@ -311,18 +314,18 @@ def read_event(path):
 
 
 def _note(line):
-    """Add a line to the log. It is in memory, so it must stay small."""
+    """Add a line to the log, which must stay small, since it is in memory."""
     try:
         with open(LOG, "a", encoding="utf-8") as stream:
             if stream.tell() > MAX_LOG_BYTES:
                 stream.truncate(0)
             stream.write("%s %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), line))
     except OSError:
-        pass  # the event itself was sent, or not
+        pass  # the log does not matter for the event
 
 
 def main():
-    """Carry out the line on stdin."""
+    """Carry out the request on stdin."""
     asked = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     if "event" in asked:
         answer = {"errors": send(asked["settings"], asked["event"])}

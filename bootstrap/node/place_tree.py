@@ -1,9 +1,9 @@
 """Unpacks a tree on a node from its archive (bootstrap/transfer/tree.py).
 
     tree/DIGEST/             files and folders
-    tree/DIGEST/.complete    made last; without it the rest does not count
-    tree/DIGEST.new/         being made
-    tree/DIGEST.PID.old/     being removed
+    tree/DIGEST/.complete    created last; a tree without it does not count
+    tree/DIGEST.new/         a tree that is being created
+    tree/DIGEST.PID.old/     a tree that is being removed
 
 Python 3.6 and later, standard library only.
 """
@@ -23,17 +23,17 @@ COMPLETE = ".complete"
 DIGEST = re.compile(r"[0-9a-f]{64}$")
 READ_BYTES = 1 << 20
 KEPT = 3
-MANY = 200  # above this, one flush of the file system is faster: fsync of 20 000 files took 5 to 15 s
+MANY = 200  # with more files, one flush of the file system is faster: fsync of 20 000 files took 5 to 15 s
 ARCHIVE_LIFETIME_S = 24 * 3600.0
 
 
 def place(home, task):
-    """Make the tree task["digest"] below `home`, which is ~/.cluster, and remove old trees.
+    """Create the tree task["digest"] below `home`, which is ~/.cluster, and remove old trees.
 
-    task: from TreeArchives.write (bootstrap/transfer/tree.py). For one process at a time. The next call repairs what a
-    killed one has left. The archive stays, since other nodes may still take it; see remove_archives.
+    task: from TreeArchives.write (bootstrap/transfer/tree.py). For one process at a time. Repairs the state that a
+    killed call has left. The archive stays, since other nodes may still take it; see remove_archives.
 
-    Raises OSError for errors of the disk, and with EBADMSG for a damaged archive. Leaves nothing partial then.
+    Raises OSError for errors of the disk, and with EBADMSG for a damaged archive. Then it leaves no partial tree.
     """
     trees = os.path.join(home, "tree")
     final = os.path.join(trees, task["digest"])
@@ -50,7 +50,7 @@ def place(home, task):
 
 
 def make(trees, final, archive):
-    """Make a tree under a temporary name, and rename it when all of it is on the disk."""
+    """Create a tree under a temporary name, and rename it when all of it is on the disk."""
     new = final + ".new"
     try:
         os.mkdir(new, 0o755)
@@ -68,7 +68,7 @@ def make(trees, final, archive):
 
 
 def unpack(path, new):
-    """Unpack an archive, whose SHA-256 has been checked; returns the files' paths, as bytes."""
+    """Unpack an archive whose SHA-256 has been checked. Returns the files' paths, as bytes. Raises OSError."""
     written = []
     try:
         with gzip.open(path) as stream:
@@ -76,12 +76,12 @@ def unpack(path, new):
                 member = archive.next()
                 while member is not None:
                     unpack_member(archive, member, new, written)
-                    archive.members = []  # it would keep every member
+                    archive.members = []  # tarfile would keep every member
                     member = archive.next()
             while stream.read(READ_BYTES):  # up to the checksum at the end
                 pass
     except (OSError, tarfile.TarError, EOFError, zlib.error, ValueError) as error:
-        if getattr(error, "errno", None) is not None:  # the disk's; gzip's own have none
+        if getattr(error, "errno", None) is not None:  # an error of the disk; gzip's own errors have no errno
             raise
         raise OSError(errno.EBADMSG, "incomplete archive: %s" % error, path) from error
     return written
@@ -99,7 +99,10 @@ def unpack_member(archive, member, new, written):
 
 
 def inside(root, path):
-    """The place of an archive's path below a folder, as bytes: file names are UTF-8 in any locale."""
+    """The path below a folder of a path in an archive, as bytes: file names are UTF-8 in any locale.
+
+    Raises ValueError for a path that cannot be in a tree.
+    """
     if path == COMPLETE or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise ValueError("%r cannot be a path in a tree" % path)
     return os.path.join(os.fsencode(root), path.encode("utf-8"))
@@ -109,16 +112,16 @@ def write_file(stream, path, mode):
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(handle, "wb") as out:
-        os.fchmod(handle, mode)  # whatever the umask is
+        os.fchmod(handle, mode)  # the umask does not apply
         shutil.copyfileobj(stream, out, READ_BYTES)
 
 
 def flush(new, written):
-    """Write all of it to the disk, so that a power failure leaves no empty files in a complete tree."""
+    """Flush the tree to the disk, so that a power failure leaves no empty files in a complete tree."""
     if len(written) > MANY:
         sync_file_system(new)
         return
-    # After all is written, not file by file: the first flush writes most of the other files too.
+    # After all files are written, not after each: the first flush writes most of the other files, too.
     for path in written:
         sync_path(path)
     for folder, _, _ in os.walk(os.fsencode(new)):
@@ -134,7 +137,7 @@ def sync_path(path):
 
 
 def sync_file_system(path):
-    """syncfs(2), which Python does not have."""
+    """Call syncfs(2), which Python does not have."""
     handle = os.open(path, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(handle) != 0:
@@ -147,7 +150,7 @@ def sync_file_system(path):
 
 
 def remove_archives(home, tasks):
-    """Remove the archives of these tasks, once no node takes them from here; scripts are skipped."""
+    """Remove the archives of the tasks that are trees. Call this once no node takes them from this one any more."""
     for task in tasks:
         if task["kind"] == "tree":
             remove_archive(os.path.join(home, task["archive"]))
@@ -162,7 +165,7 @@ def remove_archive(path):
 
 
 def remove_forgotten_archives(files):
-    """Remove the archives of killed commands, after a while: the next command may want them."""
+    """Remove archives that killed commands have left; only after a while, since the next command may want them."""
     folder = os.path.join(glob.escape(files), "*")
     for path in glob.glob(os.path.join(folder, "tree-*.tar*")) + glob.glob(os.path.join(folder, "image-*.tar")):
         if time.time() - os.stat(path).st_mtime > ARCHIVE_LIFETIME_S:
@@ -170,7 +173,7 @@ def remove_forgotten_archives(files):
 
 
 def remove_old(trees, keep):
-    """Remove old trees, except these, the newest three others, those in use, and those that a job has written to."""
+    """Remove old trees, except those in `keep`, the newest three others, those in use, and those with a job's files."""
     ages = {}
     for name in os.listdir(trees):
         if name.endswith(".old"):
@@ -189,9 +192,9 @@ def remove_old(trees, keep):
 
 
 def is_as_placed(tree):
-    """Whether no file was made or changed since the tree was placed. Files that a job has written are not removed.
+    """Whether no file of a tree has been created or changed since the tree was placed: a job's files must stay.
 
-    Compares the time of the last change (ctime), which programs cannot set.
+    Compares the times of the last change (ctime), which programs cannot set.
     """
     try:
         placed_at = os.stat(os.path.join(tree, COMPLETE)).st_ctime_ns
@@ -207,14 +210,14 @@ def is_as_placed(tree):
 
 
 def set_aside(path):
-    """Rename a tree and remove it. Files that belong to root may stay, under the other name."""
+    """Rename a tree, and remove it. Files that belong to root may stay, under the other name."""
     aside = "%s.%d.old" % (path, os.getpid())
     os.rename(path, aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def find_used():
-    """The digests of the trees that processes run in, or have on their command line or in their environment."""
+    """The digests of the trees that processes run in, or name on their command line or in their environment."""
     mentioned = re.compile(rb"/tree/([0-9a-f]{64})")
     found = set()
     for pid in os.listdir("/proc"):
@@ -231,5 +234,5 @@ def read_proc(pid, name):
             return os.fsencode(os.readlink(path))
         with open(path, "rb") as stream:
             return stream.read()
-    except OSError:  # it ended meanwhile, or belongs to somebody else
+    except OSError:  # the process has ended meanwhile, or belongs to another user
         return b""

@@ -1,8 +1,8 @@
 """Starts a job's processes so that they can be found and ended reliably.
 
-Every process of a job has CLUSTER_JOB_ID in its environment, as do its children and our programs that run it. It
-identifies them in any session and under any parent; their descendants belong to the job too, whatever their
-environment. `cluster exec` ends its command in the same way, before there is an environment.
+Every process of a job has CLUSTER_JOB_ID in its environment, as do its children and our programs that run it. The
+variable identifies them in any session and under any parent. Their descendants belong to the job too, whatever their
+environment. `cluster exec` ends its command in the same way, even before a node has a Python environment.
 
 Linux. Python 3.6 and later, standard library only.
 """
@@ -18,31 +18,31 @@ JOB_VARIABLE = "CLUSTER_JOB_ID"
 TERM_GRACE_S = 2.0
 LOOK_EVERY_S = 0.02
 ROOT_TIMEOUT_S = 5.0
-OUR_PROGRAM = "train/node role"  # in the command line of what runs a process of a job
+OUR_PROGRAM = "train/node role"  # in the command line of the program that runs a process of a job
 ENGINE_PROGRAMS = frozenset(("docker", "podman", "conmon", "crun", "runc", "fuse-overlayfs", "slirp4netns"))
-# podman's process that keeps a user's namespace; it belongs to no container, and does not end.
+# Command lines of the process with which podman keeps a user's namespace; it belongs to no container, and does not end.
 PAUSES = ("catatonit -P", "podman pause", "podman")
 # `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is not an error.
 KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _LIBC = ctypes.CDLL(None, use_errno=True)
-Process = Tuple[int, int, str]  # its pid, when it started, its command line
+Process = Tuple[int, int, str]  # its pid, its start time, its command line
 
 
 def die_with_parent() -> None:
-    """For preexec_fn: have the kernel kill this process when its parent dies, even of SIGKILL."""
+    """Have the kernel kill this process when its parent dies, even of SIGKILL. For preexec_fn."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Keep all descendants of this process below it, even when their parents die."""
+    """Keep all descendants of this process below it, even if their parents die."""
     _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def start(
     command: Sequence[Any], env: Mapping[str, str], cwd: str, stderr: int = subprocess.STDOUT
 ) -> "subprocess.Popen[bytes]":
-    """Start a command in a session of its own; its stdout, and by default its stderr, in a pipe.
+    """Start a command in a session of its own. Its stdout, and by default its stderr, go to a pipe.
 
     Raises OSError, ValueError.
     """
@@ -67,13 +67,14 @@ def watch_children() -> int:
 
 
 def _wake(*_: Any) -> None:
-    """Python writes a signal to set_wakeup_fd only if it has a handler."""
+    """Do nothing: Python writes a signal to set_wakeup_fd only if the signal has a handler."""
 
 
 def find(job: str, variable: str = JOB_VARIABLE) -> List[Process]:
     """The processes of a job on this host, except this one: a list of (pid, start time, command line).
 
-    The start time tells a process from a later one with the same pid. variable: another one that has the value `job`.
+    The start time distinguishes a process from a later one with the same pid. variable: the environment variable whose
+    value is `job`.
     """
     wanted = (variable + "=" + job).encode()
     pids = [pid for pid in _all_pids() if wanted in _read(pid, "environ").split(b"\0")]
@@ -81,12 +82,12 @@ def find(job: str, variable: str = JOB_VARIABLE) -> List[Process]:
 
 
 def find_descendants() -> List[Process]:
-    """The processes that descend from this one, as `find` has them."""
+    """The processes that descend from this one, in the form of `find`."""
     return _describe(_below([os.getpid()]))
 
 
 def describe_use(also: Iterable[int] = ()) -> Dict[str, Any]:
-    """What the descendants of this process, and these other pids, have used so far, and which of them are stopped.
+    """The resources that this process's descendants and the pids in `also` have used, and those that are stopped.
 
     {"cpu_s": with children that have ended, "bytes": read and written, "stopped": [[pid, command line], ...]}.
     Processes under a debugger do not count as stopped.
@@ -109,9 +110,9 @@ def describe_use(also: Iterable[int] = ()) -> Dict[str, Any]:
 
 
 def end(job: str) -> Tuple[List[Process], List[Process]]:
-    """End all processes of a job on this host but this one: SIGTERM, then SIGKILL. Our own programs come last.
+    """End all processes of a job on this host except this one: SIGTERM, then SIGKILL. Our own programs come last.
 
-    Returns (those that had to be ended, those that are still there), both as `find` has them.
+    Returns (those that it had to end, those that have not ended), both in the form of `find`.
     """
     first = find(job)
     ending = Ending(lambda: find(job), our_programs_last)
@@ -121,18 +122,18 @@ def end(job: str) -> Tuple[List[Process], List[Process]]:
 
 
 def our_programs_last(found: Sequence[Process]) -> Sequence[Process]:
-    """For `spare`: our own programs and those of container engines, as long as there are others.
+    """For `spare`: our own programs and those of container engines, as long as other processes are left.
 
     If role.py ended first, its child would be killed at once (die_with_parent), without its time after SIGTERM. role.py
-    ends when its child has ended, unless it is stopped. An engine's programs end with their container; they would pass
-    SIGTERM on to it, a second time.
+    ends when its child has ended, unless it is stopped. An engine's programs end with their container; otherwise they
+    would pass SIGTERM on to it a second time.
     """
     ours = [entry for entry in found if OUR_PROGRAM in entry[2] or is_engine_program(entry[2])]
     return ours if len(ours) < len(found) else ()
 
 
 def is_engine_program(words: str) -> bool:
-    """Whether a command line is that of a program which runs containers, not of a program in one."""
+    """Whether a command line is that of a program that runs containers, not of a program in a container."""
     first = words.partition(" ")[0]
     if first == "sudo":
         return any(word in ENGINE_PROGRAMS for word in words.split()[:6])
@@ -140,9 +141,9 @@ def is_engine_program(words: str) -> bool:
 
 
 class Ending:
-    """Ends processes step by step: SIGTERM, later SIGKILL, and later gives up.
+    """Ends processes step by step: sends SIGTERM, later SIGKILL, and later gives up.
 
-    find: returns the current processes. spare(found): those that are only waited for, for now.
+    find: returns the current processes. spare(found): returns those that are not signalled yet, only waited for.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class Ending:
     ) -> None:
         self._find = find
         self._spare = spare
-        # When the first were signalled: a busy machine may delay us.
+        # The time after the first signals, not before: a busy machine may delay this process.
         self._told_at = None  # type: Optional[float]
         self._killed_at = None  # type: Optional[float]
         self._look_at = 0.0
@@ -161,7 +162,7 @@ class Ending:
         self.over_at = None  # type: Optional[float]
 
     def go_on(self) -> bool:
-        """Do the next step; returns whether processes are left to wait for."""
+        """Do the next step. Returns whether processes are left to wait for."""
         now = time.monotonic()
         if self.over_at is not None or now < self._look_at:
             return self.over_at is None
@@ -184,7 +185,7 @@ class Ending:
 
 
 def tell(pids: Iterable[int], number: int) -> None:
-    """Send a signal, as root to root's processes; a stopped process must continue to receive it."""
+    """Send a signal to processes; as root, if necessary. Then continue them: a stopped process would not receive it."""
     refused = []  # type: List[str]
     for pid in pids:
         try:
@@ -202,13 +203,13 @@ def tell(pids: Iterable[int], number: int) -> None:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            sudo.wait(timeout=ROOT_TIMEOUT_S)  # it is root's: `call` could not kill it, and would wait
+            sudo.wait(timeout=ROOT_TIMEOUT_S)  # not `call`, which could not kill a process of root, and would wait
         except (OSError, subprocess.TimeoutExpired):
             pass  # processes that do not end are reported
 
 
 def has_handler(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal, which would end it otherwise."""
+    """Whether a process has a handler for a signal. Without one, the signal would end it."""
     for line in _read(pid, "status").splitlines():
         if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
@@ -224,21 +225,21 @@ def send(pid: int, number: int) -> None:
 
 
 def find_parent(pid: int) -> Optional[Process]:
-    """The parent of a process, as `find` has it; None if one of them is gone."""
+    """The parent of a process, in the form of `find`; None if one of them is gone."""
     fields = _stat(pid)
     return next(iter(_describe([int(fields[1])])), None) if fields is not None else None
 
 
 def start_time(pid: int) -> Optional[int]:
-    """When a process started, in clock ticks since boot; None if there is none, or a dead one."""
+    """The start time of a process, in clock ticks since boot; None if it is gone or dead."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def boot() -> str:
-    """What tells this boot of the host from others: the kernel's id, and when the first process started.
+    """A text that identifies this boot of the host: the kernel's id, and the start time of the first process.
 
-    In a virtual machine that shares its kernel with others, only the second one differs.
+    On a host that shares its kernel with others, only the second one differs.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as stream:
@@ -250,7 +251,7 @@ def boot() -> str:
 
 
 def is_other_boot(one: str, other: str) -> bool:
-    """Whether two answers of `boot` are of different boots. Parts that one of them does not know do not count."""
+    """Whether two texts from `boot` are of different boots. Parts that are empty in one of them do not count."""
     pairs = zip(one.split(":"), other.split(":"))  # noqa: B905 - Python 3.6 has no strict=
     return any(a and b and a != b for a, b in pairs)
 
@@ -267,7 +268,7 @@ def _describe(pids: Iterable[int]) -> List[Process]:
 
 
 def _below(roots: Iterable[int]) -> Set[int]:
-    """The pids of all descendants of some processes, without these."""
+    """The pids of all descendants of some processes, without the processes themselves."""
     children = {}  # type: Dict[int, List[int]]
     for pid in _all_pids():
         fields = _stat(pid)
@@ -288,18 +289,18 @@ def _all_pids() -> List[int]:
 
 
 def _stat(pid: int) -> Optional[List[bytes]]:
-    """The fields of /proc/PID/stat from the third one, the state, on; None when the process is gone."""
+    """The fields of /proc/PID/stat, from the third one, the state, on; None if the process is gone."""
     return _read(pid, "stat").rpartition(b")")[2].split() or None
 
 
 def _numbers(pid: int, name: str, keys: Sequence[bytes]) -> List[int]:
-    """The numbers after some keys in a file of /proc/PID."""
+    """The numbers after these keys in a file of /proc/PID."""
     pairs = [line.partition(b":") for line in _read(pid, name).splitlines()]
     return [int(value) for key, _, value in pairs if key in keys]
 
 
 def _read(pid: int, name: str) -> bytes:
-    """A file of /proc/PID; empty when the process is gone or belongs to somebody else."""
+    """The content of a file of /proc/PID; empty if the process is gone or belongs to another user."""
     try:
         with open("/proc/%d/%s" % (pid, name), "rb") as stream:
             return stream.read()

@@ -2,8 +2,8 @@
 
     python run_setup.py FOLDER DIGEST SILENCE_S
 
-FOLDER/DIGEST.json is the list of commands. When all are done, FOLDER/DIGEST.env has their changes of the environment
-(for setup_env.py), and FOLDER/DIGEST.done exists; the files of earlier lists are removed.
+FOLDER/DIGEST.json is the list of commands. When all have succeeded, the program writes their changes of the environment
+to FOLDER/DIGEST.env (for setup_env.py), creates FOLDER/DIGEST.done, and removes the files of earlier lists.
 
 Python 3.6 and later, standard library only.
 """
@@ -19,14 +19,14 @@ import tempfile
 import threading
 import time
 
-# Bash's own variables, and those that describe the shell and not the set-up.
+# Bash's own variables, and those that describe the shell, not the set-up.
 NOT_KEPT = frozenset(["_", "SHLVL", "PWD", "OLDPWD", "BASHOPTS", "SHELLOPTS", "HOME", "USER", "LOGNAME"])
 READ_BYTES = 1 << 16
 SHOWN = 200
 
 
 def render(commands, work):
-    """The script for bash. Each command is one quoted word for `eval`, so it cannot affect the next one."""
+    """The script for bash. Each command is one quoted word for `eval`, so its syntax cannot affect the next command."""
     env = shlex.quote(shutil.which("env") or "/usr/bin/env")
     lines = ["set -e", "%s -0 >%s" % (env, shlex.quote(work + "/before"))]
     for number, command in enumerate(commands, 1):
@@ -37,7 +37,7 @@ def render(commands, work):
 
 
 def read_env(path):
-    """The variables that `env -0` wrote, without functions and the shell's own."""
+    """The variables in the output of `env -0`, without functions and the shell's own variables."""
     with open(path, "rb") as stream:
         entries = stream.read().decode("utf-8", "surrogateescape").split("\0")
     pairs = (entry.partition("=") for entry in entries if entry)
@@ -45,7 +45,7 @@ def read_env(path):
 
 
 def compare(before, after):
-    """The changed variables; for lists of paths, the entries added at the front and at the end."""
+    """The changes of variables; for lists of paths, the entries added at the front and at the end."""
     changes = {"set": {}, "prepend": {}, "append": {}, "unset": sorted(set(before) - set(after))}
     for name, value in after.items():
         old = before.get(name)
@@ -65,7 +65,7 @@ def compare(before, after):
 
 
 class Shell(object):
-    """The running login shell; its output is passed on."""
+    """A running login shell, whose output is passed on."""
 
     def __init__(self, path):
         self.heard = time.monotonic()
@@ -80,9 +80,9 @@ class Shell(object):
         )
 
     def run(self, silence_s):
-        """Its exit code; None when it was silent for too long and was ended.
+        """Wait for the shell's end. Returns its exit code; None if it was killed after too long a silence.
 
-        Background processes may keep its output open: only the shell's own end counts.
+        Background processes may keep its output open, so only the end of the shell itself counts.
         """
         listener = threading.Thread(target=self.listen)
         listener.daemon = True
@@ -127,7 +127,7 @@ def write(path, text):
 
 
 def run_all(commands, work, silence_s):
-    """Run the commands; a (code, message) when they fail, otherwise None."""
+    """Run the commands. Returns (code, message) if they fail, else None."""
     path = os.path.join(work, "commands")
     with open(path, "w", encoding="utf-8", errors="surrogateescape") as stream:
         stream.write(render(commands, work))
@@ -161,7 +161,7 @@ def main():
     if shutil.which("bash") is None:
         sys.exit("setup commands need bash, which this node does not have")
     work = tempfile.mkdtemp(prefix=".run-", dir=folder)
-    os.umask(0o022)  # as for commands typed by hand
+    os.umask(0o022)  # as for commands that the user types
     try:
         failed = run_all(commands, work, silence_s)
         os.umask(0o077)
@@ -175,10 +175,10 @@ def main():
         print(failed[1], flush=True)
         os._exit(failed[0] if 0 < failed[0] < 256 else 1)
     for name in os.listdir(folder):
-        if not name.startswith(digest):  # an earlier list then runs again
+        if not name.startswith(digest):  # without its files, an earlier list would run again
             path = os.path.join(folder, name)
             shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
-    os._exit(0)  # background processes may still block our thread
+    os._exit(0)  # background processes may still block the thread that reads output
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Merges the variables that the user's set-up commands export into the environment of a job. run_setup.py stores them.
+"""Merges the variables that the user's set-up commands exported into a job's environment. run_setup.py stores them.
 
 Python 3.6 and later, standard library only.
 """
@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 
 def read(cluster_dir: str, digest: str) -> Dict[str, Any]:
-    """The changes that the commands of a digest made; `cluster_dir` is ~/.cluster. Raises OSError, ValueError."""
+    """Read the changes that the commands of a digest made; `cluster_dir` is ~/.cluster. Raises OSError, ValueError."""
     with open(os.path.join(cluster_dir, "setup", digest + ".env"), encoding="utf-8") as stream:
         changes = json.load(stream)  # type: Dict[str, Any]
         return changes  # noqa: RET504 - typed
@@ -18,7 +18,7 @@ def read(cluster_dir: str, digest: str) -> Dict[str, Any]:
 def merge(environment: Mapping[str, str], changes: Mapping[str, Any]) -> Dict[str, str]:
     """The environment with the changes. Pure.
 
-    Lists of paths go before and after those of `environment`, which stay.
+    In lists of paths, new entries come before and after those of `environment`, which stay.
     """
     merged = {name: value for name, value in environment.items() if name not in changes["unset"]}
     merged.update(changes["set"])

@@ -1,7 +1,7 @@
-"""The files that a node has or is receiving: content-addressed, each checked against its SHA-256.
+"""The files that a node has or is receiving, addressed by their content. Each is checked against its SHA-256.
 
-    files/SHA256/NAME      whole and checked, put there by a rename
-    incoming/SHA256        arriving, from its first byte on: resumed after a kill
+    files/SHA256/NAME      a whole, checked file, moved here by a rename
+    incoming/SHA256        an arriving file, from its first byte on: resumed after a kill
 
 Python 3.6 and later, standard library only.
 """
@@ -16,7 +16,7 @@ READ_BYTES = 1 << 20
 
 
 def start_thread(target, *arguments):
-    """Run it in the background; it ends with the process."""
+    """Run `target` in a thread that does not keep this process alive. Returns the thread."""
     thread = threading.Thread(target=target, args=arguments)
     thread.daemon = True
     thread.start()
@@ -24,17 +24,17 @@ def start_thread(target, *arguments):
 
 
 class Damaged(Exception):
-    """A file arrived with another SHA-256; it has been removed."""
+    """A file arrived with a wrong SHA-256; its bytes have been removed."""
 
 
 class DiskFailed(Exception):
-    """This node's disk failed: full, read-only, broken."""
+    """This node's disk failed: it is full, read-only or broken."""
 
 
 class Arriving(object):
-    """One file on its way into the store. One thread appends; any number of threads read what is there.
+    """One file on its way into the store. One thread appends; any number of threads read the bytes so far.
 
-    have: how many of its first bytes are there. round: how often it had to start again.
+    have: how many of its first bytes have arrived. round: how often it had to start again.
     """
 
     def __init__(self, root, sha256, name, size):
@@ -67,14 +67,14 @@ class Arriving(object):
             self._hash.update(data)
             self.have += len(data)
         self._file.truncate(self.have)
-        if self.have == self.size:  # killed just before the rename; and empty files
+        if self.have == self.size:  # after a kill just before the rename, and for empty files
             try:
                 self.finish()
             except Damaged:
-                pass  # started again
+                pass  # `finish` has started the file again
 
     def append(self, data, offset):
-        """Append the bytes at `offset`, without those that are there already. Raises DiskFailed."""
+        """Append the bytes at `offset`, without those that have arrived already. Raises DiskFailed."""
         data = memoryview(data)[max(0, self.have - offset) : max(0, self.size - offset)]
         while data:
             try:
@@ -88,7 +88,7 @@ class Arriving(object):
             data = data[count:]
 
     def finish(self):
-        """Put it in place when all bytes are there. Raises Damaged, DiskFailed."""
+        """Check the file and move it into place, once all bytes have arrived. Raises Damaged, DiskFailed."""
         if self._hash.hexdigest() != self.sha256:
             self._begin_anew()
             raise Damaged("%s: its SHA-256 is not %s" % (os.path.basename(self.path), self.sha256))
@@ -112,16 +112,16 @@ class Arriving(object):
             self.changed.notify_all()
 
     def open(self):
-        """A file object of the bytes so far; it stays valid when the file is moved into place."""
+        """Open the bytes so far for reading. The file object stays valid when the file is moved into place."""
         try:
             return open(self.path if self.whole else self._partial, "rb")
-        except FileNotFoundError:  # just moved into place
+        except FileNotFoundError:  # the file has just been moved into place
             return open(self.path, "rb")
 
     def wait_for_more(self, offset, timeout_s):
-        """The number of bytes, once there are more than `offset`, or after timeout_s.
+        """Wait until more than `offset` bytes have arrived, or for timeout_s seconds. Returns the number of bytes.
 
-        It may shrink when the file had to start again. A node that took damaged bytes notices it itself.
+        It is smaller than before if the file had to start again. A node that took damaged bytes notices that itself.
         """
         with self.changed:
             self.changed.wait_for(lambda: self.have > offset, timeout_s)
@@ -136,13 +136,13 @@ class Store(object):
         self._arriving = {}
 
     def expect(self, files):
-        """Register files, [{"sha256", "name", "size"}, ...]; returns those that are not whole yet, in order."""
+        """Register files, [{"sha256", "name", "size"}, ...]. Returns those that are not whole yet, in order."""
         for file in files:
             self._arriving[file["sha256"]] = Arriving(self.root, file["sha256"], file["name"], file["size"])
         return [self._arriving[file["sha256"]] for file in files if not self._arriving[file["sha256"]].whole]
 
     def find(self, sha256):
-        """The file with a digest, whole or arriving, or None."""
+        """The file with a digest, whole or arriving; None if the node has no such file."""
         found = self._arriving.get(sha256)
         if found is not None:
             return found
@@ -157,7 +157,7 @@ class Store(object):
         return self._arriving.setdefault(sha256, Arriving(self.root, sha256, names[0], size))
 
     def forget_partial(self):
-        """Remove partial files of earlier commands that are not wanted now."""
+        """Remove partial files of earlier commands, except those that are expected now."""
         folder = os.path.join(self.root, "incoming")
         try:
             names = os.listdir(folder)

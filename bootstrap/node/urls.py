@@ -1,4 +1,4 @@
-"""Downloads a file from a package index's URLs; resumes what has arrived.
+"""Downloads a file from a package index's URLs, and resumes partial downloads.
 
 Python 3.6 and later, standard library only.
 """
@@ -23,10 +23,10 @@ class Unreachable(Exception):
 
 
 def fetch(addresses, arriving, probe_s=None):
-    """Take the rest of a file.
+    """Download the rest of a file from the first URL that works.
 
-    probe_s: how long a server may take for its first answer, name lookup included; None: no probe. Raises Unreachable,
-    store.Damaged, store.DiskFailed.
+    probe_s: how long a server may take for its first answer, in seconds, name lookup included; None: no probe. Raises
+    Unreachable, store.Damaged, store.DiskFailed.
     """
     why = []
     for address in addresses:
@@ -48,14 +48,14 @@ def show(address):
 
 
 def explain(error):
-    """The error in a few words."""
+    """The reason of an error, in a few words."""
     if isinstance(error, urllib.error.HTTPError):
         return "HTTP %d %s" % (error.code, error.reason)
     return error.reason if isinstance(error, urllib.error.URLError) else error
 
 
 def probe(address, probe_s):
-    """Ask for one byte. Raises OSError when nobody answers in time, http.client.HTTPException."""
+    """Request one byte. Raises http.client.HTTPException, and OSError, also if the server does not answer in time."""
     answered = []
     over = threading.Event()
 
@@ -67,7 +67,7 @@ def probe(address, probe_s):
             answered.append(error)
         over.set()
 
-    # A name lookup cannot be interrupted: the thread is abandoned.
+    # A name lookup cannot be interrupted, so the thread is abandoned.
     start_thread(ask)
     if not over.wait(probe_s):
         raise OSError("no answer in %g s" % probe_s)
@@ -76,7 +76,7 @@ def probe(address, probe_s):
 
 
 def take(address, arriving):
-    """Append the rest of the file, with retries where they may help. Raises BROKEN."""
+    """Append the rest of the file, with retries after errors that may pass. Raises the errors in BROKEN."""
     failures = 0
     while arriving.have < arriving.size:
         had = arriving.have
@@ -90,12 +90,12 @@ def take(address, arriving):
 
 
 def is_final(error):
-    """Whether trying again cannot help."""
+    """Whether a retry is useless."""
     return isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
 
 
 def take_once(address, arriving):
-    """Append the missing bytes."""
+    """Append the missing bytes, without retries. Raises the errors in BROKEN."""
     offset = arriving.have
     with open_range(address, offset, arriving.size - offset, TIMEOUT_S) as answer:
         if answer.status != http.client.PARTIAL_CONTENT:  # the server does not support ranges
@@ -110,7 +110,7 @@ def take_once(address, arriving):
 
 
 def open_range(address, offset, count, timeout_s):
-    """The server's answer."""
+    """Request a range of a file. Returns the server's answer. Raises the errors in BROKEN."""
     if not address.startswith(("http://", "https://")):
         raise OSError("not an http or https URL")
     headers = {"Range": "bytes=%d-%d" % (offset, offset + count - 1)}

@@ -1,6 +1,6 @@
-"""Looks at one node for `cluster verify`: its clock, its disk, the ports of its peers, and the rest by way of probes.
+"""Checks one node for `cluster verify`: its clock, its disk, the ports of its peers, and everything else with probes.
 
-It arrives over stdin, followed by an order, and writes no files. JSON lines, to it:
+It arrives over stdin, followed by an order, and writes no files. It receives JSON lines:
 
     {"clock": n}                                   answered at once by {"clock": n, "now": seconds since the epoch}
     {"name": ..., "address": ..., "secret": ..., "ranges": [[first, last], ...], "loader": ..., "python": ...,
@@ -8,17 +8,18 @@ It arrives over stdin, followed by an order, and writes no files. JSON lines, to
     {"peers": [[name, address, [port, ...]], ...]}
     {"together": a probe that all nodes run at the same time, after the others}
 
-and from it:
+and sends:
 
     {"listening": [port, ...], "refused": why not or null, "free": a free port or null,
      "disk": [[path, device, free bytes], ...]}
     {"ports": [[peer, port, error or null], ...]}
     {"probe": name, "result": {"exit_code": ..., "stdout": ..., "stderr": ...}}, in the order of the probes
     {"ended": "ports", "probes" or "together", "error": a traceback or null}, the last message of each
-    {"alive": true}                                every other second
+    {"alive": true}                                every two seconds
 
-It listens for its peers until its stdin ends, and proves to them with the secret of this verification which node it is.
-Then it ends, and its probes with it. Probes may hang, abort or crash the interpreter, so each has its own process.
+It listens for its peers until its stdin ends. With the secret of this verification, it proves to them which node it is.
+When stdin ends, it ends, and so do its probes. Probes may hang, abort or crash the interpreter, so each has its own
+process.
 
 Python 3.6 and later, standard library only.
 """
@@ -45,15 +46,15 @@ TIMEOUT_S = 5.0  # of a peer
 TRIES = 20
 NONCE_BYTES = 16
 MAX_PARALLEL = 256
-FREE_RANGE = (20000, 29999)  # below the ports that Linux gives to clients
+FREE_RANGE = (20000, 29999)  # below the ports that Linux assigns to clients
 _running = set()  # the probes' processes
 _running_lock = threading.Lock()
 
 
 def look_at_disk():
-    """[path, device, bytes that a user may still write] of the home and of /tmp."""
+    """[path, device, free bytes for ordinary users] of the home folder and of /tmp."""
     found = []
-    for path in (os.path.expanduser("~"), "/tmp"):  # noqa: S108 - what programs use
+    for path in (os.path.expanduser("~"), "/tmp"):  # noqa: S108 - the folder that programs use
         status = os.statvfs(path)
         found.append([path, os.stat(path).st_dev, status.f_bavail * status.f_frsize])
     return found
@@ -75,7 +76,7 @@ def begin(order):
 
 
 def run_probes(order):
-    """One after the other: two MXNets at once would wait for each other's cores."""
+    """Run the probes one after the other: two MXNets at the same time would compete for the cores."""
     for probe in order["probes"]:
         run_one(order, probe)
 
@@ -95,7 +96,7 @@ def connect_to_peers(peers, secret):
 
 
 def in_background(name, work, *args):
-    """Do something in a thread, and always report its end, with the traceback of an error."""
+    """Do `work` in a thread, and always report its end, with the traceback of an error."""
 
     def follow():
         try:
@@ -112,7 +113,7 @@ def in_background(name, work, *args):
 def probe_environment(python, setup):
     """A probe's environment variables; setup: the digest of the user's set-up commands, or None."""
     env = dict(os.environ)
-    # Otherwise the framework uses all cores for six numbers.
+    # Otherwise the framework would use all cores for six numbers.
     env.update({"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"})
     env["PATH"] = "%s:/usr/local/bin:/usr/bin:/bin" % os.path.dirname(python)
     if setup is None:
@@ -122,7 +123,7 @@ def probe_environment(python, setup):
 
 
 def run_probe(command, lines, env, timeout_s):
-    """Run a command with a list of values as JSON lines on stdin; returns its result as a dict.
+    """Run a command with a list of values as JSON lines on stdin. Returns its result as a dict.
 
     exit_code: None if it was killed after timeout_s seconds, below 0 if a signal ended it.
     """
@@ -146,7 +147,7 @@ def run_probe(command, lines, env, timeout_s):
 
 
 def kill_probes():
-    """End every probe that still runs."""
+    """Kill every probe that still runs."""
     with _running_lock:
         for process in _running:
             _kill(process)
@@ -165,7 +166,7 @@ def _tail(data):
 
 
 def listen(address, first, last):
-    """A socket that listens on a free port of first..last. Raises OSError when TRIES of them were taken."""
+    """Listen on a random free port from first to last. Returns the socket. Raises OSError after TRIES failures."""
     for left in reversed(range(TRIES)):
         port = random.randint(first, last)  # noqa: S311 - no secret
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -183,7 +184,7 @@ def listen(address, first, last):
 
 
 def find_free(address):
-    """A port on which nobody listens at the moment; None if there is none, or no such address."""
+    """A port that is free at the moment; None if none is found, or if this node does not have the address."""
     try:
         listener = listen(address, *FREE_RANGE)
     except OSError:
@@ -194,7 +195,7 @@ def find_free(address):
 
 
 def serve(listener, name, secret):
-    """Answer whoever connects, in threads of its own, as long as this process lives."""
+    """Answer every client, in threads, as long as this process lives."""
 
     def accept():
         while True:
@@ -210,7 +211,7 @@ def serve(listener, name, secret):
 
 
 def answer(connection, name, secret):
-    """Prove to the other side that this is the node `name`; a client that does not ask in time gets no answer."""
+    """Prove to a client that this is the node `name`. A client that sends no request in time gets no answer."""
     try:
         connection.settimeout(TIMEOUT_S)
         port = connection.getsockname()[1]
@@ -224,12 +225,12 @@ def answer(connection, name, secret):
 
 
 def prove(nonce, name, port, secret):
-    """The proof that this is the node `name`, listening on that port, by one who knows the secret. 32 bytes."""
+    """The proof, by a process that knows the secret, that this is the node `name` listening on `port`. 32 bytes."""
     return hmac.new(secret, nonce + ("%s:%d" % (name, port)).encode("utf-8"), hashlib.sha256).digest()
 
 
 def connect_all(targets, secret):
-    """Connect to every (name, address, port); a list of [name, port, error or None]."""
+    """Connect to every (name, address, port). Returns a list of [name, port, error or None]."""
 
     def connect(target):
         name, address, port = target
@@ -240,7 +241,7 @@ def connect_all(targets, secret):
 
 
 def try_to_connect(name, address, port, secret):
-    """Connect once and have the other side prove who it is; the error, or None."""
+    """Connect once, and have the other side prove which node it is. Returns the error, or None."""
     try:
         connection = socket.create_connection((address, port), timeout=TIMEOUT_S)
     except socket.timeout:
@@ -261,7 +262,7 @@ def try_to_connect(name, address, port, secret):
 
 
 def _receive(connection, size):
-    """`size` bytes, or fewer when the other side hangs up. Raises OSError."""
+    """Receive `size` bytes, or fewer if the other side hangs up. Raises OSError."""
     data = b""
     while len(data) < size:
         more = connection.recv(size - len(data))
@@ -288,5 +289,5 @@ def main():
             begin(order)
     kill_probes()
     sys.stderr.flush()
-    # Without waiting for threads, which may hold stdout's lock or a connection.
+    # Does not wait for threads, which may hold stdout's lock or a connection.
     os._exit(0)

@@ -14,10 +14,10 @@ from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
 PARTITION = "cluster"
-"""The only partition, with all nodes."""
+"""The only partition; it contains all nodes."""
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 KEY_BYTES = 128
-MEMORY_SHARE = 0.95  # of a node's memory; Slurm drains a node that has less than its configuration says
+MEMORY_SHARE = 0.95  # of a node's memory; Slurm drains a node that has less than is configured
 FACTS_TIMEOUT_S = 60
 INSTALL_TIMEOUT_S = 900
 START_TIMEOUT_S = 120
@@ -44,7 +44,7 @@ $root sh -c '
 ' 2>/dev/null
 true
 """
-# Starts daemons with systemd where it runs, else directly.
+# Starts daemons with systemd if it runs, else directly.
 START = r"""
 restart() {
     if [ -d /run/systemd/system ]; then
@@ -67,7 +67,10 @@ restart() {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmFacts:
-    """What a node has. key_sha256: of its munge key. applied: the digest that its daemons were started with."""
+    """The facts about a node that matter to Slurm. key_sha256: the SHA-256 of its munge key; None without a key.
+
+    applied: the digest of the configuration with which its daemons were last started; None if they never were.
+    """
 
     missing: tuple[str, ...]
     has_apt: bool
@@ -91,9 +94,9 @@ class SlurmNode:
 
 
 def set_up_slurm(connections: Sequence[NodeConnection], *, cluster: str, report: Report) -> frozenset[str]:
-    """Set up Slurm on the nodes, the head among them; changes only what differs.
+    """Set up Slurm on the nodes, which include the head. Changes only what differs.
 
-    Returns the instance ids of the nodes that it has changed. Raises ClusterError that names every failed node.
+    Returns the instance ids of the nodes that it has changed. Raises ClusterError, which names every failed node.
     """
     facts: dict[str, SlurmFacts] = {}
     changed: set[str] = set()
@@ -126,13 +129,13 @@ def set_up_slurm(connections: Sequence[NodeConnection], *, cluster: str, report:
             changed.add(connection.host.instance_id)
             report(Event(kind="done", what="Slurm is set up", where=connection.host.name))
 
-    on_all([head], configure)  # the others register with it
+    on_all([head], configure)  # first: the others register with the head
     on_all([one for one in connections if one is not head], configure)
     return frozenset(changed)
 
 
 def parse_facts(text: str) -> SlurmFacts:
-    """The output of FACTS. Pure. Raises ValueError."""
+    """Parse the output of FACTS. Pure. Raises ValueError."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, value = line.partition("=")
@@ -165,7 +168,7 @@ def describe_node(facts: SlurmFacts, *, address: str) -> SlurmNode:
 
 
 def render_slurm_conf(nodes: Sequence[SlurmNode], *, cluster: str, head: SlurmNode) -> str:
-    """slurm.conf, the same on all nodes. Addresses are in it, so that it needs no name server. Pure."""
+    """The text of slurm.conf, the same on all nodes. It contains addresses, so it needs no name server. Pure."""
     lines = [
         "# Written by `cluster up`, which replaces it when nodes change.",
         f"ClusterName={cluster}",
@@ -173,7 +176,7 @@ def render_slurm_conf(nodes: Sequence[SlurmNode], *, cluster: str, head: SlurmNo
         "SlurmUser=slurm",
         "AuthType=auth/munge",
         "MpiDefault=none",
-        # The processes of a job start over ssh, outside of what Slurm could contain: so without cgroups.
+        # No cgroups: the processes of a job start over ssh, where Slurm cannot contain them.
         "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/none",
         "SelectType=select/cons_tres",
@@ -195,7 +198,7 @@ def render_slurm_conf(nodes: Sequence[SlurmNode], *, cluster: str, head: SlurmNo
 
 
 def render_install(facts: SlurmFacts, *, node: str) -> str:
-    """The shell commands that install the missing packages. Pure. Raises ClusterError where there is no apt."""
+    """The shell commands that install the missing packages. Pure. Raises ClusterError for a node without apt."""
     if not facts.has_apt:
         raise ClusterError(
             f'{node}: [bootstrap] scheduler = "slurm" installs packages of Debian and Ubuntu, and this image has no '
@@ -211,14 +214,14 @@ def render_install(facts: SlurmFacts, *, node: str) -> str:
 
 
 def digest_of(conf: str, key: bytes) -> str:
-    """Identifies what the daemons are started with. Pure."""
+    """A digest that identifies the configuration and the key with which the daemons are started. Pure."""
     return hashlib.sha256(conf.encode() + hashlib.sha256(key).digest()).hexdigest()
 
 
 def plan_configuration(facts: SlurmFacts, *, conf: str, key: bytes, is_head: bool) -> str:
     """The shell script that configures and restarts the daemons of a node; "" if nothing differs. Pure.
 
-    It reads the munge key from its input, which no process list shows.
+    The script reads the munge key from stdin, so that no process list shows it.
     """
     digest = digest_of(conf, key)
     has_key = facts.key_sha256 == hashlib.sha256(key).hexdigest()
@@ -239,7 +242,7 @@ def plan_configuration(facts: SlurmFacts, *, conf: str, key: bytes, is_head: boo
         f"printf %s {shlex.quote(conf)} >/etc/slurm/slurm.conf.new",
         "mv /etc/slurm/slurm.conf.new /etc/slurm/slurm.conf",
     ]
-    if facts.has_cgroup_v1:  # slurmd 22.05 looks for version 2 otherwise, and does not start
+    if facts.has_cgroup_v1:  # without this, slurmd 22.05 looks for version 2, and does not start
         lines.append(f"[ -e /etc/slurm/cgroup.conf ] || printf %s {shlex.quote(CGROUP_CONF)} >/etc/slurm/cgroup.conf")
     if "munged" not in facts.running or not has_key:
         lines.append("restart munged munge")
@@ -259,7 +262,7 @@ def _gather_facts(connection: NodeConnection) -> SlurmFacts:
 
 
 def _take_key(head: NodeConnection, facts: SlurmFacts) -> bytes:
-    """The head's munge key, which is made there if it has none."""
+    """The head's munge key; the head makes one if it has none."""
     make = "" if facts.key_sha256 else (
         f"umask 077; head -c {KEY_BYTES} /dev/urandom >/etc/munge/munge.key.new; "
         "chown munge:munge /etc/munge/munge.key.new; mv /etc/munge/munge.key.new /etc/munge/munge.key; "
@@ -270,7 +273,7 @@ def _take_key(head: NodeConnection, facts: SlurmFacts) -> bytes:
 
 
 def decode_key(text: str, *, node: str) -> bytes:
-    """The key in base64. Pure. Raises ClusterError."""
+    """The key from its base64 text. Pure. Raises ClusterError for an invalid key."""
     try:
         key = b64decode(text.strip(), validate=True)
     except ValueError:
@@ -287,7 +290,7 @@ def _as_root(script: str) -> str:
 
 
 def _run_with_input(connection: NodeConnection, script: str, data: bytes) -> None:
-    """Run a script as root that reads `data` from its input. Raises ClusterError."""
+    """Run a script as root, with `data` as its stdin. Raises ClusterError."""
     channel = connection.open_channel(_as_root(script))
     channel.sendall(data)
     channel.shutdown_write()

@@ -1,6 +1,6 @@
-"""ssh to the nodes, by Fabric, with pinned host keys and the cluster's key only.
+"""ssh to the nodes, with Fabric. It accepts only pinned host keys, and logs in only with the cluster's key.
 
-The user's own ssh configuration is not used: no ~/.ssh/config, no agent, no default keys.
+It does not use the user's own ssh configuration: no ~/.ssh/config, no agent, no default keys.
 """
 
 import logging
@@ -49,7 +49,7 @@ DEAD_AFTER_S = 20  # four keepalives without an answer
 
 
 def wait_for_exit(channel: Any, *, timeout_s: float) -> int:
-    """The command's exit code; NO_EXIT_CODE if a signal ended it, the connection broke or it took too long.
+    """Wait for a command's exit code. Returns NO_EXIT_CODE if a signal ended it, the connection broke or time ran out.
 
     channel: a paramiko channel, whose own recv_exit_status has no timeout.
     """
@@ -59,9 +59,10 @@ def wait_for_exit(channel: Any, *, timeout_s: float) -> int:
 
 
 def drain(channel: Any, *, timeout_s: float | None) -> tuple[str, str]:
-    """A command's stdout and stderr, to the end of both; timeout_s: how long that may take.
+    """Read a command's stdout and stderr, each to its end; timeout_s: how long that may take, in seconds.
 
-    stderr fits paramiko's window while stdout is read. Raises TimeoutError with the reason, also for too much output.
+    stdout is read first; meanwhile, stderr must fit paramiko's window. Raises TimeoutError with the reason, also for
+    too much output.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     said = []
@@ -90,7 +91,7 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
 class NodeConnection:
-    """An open connection to one node. Make it with `connect`."""
+    """An open connection to one node. Create it with `connect`."""
 
     def __init__(self, host: Host, connection: fabric.Connection) -> None:
         self.host = host
@@ -105,11 +106,11 @@ class NodeConnection:
         what: str | None = None,
         stdin: bytes = b"",
     ) -> Output:
-        """Run a shell command, without a terminal. stdin: its input, which it reads before it prints much.
+        """Run a shell command, without a terminal. stdin: its input, which it must read before it prints much.
 
-        what: a short description that errors show instead of the command, for whole scripts.
-        timeout_s: how long it may take, in seconds. Raises NodeCommandError if it fails and `check` is set,
-        ConnectError if the connection breaks, it takes too long or it prints more than MAX_OUTPUT_BYTES.
+        what: a short description that errors show instead of the command, for long scripts.
+        timeout_s: how long it may take, in seconds. Raises NodeCommandError if it fails and `check` is set, and
+        ConnectError if the connection breaks, or if it takes too long or prints more than MAX_OUTPUT_BYTES.
         """
         with self._explained():
             channel = self.open_channel(command)
@@ -132,7 +133,7 @@ class NodeConnection:
         return output
 
     def open_channel(self, command: str) -> paramiko.Channel:
-        """Start a command and return its channel."""
+        """Start a command and return its channel. Raises ConnectError."""
         with self._explained():
             self._check_alive()
             channel = self._connection.transport.open_session()
@@ -151,7 +152,7 @@ class NodeConnection:
         return key.get_name(), key.get_base64()
 
     def get(self, source: str, destination: Path) -> None:
-        """Copy one file from the node; `source` is relative to the home of the user there."""
+        """Copy one file from the node; `source` is relative to the home folder of the node's user."""
         # Fabric's own get() keeps its session open until the connection is closed, and then cannot close it.
         with self._explained():
             self._check_alive()
@@ -161,8 +162,8 @@ class NodeConnection:
     def close(self) -> None:
         """Close the connection."""
         transport = self._connection.transport
-        if transport is not None and hasattr(transport.sock, "shutdown"):  # a ProxyCommand is a process
-            with suppress(OSError):  # already broken
+        if transport is not None and hasattr(transport.sock, "shutdown"):  # a ProxyCommand is a process, not a socket
+            with suppress(OSError):  # it may be broken already
                 transport.sock.shutdown(socket.SHUT_RDWR)  # otherwise paramiko's thread notices up to 0.1 s later
         self._connection.close()
 
@@ -176,7 +177,7 @@ class NodeConnection:
 
 
 def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConnection:
-    """Open a connection to a host whose key is pinned, or which `contact` verifies and pins.
+    """Open a connection to a host whose key is pinned, or whose key `contact` verifies and pins.
 
     Raises ConnectError with the reason, ClusterError if the private key cannot be used, and the errors of `contact`.
     """
@@ -195,7 +196,7 @@ def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConn
             "transport_factory": make_transport,
         },
     )
-    # Fabric 3 always makes its client with AutoAddPolicy: so replace the policy before it connects.
+    # Fabric 3 always creates its client with AutoAddPolicy, so the policy is replaced before it connects.
     connection.client.set_missing_host_key_policy(contact)
     pinned = contact.pins.find(host.instance_id)
     if pinned is not None:
@@ -220,9 +221,9 @@ def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConn
 
 
 def notice_death(transport: paramiko.Transport) -> None:
-    """Make a connection break soon after its other side stops answering."""
+    """Make a connection break soon after the other side stops answering."""
     transport.set_keepalive(5)
-    # Linux only; without it a dead host is noticed after a quarter of an hour.
+    # Linux only. Without it, a dead host is noticed only after a quarter of an hour.
     if hasattr(socket, "TCP_USER_TIMEOUT") and isinstance(transport.sock, socket.socket):
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_S * 1000)
 
@@ -233,11 +234,11 @@ class _Transport(paramiko.Transport):  # type: ignore[misc] # paramiko has no ty
     _reported: paramiko.SSHException | None = None
 
     def auth_publickey(self, *args: Any, **options: Any) -> list[str]:
-        """As paramiko's. Raises SSHException if the other side does not answer in time, or closes the connection."""
+        """Like paramiko's, but raises SSHException if the other side is silent too long or closes the connection."""
         try:
             return list(super().auth_publickey(*args, **options))
         except paramiko.SSHException as error:
-            # Errors after the end of the connection do not count: sshd closes it after too many keys.
+            # Errors after the end of the connection do not count: sshd closes the connection after too many keys.
             if self._reported is None or self.is_active():
                 self._reported = paramiko.SSHException(NO_ANSWER) if is_unanswered(error) else error
             if self._reported is error:
@@ -248,10 +249,10 @@ class _Transport(paramiko.Transport):  # type: ignore[misc] # paramiko has no ty
 def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
     """A paramiko transport that sends packets at once.
 
-    With Nagle's algorithm (RFC 896) a packet waits for the ACK of the one before it: 40 ms, several times until a
-    command runs. OpenSSH disables it, too.
+    With Nagle's algorithm (RFC 896), a packet waits for the ACK of the one before it: 40 ms each, several times before
+    a command runs. OpenSSH disables it, too.
     """
-    if isinstance(sock, socket.socket):  # not a channel of another connection (ProxyJump)
+    if isinstance(sock, socket.socket):  # a ProxyJump has a channel of another connection instead
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return _Transport(sock, **options)
 
@@ -259,9 +260,10 @@ def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
 def wait_for_connection(
     host: Host, *, private_key: Path, pins: HostKeyPins, console: Console, timeout_s: float = FIRST_CONTACT_TIMEOUT_S
 ) -> NodeConnection:
-    """Connect, and retry while the node may still be booting, for about timeout_s seconds.
+    """Connect, and retry for about timeout_s seconds while the node may still be booting.
 
-    Raises ConnectError, AwsError (no permission to read the console), ClusterError (the private key cannot be used).
+    Raises ConnectError, AwsError (no permission to read the console), and ClusterError (the private key cannot be
+    used).
     """
     deadline = time.monotonic() + timeout_s
     pause_s = 0.1
@@ -275,7 +277,7 @@ def wait_for_connection(
             if not may_be_booting(cause):
                 raise
             if isinstance(cause, paramiko.AuthenticationException):
-                # cloud-init adds the key shortly after sshd starts to answer, or not at all.
+                # cloud-init adds the key shortly after sshd starts to answer, or never.
                 deadline = min(deadline, time.monotonic() + KEY_TIMEOUT_S)
                 pause_s = max(pause_s, KEY_PAUSE_S)
                 refused = error
@@ -292,7 +294,7 @@ def wait_for_connection(
 def _give_up(
     host: Host, error: ConnectError, *, private_key: Path, contact: FirstContact, console: Console
 ) -> ConnectError:
-    """The error for a node that could not be reached in time, with the causes that are known."""
+    """The error for a node that could not be reached in time, with the known causes."""
     cause = error.__cause__
     message, hint = error.message, error.hint
     refused = isinstance(cause, paramiko.AuthenticationException)
@@ -303,7 +305,7 @@ def _give_up(
             return ConnectError(message, hint=hint)
     try:
         said, booted = explain_console(console.find_last_lines(host.instance_id))
-    except ClusterError as unreadable:  # less important than the node's error
+    except ClusterError as unreadable:  # the node's own error is more important
         return ConnectError(f"{message}\n  its console cannot be read: {unreadable.message}", hint=hint)
     if not booted and not refused and not isinstance(cause, UnverifiedHostKey):
         hint = f"run the command again in a minute; then {hint}"

@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 
 def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
-    """Do `work` for all items in parallel; collect all failures, and raise them as one ClusterError."""
+    """Do `work` for all items in parallel. Collects all failures, and raises them as one ClusterError."""
 
     def attempt(item: T, _check: object) -> BaseException | None:
         try:
             work(item)
-        except BaseException as error:  # noqa: BLE001 - crosses over to the caller's thread, and is raised there
+        except BaseException as error:  # noqa: BLE001 - passed to the caller's thread, which raises it
             return error
         return None
 
@@ -35,7 +35,7 @@ def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
     failures = [error for error in errors if isinstance(error, ClusterError)]
     if len(failures) < len(errors):
         raise next(error for error in errors if not isinstance(error, ClusterError))
-    # The same failure on every node (an unreachable package index) is reported once.
+    # If every node fails in the same way (an unreachable package index), the failure is reported once.
     messages = list(dict.fromkeys(map(str, failures)))
     if len(messages) > 1:
         summary = "\n".join(messages)
@@ -46,7 +46,7 @@ def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Early:
-    """A connection that was opened in advance, and the facts gathered over it; None for what failed."""
+    """A connection that was opened in advance, and the facts gathered over it; None if that failed."""
 
     connection: NodeConnection | None = None
     facts: NodeFacts | None = None
@@ -54,7 +54,7 @@ class _Early:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstanceAccess:
-    """How EC2's instances are reached: with the cluster's key, and host keys that the console shows."""
+    """How to reach EC2's instances: with the cluster's key, and with host keys that the console shows."""
 
     private_key: Path
     pins: HostKeyPins
@@ -64,8 +64,8 @@ class InstanceAccess:
 class Connections:
     """The open connections to a cluster's nodes, by instance id. A context manager that closes them.
 
-    instances: None if the cluster has no instances. connect_to_other: connects to the user's own hosts, if there may be
-    any.
+    instances: None if the cluster has no instances. wait_s: how long to wait for a booting instance, in seconds.
+    connect_to_other: connects to one of the user's own hosts; None if the cluster has none.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class Connections:
         return self._instances
 
     def begin(self, hosts: Iterable[Host], *, python: str) -> None:
-        """Start connecting to nodes at their last known addresses, and gather facts; python: [bootstrap] python.
+        """Start to connect to nodes at their last known addresses, and to gather facts; python: [bootstrap] python.
 
-        Only nodes with a pinned host key, so that another machine at that address learns nothing. `get` drops a
-        connection whose address or user has changed, and retries a failed one.
+        Connects only to nodes with a pinned host key, so that another machine at the address learns nothing. `get`
+        drops a connection whose address or user has changed, and retries a failed one.
         """
         for host in islice(hosts, MAX_PARALLEL):
             if self.pins.find(host.instance_id) is not None:
                 self._early[host.instance_id] = (host, run_in_thread(partial(self._go_ahead, host, python)))
 
     def get(self, host: Host) -> NodeConnection:
-        """The connection to a host, opened if need be. Raises ConnectError, AwsError."""
+        """The connection to a host. Opens it if necessary. Raises ConnectError, AwsError, ClusterError."""
         connection = self._open.get(host.instance_id)
         if connection is None:
             connection = self._take_early(host) or self._make(host)
@@ -131,11 +131,11 @@ class Connections:
         )
 
     def take_facts(self, host: Host) -> NodeFacts | None:
-        """The facts gathered by `begin`, once: setting up the host changes them."""
+        """The facts that `begin` or `keep_facts` has stored, or None; only once, since the set-up changes them."""
         return self._facts.pop(host.instance_id, None)
 
     def keep_facts(self, host: Host, facts: NodeFacts) -> None:
-        """Keep facts that were gathered before its set-up, for `take_facts`."""
+        """Keep facts that were gathered before the host's set-up, for `take_facts`."""
         self._facts[host.instance_id] = facts
 
     def _take_early(self, host: Host) -> NodeConnection | None:

@@ -1,6 +1,6 @@
-"""Runs one command on all nodes in parallel: passes its output on, collects the results, and leaves no process behind.
+"""Runs one command on all nodes in parallel: passes on its output, collects the results, and leaves no process behind.
 
-node/exec_command.py runs it on the node, and describes the protocol.
+node/exec_command.py runs the command on a node, and describes the protocol.
 """
 
 import json
@@ -26,7 +26,7 @@ SHELL_BYTES = 1 << 16  # the limit for the login shell's output
 MAX_FRAME_BYTES = 1 << 20  # the node's program sends 64 KiB at most
 SILENCE_S = 30.0  # the node's program sends signs of life every few seconds
 STOP_TIMEOUT_S = 20.0
-"""More than the maximum of the node's program: twice its ROOT_TIMEOUT_S and TERM_GRACE_S, 14 s in all."""
+"""More than the node's program takes at most: twice its ROOT_TIMEOUT_S and TERM_GRACE_S, 14 s in all."""
 PROGRAM = ("process_tree", "exec_command")
 _PYTHONS = 'python3 /usr/libexec/platform-python "$HOME"/.cluster/env/*/bin/python'
 _NO_PYTHON = "cluster exec needs Python 3.6 or later on the node, and found none"
@@ -38,7 +38,7 @@ class Sink(Protocol):
     """Receives the output; called from one thread for each node."""
 
     def take(self, node: str, stream: Stream, data: bytes) -> None:
-        """Take a piece of a node's output; no bytes: the stream has ended. An error ends the command."""
+        """Take a piece of a node's output; b"" means that the stream has ended. An error ends the command."""
 
     def drop(self) -> None:
         """Stop showing output, and release the threads that wait in `take`."""
@@ -48,7 +48,7 @@ class Sink(Protocol):
 class Ending:
     """How the command ended on one node.
 
-    exit_code: 128 + the number of a signal that ended it; None if it is unknown, for the reason in `error`.
+    exit_code: 128 + the signal's number if a signal ended it; None if it is unknown, for the reason in `error`.
     ended_at: in seconds of the monotonic clock.
     """
 
@@ -66,11 +66,12 @@ def execute(
     open_connection: Callable[[Host], NodeConnection],
     sink: Sink,
 ) -> tuple[Ending, ...]:
-    """Run a command on all hosts in parallel, and wait until it has ended everywhere. In the order of `hosts`.
+    """Run a command on all hosts in parallel, and wait until it has ended everywhere.
 
-    words: of the command, or of each host's by its name.
-    On KeyboardInterrupt, and when `sink` raises, ends the command everywhere, with all its children, before the error
-    is raised. Raises ClusterError if it may still run somewhere.
+    words: the words of the command, or those of each host's command, by the host's name.
+    Returns how it ended on each host, in the order of `hosts`.
+    On KeyboardInterrupt, and if `sink` raises an error, ends the command everywhere, with all its children, before it
+    raises the error. Raises ClusterError if the command may still run somewhere.
     """
     changed = threading.Condition()
     by_name = words if isinstance(words, Mapping) else {host.name: words for host in hosts}
@@ -140,20 +141,20 @@ class _Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether the command has ended or was never started, as far as is known here."""
+        """Whether the command is known to have ended, or was never started."""
         return self._channel is None or (self.ending is not None and self.ending.error is None)
 
     def follow(self) -> None:
-        """Connect, start the command, and pass on what it prints until it ends."""
+        """Connect, start the command, and pass on its output until it ends."""
         try:
             self._end(self._run())
         except ClusterError as error:
             self._end(Ending(node=self.host.name, error=error))
-        except BaseException as error:  # noqa: BLE001 - crosses over to the caller's thread, and is raised there
+        except BaseException as error:  # noqa: BLE001 - passed to the caller's thread, which raises it
             self._break(error)
 
     def stop(self) -> None:
-        """Have the node end the command; drops further output."""
+        """Have the node end the command. Drops further output."""
         self._stopped.set()
         with self._lock, suppress(OSError, EOFError, paramiko.SSHException):
             if self._channel is not None:
@@ -211,7 +212,7 @@ class _Run:
             return
         try:
             self._sink.take(self.host.name, stream, data)
-        except BaseException as error:  # noqa: BLE001 - as in `follow`; the rest is read to learn the result
+        except BaseException as error:  # noqa: BLE001 - as in `follow`; the rest is read to get the result
             self._stopped.set()
             self._break(error)
 
@@ -223,7 +224,7 @@ class _Run:
 
 
 class _Result(Struct, frozen=True):
-    """The last frame."""
+    """The content of the last frame."""
 
     exit: Annotated[int, Meta(ge=0, le=255)]
     signal: Annotated[int, Meta(ge=0, le=127)] | None
@@ -231,7 +232,7 @@ class _Result(Struct, frozen=True):
 
 
 class _Frames:
-    """The frames of node/exec_command.py in a channel."""
+    """The frames that node/exec_command.py sends over a channel."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
@@ -240,7 +241,7 @@ class _Frames:
         self._damage: str | None = None
 
     def find_beginning(self) -> bool:
-        """Skip the output of the login shell; False if there is nothing else."""
+        """Skip the output of the login shell. Returns False if the channel has nothing else."""
         while BEGIN not in self._rest:
             if len(self._rest) > SHELL_BYTES or not self._fill():
                 return False
@@ -273,7 +274,7 @@ class _Frames:
         return bool(data)
 
     def find_cause(self) -> str:
-        """Why the frames ended too early: the cause, or the errors of the node's shell or Python."""
+        """The reason why the frames ended too early: the cause, or the errors of the node's shell or Python."""
         if self._damage is not None:
             return self._damage
         if self._silent:
@@ -285,7 +286,7 @@ class _Frames:
 
 
 def render_launcher() -> str:
-    """The shell command that finds a Python on a node, which reads the program from stdin. Pure."""
+    """The shell command that finds a Python on a node and has it read the program from stdin. Pure."""
     load = shlex.join([LOADER])
     script = (
         f'for python in {_PYTHONS}; do command -v "$python" >/dev/null && exec "$python" -I -c {load}; done; '

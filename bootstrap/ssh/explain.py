@@ -1,4 +1,4 @@
-"""Explains why a node cannot be reached, and why a command there failed: the cause, and the next command."""
+"""Explains why a node cannot be reached, or why a command failed on it: the cause, and the next command to run."""
 
 import errno
 import re
@@ -14,8 +14,8 @@ from bootstrap.ssh.host import Host, Output
 from bootstrap.ssh.keys import UnverifiedHostKey
 from foundation.errors import ConnectError, NodeCommandError
 
-# Ubuntu and its DLAMIs; Amazon Linux, RHEL and SUSE; Debian (admin); and others. root is last: most images accept it
-# only to name another user.
+# The users of Ubuntu and its DLAMIs; of Amazon Linux, RHEL and SUSE; of Debian (admin); and of others. root is last:
+# most images accept it only to name another user.
 IMAGE_USERS = (
     "ubuntu",
     "ec2-user",
@@ -35,7 +35,7 @@ _OTHER_USER = re.compile(r'Please login as the user "([A-Za-z0-9._-]+)" rather t
 """cloud-init's forced command for root (its setting disable_root_opts)."""
 CONNECT_TIMEOUT_S = 10
 LAST_LINES = 10
-NO_EXIT_CODE = -1  # paramiko's, if a signal ended the command, or the connection was lost
+NO_EXIT_CODE = -1  # paramiko's value if a signal ended the command, or if the connection was lost
 _BOOT_ENDS = re.compile(r"\blogin:|Cloud-init v\. \S+ finished at")
 """getty's prompt, and the last line of cloud-init."""
 _SILENT = ("Error reading SSH protocol banner", "No existing session")
@@ -47,14 +47,14 @@ _UNANSWERED = ("Authentication timeout.", "Authentication failed: transport shut
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """The user that accepts the cluster's key, or None. complete: all users were tried."""
+    """The user that accepts the cluster's key, or None. complete: whether the search has finished."""
 
     accepted: str | None
     complete: bool
 
 
 def find_accepted_user(refused: str, try_user: Callable[[str], Output]) -> Probe:
-    """Try the usual users of images except the refused one, for PROBE_TIMEOUT_S at most.
+    """Try the usual users of images, except the refused one, for PROBE_TIMEOUT_S at most.
 
     try_user: logs in as a user over a new connection and runs a command; raises ConnectError.
     """
@@ -76,13 +76,13 @@ def find_accepted_user(refused: str, try_user: Callable[[str], Output]) -> Probe
 
 
 def find_other_user(output: Output) -> str | None:
-    """The user that an image names at the login of another user; None if it does not. Pure."""
+    """The user that an image names when another user logs in; None if it names none. Pure."""
     found = _OTHER_USER.search(output.stdout + output.stderr)
     return found.group(1) if found else None
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Whether a paramiko AuthenticationException means no answer instead of a refused key. Pure."""
+    """Whether a paramiko AuthenticationException means that there was no answer, not a refused key. Pure."""
     return type(error) is paramiko.AuthenticationException and str(error) in _UNANSWERED
 
 
@@ -94,7 +94,7 @@ def may_be_booting(error: BaseException | None) -> bool:
 
 
 def explain(host: Host, error: BaseException) -> tuple[str, str]:
-    """Why a connection failed, and the next command to run. Pure."""
+    """The reason why a connection failed, and the next command to run. Pure."""
     said, hint = _explain_cause(host, innermost(error))
     return f"{host.name} ({where(host)}): {said}", hint
 
@@ -107,7 +107,7 @@ def where(host: Host) -> str:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The error of the first address if paramiko has tried several, else the error itself. Pure."""
+    """The error at the first address if paramiko has tried several, else the error itself. Pure."""
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError) and error.errors:
         cause: BaseException = next(iter(error.errors.values()))
         return cause
@@ -170,7 +170,7 @@ def _explain_host_key(host: Host, error: "paramiko.BadHostKeyException | Unverif
 
 
 def explain_refused_key(host: Host, probe: Probe, *, key: paramiko.PKey, path: Path) -> tuple[str, str]:
-    """Why a node does not accept the cluster's key from the configured user, and what to do about it. Pure."""
+    """The reason why a node does not accept the cluster's key from the configured user, and the remedy. Pure."""
     refused = (
         f"{host.name} ({host.instance_id}, {host.address}): ssh answers, but does not accept the cluster's key for "
     )
@@ -193,7 +193,7 @@ def explain_refused_key(host: Host, probe: Probe, *, key: paramiko.PKey, path: P
 
 
 def explain_console(lines: Sequence[str]) -> tuple[str, bool]:
-    """The console's last lines of an unreachable instance, as text; whether its boot is over. Pure."""
+    """The last console lines of an unreachable instance, as text, and whether its boot is over. Pure."""
     booted = any(_BOOT_ENDS.search(line) for line in lines)
     booting = "" if booted else "  according to its console, it is still booting\n"
     said = "".join(f"\n  | {line}" for line in lines)
@@ -206,7 +206,7 @@ def render_last_lines(lines: Sequence[str]) -> str:
 
 
 def command_error(host: Host, command: str, output: Output) -> NodeCommandError:
-    """The error for a failed command: host, command, code and the last lines. Pure."""
+    """The error for a failed command, with the host, the command, the exit code and the last lines. Pure."""
     shown = command if len(command) <= 200 else command[:197] + "..."
     ending = "killed by a signal:" if output.exit_code == NO_EXIT_CODE else f"exit code {output.exit_code} from:"
     said = render_last_lines((output.stdout + output.stderr).strip().splitlines())

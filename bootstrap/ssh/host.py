@@ -35,8 +35,8 @@ class Host:
     """A node as ssh sees it. `address` is for the user's machine, `private_ip` for the other nodes.
 
     spec: "" for an instance of the cluster; for a host of the user's own, its line in the hostfile or in [hosts] names:
-    "[user@]host[:port]". Such a host has no instance id; its name is used instead. port: of its sshd; on instances
-    always 22.
+    "[user@]host[:port]". Such a host has no instance id; its name is used instead. port: the port of its sshd, which is
+    always 22 on instances.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """What a finished command printed."""
+    """The output and the exit code of a finished command."""
 
     stdout: str
     stderr: str
@@ -68,7 +68,7 @@ if [ -n "$ready" ]; then
     done
 fi
 """
-"""As node/exec_command.py does it, in shell: the newest environment first in PATH, with its CUDA libraries."""
+"""Does in shell what node/exec_command.py does: puts the newest environment first in PATH, with its CUDA libraries."""
 
 
 def parse_spec(text: str) -> Spec | None:
@@ -82,7 +82,7 @@ def parse_spec(text: str) -> Spec | None:
 def find_ssh_options(host: Host, *, private_key: Path, known_hosts: Path) -> dict[str, str]:
     """The options of ssh for a node, which override the user's own ssh configuration. Pure.
 
-    HostKeyAlias: the file of pins has instance ids in place of host names (keys.py).
+    HostKeyAlias is the instance id, because the file of pins has instance ids in place of host names (keys.py).
     """
     return {
         "IdentityFile": quote_path(private_key),
@@ -109,10 +109,10 @@ def find_ssh_options(host: Host, *, private_key: Path, known_hosts: Path) -> dic
 def render_ssh_command(
     host: Host, words: Sequence[str] = (), *, options: Mapping[str, str], is_terminal: bool
 ) -> tuple[str, ...]:
-    """The words of an ssh command that runs `words` on a node, or a shell, with the environment active. Pure.
+    """The words of an ssh command that runs `words`, or a shell, on a node with its environment active. Pure.
 
-    options: of find_ssh_options. A host of the user's own is reached with the user's ssh configuration instead.
-    is_terminal: the command gets a terminal there.
+    options: from find_ssh_options. A host of the user's own is reached with the user's ssh configuration instead.
+    is_terminal: whether the command gets a terminal on the node.
     """
     run = 'exec "$@"' if words else 'exec "${SHELL:-bash}" -i'
     line = shlex.join(["bash", "-lc", ACTIVATE + run, "bash", *words])
@@ -129,7 +129,7 @@ def render_scp_command(
 ) -> tuple[str, ...]:
     """The words of an scp command that copies files and folders to a node, or from it. Pure.
 
-    sources, target: paths on this machine, or on the node for the other side. options: as for render_ssh_command.
+    sources, target: paths on this machine or on the node, as `to_node` says. options: as for render_ssh_command.
     """
     own = parse_spec(host.spec)
     there = f"{host.user}@{host.address}:" if own is None else f"{own.words[-1]}:"
@@ -154,7 +154,7 @@ def _render(options: Mapping[str, str]) -> list[str]:
 
 
 def _local(path: str) -> str:
-    """A path of this machine that scp does not misread as HOST:PATH."""
+    """A path on this machine in a form that scp does not misread as HOST:PATH."""
     return path if path.startswith(("/", "./", "../")) else f"./{path}"
 
 

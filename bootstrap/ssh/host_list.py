@@ -1,6 +1,6 @@
 """Lists of hosts: [hosts] names of cluster.toml, a hostfile, or the allocation of a batch scheduler.
 
-A host is "[user@]host[:port]", and is repeated for more processes. The `parse_*` functions are pure.
+A host has the form "[user@]host[:port]". It is repeated to run more processes. The `parse_*` functions are pure.
 """
 
 import re
@@ -46,7 +46,7 @@ class HostsConfig(Settings, frozen=True, kw_only=True):
 
 
 def read_host_list(source: str, environ: Mapping[str, str]) -> list[str]:
-    """The hosts that the value of -H names: a file's, or with "pbs", "slurm" or "sge" those of the allocation.
+    """Read the hosts that the value of -H names: those of a file, or for "pbs", "slurm" and "sge" those allocated.
 
     environ: the environment of this process. "./pbs" is a file. Raises UsageError.
     """
@@ -73,7 +73,7 @@ def read_host_list(source: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def parse_hostfile(text: str) -> list[str]:
-    """The hosts of a hostfile: one a line, without # comments. $PBS_NODEFILE has a line per process. Pure."""
+    """The hosts of a hostfile: one per line, without # comments. $PBS_NODEFILE has one line per process. Pure."""
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     return [line for line in lines if line]
 
@@ -98,8 +98,8 @@ def parse_pe_hostfile(text: str) -> list[str]:
 def parse_slurm(hostnames: str, tasks: str) -> list[str]:
     """The hosts of a Slurm job, each repeated by its number of tasks. Pure. Raises UsageError.
 
-    hostnames: what `scontrol show hostnames` prints. tasks: as in $SLURM_TASKS_PER_NODE: "2(x3),1" for 2, 2, 2 and 1;
-    a single number is for every host.
+    hostnames: the output of `scontrol show hostnames`. tasks: in the form of $SLURM_TASKS_PER_NODE: "2(x3),1" means 2,
+    2, 2 and 1; a single number applies to every host.
     """
     hosts, counts = hostnames.split(), parse_tasks(tasks)
     counts = counts * len(hosts) if len(counts) == 1 else counts
@@ -124,7 +124,7 @@ def parse_tasks(text: str) -> list[int]:
 
 
 def _show_hostnames(node_list: str) -> str:
-    """What `scontrol show hostnames` prints: one host a line. Raises UsageError."""
+    """Run `scontrol show hostnames`. Returns its output: one host per line. Raises UsageError."""
     try:
         done = subprocess.run(
             ["scontrol", "show", "hostnames", node_list],
@@ -148,7 +148,7 @@ def _show_hostnames(node_list: str) -> str:
 
 
 def _read(where: str, path: Path, *, hint: str) -> str:
-    """A file's text. where, hint: for errors. Raises UsageError."""
+    """Read a file's text. where, hint: for errors. Raises UsageError."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -157,7 +157,7 @@ def _read(where: str, path: Path, *, hint: str) -> str:
 
 
 def _check_not_empty(hosts: list[str], where: str) -> list[str]:
-    """The hosts. Raises UsageError for an empty list."""
+    """Return the hosts. Raises UsageError for an empty list."""
     if not hosts:
         raise UsageError(f"{where}: names no host", hint=f"one host a line: a node's name, or {_FORM}")
     return hosts

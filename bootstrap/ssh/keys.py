@@ -1,14 +1,14 @@
 """The ssh keys of a cluster: its nodes' host keys, and the keys for logging in to them.
 
-Host keys are pinned when EC2's console shows them, and never silently replaced. The file of pins has OpenSSH's
-known_hosts format with the instance id in place of the host name (HostKeyAlias): another instance may get an address,
-but never an instance id.
+A host key is pinned when EC2's console shows it, and is never silently replaced. The file of pins has OpenSSH's
+known_hosts format, with the instance id in place of the host name (HostKeyAlias): another instance may get the same
+address, but never the same instance id.
 
 paramiko asks its policy between the key exchange and authentication, so a host that is refused at first contact has
 received neither a user name nor a signature.
 
-The cluster's private key stays on this machine. The head has a key of its own, made there; the other nodes accept it
-only from the head's address, and only for commands.
+The cluster's private key stays on this machine. The head has a key of its own, which it has created itself. The other
+nodes accept that key only from the head's address, and only for commands.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class HostKeyPins:
         self._lock = threading.Lock()
 
     def find(self, instance_id: str) -> tuple[str, str] | None:
-        """The key pinned for an instance, or None at first contact."""
+        """The key that is pinned for an instance; None before the first contact."""
         return self._read().get(instance_id)
 
     def pin(self, instance_id: str, key_type: str, key_base64: str) -> None:
@@ -59,7 +59,7 @@ class HostKeyPins:
             self._write(pins)
 
     def keep_only(self, instance_ids: Iterable[str]) -> None:
-        """Forget the keys of instances that are gone."""
+        """Forget the keys of all other instances, which are gone."""
         wanted = set(instance_ids)
         with self._lock:
             pins = self._read()
@@ -89,7 +89,7 @@ class HostKeyPins:
 
 
 def parse_host_key(key_type: str, key_base64: str) -> paramiko.PKey | None:
-    """A host key as known_hosts has it; None for a damaged one, and for an unknown type. Pure."""
+    """Parse a host key in the form of known_hosts. Returns None for a damaged key, and for an unknown type. Pure."""
     try:
         entry = paramiko.hostkeys.HostKeyEntry.from_line(f"host {key_type} {key_base64}")
     except (ValueError, paramiko.SSHException, paramiko.hostkeys.InvalidHostKey):
@@ -99,10 +99,10 @@ def parse_host_key(key_type: str, key_base64: str) -> paramiko.PKey | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Console:
-    """Reads an instance's console output, by the instance's id; both functions raise ClusterError.
+    """Reads the console output of an instance, by its id. Both functions raise ClusterError.
 
-    find_fingerprints: its host keys' fingerprints as `SHA256:...`, none while the console does not show them.
-    find_last_lines: its last lines, safe to print.
+    find_fingerprints: returns the fingerprints of its host keys as `SHA256:...`, none while the console shows none.
+    find_last_lines: returns the console's last lines, safe to print.
     """
 
     find_fingerprints: Callable[[str], frozenset[str]]
@@ -110,9 +110,9 @@ class Console:
 
 
 class UnverifiedHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko has no types
-    """The presented key is not on the console. shown: the fingerprints on the console, possibly none yet.
+    """The console does not show the presented key. shown: the fingerprints on the console, possibly none yet.
 
-    final: the console has been read twice, and shows other keys.
+    final: whether the console has been read twice, and shows other keys.
     """
 
     def __init__(self, key: paramiko.PKey, *, shown: frozenset[str], final: bool, pins_path: Path) -> None:
@@ -126,8 +126,8 @@ class UnverifiedHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko
 class FirstContact(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has no types
     """paramiko's policy for an instance whose key is not pinned, for all attempts to reach it.
 
-    It reads the console once per pause, for any number of attempts, and reuses the result. The pause grows, with
-    jitter. Not for several threads.
+    It reads the console once per pause, however many attempts there are, and reuses the result. The pause grows, with
+    jitter. Not safe to use from several threads.
     """
 
     def __init__(self, instance_id: str, *, pins: HostKeyPins, console: Console) -> None:
@@ -140,7 +140,7 @@ class FirstContact(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has n
         self._look_at: float | None = None
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Pin the key, or raise UnverifiedHostKey. Raises ClusterError for errors of EC2 or the file of pins."""
+        """Pin the key, or raise UnverifiedHostKey. Raises ClusterError for errors of EC2 or of the file of pins."""
         del client, hostname
         looked = self.pause_s == 0
         if looked:
@@ -158,11 +158,11 @@ class FirstContact(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has n
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the console may be read again."""
+        """How many seconds remain until the console may be read again."""
         return 0 if self._look_at is None else max(0.0, self._look_at - time.monotonic())
 
     def _plan_next_look(self) -> None:
-        spread = random.uniform(0.75, 1.25)  # noqa: S311 - spreads calls, and keeps no secret
+        spread = random.uniform(0.75, 1.25)  # noqa: S311 - only spreads calls over time
         self._look_at = time.monotonic() + self._pause_s * spread
         self._pause_s = min(self._pause_s * _GROWTH, LONGEST_PAUSE_S)
 
@@ -171,7 +171,7 @@ def load_private_key(path: Path) -> paramiko.PKey:
     """Read a private key in OpenSSH's format or PEM. Raises ClusterError for an unusable file."""
     try:
         found = path.stat()
-        if found.st_uid == os.getuid() and found.st_mode & 0o077:  # as OpenSSH refuses
+        if found.st_uid == os.getuid() and found.st_mode & 0o077:  # OpenSSH refuses such a key, too
             raise ClusterError(
                 f"{path}: other users can read this private key (mode {stat.S_IMODE(found.st_mode):04o})",
                 hint=f"chmod 600 '{path}'; if somebody may have read it, cluster down, then cluster up",
@@ -181,7 +181,7 @@ def load_private_key(path: Path) -> paramiko.PKey:
         raise ClusterError(f"{path}: the cluster's private key is missing", hint=LOST_HINT) from None
     except OSError as error:
         raise ClusterError(f"{path}: the private key cannot be read: {error.strerror}", hint=LOST_HINT) from error
-    except TypeError:  # from cryptography, for a key with a passphrase
+    except TypeError:  # raised by cryptography for a key with a passphrase
         raise ClusterError(
             f"{path}: this private key has a passphrase", hint=f"ssh-keygen -p -N '' -f '{path}' removes it"
         ) from None
@@ -190,13 +190,13 @@ def load_private_key(path: Path) -> paramiko.PKey:
 
 
 def authorized_line(public_key: str, *, head_ip: str, mark: str = MARK) -> str:
-    """The line of authorized_keys for the cluster's key (`type base64 comment`), which ends with `mark`. Pure."""
+    """The line of authorized_keys for the head's public key (`type base64 comment`). It ends with `mark`. Pure."""
     key_type, key_base64 = public_key.split()[:2]
     return f'restrict,from="{head_ip}" {key_type} {key_base64} {mark}'
 
 
 def known_hosts_text(keys: Mapping[str, tuple[str, str]]) -> str:
-    """OpenSSH's known_hosts from address -> (key type, base64). Pure."""
+    """The text of OpenSSH's known_hosts, from address -> (key type, base64). Pure."""
     return "".join(f"{address} {key_type} {key}\n" for address, (key_type, key) in sorted(keys.items()))
 
 
@@ -205,8 +205,8 @@ def authorize_script(
 ) -> str:
     """The shell script that updates a node's authorized_keys, and the head's known hosts; "" if they are current. Pure.
 
-    authorized: the cluster's own lines there; known_hosts_sha256: of the head's current known hosts. known_hosts: the
-    new ones, None on nodes other than the head.
+    authorized: the cluster's own lines in authorized_keys. known_hosts_sha256: the SHA-256 of the head's current known
+    hosts. known_hosts: the text of the new ones; None on nodes other than the head.
     """
     lines = []
     if tuple(authorized) != (line,):

@@ -1,4 +1,4 @@
-"""Runs a program of node/ over ssh: sends it over the command's stdin, and exchanges lines of JSON with it."""
+"""Runs a program from node/ over ssh: sends it over the command's stdin, and exchanges lines of JSON with it."""
 
 import json
 import shlex
@@ -18,13 +18,13 @@ from foundation.decode import convert, decode
 from foundation.errors import ConnectError
 
 SILENCE_S = 20.0
-"""These programs send something every second or two: after so long without it, the program or its host is dead."""
+"""These programs send a message every second or two: after this long a silence, the program or its host is dead."""
 MAX_LINE_BYTES = 1 << 20
 MAX_STDERR_BYTES = 1 << 20
 HINT = "cluster status; when the node runs, run the command again"
 AS_ROOT = '[ "$(id -u)" = 0 ] || exec sudo -n "$@"; exec "$@"'
 T = TypeVar("T")
-# Runs the modules that come on its stdin, the last one as the program; they share that buffered stdin.
+# Loads the modules that arrive on its stdin, and runs the last one as the program. They share this buffered stdin.
 LOADER = """
 import json, sys, types
 for name, source in json.loads(sys.stdin.buffer.readline().decode("utf-8")):
@@ -36,18 +36,24 @@ module.main()
 
 @cache
 def read_program(name: str) -> str:
-    """The text of a file of node/; name: its path there."""
+    """The text of a file in node/; name: its path in that folder."""
     return files("bootstrap").joinpath("node", name).read_text(encoding="utf-8")
 
 
 @cache
 def read_modules(names: tuple[str, ...]) -> bytes:
-    """Modules of node/ as LOADER takes them, who import each other without a folder: "verify", "volumes/probe"."""
+    """Modules of node/ in the form that LOADER reads: "verify", "volumes/volume_probe".
+
+    They import each other by name, without the folder.
+    """
     return json.dumps([(name.rpartition("/")[2], read_program(f"{name}.py")) for name in names]).encode() + b"\n"
 
 
 class NodeProgram:
-    """The last of `modules`, run with those before it, from its start to its end. Not for several threads."""
+    """A program on a node, from its start to its end. Not safe to use from several threads.
+
+    modules: the last one is the program; those before it are the modules that it imports.
+    """
 
     def __init__(
         self, connection: NodeConnection, *, python: str, modules: Sequence[str], as_root: bool = False
@@ -67,13 +73,13 @@ class NodeProgram:
         self._send(json.dumps(message).encode() + b"\n")
 
     def messages(self, deadline: float = float("inf")) -> Iterator[dict[str, Any]]:
-        """The program's messages, without its signs of life, until it ends.
+        """Yield the program's messages, without its signs of life, until it ends.
 
-        deadline: by time.monotonic(). Raises ConnectError if the connection is lost or the deadline passes,
+        deadline: by time.monotonic(). Raises ConnectError if the connection is lost or the deadline passes, and
         NodeCommandError if the program fails.
         """
         while time.monotonic() < deadline:
-            # The caller may send, which may also receive lines, between two messages.
+            # Between two messages, the caller may send, which may also receive lines.
             while self._lines:
                 message = parse_message(self._lines.popleft())
                 if message and "alive" not in message:
@@ -83,14 +89,14 @@ class NodeProgram:
         raise ConnectError(f"{self._where}: {self._name} did not end in time", hint=HINT)
 
     def read(self, message: Mapping[str, Any], kind: type[T]) -> T:
-        """Validate a message. Raises ConnectError."""
+        """Convert a message to a type. Raises ConnectError for an invalid message."""
         try:
             return convert(message, kind)
         except ValueError as error:
             raise ConnectError(f"{self._where}: {self._name} sent an invalid message: {error}", hint=HINT) from None
 
     def close(self) -> None:
-        """Close its stdin and output, which ends the program."""
+        """Close the program's stdin and output, which ends it."""
         self._channel.close()
 
     @property
@@ -104,7 +110,7 @@ class NodeProgram:
         except TimeoutError:
             raise self._silent() from None
         except (OSError, EOFError, paramiko.SSHException):
-            return  # the other side has closed it: `messages` yields what it sent before
+            return  # the other side has closed the channel; `messages` yields its messages from before that
 
     def _receive(self) -> bool:
         try:
@@ -142,7 +148,7 @@ class NodeProgram:
 
 
 def parse_message(line: bytes) -> dict[str, Any] | None:
-    """The message in a line of output, or None, since a user's .bashrc may print other lines. Pure."""
+    """The message in a line of output; None for other lines, which a user's .bashrc may print. Pure."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:

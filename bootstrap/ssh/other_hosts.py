@@ -1,7 +1,7 @@
-"""The user's own hosts: all nodes of a cluster with cloud = "hosts", or hosts on which a job runs as well.
+"""The user's own hosts: all nodes of a cluster with cloud = "hosts", or hosts on which a job runs in addition.
 
-They are set up like instances (apply.py). This module has the differences: which hosts are allowed, how the head logs
-in, what the user's machine stores about them, and how everything is removed.
+They are set up like instances (apply.py). This module handles the differences: which hosts are allowed, how the head
+logs in, the data about them on the user's machine, and the removal of everything.
 """
 
 import difflib
@@ -36,8 +36,8 @@ _LOCK = 'exec 9<"$HOME/.cluster" && flock --timeout 60 9'
 class Remembered(Struct, frozen=True, kw_only=True):
     """A host of the user's own that was, or may have been, set up.
 
-    spec: as named in the hostfile. address, port, key: where the head reaches it, and its host key, None to keep the
-    known one. jobs: the ids of jobs that ran there, the newest last.
+    spec: its name in the hostfile. address, port: those at which the head reaches it. key: its host key; None keeps the
+    known one. jobs: the ids of jobs that ran on it, the newest last.
     """
 
     spec: str
@@ -48,7 +48,7 @@ class Remembered(Struct, frozen=True, kw_only=True):
 
 
 class _Known(Struct, frozen=True):
-    """The content of the file. nodes: the hosts of the last -H, which are the cluster's nodes, in its order."""
+    """The content of the file. nodes: the hosts of the last -H, in its order; they are the cluster's nodes."""
 
     mark: str
     hosts: tuple[Remembered, ...]
@@ -56,9 +56,10 @@ class _Known(Struct, frozen=True):
 
 
 class Memory:
-    """The other hosts of one cluster, in a file of its folder on the user's machine.
+    """The other hosts of one cluster, in a file in the cluster's folder on the user's machine.
 
-    `mark` ends the cluster's own line in authorized_keys there: no other cluster has the same one, whatever its name.
+    The file also has the mark at the end of the cluster's own line in the hosts' authorized_keys. No other cluster has
+    the same mark, whatever its name.
     """
 
     def __init__(self, path: Path, *, cluster: str) -> None:
@@ -88,7 +89,7 @@ class Memory:
             ) from error
 
     def keep(self, hosts: Sequence[Remembered]) -> None:
-        """Store these hosts, replacing earlier entries. On disk before it returns. Raises ClusterError."""
+        """Store these hosts; they replace earlier entries. They are on disk before it returns. Raises ClusterError."""
         with self._locked():
             known = self._read()
             merged = {entry.spec: entry for entry in known.hosts}
@@ -99,14 +100,14 @@ class Memory:
             self._write(structs.replace(known, hosts=tuple(merged.values())))
 
     def keep_nodes(self, lines: Sequence[str]) -> None:
-        """Store the hosts of -H as the cluster's nodes. On disk before it returns. Raises ClusterError."""
+        """Store the hosts of -H as the cluster's nodes. They are on disk before it returns. Raises ClusterError."""
         with self._locked():
             known = self._read()
             if known.nodes != tuple(lines):
                 self._write(structs.replace(known, nodes=tuple(lines)))
 
     def forget(self, specs: Sequence[str]) -> None:
-        """Remove these hosts; the file is removed with the last one. Raises ClusterError."""
+        """Remove these hosts from the file. Removes the file with the last one. Raises ClusterError."""
         with self._locked():
             known = self._read()
             left = tuple(entry for entry in known.hosts if entry.spec not in specs)
@@ -114,14 +115,14 @@ class Memory:
                 self._write(structs.replace(known, hosts=left))
             else:
                 self.path.unlink(missing_ok=True)
-                with suppress(OSError):  # the cluster's other files are still there
+                with suppress(OSError):  # the folder may still have other files of the cluster
                     self.path.parent.rmdir()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold a lock against other threads and processes. It is on a folder, so it leaves no file.
+        """Hold a lock against other threads and processes. The lock is on a folder, so it leaves no file.
 
-        Not on the cluster's own folder: commands that set up its nodes hold that lock.
+        It is not on the cluster's own folder, because commands that set up its nodes hold that lock.
         """
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -140,7 +141,8 @@ class Memory:
 def choose_others(lines: Sequence[str], nodes: Sequence[Host], *, launcher: str, why_not: str = "") -> dict[str, Spec]:
     """The lines of a hostfile that name the user's own hosts, each once, in order. Pure.
 
-    launcher: [train]'s; why_not: why it cannot reach such hosts, "" if it can. Raises ConfigError for invalid lines.
+    launcher: [train] launcher; why_not: why it cannot reach such hosts, "" if it can. Raises ConfigError for invalid
+    lines, and for hosts that the launcher cannot reach.
     """
     names = {name: node for node in nodes for name in (node.name, node.private_ip, node.address)}
     own = {node.spec for node in nodes if node.spec}
@@ -187,7 +189,7 @@ def _listed(nodes: Sequence[Host]) -> str:
 def check_addresses(others: Sequence[Host], nodes: Sequence[Host], *, key: str = "train.hosts") -> None:
     """Raises ConfigError for hosts that other nodes cannot reach, and for two with the same address. Pure.
 
-    key: where the hosts are listed.
+    key: the setting that lists the hosts.
     """
     seen = {address: node.name for node in nodes for address in (node.private_ip, node.address)}
     for host in others:
@@ -207,7 +209,7 @@ def check_addresses(others: Sequence[Host], nodes: Sequence[Host], *, key: str =
 def check_paths(nodes: Sequence[ReadyNode], *, launcher: str, why: str) -> None:
     """Raise ConfigError if the environment or the files have another path on a host than on the head. Pure.
 
-    launcher: [train]'s; why: why it needs the same paths, "" if it does not.
+    launcher: [train] launcher; why: why it needs the same paths, "" if it does not.
     """
     head = nodes[0]
     for node in nodes[1:] if why else ():
@@ -220,11 +222,11 @@ def check_paths(nodes: Sequence[ReadyNode], *, launcher: str, why: str) -> None:
 
 
 def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -> None:
-    """Let the head reach the user's own hosts among `nodes`, the cluster's head first. Raises ClusterError's kinds."""
+    """Let the head log in to the user's own hosts among `nodes`, the head first. Raises ClusterError and its kinds."""
     head, others = nodes[0], [node for node in nodes if node.host.spec]
     mark, remembered = memory.read()
     addresses = dict.fromkeys((head.host.private_ip, head.host.address))
-    if head.host.spec:  # it may reach other hosts from any of its addresses
+    if head.host.spec:  # it may connect to other hosts from any of its addresses
         said = head.connection.run("hostname -I", check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
         addresses = dict.fromkeys((head.host.private_ip, *parse_addresses(said)))
     line = authorized_line(find_cluster_key(head), head_ip=",".join(addresses), mark=mark)
@@ -252,14 +254,14 @@ def parse_addresses(said: str) -> tuple[str, ...]:
 
 
 def remember(host: Host, *, key: tuple[str, str] | None = None, jobs: tuple[str, ...] = ()) -> Remembered:
-    """The entry to remember for a host. Pure."""
+    """The entry for a host in the file. Pure."""
     return Remembered(spec=host.spec, address=host.private_ip, port=host.port, key=key, jobs=jobs)
 
 
 def render_let_in(line: str, *, mark: str) -> str:
-    """The script that puts the cluster's line into authorized_keys; it prints "changed" if it changed the file. Pure.
+    """The script that adds the cluster's line to authorized_keys; it prints "changed" if it has changed the file. Pure.
 
-    The other lines stay. If the file is a link, its target is changed.
+    The other lines stay. If the file is a link, the script changes its target.
     """
     return "\n".join(
         [
@@ -279,14 +281,15 @@ def render_let_in(line: str, *, mark: str) -> str:
 
 
 def _without(mark: str) -> str:
-    """The shell command that prints authorized_keys without a cluster's line, with complete lines. Pure."""
+    """The shell command that prints authorized_keys without a cluster's line. The last line gets its newline. Pure."""
     return f'{{ grep -v -e {shlex.quote(f" {mark}$")} "$keys" || :; }}'
 
 
 def render_release(mark: str) -> str:
-    """The script that removes a cluster's files from a host; it prints "kept" if another cluster needs them. Pure.
+    """The script that removes a cluster's line and files from a host. Pure.
 
-    Clusters share the files, which are removed with the last cluster that has a line in authorized_keys.
+    Clusters share the files. The script prints "kept", and keeps the files, if another cluster still has a line in
+    authorized_keys.
     """
     return "\n".join(
         [

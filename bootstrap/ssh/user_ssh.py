@@ -1,7 +1,7 @@
-"""ssh to the user's own hosts, as `ssh HOST` does: with the user's ssh_config, agent, keys and known hosts.
+"""ssh to the user's own hosts, as `ssh HOST` does it: with the user's ssh_config, agent, keys and known hosts.
 
-Fabric and paramiko connect. This module adds what they lack: Include; patterns, aliases and revoked keys in known
-hosts; and refusing unknown host keys on jump hosts as well.
+Fabric and paramiko connect. This module adds the features that they lack: Include; patterns, aliases and revoked keys
+in known hosts; and the refusal of unknown host keys on jump hosts, too.
 """
 
 import fnmatch
@@ -26,7 +26,7 @@ KNOWN_HOSTS = {
     "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
     "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
 }
-"""OpenSSH's own defaults."""
+"""The options for the files of known hosts, with OpenSSH's own defaults."""
 DEEPEST_INCLUDE = 16
 _INCLUDE = re.compile(r"\s*include[\s=]+(.+)", re.IGNORECASE)
 
@@ -42,7 +42,7 @@ class Route:
 
 
 class UnknownHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko has no types
-    """A host's key is not among the user's known hosts. hostname: the host's name there."""
+    """A host's key is not among the user's known hosts. hostname: the host's name in known_hosts."""
 
     def __init__(self, hostname: str, key: paramiko.PKey) -> None:
         super().__init__(f"the host key of {hostname} is not known")
@@ -51,16 +51,16 @@ class UnknownHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko ha
 
 
 class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has no types
-    """paramiko's policy: refuses hosts whose key the user has not accepted, before anything is sent."""
+    """A policy of paramiko that refuses hosts whose key the user has not accepted, before anything is sent to them."""
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Refuse it."""
+        """Refuse the host: raise UnknownHostKey."""
         del client
         raise UnknownHostKey(hostname, key)
 
 
 def load_ssh_config(home: Path, *, system: Path = SYSTEM_CONFIG) -> paramiko.SSHConfig:
-    """The user's ssh_config, then the system's, with included files. Raises ClusterError."""
+    """Load the user's ssh_config, then the system's, with the files that they include. Raises ClusterError."""
     config = paramiko.SSHConfig()
     for path in (home / ".ssh" / "config", system):
         try:
@@ -74,7 +74,7 @@ def load_ssh_config(home: Path, *, system: Path = SYSTEM_CONFIG) -> paramiko.SSH
 
 
 def _included(path: Path, *, folder: Path, depth: int = 0) -> Iterator[str]:
-    """The lines of a file, with each Include replaced by the lines of its files; none if there is no file."""
+    """Yield the lines of a file, with each Include replaced by the lines of its files; none if there is no file."""
     if not path.is_file():
         return
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -90,13 +90,13 @@ def _included(path: Path, *, folder: Path, depth: int = 0) -> Iterator[str]:
 
 
 def find_route(spec: Spec, config: paramiko.SSHConfig) -> Route:
-    """Where a host is. Raises ClusterError for an invalid ssh_config."""
+    """Find the route to a host. Raises ClusterError for an invalid ssh_config."""
     connection = _make_connection(spec, config)
     return Route(hostname=connection.host, user=connection.user, port=connection.port, proxied=bool(connection.gateway))
 
 
 def find_known_keys(lines: Sequence[str], name: str) -> tuple[paramiko.PKey, ...]:
-    """The keys in lines of known_hosts for a name, "host" or "[host]:port", without revoked keys. Pure."""
+    """The keys for a name, "host" or "[host]:port", in lines of known_hosts, without revoked keys. Pure."""
     found, revoked = [], set()
     for line in lines:
         words = line.split()
@@ -113,7 +113,7 @@ def find_known_keys(lines: Sequence[str], name: str) -> tuple[paramiko.PKey, ...
 
 
 def _is_named(name: str, patterns: str) -> bool:
-    """Whether the first word of a known_hosts line contains a name, plain, hashed or as a pattern. Pure."""
+    """Whether the first word of a known_hosts line contains or matches a name, plain, hashed or as a pattern. Pure."""
     if patterns.startswith("|1|"):
         hashed: str = paramiko.HostKeys.hash_host(name, patterns)
         return hashed == patterns
@@ -127,7 +127,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def connect(host: Host, *, spec: Spec, config: paramiko.SSHConfig) -> NodeConnection:
-    """Connect as `ssh` does. Raises ConnectError, with the reason and the next command, and ClusterError."""
+    """Connect as `ssh` does. Raises ClusterError, and ConnectError with the reason and the next command."""
     connection = _make_connection(spec, config)
     for hop in _hops(connection):
         _prepare(hop)
@@ -154,7 +154,7 @@ def _make_connection(spec: Spec, config: paramiko.SSHConfig) -> fabric.Connectio
 
 
 def _hops(connection: fabric.Connection) -> Iterator[fabric.Connection]:
-    """The connection, and those that lead to it."""
+    """Yield the connection, and then those that lead to it."""
     hop = connection
     while isinstance(hop, fabric.Connection):
         yield hop
@@ -162,7 +162,7 @@ def _hops(connection: fabric.Connection) -> Iterator[fabric.Connection]:
 
 
 def _prepare(connection: fabric.Connection) -> None:
-    """Make one hop use only the user's known hosts, keys and options."""
+    """Have one hop use only the user's known hosts, keys and options."""
     options = connection.ssh_config
     name = known_name(connection.host, connection.port)
     alias = options.get("hostkeyalias", name)
@@ -193,7 +193,7 @@ def known_name(host: str, port: int) -> str:
 
 
 def explain(host: Host, spec: Spec, error: BaseException) -> tuple[str, str]:
-    """Why one of the user's own hosts cannot be reached, and the next command. Pure."""
+    """The reason why one of the user's own hosts cannot be reached, and the next command. Pure."""
     said, hint = _cause(spec, host, innermost(error))
     return f"{host.name} ({where(host)}): {said}", hint
 

@@ -1,4 +1,4 @@
-"""Distributes files to many nodes, which pass them on to each other, and sets up each node that has its files."""
+"""Distributes files to many nodes, which pass them on to each other, and sets up each node once it has its files."""
 
 import hashlib
 import secrets
@@ -36,9 +36,9 @@ class Agent(NodeProgram):
         self.tell(order)
 
     def upload(self, path: Path, *, sha256: str, offset: int) -> None:
-        """Send a file, starting at an offset. Raises ConnectError, and OSError for the file here.
+        """Send a file, starting at an offset. Raises ConnectError, and OSError for the file on this machine.
 
-        If the agent fails meanwhile, this returns, and `messages` yields the failure.
+        If the agent fails meanwhile, this method returns, and `messages` yields the failure.
         """
         with path.open("rb") as source:
             size = source.seek(0, 2) - offset
@@ -81,10 +81,10 @@ def _find_hint(what: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetUp:
-    """The files and tasks of one node. `python` is any Python 3.6 or later there.
+    """The files and tasks of one node. `python` is any Python 3.6 or later on the node.
 
     files: the missing files, in the order in which the node takes them. holds: digests of the files that it has.
-    tasks: for agent.py to run afterwards, in its own format.
+    tasks: the tasks that agent.py runs afterwards, in its own format.
     """
 
     python: str
@@ -100,7 +100,7 @@ class Listening(Struct, frozen=True):
 
 
 class _Stuck(Struct, frozen=True):
-    """None of the agent's sources has more of a file than its `have` bytes."""
+    """None of the agent's sources provides more of a file than the `have` bytes that it has."""
 
     stuck: str
     have: Annotated[int, Meta(ge=0)]
@@ -108,7 +108,7 @@ class _Stuck(Struct, frozen=True):
 
 
 class _Task(Struct, frozen=True):
-    """An agent has begun a task, by its number."""
+    """An agent has begun a task. begun: its index."""
 
     begun: Annotated[int, Meta(ge=0)]
 
@@ -120,7 +120,7 @@ class _Failure(Struct, frozen=True):
 class Distribution:
     """One transfer to any number of nodes. A context manager: its agents serve one another until its end.
 
-    damaged: collects the files that are damaged on this machine, which nodes refused; they are removed.
+    damaged: collects the files that are damaged on this machine, so that nodes refused them; they are removed.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Distribution:
     def set_up(self, connection: NodeConnection, wanted: SetUp) -> None:
         """Send a node its files and run its tasks. Call it for all nodes at the same time.
 
-        Raises ConnectError if the node is lost, ClusterError (NodeCommandError) for failures on the node.
+        Raises ConnectError if the node is lost, and ClusterError (NodeCommandError) for failures on the node.
         """
         agent = Agent(connection, python=wanted.python, order=self._order(connection, wanted))
         with self._lock:
@@ -153,7 +153,7 @@ class Distribution:
         _Conversation(agent, wanted, self).follow()
 
     def offer(self, connection: NodeConnection, has: SetUp) -> None:
-        """Register a node that has all its files: it serves them before this machine uploads them."""
+        """Register an idle node, which has all its files. It serves them to other nodes, so this machine need not."""
         with self._lock:
             self._idle.append((connection, has))
 
@@ -166,7 +166,7 @@ class Distribution:
                     return None
                 self._idle.remove(found)
             connection, has = found
-            # Another node waits for it: so it waits only briefly for another command that is setting it up.
+            # Another node waits for it, so it waits only briefly for another command that is setting it up.
             order = {**self._order(connection, has), "lock_timeout_s": IDLE_LOCK_TIMEOUT_S}
             try:
                 agent = Agent(connection, python=has.python, order=order)
@@ -176,7 +176,7 @@ class Distribution:
                 said = next(message for message in messages if {"listening", "failed"} & message.keys())
                 if "failed" in said:
                     raise failure(connection.host.name, said["failed"])
-            except ClusterError as error:  # the set-up works without it
+            except ClusterError as error:  # the transfer works without this node
                 self.report(
                     Event(kind="warn", what=f"cannot give files to others: {error}", where=connection.host.name)
                 )
@@ -209,7 +209,7 @@ class _Conversation:
         self._asked: dict[str, set[Peer]] = {file.sha256: set() for file in wanted.files}
 
     def follow(self) -> None:
-        """Answer its messages until the node is done. Raises ConnectError, ClusterError."""
+        """Answer the agent's messages until the node is done. Raises ConnectError, ClusterError."""
         try:
             for message in self._agent.messages():
                 if "done" in message:
@@ -218,7 +218,7 @@ class _Conversation:
         except BaseException:
             if self._peer is not None:
                 self._distribution.peers.lose(self._peer)
-            self._agent.close()  # otherwise others would wait for files that it will never have
+            self._agent.close()  # otherwise other nodes would wait for files that it will never have
             raise
 
     def _answer(self, message: Mapping[str, Any]) -> None:
@@ -255,7 +255,7 @@ class _Conversation:
         self._agent.tell({"peers": [[peer.address, peer.port] for peer in peers]})
 
     def _help(self, sha256: str, *, offset: int, why: Sequence[str]) -> None:
-        """Name another source for a file that none of the node's sources has."""
+        """Name another source for a file that none of the node's sources provides, or upload the file."""
         file = self._files[sha256]
         if sha256 in self._by_url:
             self._distribution.sources.note_failure(file, why, node=self._host.name)
@@ -292,11 +292,11 @@ def _peer(connection: NodeConnection, *, port: int, files: Collection[str]) -> P
 
 
 def _check_here(file: BundleFile, damaged: list[BundleFile]) -> None:
-    """Raise ClusterError, remove the file and add it to `damaged` if it is damaged on this machine."""
+    """If a file is damaged on this machine, remove it, add it to `damaged`, and raise ClusterError."""
     try:
         with file.path.open("rb") as stream:
             whole = hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
-    except FileNotFoundError:  # another node has refused it as well
+    except FileNotFoundError:  # another node has refused it too, and it was removed
         whole = False
     if not whole:
         file.path.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
-"""The sources of a node's files: other nodes, and for the first node this machine or the package index.
+"""The sources of a node's files: other nodes, or for the first node this machine or the package index.
 
-The nodes form a chain, in the order in which they become ready: each takes from the node before it, and also knows the
-earlier nodes in case that one dies. The first takes from this machine, whose uplink carries each file once.
+The nodes form a chain, in the order in which they become ready. Each takes files from the node before it, and also
+knows the earlier nodes in case that node dies. The first takes files from this machine, whose uplink carries each file
+once.
 """
 
 import threading
@@ -42,7 +43,7 @@ class Peers:
         self._feeding: dict[str, Peer] = {}
 
     def join(self, member: Peer, missing: Collection[str]) -> tuple[Peer, ...]:
-        """Add a node; returns the nodes from which it may take the missing files, nearest first."""
+        """Add a node. Returns the nodes from which it may take the missing files, nearest first."""
         with self._lock:
             candidates = choose_candidates(self._members, missing, lost=self._lost)
             self._members.append(member)
@@ -50,9 +51,9 @@ class Peers:
         return candidates
 
     def feed(self, member: Peer, sha256: str, *, asked: Collection[Peer]) -> Peer | None:
-        """Another node for `member` to ask for a file, which none of the asked nodes has; None to upload the file.
+        """The next node from which `member` takes a file that no asked node has; None if this machine must send it.
 
-        The node is one that is already getting the file from this machine.
+        That node is already getting the file from this machine.
         """
         with self._lock:
             other = self._feeding.get(sha256)
@@ -68,7 +69,7 @@ class Peers:
 
 
 def choose_candidates(members: Sequence[Peer], missing: Collection[str], *, lost: Collection[str]) -> tuple[Peer, ...]:
-    """The nodes that have or are receiving any missing file, the last to join first. Pure.
+    """The nodes that have or are receiving any of the missing files, the last to join first. Pure.
 
     Nodes take only from those that joined before them, so there is no cycle.
     """
@@ -88,7 +89,7 @@ class Sources:
         self._unreachable = False
 
     def find_index_files(self, files: Sequence[BundleFile]) -> set[str]:
-        """The SHA-256 of the files that every node takes from the package index."""
+        """The SHA-256s of the files that every node takes from the package index."""
         return {file.sha256 for file in files if file.urls} if self._distribute == "pypi" else set()
 
     def direction(self) -> dict[str, Any]:
@@ -103,7 +104,7 @@ class Sources:
         return self._fetch == "head" or (self._fetch == "auto" and not self._unreachable and not file.path.exists())
 
     def note_failure(self, file: BundleFile, why: Sequence[str], *, node: str) -> None:
-        """Note that a node could not take a file from its URL. Raises ClusterError unless this machine may send it."""
+        """Note that a node could not take a file from its URLs. Raises ClusterError unless this machine may send it."""
         said = "; ".join(why)
         if self._distribute == "pypi":
             raise ClusterError(
@@ -122,7 +123,7 @@ class Sources:
             self._report(Event(kind="info", what=what, where=node))
 
     def find_path(self, file: BundleFile) -> Path:
-        """The path of a file on this machine, fetched if need be. Raises ClusterError."""
+        """The path of a file on this machine. Fetches the file if necessary. Raises ClusterError."""
         with self._lock:
             if file.urls:
                 bring_here(file, report=self._report)

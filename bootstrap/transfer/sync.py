@@ -1,4 +1,4 @@
-"""[bootstrap] sync: reads the user's files and folders into a tree, without those that [bootstrap] exclude matches."""
+"""[bootstrap] sync: reads the user's files and folders into a tree, except those that [bootstrap] exclude matches."""
 
 import hashlib
 import os
@@ -17,11 +17,11 @@ from foundation.user_folders import home_folder
 if TYPE_CHECKING:
     from pathspec.pattern import RegexPattern
 
-# The first three are useless on a node; the others hold private keys and passwords.
+# The first three are useless on a node; the others contain private keys and passwords.
 ALWAYS_LEFT_OUT = (".git", "__pycache__", "*.pyc", ".ssh", ".aws", ".cluster")
-# In pathspec's regular expressions: the slash after a folder that the pattern matches, with whatever is below it.
+# The group in pathspec's regular expressions for the slash after a matched folder; the path below the folder follows.
 BELOW = "ps_d"
-# place_tree.py marks a complete tree with it.
+# place_tree.py marks a complete tree with a file of this name.
 RESERVED = ".complete"
 SHOWN = 5
 WORTH_TELLING_BYTES = 200_000_000
@@ -31,10 +31,10 @@ EXCLUDE_HINT = "leave it out with [bootstrap] exclude"
 
 @dataclass(kw_only=True, slots=True)
 class Found:
-    """The files to send, by path below the project's folder.
+    """The files to send, by their path below the project's folder.
 
-    files: their path on this machine (for a link, its target) and their status.
-    folders: the empty ones. left_out: optional files that cannot be sent, with the reason.
+    files: the path on this machine (for a link, its target) and the status of each. folders: the empty folders.
+    left_out: a line for each optional file that cannot be sent, with the reason.
     """
 
     files: dict[str, tuple[Path, os.stat_result]] = field(default_factory=dict)
@@ -43,10 +43,11 @@ class Found:
 
 
 def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]) -> Found:
-    """The files that `sync` names and `exclude` keeps; symbolic links are followed within the project's folder.
+    """Find the files that `sync` names and `exclude` does not match. Follows links within the project's folder.
 
     project_dir: the folder of cluster.toml, which both are relative to. Raises ConfigError for an entry that is missing
-    or excluded, ClusterError for links to the outside, names that are not UTF-8, and unreadable folders.
+    or excluded, or that contains the home folder; ClusterError for links to the outside, names that are not UTF-8 or
+    are reserved, and unreadable folders.
     """
     walk = _Walk(root=project_dir.resolve(), patterns=Patterns(exclude))
     for entry in sorted({os.path.normpath(entry) for entry in sync}):
@@ -56,10 +57,10 @@ def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]
 
 
 def find_beside(script: Path, *, project_dir: Path, exclude: Sequence[str]) -> Found:
-    """The files in the script's folder that can be sent, without those that .gitignore files and `exclude` match.
+    """Find the files in the script's folder that can be sent, except those that .gitignore files and `exclude` match.
 
-    script: a file below project_dir. Left out as well: cluster.toml, virtual environments, and everything but the
-    script if the folder contains the user's home folder.
+    script: a file below project_dir. Also leaves out cluster.toml and virtual environments, and everything but the
+    script if its folder is or contains the user's home folder.
     """
     root = project_dir.resolve()
     path = Path(os.path.relpath(script, project_dir))
@@ -74,7 +75,7 @@ def find_beside(script: Path, *, project_dir: Path, exclude: Sequence[str]) -> F
 
 
 def read_found(found: Found, *, project_dir: Path, report: Report) -> Tree:
-    """Hash the files, and make the tree. Raises ClusterError."""
+    """Hash the files, and make the tree. Reports the files that are left out. Raises ClusterError."""
     _tell_left_out(sorted(set(found.left_out)), report)
     size_bytes = sum(status.st_size for _, status in found.files.values())
     if size_bytes > WORTH_TELLING_BYTES:
@@ -83,7 +84,7 @@ def read_found(found: Found, *, project_dir: Path, report: Report) -> Tree:
 
 
 def _read_file(path: str, file: Path) -> TreeFile:
-    """Raises ClusterError if the file cannot be read, or changes meanwhile."""
+    """Hash one file. Raises ClusterError if the file cannot be read, or changes meanwhile."""
     try:
         with file.open("rb") as stream:
             before = os.fstat(stream.fileno())
@@ -110,22 +111,23 @@ def _tell_left_out(left_out: Sequence[str], report: Report) -> None:
 
 
 class Patterns:
-    """Decides what is left out. Ask about a folder before its content, as git does: a later match cannot include it.
+    """Decides which paths are left out. Ask about a folder before its content, as git does.
 
-    pathspec's own match_file matches a whole path: "!my/" would include everything below my/, despite earlier patterns.
+    No pattern can include the content of a folder that is left out. pathspec's own match_file matches a whole path:
+    with it, "!my/" would include everything below my/, despite earlier patterns.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._patterns = _read(lines) if lines else ()
 
     def decide(self, path: str, *, is_folder: bool) -> bool | None:
-        """The decision of the last pattern that matches this path itself, not a parent; None if none does."""
+        """Whether the last pattern that matches this path itself, not a parent, leaves it out; None if none matches."""
         last = next((p for p in reversed(self._patterns) if _matches(p, path, is_folder=is_folder)), None)
         return None if last is None else bool(last.include)
 
 
 class GitIgnores:
-    """The .gitignore files in a folder, and above it in the same repository."""
+    """The .gitignore files in and below a folder, and above it in the same repository."""
 
     def __init__(self, root: Path) -> None:
         """root: absolute, without links."""
@@ -133,7 +135,7 @@ class GitIgnores:
         self._found: dict[Path, Patterns] = {}
 
     def decide(self, place: Path, *, is_folder: bool) -> bool | None:
-        """As Patterns.decide, by the nearest file; unreadable and invalid files do not count."""
+        """Like Patterns.decide, by the nearest .gitignore that decides. Unreadable and invalid files do not count."""
         for folder in place.parents:
             decision = self._patterns_of(folder).decide(place.relative_to(folder).as_posix(), is_folder=is_folder)
             if decision is not None or folder == self._top:
@@ -165,7 +167,7 @@ def _matches(pattern: "RegexPattern", path: str, *, is_folder: bool) -> bool:
     regex = pattern.regex
     if regex is None:
         return False
-    if BELOW not in regex.groupindex:  # "**" and "my/**" match what is below as itself
+    if BELOW not in regex.groupindex:  # "**" and "my/**" match each path below a folder directly
         return regex.match(path) is not None
     if regex.pattern == f"(?P<{BELOW}>/)":  # "*/"
         return is_folder
@@ -176,7 +178,7 @@ def _matches(pattern: "RegexPattern", path: str, *, is_folder: bool) -> bool:
 class _Walk:
     """One walk over the files to send. root: absolute, without links.
 
-    is_lenient: the user has not named the files: those that cannot be sent are left out instead of an error.
+    is_lenient: the user has not named the files, so those that cannot be sent are left out and are not an error.
     """
 
     root: Path
@@ -186,7 +188,7 @@ class _Walk:
     found: Found = field(default_factory=Found)
 
     def check_entry(self, entry: str) -> None:
-        """Raises ConfigError for an entry of `sync` that would send nothing, or the home folder."""
+        """Raises ConfigError for an entry of `sync` that would send nothing, or the whole home folder."""
         path = self.root / entry
         if not os.path.lexists(path):
             raise ConfigError(
@@ -206,7 +208,7 @@ class _Walk:
             )
 
     def find_left_out(self, place: Path) -> str | None:
-        """The path, or its parent folder, that a pattern leaves out; None if no pattern does."""
+        """This path, or the folder above it, that is left out; None if neither is."""
         parts = place.relative_to(self.root).parts
         for count in range(1, len(parts) + 1):
             above = "/".join(parts[:count])
@@ -228,9 +230,9 @@ class _Walk:
         return bool(self.ignores.decide(place, is_folder=is_folder))
 
     def visit(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
-        """Add a path and everything below it.
+        """Add a path and everything below it. Raises ClusterError.
 
-        place: its real path, except for a link at its end. above: device and inode of its parent folders.
+        place: its real path, except that it may be a link itself. above: device and inode of each folder above it.
         """
         self.check_name(path)
         target = self.follow(path, place) if place.is_symlink() else place
@@ -251,7 +253,7 @@ class _Walk:
             self.visit_folder(path, target, (*above, identity))
 
     def visit_folder(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
-        """Add a folder's content; keeps empty folders, since a program may write there."""
+        """Add a folder's content. Adds an empty folder itself, since a program may write to it. Raises ClusterError."""
         try:
             with os.scandir(place) as entries:
                 names = sorted((entry.name, Path(entry.path).is_dir()) for entry in entries)
@@ -267,7 +269,7 @@ class _Walk:
             self.found.folders.add(path)
 
     def visit_child(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
-        """As visit. Raises ClusterError, unless the walk is lenient."""
+        """Like visit, but a lenient walk leaves out the path instead of raising ClusterError."""
         try:
             self.visit(path, place, above)
         except ClusterError as error:
@@ -276,10 +278,13 @@ class _Walk:
             self.found.left_out.append(error.message)
 
     def follow(self, path: str, link: Path) -> Path | None:
-        """The target of a link; None, with a note in left_out, if it cannot be sent. Raises ClusterError."""
+        """The target of a link; None, with a note in left_out, if it is broken or excluded.
+
+        Raises ClusterError for a target outside the project's folder.
+        """
         try:
             target = link.resolve(strict=True)
-        except (OSError, RuntimeError):  # the latter for a circle, before Python 3.13
+        except (OSError, RuntimeError):  # RuntimeError for a circle of links, before Python 3.13
             self.found.left_out.append(f"{path!r} is a broken link")
             return None
         if not target.is_relative_to(self.root):

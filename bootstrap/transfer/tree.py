@@ -29,8 +29,8 @@ FORGOTTEN_AFTER_S = 24 * 3600.0
 class TreeFile:
     """One file of a tree.
 
-    path: in the tree, relative, with `/`, UTF-8. sha256: in lower-case hexadecimal. mode: PLAIN or EXECUTABLE.
-    source: the file on this machine, or the bytes.
+    path: its path in the tree, relative, with `/`, in UTF-8. sha256: in lower-case hexadecimal. mode: PLAIN or
+    EXECUTABLE. source: the file on this machine, or the bytes.
     """
 
     path: str
@@ -42,9 +42,9 @@ class TreeFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tree:
-    """Files in the order of their paths, and the empty folders. Made by make_tree.
+    """Files in the order of their paths, and the empty folders. make_tree creates it.
 
-    digest: SHA-256, in lower-case hexadecimal, over paths, contents and modes.
+    digest: the SHA-256, in lower-case hexadecimal, of paths, contents and modes.
     """
 
     files: tuple[TreeFile, ...]
@@ -58,7 +58,7 @@ class Tree:
 
 
 def make_tree(files: Iterable[TreeFile], folders: Iterable[str] = ()) -> Tree:
-    """The tree of these files and empty folders, in any order. Pure."""
+    """The tree of these files and empty folders, which may be in any order. Pure."""
     ordered = tuple(sorted(files, key=lambda file: file.path))
     empty = tuple(sorted(folders))
     entries = [[file.path, file.sha256, file.mode, file.size_bytes] for file in ordered]
@@ -80,8 +80,8 @@ def file_of_bytes(path: str, data: bytes) -> TreeFile:
 class TreeArchives:
     """The archives of one command, each written once for all nodes. Safe to use from any thread.
 
-    A context manager that removes them at its end. cache: foundation.user_folders.cache_folder(), for their disk.
-    trees: all trees that the nodes keep after this command.
+    A context manager that removes them at its end. cache: foundation.user_folders.cache_folder(), whose disk holds
+    them. trees: all trees that the nodes keep after this command.
     """
 
     def __init__(self, trees: Sequence[Tree], *, cache: Path) -> None:
@@ -99,7 +99,7 @@ class TreeArchives:
             shutil.rmtree(self._folder)
 
     def write(self, tree: Tree) -> tuple[BundleFile, dict[str, Any]]:
-        """The archive of a tree, and the task for a node's agent. Raises ClusterError as write_archive does."""
+        """Write the archive of a tree, once. Returns it, and the task for a node's agent. Raises ClusterError."""
         with self._lock:
             if self._folder is None:
                 self._folder = _make_folder(self._root)
@@ -116,7 +116,7 @@ class TreeArchives:
 
 
 def _make_folder(root: Path) -> Path:
-    """A new folder for this command; removes those of killed commands. Raises ClusterError."""
+    """Create a folder for this command. Removes old folders that killed commands have left. Raises ClusterError."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         for path in root.iterdir():
@@ -128,15 +128,15 @@ def _make_folder(root: Path) -> Path:
 
 
 def write_archive(tree: Tree, folder: Path) -> BundleFile:
-    """Write a tree as a .tar.gz file into a folder. The same tree gives the same bytes.
+    """Write a tree as a .tar.gz file to a folder. The same tree gives the same bytes.
 
-    Raises ClusterError if a file has changed since the tree was made, or the archive cannot be written.
+    Raises ClusterError if a file has changed since the tree was made, or if the archive cannot be written.
     """
     path = folder / f"tree-{tree.digest[:12]}.tar.gz"
     try:
         with (
             path.open("wb") as raw,
-            # No name and time, which would change the bytes. Level 1 compresses about 100 MB/s, more than an uplink.
+            # No name and no time, which would change the bytes. Level 1 compresses about 100 MB/s, more than an uplink.
             gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=raw, mtime=0) as stream,
             tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as archive,
         ):
@@ -146,7 +146,7 @@ def write_archive(tree: Tree, folder: Path) -> BundleFile:
                 archive.addfile(member)
             for file in tree.files:
                 _add_file(archive, file)
-                archive.members = []  # type: ignore[attr-defined] # it keeps every member: 100 MB for 100 000 files
+                archive.members = []  # type: ignore[attr-defined] # tarfile keeps all members: 100 MB for 100 000 files
         with path.open("rb") as written:
             digest = hashlib.file_digest(written, "sha256").hexdigest()
         return BundleFile(path=path, sha256=digest, size_bytes=path.stat().st_size)
@@ -172,7 +172,7 @@ def _add_file(archive: tarfile.TarFile, file: TreeFile) -> None:
 
 
 class _Source:
-    """A file as tarfile reads it, hashed while it is read."""
+    """A file for tarfile, which hashes the content while tarfile reads it."""
 
     def __init__(self, stream: IO[bytes], file: TreeFile) -> None:
         self._stream = stream
@@ -180,7 +180,7 @@ class _Source:
         self._hash = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes. Raises ClusterError if there are fewer."""
+        """Read the next `size` bytes. Raises ClusterError if there are fewer."""
         try:
             data = self._stream.read(size)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The checks of `cluster verify`: compute, disk, clocks and ports. Pure, except that it reads the probe's source."""
+"""The checks of `cluster verify`: compute, all_reduce, disk, clock, ports. Pure, except that it reads the probes."""
 
 import re
 import statistics
@@ -24,17 +24,17 @@ KEYS: Mapping[Framework, str] = {"mxnet": "mxnet", "pytorch": "torch"}
 """The key of [bootstrap] that chooses a framework's version."""
 MODULES: Mapping[Framework, str] = {"mxnet": "mxnet", "pytorch": "torch"}
 EXPECTED = [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
-COMPUTE_TIMEOUT_S = 600.0  # a wheel with only PTX for a GPU is compiled at its first use, which takes minutes
+COMPUTE_TIMEOUT_S = 600.0  # a wheel that has only PTX for a GPU is compiled at its first use, which takes minutes
 MIN_FREE_BYTES = 1 << 30
 _GIB = 1 << 30
 MAX_APART_S = 5.0
 S3_REFUSES_S = 900.0
-"""RequestTimeTooSkewed (https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html)."""
+"""S3's limit: RequestTimeTooSkewed (https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html)."""
 RANGES = ((9091, 9999), (10000, 49999))
 """The ports of the scheduler, and of ps-lite's servers and workers (first and last port, both included)."""
 JOIN_TIMEOUT_S = 120.0
 ALL_REDUCE_TIMEOUT_S = 4 * JOIN_TIMEOUT_S
-"""For joining, the process group and the sum, each within JOIN_TIMEOUT_S."""
+"""Enough for the store, joining, the process group and the sum, each within JOIN_TIMEOUT_S."""
 _STEPS = {
     "import": "importing PyTorch",
     "store": "connecting to the first node",
@@ -49,8 +49,8 @@ _MISSING = re.compile(r"\b(lib[\w.+-]+\.so[\w.]*): cannot open shared object fil
 class Check:
     """The result of one check.
 
-    subject: the device, object, folder or peers. said: the result in a few words. cause, hint: the reason of a problem
-    and the next command. status `unchecked`: it could not be checked.
+    subject: the device, object, folder or peers. said: the result in a few words. cause, hint: the reason for a problem
+    and the next command. status: `unchecked` if the check was not possible.
     """
 
     node: str
@@ -88,13 +88,13 @@ class ProbeResult:
 
     @property
     def last_words(self) -> str:
-        """The last line on stderr, or how it ended if there is none."""
+        """The last line on stderr; without one, how the process ended."""
         lines = self.stderr.strip().splitlines()
         return lines[-1][:500] if lines else f"it {self.ending}"
 
     @property
     def ending(self) -> str:
-        """How it ended, as the predicate of a sentence."""
+        """How the process ended, as the predicate of a sentence."""
         if self.exit_code is None:
             return "did not end in time and was killed"
         if self.exit_code < 0:
@@ -118,7 +118,7 @@ class Probe:
 
 
 def compute_probes(framework: Framework) -> tuple[Probe, ...]:
-    """ones((2,3))*2+1 with the framework on every GPU, or on the CPU; none without a framework."""
+    """The probe of ones((2,3))*2+1 with the framework on every GPU, or on the CPU; () without a framework."""
     if framework == "none":
         return ()
     name = "compute_mxnet" if framework == "mxnet" else "compute_torch"
@@ -127,9 +127,9 @@ def compute_probes(framework: Framework) -> tuple[Probe, ...]:
 
 
 def all_reduce_probes(nodes: Sequence[ReadyNode], *, port: int) -> dict[str, Probe]:
-    """The probe with which each node, by its name, takes part in one all_reduce of PyTorch over all of them.
+    """The probe with which each node, by name, takes part in one all_reduce of PyTorch over all nodes.
 
-    port: a free port of the first node. NCCL, if all have a GPU and a PyTorch for it; else Gloo.
+    port: a free port of the first node. It uses NCCL if all nodes have a GPU and a PyTorch for GPUs, else Gloo.
     """
     is_nccl = all(node.facts.gpus and node.torch is not None and node.torch.has_cuda for node in nodes)
     backend = "nccl" if is_nccl else "gloo"
@@ -156,9 +156,9 @@ def all_reduce_probes(nodes: Sequence[ReadyNode], *, port: int) -> dict[str, Pro
 def check_all_reduce(
     node: ReadyNode, result: ProbeResult, *, names: Sequence[str], backend: str, port: int
 ) -> tuple[Check, ...]:
-    """The check that a node's part in the all_reduce makes. Pure.
+    """The check of a node's part in the all_reduce. Pure.
 
-    names: the nodes that take part; the first has the store, at `port`.
+    names: the nodes that take part; the first one runs the store, at `port`.
     """
     name, subject = node.host.name, "NCCL" if backend == "nccl" else "Gloo"
     said: dict[str, Any] = {key: value for message in result.messages for key, value in message.items()}
@@ -184,7 +184,7 @@ def check_all_reduce(
 
 
 def check_compute(node: ReadyNode, result: ProbeResult) -> tuple[Check, ...]:
-    """A check for each device that was tried, and one for an error that kept the framework from trying. Pure."""
+    """A check for each tried device, and one for an error that ended the probe early. Pure."""
     name, label = node.host.name, LABELS[node.framework]
     said = {key: value for message in result.messages for key, value in message.items()}
     wheel, version, key = said.get("wheel") or MODULES[node.framework], said.get("version"), KEYS[node.framework]
@@ -249,7 +249,7 @@ def _check_end(node: ReadyNode, result: ProbeResult, *, wheel: str, version: str
 
 
 def _find_missing(node: ReadyNode, library: str) -> tuple[str, ...]:
-    """All missing libraries of the environment, by the facts; the loader names only this one."""
+    """All missing libraries of the environment, from the facts; the loader names only the first one."""
     for checked in node.facts.checked.values():
         if library in checked.unresolved:
             return checked.unresolved
@@ -257,14 +257,14 @@ def _find_missing(node: ReadyNode, library: str) -> tuple[str, ...]:
 
 
 def summarize_error(text: str) -> str:
-    """The line of an error of MXNet or PyTorch that has its message. Pure."""
+    """The line with the message in the text of an error of MXNet or PyTorch. Pure."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"Error: |Check failed: ", line)] or lines or [""]
     return telling[-1][:300]
 
 
 def check_disk(node: str, found: Sequence[tuple[str, int, int]]) -> tuple[Check, ...]:
-    """A check for each file system of (path, device, free bytes). Pure."""
+    """A check for each file system. found: (path, device, free bytes) each. Pure."""
     checks = []
     for device in dict.fromkeys(device for _, device, _ in found):
         paths = " and ".join(path for path, on, _ in found if on == device)
@@ -290,7 +290,7 @@ def check_connection(node: str, error: ClusterError) -> Check:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offset:
-    """A clock compared with this machine's, in seconds: it is ahead by `ahead_s`, plus or minus `error_s`."""
+    """A clock compared with this machine's, in seconds: it is `ahead_s` ahead, plus or minus `error_s`."""
 
     ahead_s: float
     error_s: float
@@ -299,7 +299,8 @@ class Offset:
 def estimate_offset(samples: Sequence[tuple[float, float, float]]) -> Offset:
     """The offset from samples (sent here, read there, received here), each in seconds since the epoch. Pure.
 
-    As NTP does (RFC 5905, section 8): the clock was read within the round trip, so the shortest one is the most exact.
+    As in NTP (RFC 5905, section 8), the clock was read within the round trip, so the shortest round trip is the most
+    exact.
     """
     sent, read, received = min(samples, key=lambda sample: sample[2] - sample[0])
     return Offset(ahead_s=read - (sent + received) / 2, error_s=max(0.0, received - sent) / 2)
@@ -355,7 +356,7 @@ def _show_ahead(ahead_s: float) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One connection from a node to a port of another; `error` in the words of node/verify.py, or None."""
+    """One connection from a node to a port of another. error: in the words of node/verify.py; None if it worked."""
 
     source: str
     target: str
@@ -370,9 +371,12 @@ def check_ports(
     *,
     has_group: bool = True,
 ) -> tuple[Check, ...]:
-    """A check for each good node, for each node cut off in one direction, and for each other blocked pair.
+    """Checks of the ports. Pure.
 
-    listening: the ports of each node. refused: why a node cannot listen. has_group: the nodes are in a security group.
+    There is a check for each good node, each node that cannot listen, each node that is cut off in one direction, and
+    each other blocked pair. If all pairs are blocked, a single check reports that.
+    listening: the ports of each node. refused: why a node cannot listen. has_group: whether the nodes are in a security
+    group.
     """
     explain = partial(_explain, has_group=has_group)
     checks = [
@@ -407,7 +411,7 @@ def _blocked_pairs(attempts: Collection[Attempt]) -> dict[tuple[str, str], list[
 
 
 def _say(pairs: Collection[Sequence[Attempt]]) -> str:
-    """Each error once, with its ports."""
+    """List each error once, with its ports."""
     ports: dict[str, set[int]] = {}
     for attempt in (attempt for pair in pairs for attempt in pair):
         ports.setdefault(str(attempt.error), set()).add(attempt.port)

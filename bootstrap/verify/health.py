@@ -1,4 +1,4 @@
-"""Finds unhealthy nodes: node/health.py looks at all of them at the same time, and this machine judges."""
+"""Finds unhealthy nodes: node/health.py observes all nodes at the same time, and this machine judges the reports."""
 
 import json
 import shlex
@@ -22,7 +22,7 @@ from provision.preflight.machines import Hardware
 MODULES = ("health",)
 TIMEOUT_S = health.GPUS_TIMEOUT_S + 2 * health.LOG_TIMEOUT_S + 5.0
 Unhealthy = Mapping[str, tuple[str, ...]]
-"""Why nodes must not be used, by name; only those that are unhealthy."""
+"""The unhealthy nodes, by name, with the reasons why they must not be used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Findings:
 def look_before_set_up(hosts: Sequence[Host], connections: Connections, *, python: str) -> Findings:
     """Look at nodes that are about to be set up, and keep their facts. python: [bootstrap] python.
 
-    Raises ClusterError that names every node that cannot be looked at.
+    Raises ClusterError, which names every node that cannot be looked at.
     """
 
     def find_python(host: Host) -> tuple[NodeConnection, str]:
@@ -50,7 +50,7 @@ def look_before_set_up(hosts: Sequence[Host], connections: Connections, *, pytho
 
 
 def look(nodes: Sequence[ReadyNode]) -> Findings:
-    """Look at nodes that have been set up. Raises as look_before_set_up does."""
+    """Look at nodes that have been set up. Raises ClusterError, which names every node that cannot be looked at."""
     found = {node.host.name: (node.connection, node.facts.python) for node in nodes}
     return _look(list(found), found.__getitem__)
 
@@ -78,7 +78,7 @@ def _look(names: Sequence[str], connect: Callable[[str], tuple[NodeConnection, s
 
 
 def find_unhealthy(findings: Findings, hardware: Mapping[str, Hardware]) -> Unhealthy:
-    """The unhealthy nodes, with the reasons. hardware: of each node's type, by the node's name. Pure."""
+    """The unhealthy nodes, with the reasons. hardware: that of each node's type, by the node's name. Pure."""
     wrong = find_wrong(findings.offsets)
     found = health.judge_all(
         findings.reports,
@@ -91,9 +91,9 @@ def find_unhealthy(findings: Findings, hardware: Mapping[str, Hardware]) -> Unhe
 def keep_on_head(
     head: NodeConnection, findings: Findings, unhealthy: Unhealthy, *, ids: Mapping[str, str], report: Report
 ) -> None:
-    """Keep the judgement on the head, for `cluster status`. ids: all nodes' instance ids, by name.
+    """Store the unhealthy nodes on the head, for `cluster status`. ids: all nodes' instance ids, by name.
 
-    A head that cannot be written to is itself unhealthy, and said to be.
+    Only warns if that fails: a head whose disk is not writable is itself among the unhealthy nodes.
     """
     kept = {name: {"id": ids[name], "reasons": list(reasons)} for name, reasons in unhealthy.items()}
     if (findings.reports[head.host.name]["kept"] or {}) == kept:
@@ -116,7 +116,7 @@ def advise(names: Sequence[str]) -> str:
 
 
 def check_health(node: str, report: health.Report, reasons: Sequence[str], hardware: Hardware | None) -> Check:
-    """The check of `cluster verify` for one node. reasons: of find_unhealthy. Pure."""
+    """The check of `cluster verify` for one node. reasons: those of find_unhealthy. Pure."""
     if reasons:
         return Check(
             node=node, check="health", subject="node", status="failed", said="; ".join(reasons), hint=advise([node])

@@ -1,4 +1,4 @@
-"""Checks the nodes and the network between them, with one ssh command each, in parallel; all waits have a timeout.
+"""Checks the nodes and the network between them, in parallel, with one ssh command per node. All waits have a timeout.
 
 node/verify.py checks each node. It is sent over the command's stdin, and writes no files.
 """
@@ -80,7 +80,7 @@ class _Ended(Struct, frozen=True):
 
 @dataclass(kw_only=True, slots=True)
 class _Found:
-    """The results of a node so far; `error` is why the rest is missing."""
+    """The results of a node so far; `error` is the reason why the rest is missing."""
 
     offset: Offset | None = None
     ports: tuple[int, ...] = ()
@@ -93,12 +93,12 @@ class _Found:
 
 
 def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: Report) -> tuple[Check, ...]:
-    """Check all nodes: `probes` and the framework's own on each, ports between them, clocks and disks.
+    """Check all nodes: `probes` and the framework's own probes on each, the ports between them, clocks and disks.
 
     With PyTorch, all nodes on which it computes also add up a tensor together.
 
-    A node that stops answering is a failed check and does not delay the others. Returns the checks node by node, in the
-    order of `nodes`.
+    A node that stops answering is a failed check and does not delay the others. Returns the checks of the whole cluster
+    first, then those of each node, in the order of `nodes`.
     """
     probes = (*compute_probes(nodes[0].framework), *probes)
     waiting_s = PORTS_TIMEOUT_S + sum(probe.timeout_s for probe in probes)
@@ -178,7 +178,7 @@ def _order(node: ReadyNode, probes: Sequence[Probe], *, secret: str) -> dict[str
 
 
 def _as_message(probe: Probe) -> dict[str, Any]:
-    """A probe as node/verify.py takes it."""
+    """A probe in the form that node/verify.py reads."""
     return {"name": probe.check, "modules": probe.modules, "order": dict(probe.order), "timeout_s": probe.timeout_s}
 
 
@@ -204,7 +204,7 @@ def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes
 
 
 def sort_checks(checks: Sequence[Check], *, names: Sequence[str]) -> tuple[Check, ...]:
-    """Checks of all nodes first, then node by node in the order of `names`, in ORDER_OF_CHECKS. Pure."""
+    """Sort checks: those of all nodes first, then node by node in the order of `names`, in ORDER_OF_CHECKS. Pure."""
     nodes = (EVERYWHERE, *names)
     return tuple(sorted(checks, key=lambda check: (nodes.index(check.node), ORDER_OF_CHECKS.index(check.check))))
 
@@ -216,7 +216,7 @@ class _Talk(NodeProgram):
         super().__init__(node.connection, python=node.facts.python, modules=MODULES)
 
     def begin(self, found: _Found, order: Mapping[str, Any]) -> None:
-        """Ask for the time while the node is idle; then have it listen and start its probes."""
+        """Read the node's clock while it is idle; then have the node listen, and start its probes."""
         samples = []
         for number in range(CLOCK_SAMPLES):
             sent = time.time()
@@ -232,7 +232,7 @@ class _Talk(NodeProgram):
         found.free = begun.free
 
     def run_together(self, probe: Probe) -> ProbeResult:
-        """Have it run a probe that the other nodes run at the same time."""
+        """Have the node run a probe that the other nodes run at the same time. Returns its result."""
         self.tell({"together": _as_message(probe)})
         deadline = time.monotonic() + probe.timeout_s + ANSWER_TIMEOUT_S
         probed = next(message for message in self.messages(deadline) if "probe" in message or "ended" in message)
@@ -241,7 +241,7 @@ class _Talk(NodeProgram):
         return self.read(probed, _Probed).result
 
     def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], *, timeout_s: float) -> None:
-        """Have it connect to its peers, and read all its results."""
+        """Have the node connect to its peers, and read all its results."""
         self.tell({"peers": peers})
         waiting = {"ports", "probes"}
         deadline = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""Checks volumes for `cluster verify`: what one node writes, all others read; and at which rates."""
+"""Checks volumes for `cluster verify`: whether all other nodes read what one node writes, and at which rates."""
 
 import secrets
 import time
@@ -21,7 +21,7 @@ MODULES = ("messages", "volumes/measure_volume")
 SIZE_BYTES = 64 << 20
 STEP_S = 300.0
 LEAST_SHARE = 0.7
-"""Warns if each of several readers gets less than this share of what one alone gets."""
+"""The check warns if each of several readers gets less than this share of the rate of a single reader."""
 _MB = 1e6
 
 
@@ -37,9 +37,9 @@ class _Read(Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """Measured rates in bytes per second. write: of one node; read: of one node alone.
+    """Measured rates in bytes per second. write: the rate of one node; read: the rate of one node alone.
 
-    together: of each of several that read at once, by the node's name; empty with a single reader.
+    together: the rate of each of several nodes that read at once, by the node's name; empty with a single reader.
     """
 
     write: float
@@ -48,7 +48,7 @@ class Rates:
 
 
 class _Session(NodeProgram):
-    """measure_volume.py on one node. Its methods raise ClusterError's kinds."""
+    """A session of measure_volume.py on one node. Its methods raise ClusterError and its kinds."""
 
     def __init__(self, node: ReadyNode) -> None:
         super().__init__(node.connection, python=node.facts.python, modules=MODULES)
@@ -62,12 +62,12 @@ class _Session(NodeProgram):
         return answer
 
     def write(self, path: str, *, seed: int) -> float:
-        """Write a file; the rate."""
+        """Write a file. Returns the rate in bytes per second."""
         answer = self._ask({"write": path, "size_bytes": SIZE_BYTES, "seed": seed})
         return SIZE_BYTES / max(self.read(answer, _Written).seconds, 1e-6)
 
     def read_file(self, path: str, *, seed: int) -> float:
-        """Read the file; the rate. Raises ClusterError if it is not what was written."""
+        """Read the file. Returns the rate in bytes per second. Raises ClusterError if it is not as it was written."""
         found = self.read(self._ask({"read": path, "seed": seed}), _Read)
         if not found.same or found.bytes != SIZE_BYTES:
             raise ClusterError(
@@ -81,7 +81,7 @@ class _Session(NodeProgram):
 
 
 def check_volumes(nodes: Sequence[ReadyNode], sources: Sequence[MountSource], *, report: Report) -> tuple[Check, ...]:
-    """Write to each volume on one node and read it on the others. nodes: the head first. Returns a check for each."""
+    """Write to each volume on the head and read it on the others. nodes: the head first. Returns a check per volume."""
     checks = []
     with ExitStack() as stack:
         sessions = [stack.enter_context(closing(_Session(node))) for node in nodes]

@@ -1,4 +1,4 @@
-"""Mounts the volumes of cluster.toml on all nodes, unmounts them, and measures them."""
+"""Mounts the volumes of cluster.toml on all nodes, and unmounts them."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,9 +24,9 @@ STEP_S = 60.0
 INSTALL_S = 900.0
 FORMAT_S = 900.0
 MOUNT_S = 90.0  # more than mount_volumes.py takes
-DEVICE_S = 30.0  # from the attachment of a disk to its device
+DEVICE_S = 30.0  # from the attachment of a disk until its device appears
 UNMOUNT_S = 60.0
-# Whether this program's volumes are mounted; an ordinary user may ask.
+# Tests whether this program's volumes are mounted, without root.
 IS_MOUNTED = (
     f'[ "$(cat {volume_probe.NOTES} 2>/dev/null || echo {{}})" != "{{}}" ] '
     f"|| grep -q ' {volume_probe.DISKS}/' /proc/self/mounts"
@@ -34,14 +34,14 @@ IS_MOUNTED = (
 
 
 class _Session(NodeProgram):
-    """mount_volumes.py on one node, as root. Its methods raise ClusterError's kinds."""
+    """A session of mount_volumes.py on one node, as root. Its methods raise ClusterError and its kinds."""
 
     def __init__(self, connection: NodeConnection, *, python: str = PYTHON) -> None:
         super().__init__(connection, python=python, modules=MODULES, as_root=True)
         self.name = connection.host.name
 
     def do(self, step: str, *, what: str, timeout_s: float = STEP_S, **arguments: Any) -> Any:
-        """Carry out a step; its result. what: it was, in an error."""
+        """Carry out a step. Returns its result. what: the description of the step in an error."""
         self.tell({"step": step, **arguments})
         answer = next(iter(self.messages(time.monotonic() + timeout_s)))
         if "error" in answer:
@@ -51,7 +51,7 @@ class _Session(NodeProgram):
         return answer.get("result")
 
     def look(self, sources: Sequence[MountSource]) -> VolumeFacts:
-        """The facts about the node."""
+        """Gather the facts about the node."""
         mounts = [source.mount for source in sources]
         volumes = [source.volume_id for source in sources if source.volume_id]
         found = self.do("look", what="looking at the volumes", timeout_s=LOOK_S, mounts=mounts, volume_ids=volumes)
@@ -60,7 +60,7 @@ class _Session(NodeProgram):
 
 @contextmanager
 def _sessions(connections: Sequence[NodeConnection], pythons: Mapping[str, str]) -> Iterator[dict[str, _Session]]:
-    """Sessions on all nodes, by name."""
+    """Open sessions on all nodes, by name; close them at the end."""
     with ExitStack() as stack:
         sessions = {}
         for connection in connections:
@@ -78,12 +78,12 @@ def mount_volumes(
     s3: S3Access | None,
     report: Report,
 ) -> frozenset[str]:
-    """Mount the volumes on all nodes, and unmount what else was mounted there. Changes only what differs.
+    """Mount the volumes on all nodes, and unmount those that are no longer wanted. Changes only what differs.
 
-    connections: to the nodes, the head first. pythons: of our own programs, by node. s3: for s3:// volumes.
-    Returns the names of the nodes that were changed. Raises ClusterError that names every failed node.
+    connections: to the nodes, the head first. pythons: the Python of our own programs, by node. s3: for s3:// volumes.
+    Returns the names of the changed nodes. Raises ClusterError, which names every failed node.
     """
-    if not sources:  # as for most clusters: root is needed, and asked for, only where volumes are left
+    if not sources:  # as in most clusters: root is then used only on nodes that still have volumes
         connections = find_mounted(connections)
         if not connections:
             return frozenset()
@@ -93,7 +93,7 @@ def mount_volumes(
 
 
 def find_mounted(connections: Sequence[NodeConnection]) -> list[NodeConnection]:
-    """Those to nodes where volumes are mounted. Raises ClusterError."""
+    """The connections to nodes on which volumes are mounted. Raises ClusterError."""
     found = set()
 
     def look(connection: NodeConnection) -> None:
@@ -105,7 +105,7 @@ def find_mounted(connections: Sequence[NodeConnection]) -> list[NodeConnection]:
 
 
 class _Mounting:
-    """Mounting on all nodes at the same time, in steps that all nodes have to finish."""
+    """Mounts volumes on all nodes at the same time, in steps that all nodes must finish."""
 
     def __init__(
         self,
@@ -118,12 +118,12 @@ class _Mounting:
     ) -> None:
         self._hosts, self._sessions, self._sources, self._s3, self._report = hosts, sessions, sources, s3, report
         self._facts: dict[str, VolumeFacts] = {}
-        self._keys: dict[str, str] = {}  # of the nodes, by address
+        self._keys: dict[str, str] = {}  # the nodes' public keys, by address
         self._changed: set[str] = set()
         self._now = time.time()
 
     def run(self) -> frozenset[str]:
-        """Do it all; the names of the nodes that were changed. Raises ClusterError."""
+        """Do all steps. Returns the names of the changed nodes. Raises ClusterError."""
         self._on_all(self._look)
         plan = plan_volumes(self._sources, self._hosts, self._facts, s3=self._s3, now=self._now)
         self._on_all(lambda one: self._prepare(one, plan.nodes[one.name]))
@@ -147,7 +147,7 @@ class _Mounting:
         self._keys[session.connection.host.private_ip] = session.do("key", what="making a key for volumes")
 
     def _prepare(self, session: "_Session", plan: NodePlan) -> None:
-        """Unmount what is old, install packages, mount the disk."""
+        """Unmount old volumes, install packages, and mount the disks."""
         for path in plan.unmount:
             session.do("unmount", what=f"unmounting {path}", mount=path)
             self._tell(session, f"unmounted {path}")
@@ -170,7 +170,7 @@ class _Mounting:
                 self._tell(session, f"the disk of {source.mount} was blank, and has a new ext4 file system")
 
     def _serve(self, session: "_Session", plan: NodePlan) -> None:
-        """Serve this node's volumes to the others."""
+        """Have the node serve its volumes to the others."""
         here, serving = self._facts[session.name], plan.serving
         if serving is None:
             return
@@ -189,7 +189,7 @@ class _Mounting:
         )
 
     def _mount(self, session: "_Session", plan: NodePlan) -> None:
-        """Mount what is missing, and what needs new keys unless it is in use."""
+        """Mount the missing volumes. Remount those that need new keys, unless they are in use."""
         for mount in plan.mounts:
             path = mount.source.mount
             if path in plan.renew and not session.do("renew", what=f"unmounting {path}", mount=path):
@@ -209,9 +209,9 @@ class _Mounting:
 
 
 def unmount_volumes(connections: Sequence[NodeConnection], *, report: Report) -> None:
-    """Unmount all volumes on the nodes that these connections lead to: first where others serve them, the head last.
+    """Unmount all volumes on the nodes of these connections, the head last.
 
-    Warns of what does not work, and of mounts that are in use: they are unmounted when nobody uses them any more. Does
+    Warns of failures, and of mounts that are in use: these are unmounted as soon as they are not in use any more. Does
     not raise, and takes at most UNMOUNT_S per step.
     """
     for group in (

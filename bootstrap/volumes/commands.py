@@ -1,6 +1,7 @@
 """The command lines and configuration files with which nodes mount and serve volumes. Pure.
 
-A dead server must lead to an I/O error within 15 s, and what one node has written and closed, another one must read.
+A dead server must cause an I/O error within 15 s. A file that one node has written and closed must be readable on all
+others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,18 +11,18 @@ from bootstrap.node.volumes.volume_probe import RUN
 from provision.volumes.source import MountSource
 
 SFTP_PORT = 2022
-# Two questions, 3 s apart, without an answer: after 9 s, ssh ends, and with it sshfs and the mount.
+# Two keepalives, 3 s apart, without an answer: after 9 s, ssh ends, and with it sshfs and the mount.
 SSH_ALIVE_S, SSH_ALIVE_COUNT = 3, 2
-# Tenths of a second, and how often a request is repeated; each wait is longer by the first: 2 + 4 + 6 s (nfs(5)).
+# The first wait, in tenths of a second, and the retries. Each wait is longer by the first: 2 + 4 + 6 s (nfs(5)).
 NFS_TIMEO, NFS_RETRANS = 20, 2
 _KEY_FILES = {"ssh-ed25519": "ed25519", "ecdsa-sha2-nistp256": "ecdsa", "ssh-rsa": "rsa"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class S3Access:
-    """How nodes reach S3. endpoint_url: None is AWS's own. keys: AWS_ variables; None: the nodes' instance profile.
+    """How nodes reach S3. endpoint_url: None for AWS's own. keys: AWS_ variables; None for the nodes' instance profile.
 
-    left_s: how long the keys are valid; None: for ever, or unknown.
+    left_s: how long the keys are still valid, in seconds; None if they do not expire, or if that is unknown.
     """
 
     region: str
@@ -39,19 +40,20 @@ class Owner:
 
 
 def name_of(mount: str) -> str:
-    """A name for a mount that is unique among mounts and has no slash: "/data/a" is "data-a"."""
+    """A name for a mount that is unique among mounts and has no slash: "/data/a" becomes "data-a"."""
     return mount.strip("/").replace("-", "--").replace("/", "-")
 
 
 def join_options(words: Iterable[str]) -> str:
-    """The value of -o."""
+    """The value of the option -o."""
     return ",".join(words)
 
 
 def nfs_words(source: MountSource, *, address: str, export: str) -> tuple[str, ...]:
-    """`mount` of an NFS or EFS export. Its options for EFS: docs.aws.amazon.com/efs, "mounting-fs-nfs-mount-settings".
+    """The `mount` command for an NFS or EFS export.
 
-    retry=0: `mount` itself gives up after its first attempt.
+    For EFS's options, see docs.aws.amazon.com/efs, "mounting-fs-nfs-mount-settings". With retry=0, `mount` itself gives
+    up after its first attempt.
     """
     options = [f"soft,timeo={NFS_TIMEO},retrans={NFS_RETRANS},retry=0,proto=tcp,nosuid,nodev"]
     if source.kind == "efs":
@@ -61,7 +63,7 @@ def nfs_words(source: MountSource, *, address: str, export: str) -> tuple[str, .
 
 
 def lustre_words(source: MountSource) -> tuple[str, ...]:
-    """`mount` of an FSx for Lustre file system; its export is the mount name."""
+    """The `mount` command for an FSx for Lustre file system; `export` is its mount name."""
     options = ["noatime,flock,nosuid,nodev", "ro" if source.read_only else "rw"]
     address = source.address or source.server
     export = source.export.strip("/")
@@ -69,14 +71,14 @@ def lustre_words(source: MountSource) -> tuple[str, ...]:
 
 
 def bind_words(path: str, source: MountSource) -> tuple[str, ...]:
-    """`mount` on the node that serves the volume itself."""
+    """The `mount` command on the node that serves the volume itself."""
     return ("mount", "-o", "bind,ro" if source.read_only else "bind", path, source.mount)
 
 
 def sshfs_words(source: MountSource, *, address: str, user: str, owner: Owner) -> tuple[str, ...]:
-    """`sshfs` of a folder that another node serves. Everything there belongs to the node's user.
+    """The `sshfs` command for a folder that another node serves. Everything in it belongs to the node's user.
 
-    Without caches, each open asks the server, as NFS does. Without `reconnect`, sshfs ends with its connection.
+    Without caches, each open asks the server, as with NFS. Without `reconnect`, sshfs ends with its connection.
     """
     options = [
         f"IdentityFile={RUN}/key,IdentitiesOnly=yes,UserKnownHostsFile={RUN}/known_hosts,GlobalKnownHostsFile=/dev/null",
@@ -92,7 +94,7 @@ def sshfs_words(source: MountSource, *, address: str, user: str, owner: Owner) -
 
 
 def s3fs_words(source: MountSource, access: S3Access, *, owner: Owner) -> tuple[str, ...]:
-    """The distribution's `s3fs` of a bucket or a folder in it; keys come in its environment (`s3fs_environment`)."""
+    """The `s3fs` command of the distribution for a bucket or a folder in it. Its keys are in `s3fs_environment`."""
     where = f"{source.bucket}:/{source.prefix.rstrip('/')}" if source.prefix else source.bucket
     region = source.region or access.region
     url = access.endpoint_url or f"https://s3.{region}.amazonaws.com"
@@ -102,7 +104,7 @@ def s3fs_words(source: MountSource, access: S3Access, *, owner: Owner) -> tuple[
         "iam_role=auto" if access.keys is None else "use_session_token",
         "allow_other,nosuid,nodev",
         f"uid={owner.uid},gid={owner.gid},umask=0022,mp_umask=0022",
-        # Of another node's changes, neither s3fs nor the kernel knows: so neither remembers anything.
+        # Neither s3fs nor the kernel knows of another node's changes, so neither may cache anything.
         "stat_cache_expire=0,attr_timeout=0,entry_timeout=0,negative_timeout=0",
         "connect_timeout=4,readwrite_timeout=5,retries=1",
         "ro" if source.read_only else "rw",
@@ -111,13 +113,13 @@ def s3fs_words(source: MountSource, access: S3Access, *, owner: Owner) -> tuple[
 
 
 def s3fs_environment(access: S3Access) -> dict[str, str]:
-    """The keys, as s3fs names the variables."""
+    """The environment variables with the keys, under the names that s3fs uses."""
     keys = access.keys or {}
     return {name.replace("_", ""): value for name, value in keys.items()}
 
 
 def mountpoint_words(source: MountSource, access: S3Access, *, owner: Owner) -> tuple[str, ...]:
-    """Mountpoint for Amazon S3. It caches no metadata unless it is told to. Keys come in its environment."""
+    """The command of Mountpoint for Amazon S3, which caches no metadata by default. Its environment has the keys."""
     region = source.region or access.region
     return (
         "mount-s3", source.bucket, source.mount, "--region", region,
@@ -132,7 +134,7 @@ def mountpoint_words(source: MountSource, access: S3Access, *, owner: Owner) -> 
 
 
 def render_sshd_config(*, address: str, user: str, host_key: str) -> str:
-    """Sshd's configuration: SFTP alone, for the other nodes' keys, of the folders in RUN/exports alone."""
+    """The configuration of sshd: only SFTP, only with the other nodes' keys, only for the folders in RUN/exports."""
     return "".join(
         f"{line}\n"
         for line in (
@@ -159,17 +161,17 @@ def render_sshd_config(*, address: str, user: str, host_key: str) -> str:
 
 
 def render_authorized_keys(keys: Mapping[str, str]) -> str:
-    """authorized_keys from each node's address -> its public key."""
+    """The text of authorized_keys, from each node's address -> its public key."""
     return "".join(f'restrict,from="{address}" {key}\n' for address, key in sorted(keys.items()))
 
 
 def render_known_hosts(servers: Mapping[str, str]) -> str:
-    """known_hosts from each server's address -> its host key, "type base64"."""
+    """The text of known_hosts, from each server's address -> its host key, "type base64"."""
     return "".join(f"[{address}]:{SFTP_PORT} {key}\n" for address, key in sorted(servers.items()))
 
 
 def render_nfs_exports(folders: Mapping[str, MountSource], addresses: Sequence[str]) -> str:
-    """exports(5): folders for these addresses only."""
+    """The lines of exports(5) that export folders to these addresses only."""
     lines = []
     for path, source in sorted(folders.items()):
         options = f"({'ro' if source.read_only else 'rw'},sync,no_subtree_check)"

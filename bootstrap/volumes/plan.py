@@ -1,4 +1,4 @@
-"""Plans how nodes mount the volumes of cluster.toml, from what each node has. Pure."""
+"""Plans how nodes mount the volumes of cluster.toml, from the facts about each node. Pure."""
 
 import hashlib
 import json
@@ -23,9 +23,9 @@ NO_FUSE = "it has no /dev/fuse"
 
 
 class Noted(Struct, frozen=True):
-    """A mount that mount_volumes.py has made. signature: of how. server: as errors name it.
+    """A mount that mount_volumes.py has made. signature: that of the Mount. server: its name in errors.
 
-    made_at, ends_at: of its keys, in seconds since the epoch; None: they do not end.
+    made_at: the time of the mount. ends_at: the time when its keys expire, or None. Both in seconds since the epoch.
     """
 
     signature: str
@@ -38,10 +38,11 @@ Id = Annotated[int, Meta(ge=0, le=1 << 32)]
 
 
 class VolumeFacts(Struct, frozen=True):
-    """What a node has. mounted: [type, source] of what is mounted at a folder. dead: why a noted mount does not work.
+    """The facts about a node that matter to volumes.
 
-    nfs, nfsd, lustre: the kernel's clients and server. devices: the path of an EBS volume's device, if it is there.
-    disks: where EBS volumes are mounted below DISKS.
+    nfs, nfsd, lustre: whether the kernel has these clients and the NFS server. mounted: by folder, [type, source] of
+    the file system mounted there, or None. dead: by folder, why a noted mount does not work. devices: by EBS volume,
+    the path of its device, or None. disks: the folders below DISKS at which EBS volumes are mounted.
     """
 
     commands: tuple[str, ...]
@@ -67,10 +68,10 @@ class VolumeFacts(Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mount:
-    """How a node mounts a volume. server: who serves it, as errors name it. env: secrets, for the command alone.
+    """How a node mounts a volume. server: the name of its server in errors. env: secrets, only for the command.
 
-    how: the file system in a word. known_hosts: the host keys that sshfs accepts, "" if it is not used.
-    left_s: how long its keys are valid, as in S3Access.
+    how: the file system in a word. words: the command. known_hosts: the host keys that sshfs accepts, "" for others.
+    left_s: how long its keys are still valid, as in S3Access.
     """
 
     source: MountSource
@@ -83,13 +84,13 @@ class Mount:
 
     @property
     def signature(self) -> str:
-        """Identifies how it is mounted, without secrets."""
+        """A digest that identifies how the volume is mounted. It does not depend on secrets."""
         return hashlib.sha256(json.dumps([self.words, self.known_hosts]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """What a node serves to the others. folders: name -> path (sshfs), sources: path -> volume (nfs)."""
+    """The volumes that a node serves to the others. folders: name -> path (sshfs); sources: path -> volume (nfs)."""
 
     protocol: Protocol
     folders: Mapping[str, str]
@@ -98,11 +99,11 @@ class Serving:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePlan:
-    """What is done on a node, in this order; nothing if everything is as it should be.
+    """The changes on a node, in this order, except that `renew` comes just before the mounts. Empty if none is needed.
 
-    unmount: folders. renew: folders whose keys end, unmounted unless they are in use. install: packages. disks: EBS
-    volumes that it mounts at DISKS. serving: what it serves to others; None: nothing.
-    mounts: those that are missing after that.
+    unmount: folders to unmount. renew: folders whose keys expire soon, which are unmounted unless they are in use.
+    install: packages to install. disks: EBS volumes to mount below DISKS. serving: the volumes that it serves to
+    others, or None. mounts: the mounts to make after all that.
     """
 
     unmount: tuple[str, ...] = ()
@@ -115,7 +116,7 @@ class NodePlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VolumePlan:
-    """nodes: by name. protocol: how nodes serve volumes to each other; None if none does."""
+    """The plan for all nodes, by name. protocol: how nodes serve volumes to each other; None if none does."""
 
     nodes: Mapping[str, NodePlan]
     protocol: Protocol | None
@@ -129,9 +130,9 @@ def plan_volumes(
     s3: S3Access | None,
     now: float,
 ) -> VolumePlan:
-    """What to do on each node. hosts: of the nodes, the head first. facts: by the node's name. now: since the epoch.
+    """Plan the changes on each node. hosts: the nodes, the head first. facts: by the node's name.
 
-    Raises ClusterError that names the nodes for a volume that they cannot mount.
+    now: the time in seconds since the epoch. Raises ClusterError for a volume that nodes cannot mount; it names them.
     """
     servers = {source.mount: server for source in sources if (server := find_server(source, hosts)) is not None}
     protocol = choose_protocol(servers, hosts, facts)
@@ -172,14 +173,17 @@ def find_server(source: MountSource, hosts: Sequence[Host]) -> Host | None:
 
 
 def path_of(source: MountSource) -> str:
-    """The folder, on the node that serves a volume."""
+    """The folder of a volume on the node that serves it."""
     return f"{DISKS}/{commands.name_of(source.mount)}" if source.kind == "head" else source.export
 
 
 def choose_protocol(
     servers: Mapping[str, Host], hosts: Sequence[Host], facts: Mapping[str, VolumeFacts]
 ) -> Protocol | None:
-    """NFS where the kernels of all nodes have it, else sshfs. Raises ClusterError if neither is possible."""
+    """NFS if all nodes can use it, else sshfs; None if no node serves a volume to another.
+
+    Raises ClusterError if neither is possible.
+    """
     if not servers or len(hosts) < 2:
         return None
     serving = {host.name for host in servers.values()}
@@ -235,7 +239,7 @@ def check_clients(
     hosts: Sequence[Host],
     facts: Mapping[str, VolumeFacts],
 ) -> None:
-    """Check that nodes can mount what is served from elsewhere. Raises ClusterError."""
+    """Raise ClusterError if nodes cannot mount a volume that is not served by a node."""
     for source in sources:
         if source.mount in servers:
             continue
@@ -263,7 +267,7 @@ def _lacks_client(source: MountSource, facts: VolumeFacts) -> str:
 def _plan_served(
     source: MountSource, host: Host, server: Host, protocol: Protocol | None, facts: Mapping[str, VolumeFacts]
 ) -> Mount:
-    """How a node mounts what a node serves."""
+    """How a node mounts a volume that a node serves."""
     named = f"{server.name} ({server.private_ip})"
     if server == host:
         return Mount(source=source, how="bind", server=named, words=commands.bind_words(path_of(source), source))
@@ -278,7 +282,7 @@ def _plan_served(
 
 
 def _plan_other(source: MountSource, here: VolumeFacts, s3: S3Access | None) -> Mount:
-    """How a node mounts what is served from elsewhere."""
+    """How a node mounts a volume that is not served by a node."""
     if source.kind == "s3":
         return _plan_s3(source, here, s3)
     if source.kind == "lustre":
@@ -312,7 +316,7 @@ def _is_current(mount: Mount, here: VolumeFacts) -> bool:
 
 
 def _ends_soon(noted: Noted, now: float) -> bool:
-    """Whether the keys of a mount have less than half of their time left."""
+    """Whether the keys of a mount have less than half of their validity left."""
     return noted.ends_at is not None and now > (noted.made_at + noted.ends_at) / 2
 
 

@@ -1,4 +1,4 @@
-"""One module per command or per group of related commands: parse, call, print. Imported when a command is called."""
+"""One module per command or group of related commands: parses, calls and prints. Imported only to run a command."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,12 +54,12 @@ class OrderedGroup(click.Group):
     """A group that lists its commands in the order of their definition, which is the order of use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Not sorted by name."""
+        """Return the commands in the order of their definition, not sorted by name."""
         return list(self.commands)
 
 
 class LazyGroup(OrderedGroup):
-    """A group that imports a command's module only to run that command; help and completion need only the table.
+    """A group that imports a command's module only to run that command. Help and completion need only the table.
 
     table: "module:attribute" and the short help of each command, in the order of use.
     """
@@ -75,7 +75,7 @@ class LazyGroup(OrderedGroup):
         """Import the command that is called."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            load = load_shape if ctx.resilient_parsing else load_command  # only completion parses like this
+            load = load_shape if ctx.resilient_parsing else load_command  # only completion sets resilient_parsing
             command = load(self.table[name][0])
             if not isinstance(command, click.Group):
                 _take_config(command)

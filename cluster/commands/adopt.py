@@ -1,4 +1,4 @@
-"""`cluster adopt` and `allow`: which instances are nodes, and from where they can be reached."""
+"""`cluster adopt` and `allow`: choose which instances are nodes, and the network from which they can be reached."""
 
 from collections.abc import Collection, Sequence
 from textwrap import indent
@@ -64,7 +64,7 @@ def adopt(app: App, *, instance_ids: tuple[str, ...], yes: bool, as_json: bool) 
 
 
 def choose(state: ClusterState, instance_ids: Collection[str]) -> tuple[UntrustedInstance, ...]:
-    """The untrusted instances of these ids, or all of them. Raises NotFoundError. Pure."""
+    """Return the untrusted instances with these ids, or all without ids. Pure. Raises NotFoundError."""
     nodes = {node.instance_id: node.name for node in state.nodes}
     untrusted = {instance.instance_id: instance for instance in state.untrusted}
     for instance_id in instance_ids:
@@ -79,7 +79,7 @@ def choose(state: ClusterState, instance_ids: Collection[str]) -> tuple[Untruste
 
 
 def render_candidates(instances: Sequence[UntrustedInstance]) -> str:
-    """What is known of each instance, one paragraph for each. Pure."""
+    """Render the facts that are known about each instance, one paragraph for each. Pure."""
     lines = []
     for instance in instances:
         rows = [
@@ -113,7 +113,10 @@ def allow(app: App) -> None:
 
 
 def render_allowed(before: Collection[str], open_to: Collection[str], *, ssh_from: str) -> str:
-    """What was allowed and what is now. before: this program's rules; open_to: those made by hand as well. Pure."""
+    """Describe from where ssh was and is allowed. Pure.
+
+    before: the networks of this program's earlier rules. open_to: the networks of all rules, also manual ones.
+    """
     by_hand = sorted(set(open_to) - set(before) - {ssh_from})
     others = f"; also from {', '.join(by_hand)}, by rules that were made by hand" if by_hand else ""
     if ssh_from in open_to and not set(before) - {ssh_from}:

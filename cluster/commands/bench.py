@@ -1,4 +1,4 @@
-"""`cluster bench`: measures, and shows the results as tables or JSON."""
+"""`cluster bench`: runs measurements, and shows the results as tables or JSON."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ _MS = 1e3
 
 
 def choose_what(what: tuple[str, ...], framework: Framework) -> tuple[str, ...]:
-    """What to measure: as asked, or all that the framework can run. Pure. Raises ConfigError."""
+    """Choose what to measure: the arguments, or everything that the framework can run. Pure. Raises ConfigError."""
     if framework == "mxnet":
         return what
     for name in what:
@@ -99,7 +99,7 @@ def bench(
     scaling  samples/s of a training script on 1, 2, 4 ... workers
 
     kvstore and scaling need MXNet and run as jobs. The command refuses to start while a job runs or waits.
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's mark for text that must not be wrapped
     what = choose_what(what, app.config.bootstrap.framework)
     app.enter_cloud()
     described = describe_and_warn(app)
@@ -137,7 +137,7 @@ def bench(
 
 
 def _check_idle(app: App, head: Head) -> None:
-    """Raises ClusterError while a job runs, or waits."""
+    """Raise ClusterError while a job runs or waits."""
     for record in ask_head(app, head):
         if not (record.has_ended or record.is_damaged):
             raise ClusterError(
@@ -147,7 +147,7 @@ def _check_idle(app: App, head: Head) -> None:
             )
 
 
-# Each measurement returns its table and its document.
+# Each measurement returns its table, and its document for --json.
 
 
 def _measure_network(
@@ -187,7 +187,7 @@ def _measure_scaling(
 
 
 def render_network(result: NetworkResult) -> str:
-    """A matrix where each pair was measured, else a line for each; then least, median and most."""
+    """Render a matrix if all pairs were measured, otherwise a line for each pair; then least, median and most."""
     over = f"{result.streams} connections at once" if result.streams > 1 else "one connection"
     heading = f"network, MB/s as it arrived: {over} for {result.seconds:g} s, one pair of nodes after another"
     table = _render_matrix(result) if result.all_pairs else _render_pairs(result)
@@ -219,7 +219,7 @@ def _render_pairs(result: NetworkResult) -> str:
 
 
 def network_document(result: NetworkResult) -> dict[str, Any]:
-    """For --json; rates in bytes, times in seconds."""
+    """Return the result for --json. Rates are in bytes per second, times in seconds."""
     pairs = []
     for pair in result.pairs:
         trips = {"min": min(pair.round_trips_s), "median": pair.round_trip_s, "max": max(pair.round_trips_s)}
@@ -229,7 +229,7 @@ def network_document(result: NetworkResult) -> dict[str, Any]:
 
 
 def render_kvstore(result: KvResult) -> str:
-    """A line for each worker."""
+    """Render a line for each worker."""
     heading = (
         f"kv-store {result.kv_store}, MB/s out of and into each worker: {KV_NETWORK}'s {result.arrays} arrays, "
         f"{result.size_mb:.0f} MB, pushed and pulled; median of {len(result.workers[0].batches_s)} batches"
@@ -244,7 +244,7 @@ def render_kvstore(result: KvResult) -> str:
 
 
 def kvstore_document(result: KvResult) -> dict[str, Any]:
-    """For --json."""
+    """Return the result for --json."""
     workers = [
         {
             "rank": worker.rank,
@@ -266,7 +266,7 @@ def kvstore_document(result: KvResult) -> dict[str, Any]:
 
 
 def render_scaling(scaling: Scaling) -> str:
-    """A line for each number of workers."""
+    """Render a line for each number of workers."""
     workload = scaling.workload
     heading = (
         f"scaling, samples/s of {workload.script} {' '.join(workload.args)}, OMP_NUM_THREADS={workload.threads}: "
@@ -280,7 +280,7 @@ def render_scaling(scaling: Scaling) -> str:
 
 
 def scaling_document(scaling: Scaling) -> dict[str, Any]:
-    """For --json."""
+    """Return the result for --json."""
     runs = [
         {
             "job": run.job,
@@ -302,5 +302,5 @@ def scaling_document(scaling: Scaling) -> dict[str, Any]:
 
 
 def _number(value: float) -> str:
-    """Three digits of it, and all those before the point."""
+    """Render a number with three significant digits, or all digits before the point if there are more."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

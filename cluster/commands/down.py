@@ -49,7 +49,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         if find_job is not None and not confirm_ending(app, "Delete all of this?", find_job):
             app.say("cancelled: nothing was changed")
             return
-    # Before AWS's resources, which may be needed to reach them.
+    # Hosts are cleaned before AWS's resources are deleted, because these may be needed to reach them.
     with if_interrupted("cluster down deletes what is left"):
         if parts[0].ending:
             unmount_before(app, clients)
@@ -70,7 +70,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Part:
-    """What the cluster has in one region."""
+    """The cluster's resources in one region."""
 
     clients: Clients
     files: ClusterFiles
@@ -78,7 +78,7 @@ class _Part:
 
 
 def _prepare_home(app: App, clients: Clients) -> _Part:
-    """The cluster in its own region. Raises AwsError, ClusterError."""
+    """Plan the deletion of the cluster in its own region. Raises AwsError, ClusterError."""
     config = app.config
     urls = [url for url in (config.data.s3_url, config.data.s3_results) if url is not None]
     head_volume = find_head_volume(config.volumes)
@@ -94,7 +94,7 @@ def _prepare_home(app: App, clients: Clients) -> _Part:
 
 
 def _prepare_elsewhere(app: App) -> list[_Part]:
-    """What a killed `up` may have left in the others of [provision] regions. Raises AwsError, ClusterError."""
+    """Plan the deletion of what a killed `up` may have left in [provision] regions. Raises AwsError, ClusterError."""
     config = app.config
     others = config.provision.regions
     having = {*find_remains(make_clients, others, name=config.name)} if others else set()
@@ -118,7 +118,7 @@ def _show_plans(app: App, parts: Sequence[_Part], *, others: bool) -> None:
 
 
 def _render_others(app: App) -> str:
-    """The part of the plan that concerns the user's own hosts."""
+    """Render the part of the plan that concerns the user's own hosts."""
     _, known = memory_of(app).read()
     return f"on your own hosts, remove the cluster's key and ~/.cluster: {', '.join(entry.spec for entry in known)}"
 

@@ -26,7 +26,7 @@ LOOK_EVERY_S = 0.5
 BY_HEAD = "the head replaces it itself"
 RUNNING, TRAINING = "running again", "training again"
 RESUMED_S = 120.0
-"""How long to wait for a job to say where it resumes, once its processes run again. Not every program says so."""
+"""How long to wait for a job to report where it resumes, after its processes run again. Not every program does."""
 
 
 @click.group("drill", cls=OrderedGroup)
@@ -72,7 +72,7 @@ def spot(app: App, *, node: str | None, no_notice: bool, role: str | None, yes: 
 
 
 def find_drilled(records: tuple[JobRecord, ...]) -> Record:
-    """The running job. Raises NotFoundError, UsageError for one that would not continue."""
+    """Return the running job. Raises NotFoundError without one, UsageError for one that would not continue."""
     record = find_running(records)
     if record is None or record.state != "running":
         raise NotFoundError(
@@ -89,7 +89,7 @@ def find_drilled(records: tuple[JobRecord, ...]) -> Record:
 
 
 def choose_node(job: Record, node: str | None) -> str:
-    """The node to interrupt: the one that the user names, or the job's last. Pure. Raises UsageError."""
+    """Return the node to interrupt: the one that the user names, or the job's last. Pure. Raises UsageError."""
     names = [host.name for host in job.nodes if host.place is None]
     head = job.nodes[0].name
     if node is not None and node not in names:
@@ -104,7 +104,7 @@ def choose_node(job: Record, node: str | None) -> str:
 
 
 def check_node(app: App, node: Node, *, no_notice: bool, role: str | None) -> None:
-    """Raises UsageError if the node cannot be interrupted like this."""
+    """Raise UsageError if the node cannot be interrupted with these options."""
     if no_notice:
         return
     if node.market != "spot":
@@ -120,7 +120,10 @@ def check_node(app: App, node: Node, *, no_notice: bool, role: str | None) -> No
 
 
 def interrupt(app: App, clients: Clients, node: Node, *, no_notice: bool, role: str | None) -> None:
-    """Interrupt a node: in the sandbox by a fault, on AWS by Fault Injection Service. Raises ClusterError's kinds."""
+    """Interrupt a node: in the sandbox by a fault, on AWS by Fault Injection Service. no_notice: terminate it at once.
+
+    Raises ClusterError or a subclass.
+    """
     if no_notice:
         with aws_errors(f"ending {node.name}"):
             clients.ec2.terminate_instances(InstanceIds=[node.instance_id])
@@ -135,14 +138,14 @@ def interrupt(app: App, clients: Clients, node: Node, *, no_notice: bool, role: 
 
 @dataclass
 class Times:
-    """When each step was done, in seconds since the first one. say: prints it."""
+    """The time of each completed step, in seconds since the first step. say: prints each step."""
 
     say: Callable[[str], None]
     steps: list[tuple[str, float]] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
     def note(self, step: str) -> None:
-        """Note that a step is done."""
+        """Record that a step is complete."""
         now = time.monotonic()
         if not self.steps:
             self.began = now
@@ -150,14 +153,14 @@ class Times:
         self.say(f"{now - self.began:7.1f} s  {step}")
 
     def find(self, step: str) -> float | None:
-        """When a step was done; None if it was not."""
+        """Return the time of a step; None if it is not complete."""
         return next((at for name, at in self.steps if name == step), None)
 
 
 def watch(app: App, head: Head, before: Record, times: Times) -> Record:
-    """Follow the job until it runs again or has ended, and replace the node if the job waits; the job's record.
+    """Follow the job until it runs again or has ended, and return its record. Replace the node if the job waits.
 
-    Raises JobError if it failed, ClusterError's kinds.
+    Raises JobError if the job failed, ClusterError or a subclass.
     """
     number, ended_at, running_at = len(before.attempts), None, None
     give_up_at = time.monotonic() + CLIENT_PATIENCE_S
@@ -188,18 +191,18 @@ def watch(app: App, head: Head, before: Record, times: Times) -> Record:
 
 
 def replace(app: App, head: Head, job: Record, times: Times) -> None:
-    """Replace what a job waits for, unless the head does so itself. Raises ClusterError's kinds."""
+    """Replace the nodes that a job waits for, unless the head does. Raises ClusterError or a subclass."""
     try:
         replace_lost(app, job, note=times.note)
     except HeadReplacesError:
         if times.find(BY_HEAD) is None:
             times.note(BY_HEAD)
     else:
-        head.drop()  # the nodes are set up again over connections of their own
+        head.drop()  # the set-up of the nodes used separate connections
 
 
 def render_drill(job: Record, times: Times, *, number: int) -> str:
-    """What the drill has shown. number: of the interrupted attempt. Pure."""
+    """Render the result of the drill. number: the number of the interrupted attempt. Pure."""
     lines = [f"job {job.id} ({job.name}): attempt {number} was interrupted, attempt {number + 1} {_now(job)}"]
     lines += [f"{at:7.1f} s  {step}" for step, at in times.steps]
     sshd = times.find("sshd")

@@ -1,4 +1,4 @@
-"""`cluster init` and `iam-policy`: what is needed before the first `cluster up`."""
+"""`cluster init` and `iam-policy`: the preparations for the first `cluster up`."""
 
 import json
 import re
@@ -16,14 +16,14 @@ from foundation.user_folders import find_user
 from provision.aws.operator_policy import render_operator_policy
 
 LONGEST_WORD = 15
-"""Of a folder or a user in a cluster's name, which has 32 characters at most."""
+"""The most characters of a folder's or a user's name in a cluster's name, which has at most 32."""
 
 
 TEMPLATES = ("mnist", "cifar10", "imagenet", "torch-mnist", "torch-own")
 """The choices of --template: files NAME.toml in cluster/templates."""
 
 SCRIPTS = {"torch-own": "train.py"}
-"""The script that a template writes next to cluster.toml."""
+"""The script that `init` writes next to cluster.toml, by template."""
 
 
 @click.command("init")
@@ -59,7 +59,7 @@ def init(app: App, *, name: str | None, cloud: str | None, template: str | None,
         instance_type=instance_type,
         suffix=secrets.token_hex(3),
     )
-    written = parse_config(tomllib.loads(text), source="the command line")  # before it is written: names have rules
+    written = parse_config(tomllib.loads(text), source="the command line")  # checks the values before they are written
     script = SCRIPTS.get(template or "")
     script_path = app.config_path.parent / script if script else None
     if script_path is not None and script_path.exists():
@@ -77,12 +77,12 @@ def init(app: App, *, name: str | None, cloud: str | None, template: str | None,
 
 
 def _read(name: str) -> str:
-    """A file of this package."""
+    """Return the text of a file of this package."""
     return files("cluster").joinpath(name).read_text(encoding="utf-8")
 
 
 def _write_new(path: Path, text: str, *, hint: str) -> None:
-    """Write a file that does not exist. Raises ClusterError; hint: for a file that exists."""
+    """Write a file that does not exist yet. Raises ClusterError. hint: for a file that exists."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -97,16 +97,16 @@ def _exists(path: Path, *, hint: str) -> ClusterError:
 
 
 def choose_name(folder: str, user: str) -> str:
-    """A cluster's name after a folder and its user: "mnist-alice". Pure."""
+    """Choose a cluster's name from the names of its folder and its user: "mnist-alice". Pure."""
     words = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") for word in (folder, user)]
     name = "-".join(word[:LONGEST_WORD].strip("-") for word in words if word).lstrip("0123456789-")
     return name or "cluster"
 
 
 def render_settings(text: str, *, name: str, cloud: str | None, instance_type: str | None, suffix: str) -> str:
-    """default.toml, or a template, with these settings. Pure.
+    """Return default.toml, or a template, with these settings. Pure.
 
-    suffix: makes the bucket's name one that nobody else has: buckets of all accounts share their names.
+    suffix: makes the bucket's name unique, because all AWS accounts share one namespace for buckets.
     """
     text = text.replace("s3://cluster-demo/", f"s3://cluster-{name}-{suffix}/")
     given = {"name": name, "cloud": cloud, "instance_type": instance_type}
@@ -116,7 +116,7 @@ def render_settings(text: str, *, name: str, cloud: str | None, instance_type: s
             if value is not None and line.startswith(f"{key} = "):
                 old = line.partition(" = ")[2].partition('"')[2].partition('"')[0]
                 lines[number] = line.replace(f'"{old}"', json.dumps(value), 1)
-    if cloud == "hosts":  # data in S3 would need AWS credentials, and existing hosts are not ended
+    if cloud == "hosts":  # data in S3 would need AWS credentials, and a lease cannot end existing hosts
         lines = [f"# {line}" if line.startswith(('url = "s3://', "idle = ")) else line for line in lines]
     return "".join(lines)
 

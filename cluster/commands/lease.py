@@ -19,7 +19,7 @@ from provision.pause import describe_rates
 
 
 class Duration(click.ParamType[int | str]):
-    """A length of time: "90m", or "none" where that is allowed. sign: what it begins with."""
+    """A length of time, such as "90m", or "none" without a sign. sign: the prefix that is required, such as "+"."""
 
     name = "duration"
 
@@ -27,7 +27,7 @@ class Duration(click.ParamType[int | str]):
         self.sign = sign
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Raises BadParameter."""
+        """Return the time in seconds, or "none". Raises BadParameter."""
         text = str(value)
         try:
             found = parse_duration(text.removeprefix(self.sign))
@@ -45,7 +45,7 @@ class Amount(click.ParamType[float | str]):
     name = "amount"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """Raises BadParameter."""
+        """Return the amount, or "none". Raises BadParameter."""
         if value == "none":
             return "none"
         try:

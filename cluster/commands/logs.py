@@ -52,7 +52,7 @@ class Sink(Protocol):
     """Receives events."""
 
     def take(self, event: Event) -> None:
-        """Show one."""
+        """Show an event."""
 
     def say(self, text: str) -> None:
         """Show a message of `cluster` itself."""
@@ -106,7 +106,7 @@ def logs(
 
 
 def _show(app: App, sources: JobSources, record: JobRecord, sink: Sink, *, follow: bool) -> JobResult | None:
-    """Show the log so far, with all ranks known, then follow it."""
+    """Show the log so far, with all known ranks; then follow it, if asked. Return the job's result, if it has ended."""
     with tempfile.TemporaryFile(prefix="cluster-log-") as log:
         if record.source == "s3" or sources.head is None:
             fetch_s3_log(str(app.config.data.s3_results), record.id, region=app.config.provision.region, into=log)
@@ -137,14 +137,14 @@ def _open_sink(app: App, record: JobRecord, selection: Selection, *, live: bool,
 
 
 class JsonLines:
-    """Prints each selected line, and the job's states, as a JSON object per line."""
+    """Prints each selected event as a JSON object on one line."""
 
     def __init__(self, app: App, selection: Selection) -> None:
         self._app = app
         self._selection = selection
 
     def take(self, event: Event) -> None:
-        """Print an event, if it is selected."""
+        """Print an event if it is selected."""
         if event.kind != "process" and self._selection.takes(event):
             sys.stdout.write(json.dumps(event_document(event)) + "\n")
             sys.stdout.flush()
@@ -155,7 +155,7 @@ class JsonLines:
 
 
 def event_document(event: Event) -> dict[str, Any]:
-    """An event as `cluster logs --json` prints it. Pure."""
+    """Return an event as `cluster logs --json` prints it. Pure."""
     document: dict[str, Any] = {"time": iso_time(event.at), "kind": event.kind}
     if event.process is not None:
         document |= {"role": event.process.role, "rank": event.process.rank, "host": event.process.host}
@@ -173,9 +173,10 @@ def event_document(event: Event) -> dict[str, Any]:
 
 
 def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, JobResult | None]:
-    """Give all events of a log to `take`, with each process's rank as known at the log's end; reader and result.
+    """Pass all events of a log to `take`, with each process's rank as known at the end of the log.
 
-    Lines that were printed before their rank was known get it, too. Reads the file to its end.
+    So lines that were printed before their rank was known have it, too. Reads the file to its end. Returns the reader,
+    and the job's result if the log contains it.
     """
     known = EventReader()
     log.seek(0)
@@ -197,7 +198,7 @@ def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, J
 
 
 def _read_lines(log: BinaryIO) -> Iterator[bytes]:
-    """A file's lines, cut at the length of the longest that the head writes."""
+    """Yield a file's lines, cut at MAX_LINE_BYTES, the length of the longest line that the head writes."""
     while line := log.readline(MAX_LINE_BYTES):
         yield line
         while len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""`cluster oracle`: what the tables know of GPUs and wheels, and what is found in a wheel."""
+"""`cluster oracle`: shows the tables of GPUs and wheels, and the GPU code in a wheel file."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,7 +73,7 @@ def oracle(app: App, *, instance_type: str | None, wheel: Path | None, framework
 
 
 def render_oracle(*, columns: int | None = None) -> str:
-    """Every GPU with its wheels, and every wheel with what it has and needs. Pure."""
+    """Render every GPU with its wheels, and every wheel with its code and its requirements. Pure."""
     gpus = [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES', "ALSO RUN, WITH THEIR CUDA IN THE IMAGE")]
     for machine, *others in _group_machines():
         auto = pick_for(machine)
@@ -91,7 +91,7 @@ def render_oracle(*, columns: int | None = None) -> str:
 
 
 def _group_machines() -> list[list[Machine]]:
-    """The families that have the same GPU and architecture, together."""
+    """Group the families that have the same GPU and architecture."""
     machines_of: dict[tuple[Gpu | None, str], list[Machine]] = {}
     for machine in GPU_MACHINES:
         machines_of.setdefault((machine.gpu, machine.architecture), []).append(machine)
@@ -99,7 +99,7 @@ def _group_machines() -> list[list[Machine]]:
 
 
 def oracle_document() -> dict[str, Any]:
-    """What `cluster oracle --json` prints. Pure."""
+    """Return the output of `cluster oracle --json`. Pure."""
     return {
         "machines": [_machine_document(machine) for machine in GPU_MACHINES],
         "wheels": [_wheel_document(wheel) for wheel in WHEELS],
@@ -130,7 +130,7 @@ def _libraries(wheel: Wheel) -> str:
 
 
 def _numbers(versions: Iterable[Version]) -> str:
-    """As nvcc writes them: 70 75."""
+    """Render compute capabilities as nvcc writes them: "70 75"."""
     return " ".join(f"{major}{minor}" for major, minor in sorted(set(versions)))
 
 
@@ -173,7 +173,7 @@ def _wheel_document(wheel: Wheel) -> dict[str, Any]:
 
 
 def _find_machine(instance_type: str) -> Machine:
-    """Raises NotFoundError, which names the nearest families."""
+    """Return the machine of an instance type. Raises NotFoundError, which names the nearest families."""
     machine = find_machine(instance_type)
     if machine is None:
         families = [known.family for known in GPU_MACHINES]
@@ -186,7 +186,7 @@ def _find_machine(instance_type: str) -> Machine:
 
 
 def render_machine(name: str, machine: Machine, *, columns: int | None = None) -> str:
-    """What there is for one instance type, and why. Pure."""
+    """Render the wheels for one instance type, whether each runs, and why. Pure."""
     gpu = machine.gpu.label if machine.gpu is not None else "no GPU"
     auto = pick_for(machine)
     if auto is not None:
@@ -205,7 +205,7 @@ def render_machine(name: str, machine: Machine, *, columns: int | None = None) -
 
 
 def machine_document(name: str, machine: Machine) -> dict[str, Any]:
-    """What `cluster oracle INSTANCE_TYPE --json` prints. Pure."""
+    """Return the output of `cluster oracle INSTANCE_TYPE --json`. Pure."""
     wheels = [
         {**_wheel_document(verdict.wheel), "runs": verdict.runs, "why": verdict.why} for verdict in _verdicts(machine)
     ]
@@ -213,7 +213,10 @@ def machine_document(name: str, machine: Machine) -> dict[str, Any]:
 
 
 def _verdicts(machine: Machine) -> list[Verdict]:
-    """What uses the machine best comes first; otherwise in the order of preference."""
+    """Return the verdict on every wheel, in order of preference.
+
+    Wheels that run come before those that do not; among both, wheels that leave the GPU unused come last.
+    """
     verdicts = (judge_on(wheel, machine) for wheel in WHEELS)
     return sorted(verdicts, key=lambda v: (not v.runs, _leaves_gpu_unused(v.wheel, machine)))
 
@@ -226,7 +229,7 @@ def _leaves_gpu_unused(wheel: Wheel, machine: Machine) -> bool:
 
 
 def render_torch_oracle(*, columns: int | None = None) -> str:
-    """Every GPU with the wheel of "auto" and the versions that run on it, and every build. Pure."""
+    """Render every GPU with the wheel of "auto" and the versions that run on it, and every build. Pure."""
     gpus = [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES', "VERSIONS ON PYPI", "OTHERS")]
     for machine, *others in _group_machines():
         families = " ".join(each.family for each in (machine, *others))
@@ -240,7 +243,7 @@ def render_torch_oracle(*, columns: int | None = None) -> str:
 
 
 def show_range(builds: Sequence[TorchBuild]) -> str:
-    """The versions of some builds, the newest first, that follow each other: "2.8 to 2.15". Pure."""
+    """Render the versions of consecutive builds as a range: "2.8 to 2.15". builds: newest first. Pure."""
     if not builds:
         return ""
     first, last = builds[-1].first, builds[0].last
@@ -257,7 +260,7 @@ def _list_builds() -> list[tuple[str, ...]]:
 
 
 def pick_torch_for(machine: Machine) -> str | None:
-    """The wheel of `torch = "auto"` for a machine; None if there is none. Pure."""
+    """Return the wheel of `torch = "auto"` for a machine; None if there is none. Pure."""
     return pick_torch(machine.gpu) if machine.architecture == "x86_64" else None
 
 
@@ -266,7 +269,7 @@ def _runs_torch(build: TorchBuild, machine: Machine) -> bool:
 
 
 def render_torch_machine(name: str, machine: Machine, *, columns: int | None = None) -> str:
-    """Which PyTorch runs on one instance type. Pure."""
+    """Render which PyTorch builds run on one instance type. Pure."""
     gpu = machine.gpu.label if machine.gpu is not None else "no GPU"
     auto = pick_torch_for(machine)
     taken = f'torch = "auto" uses the image\'s PyTorch if it fits, else {auto or "no wheel: none is known to run"}'
@@ -281,13 +284,13 @@ def render_torch_machine(name: str, machine: Machine, *, columns: int | None = N
 
 
 def torch_oracle_document() -> dict[str, Any]:
-    """What `cluster oracle --framework pytorch --json` prints. Pure."""
+    """Return the output of `cluster oracle --framework pytorch --json`. Pure."""
     machines = [{**_hardware_document(machine), "auto": pick_torch_for(machine)} for machine in GPU_MACHINES]
     return {"machines": machines, "wheels": [_build_document(build) for build in TORCH_BUILDS]}
 
 
 def torch_machine_document(name: str, machine: Machine) -> dict[str, Any]:
-    """What `cluster oracle INSTANCE_TYPE --framework pytorch --json` prints. Pure."""
+    """Return the output of `cluster oracle INSTANCE_TYPE --framework pytorch --json`. Pure."""
     wheels = [{**_build_document(build), "runs": _runs_torch(build, machine)} for build in TORCH_BUILDS]
     auto = pick_torch_for(machine)
     return {"instance_type": name, **_hardware_document(machine), "auto": auto, "wheels": wheels}
@@ -309,7 +312,7 @@ def _build_document(build: TorchBuild) -> dict[str, Any]:
 
 def _show_wheel(app: App, path: Path, *, as_json: bool) -> None:
     libraries = read_wheel(path)
-    # name-version-...: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
+    # File names begin name-version-: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
     requirement = "==".join(path.name.split("-")[:2])
     wheel = find_wheel(requirement)
     known: str | None
@@ -328,7 +331,7 @@ def _show_wheel(app: App, path: Path, *, as_json: bool) -> None:
 
 
 def render_libraries(libraries: Sequence[LibraryCode]) -> str:
-    """What GPU code was found in a wheel. Pure."""
+    """Render the GPU code that was found in a wheel. Pure."""
     lines = []
     for library in libraries:
         lines += [
@@ -340,7 +343,7 @@ def render_libraries(libraries: Sequence[LibraryCode]) -> str:
 
 
 def _counts(counts: Mapping[Version, int], modules: int) -> str:
-    """sm_70, and in how many modules where not in all of them."""
+    """Render architectures, such as sm_70, each with the number of its modules if it is not in all of them."""
     cells = (f"sm_{_numbers([v])}" + (f" (in {n})" if n != modules else "") for v, n in counts.items())
     return "  ".join(cells) or "none"
 
@@ -356,7 +359,7 @@ def _library_document(library: LibraryCode) -> dict[str, Any]:
 
 
 def differences(wheel: Wheel, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
-    """Where what was found in a wheel is not what the table says of it; empty when they agree. Pure."""
+    """Return the differences between the contents of a wheel and its entry in the table; empty if they agree. Pure."""
     found: list[tuple[str, object, object]] = [
         ("machine code", _numbers(v for library in libraries for v in library.code), _numbers(wheel.code)),
         ("PTX", _numbers(v for library in libraries for v in library.ptx), _numbers(wheel.ptx)),

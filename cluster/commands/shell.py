@@ -1,4 +1,4 @@
-"""`cluster exec`: a command on all nodes in parallel."""
+"""`cluster exec`: runs a command on all nodes in parallel."""
 
 import os
 import select
@@ -21,9 +21,9 @@ from cluster.session import describe_and_warn, open_connections
 from cluster.views.terminal import escape_line, escape_output
 from foundation.errors import ClusterError, UsageError
 
-LONGEST_LINE_BYTES = 4 << 20  # a longer one is shown in pieces of this size
-KEPT_BYTES = 8 << 20  # of each stream of each node, for --json: its end
-PIECE_BYTES = 4096  # PIPE_BUF, which a pipe takes whole if it takes anything: so no write waits for a slow reader
+LONGEST_LINE_BYTES = 4 << 20  # a longer line is printed in pieces of this size
+KEPT_BYTES = 8 << 20  # for --json: the size of the end of each stream of each node that is kept
+PIECE_BYTES = 4096  # PIPE_BUF: a pipe that accepts any data accepts this much, so no write waits for a slow reader
 LOOK_EVERY_S = 0.2
 SIGNALS = {number.value: number.name for number in signal.Signals}
 
@@ -91,7 +91,7 @@ def _run_in_containers(
 
 
 def render_failures(endings: Sequence[Ending]) -> str:
-    """Every node on which the command failed or could not be run; empty when there is none. Pure."""
+    """Render every node on which the command failed or could not be run; empty without failures. Pure."""
     failed = [ending for ending in endings if ending.exit_code != 0]
     if not failed:
         return ""
@@ -110,7 +110,7 @@ def render_failures(endings: Sequence[Ending]) -> str:
 
 
 class LinePrinter:
-    """Prints whole lines, prefixed with their node's name, to the stream that they came from.
+    """Prints whole lines, prefixed with their node's name, to the same stream on which the node printed them.
 
     On a terminal, control characters other than colours are escaped; elsewhere bytes are printed unchanged.
     """
@@ -123,7 +123,10 @@ class LinePrinter:
         self._dropped = threading.Event()
 
     def take(self, node: str, stream: Stream, data: bytes) -> None:
-        """Print complete lines, and at a stream's end also an incomplete one. Raises OSError."""
+        """Print complete lines, and an incomplete one at the end of the stream. Raises OSError.
+
+        data: empty at the end of the stream.
+        """
         *lines, rest = (self._rests[node, stream] + data).split(b"\n")
         while len(rest) > LONGEST_LINE_BYTES:
             lines.append(rest[:LONGEST_LINE_BYTES])
@@ -141,7 +144,7 @@ class LinePrinter:
                 self._write(descriptor, b"".join(b"%s%s\n" % (prefix, line) for line in lines))
 
     def drop(self) -> None:
-        """Print nothing from now on."""
+        """Discard all further output."""
         self._dropped.set()
 
     def _write(self, descriptor: int, data: bytes) -> None:
@@ -159,27 +162,27 @@ class Collector:
         self._cut: set[tuple[str, Stream]] = set()
 
     def take(self, node: str, stream: Stream, data: bytes) -> None:
-        """Keep a piece."""
+        """Add a piece of a stream, and discard its beginning if it is too long."""
         kept = self._kept[node, stream]
         kept += data
         if len(kept) > 2 * KEPT_BYTES:
             self._cut_off(node, stream)
 
     def drop(self) -> None:
-        """Nothing to do: nothing is printed before the end."""
+        """Do nothing: all output is printed at the end."""
 
     def text(self, node: str, stream: Stream) -> str:
-        """What was printed, or its end; bytes that are no UTF-8 are replaced."""
+        """Return a stream's output, or the end of it. Bytes that are not UTF-8 are replaced."""
         if len(self._kept[node, stream]) > KEPT_BYTES:
             self._cut_off(node, stream)
         return self._kept[node, stream].decode("utf-8", "replace")
 
     def is_cut(self, node: str) -> bool:
-        """Whether there was more than is kept; ask after `text`."""
+        """Whether some output was discarded. Call `text` first."""
         return any(name == node for name, _ in self._cut)
 
     def describe(self, ending: Ending) -> dict[str, Any]:
-        """One node's result for --json."""
+        """Return one node's result, for --json."""
         return {
             "node": ending.node,
             "exit_code": ending.exit_code,

@@ -69,7 +69,10 @@ def cp(app: App, *, sources: tuple[str, ...], target: str) -> None:
 
 
 def read_paths(sources: Sequence[str], target: str) -> tuple[str, tuple[str, ...], bool]:
-    """(node, paths on it, whether they are the target) for the words of `cluster cp`. Pure. Raises UsageError."""
+    """Return (node, paths on it, whether they are the target) for the words of `cluster cp`.
+
+    Pure. Raises UsageError.
+    """
     from_nodes = [found for found in map(_ON_NODE.fullmatch, sources) if found is not None]
     to_node = _ON_NODE.fullmatch(target)
     if to_node is not None and not from_nodes:
@@ -102,14 +105,17 @@ def ssh_config(app: App) -> None:
 
 
 def _find_hosts(app: App, names: Sequence[str] | None, *, all_nodes: bool = False) -> tuple[Host, ...]:
-    """The nodes of these names, or the head, or all; their host keys are verified and pinned. Raises ClusterError."""
+    """Return the first of these nodes, or all, or the head without names. Verify and pin their host keys.
+
+    Raises ClusterError.
+    """
     app.enter_cloud()
     nodes = describe_and_warn(app)
     chosen = nodes.choose(names or ())
     hosts = tuple(map(nodes.find_host, chosen if all_nodes else chosen[:1]))
     with open_connections(app, nodes) as connections:
         for host in hosts:
-            connections.get(host)  # with better errors than ssh's
+            connections.get(host)  # its errors are better than those of ssh
     return hosts
 
 
@@ -118,11 +124,11 @@ def _options(app: App, host: Host) -> dict[str, str]:
 
 
 def _run(app: App, line: tuple[str, ...]) -> None:
-    """Become this program. Raises ClusterError where it is not installed."""
+    """Replace this process with a program. Raises ClusterError if it is not installed."""
     app.close()
     sys.stdout.flush()
     try:
-        os.execvp(line[0], line)  # noqa: S606 - the words go to ssh as they are
+        os.execvp(line[0], line)  # noqa: S606 - the words are passed to ssh unchanged
     except FileNotFoundError:
         raise ClusterError(
             f"there is no `{line[0]}` on this machine, which this command needs",

@@ -94,9 +94,9 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
 
 
 def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
-    """Ids of the instances that can train; None: all of them, as far as is known here.
+    """Return the ids of the instances that can train; None: all of them, as far as this machine knows.
 
-    This machine knows the nodes that it has set up. On a second machine only the head is asked.
+    A machine knows the nodes that it has set up. On a second machine, only the head's answer counts.
     """
     if job is not None and job.why is None and not job.set_up:
         return frozenset()
@@ -127,7 +127,7 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
 
 
 def _list_region(app: App, region: str, *, is_there: bool, columns: int | None) -> tuple[str, list[dict[str, Any]]]:
-    """The clusters of a region, as text and as JSON. is_there: the cloud can be asked. Raises AwsError."""
+    """Return the clusters of a region as text and as JSON. is_there: whether the cloud can be used. Raises AwsError."""
     clusters: tuple[ClusterSummary, ...] = ()
     prices = {}
     root = app.files_in(region).root
@@ -154,7 +154,10 @@ def _list_region(app: App, region: str, *, is_there: bool, columns: int | None) 
 
 
 def _read_files(app: App, root: Path, name: str, read: Callable[[ClusterFiles], T], otherwise: T) -> T:
-    """What `read` finds in a cluster's files; a damaged one must not prevent the list. root: of a cluster's files."""
+    """Return what `read` finds in a cluster's files. A damaged file is only a warning, and returns `otherwise`.
+
+    root: the folder of another cluster's files.
+    """
     try:
         return read(ClusterFiles(root.with_name(name)))
     except ClusterError as error:
@@ -163,7 +166,7 @@ def _read_files(app: App, root: Path, name: str, read: Callable[[ClusterFiles], 
 
 
 def _is_key_here(app: App, root: Path, cluster: ClusterSummary) -> bool:
-    """Whether this machine has the cluster's private key, and not one of an earlier cluster of that name."""
+    """Whether this machine has the private key of this cluster, and not that of an earlier cluster of the same name."""
     here = _read_files(app, root, cluster.name, ClusterFiles.find_public_key, None)
     return here is not None and cluster.public_key in {None, here}
 
@@ -194,6 +197,6 @@ def cost(app: App, *, as_json: bool, wide: bool) -> None:
 
 
 def find_bills(clients: Clients, ledger: Ledger, *, now: float) -> tuple[ClusterBill, ...]:
-    """The bills of a ledger, with the spot prices of the instances that run. Raises nothing."""
+    """Return the bills of a ledger, with the spot prices of the running instances. Does not raise."""
     running = [node for node in ledger.nodes if node.runs]
     return make_bills(ledger, histories=find_histories(clients, running), now=now)

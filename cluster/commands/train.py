@@ -1,4 +1,4 @@
-"""`cluster train`: its options over cluster.toml, then the job.
+"""`cluster train`: applies its options to cluster.toml, then submits the job.
 
 launch.py's own option names work: -n, -s, -H, --launcher, --sync-dst-dir, --env-server, --env-worker, --p3.
 """
@@ -65,7 +65,10 @@ _GPUS = re.compile(r"[0-9]+(,[0-9]+)*")
 
 
 class _TrainCommand(click.Command):
-    """Options end where the script is named: what follows it is the script's. Notes whether `--` stood there."""
+    """A command whose options end at the script's name: later words are the script's.
+
+    Records in `is_command` whether `--` precedes the words.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -86,7 +89,7 @@ class _TrainCommand(click.Command):
 
 
 class _Launcher(click.Choice[str]):
-    """The name of an engine. Says why some of launch.py's launchers are not among them."""
+    """The name of an engine. The error explains why some of launch.py's launchers are not available."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in REFUSED:
@@ -113,7 +116,7 @@ class _Launcher(click.Choice[str]):
 @click.option(
     "-H",
     "--hostfile",
-    type=click.Path(),  # not a Path, which would make ./pbs the allocation of PBS
+    type=click.Path(),  # not a Path: it would turn ./pbs into pbs, the allocation of PBS
     metavar="FILE",
     help="Use only these hosts, one per line; pbs, slurm or sge: those of the allocation.",
 )
@@ -199,7 +202,7 @@ def train(
     if clients is not None:
         find_credentials(clients)
     login = find_login(app, clients)
-    # AWS is asked in threads while this one connects to the nodes.
+    # Threads query AWS while this one connects to the nodes.
     described = run_in_thread(lambda: describe(app, clients))
     access = run_in_thread(
         lambda: (
@@ -208,7 +211,7 @@ def train(
                 instance_profile=source_of(app, clients).instance_profile,
                 cluster=config.name,
                 policy=policy,
-                # A queued job may start at any time, so its keys cannot be made to end with it.
+                # A queued job may start at any time, so the lifetime of its keys cannot be derived from its duration.
                 max_duration_s=None if config.train.queue else config.train.max_duration_s,
                 clients=clients,
             )
@@ -237,7 +240,7 @@ def train(
             choose=choice.choose_healthy,
         ) as (ready, script),
         closing(head_of(app, ready)) as head,
-        # Python starts on the head while AWS is waited for and the job is planned.
+        # Python starts on the head while this command waits for AWS and plans the job.
         closing(open_submission(head, follow=not detach)) as talk,
     ):
         nodes = choice.add_hardware(ready)
@@ -282,9 +285,9 @@ def train(
 
 
 class _NodeChoice:
-    """The nodes of a job, described once, and without the unhealthy ones.
+    """Chooses the nodes of a job. They are described once, and unhealthy nodes are left out.
 
-    hosts: the value of [train] hosts, or that for [train] nodes. is_scheduled: a batch scheduler chooses the nodes.
+    hosts: the value of [train] hosts, or the one for [train] nodes. is_scheduled: a batch scheduler chooses the nodes.
     """
 
     def __init__(
@@ -302,7 +305,7 @@ class _NodeChoice:
         self.hosts: tuple[str, ...] = ()
 
     def find_nodes(self) -> Nodes:
-        """Raises TooFewNodesError, ClusterError's kinds."""
+        """Return the nodes; with --queue, wait for enough. Raises TooFewNodesError, ClusterError or a subclass."""
         if self._nodes is None:
             found = self._described.result()
             warn(self._app, found.find_warnings())
@@ -311,7 +314,7 @@ class _NodeChoice:
         return self._nodes
 
     def choose_healthy(self, hosts: Sequence[Host], connections: Connections) -> Sequence[Host]:
-        """Those of all hosts that are to be set up. Raises TooFewNodesError, and as leave_out_unhealthy."""
+        """Return the hosts to set up. Raises TooFewNodesError, and the errors of leave_out_unhealthy."""
         config, nodes = self._app.config, self.find_nodes()
         healthy = leave_out_unhealthy(
             self._app, nodes, hosts, connections, hardware=self._hardware.result(), is_scheduled=self._is_scheduled
@@ -321,7 +324,7 @@ class _NodeChoice:
         return healthy
 
     def add_hardware(self, nodes: Sequence[ReadyNode]) -> tuple[ReadyNode, ...]:
-        """The nodes with what is known of their types."""
+        """Return the nodes with the hardware of their instance types, if known."""
         known = self._hardware.result()
         return tuple(replace(node, hardware=known.get(node.host.name)) for node in nodes)
 
@@ -331,9 +334,9 @@ def _requested(app: App, nodes: Nodes) -> int:
 
 
 def _wait_for_nodes(app: App, nodes: Nodes, clients: Clients | None) -> tuple[Nodes, tuple[str, ...]]:
-    """The nodes, and [train] hosts, or its value for [train] nodes; with --queue, waits until there are enough.
+    """Return the nodes, and the value of [train] hosts, or the one for [train] nodes.
 
-    Raises TooFewNodesError without --queue.
+    With --queue, waits until there are enough nodes. Raises TooFewNodesError without --queue.
     """
     train, requested = app.config.train, _requested(app, nodes)
     told = ""
@@ -352,7 +355,7 @@ def _wait_for_nodes(app: App, nodes: Nodes, clients: Clients | None) -> tuple[No
 
 
 def _survey(surveyor: Surveyor, nodes: Sequence[ReadyNode], data: DataConfig) -> Survey:
-    """What AWS answers, and what nodes find below a [data] url on a volume. Raises ClusterError."""
+    """Return the survey from AWS, with what the nodes find below a [data] url on a volume. Raises ClusterError."""
     found = surveyor.result()
     if data.url is None or data.s3_url is not None:
         return found
@@ -360,7 +363,7 @@ def _survey(surveyor: Surveyor, nodes: Sequence[ReadyNode], data: DataConfig) ->
 
 
 def _tell(app: App, job: Job) -> None:
-    """Say what was decided for the user, and warn."""
+    """Print the settings that were chosen for the user, and the warnings."""
     shadowed = find_shadowed(app.config.train.script, project_dir=app.project_dir) if job.order.script_source else None
     for warning in (*([shadowed] if shadowed else []), *job.warnings):
         app.report(Event(kind="warn", what=warning))
@@ -372,10 +375,10 @@ def _tell(app: App, job: Job) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Words:
-    """What the words of the command line name. command: what is run in place of a script; empty for none.
+    """The meaning of the words of the command line. command: the command that runs in place of a script; () for none.
 
-    script: a path from the folder of cluster.toml, or the name of one that ships; None: [train] script. args: its
-    arguments; without a script, they come after [train] args.
+    script: a path relative to the folder of cluster.toml, or the name of a shipped script; None: [train] script. args:
+    the script's arguments; without a script, they are appended to [train] args.
     """
 
     command: tuple[str, ...] = ()
@@ -384,9 +387,10 @@ class Words:
 
 
 def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_dir: Path) -> Words:
-    """Tell a script with its arguments, arguments for [train] script, and a command apart.
+    """Distinguish a script with its arguments, arguments for [train] script, and a command.
 
-    is_command: `--` stood before the words. here: the current folder. Raises UsageError where there is no such script.
+    is_command: whether `--` precedes the words. here: the current folder. Raises UsageError if the script does not
+    exist.
     """
     if not words:
         return Words()
@@ -407,9 +411,9 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
 
 
 def refuse_windows_lines(command: Sequence[str], *, project_dir: Path) -> None:
-    """Raise UsageError for a program of the user's whose first line names its interpreter, and ends as on Windows.
+    """Raise UsageError for a program of the user's whose `#!` line ends with CR LF, as on Windows.
 
-    Linux takes the carriage return for a part of the interpreter's name, and says that there is no such file.
+    Linux treats the carriage return as part of the interpreter's name, and reports that this file does not exist.
     """
     path = project_dir / command[0] if command else None
     if path is None or not path.is_file():
@@ -424,7 +428,7 @@ def refuse_windows_lines(command: Sequence[str], *, project_dir: Path) -> None:
 
 
 def _suggest(words: Sequence[str], here: Path) -> str:
-    """What was perhaps meant by a first word that is no script."""
+    """Return the hint for a first word that is not a script: the command that the user may have meant."""
     if (here / f"{words[0]}.py").is_file():
         return f"cluster train {shlex.join([f'{words[0]}.py', *words[1:]])}"
     if not words[0].endswith(".py") and "/" not in words[0]:
@@ -436,12 +440,12 @@ def _suggest(words: Sequence[str], here: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRequest:
-    """What a command line asks for.
+    """The request that a command line makes.
 
-    overrides: values by dotted key, for App.overrides; those of the job file are among them, under the command line's.
-    command: what follows --, as `as_command` has it, else the job file's; empty: [train] script is run.
-    hidden: by key (env, env_server, env_worker), the variables whose values came from this machine's environment.
-    They may be secrets, whatever they are called, and are shown nowhere.
+    overrides: values by dotted key, for App.overrides: those of the job file, overridden by those of the command line.
+    command: the words after --, as returned by `as_command`, or otherwise the job file's command; (): [train] script
+    runs. hidden: by key (env, env_server, env_worker), the variables whose values come from this machine's environment.
+    Whatever their names, the values may be secrets, and are never shown.
     """
 
     overrides: Mapping[str, Any]
@@ -450,7 +454,7 @@ class TrainRequest:
 
 
 def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
-    """The request that the options make; `command` is what is run in place of a script.
+    """Return the request that the options make. command: the command that runs in place of a script.
 
     Reads the job file, the hostfile and the environment. Raises UsageError, ConfigError for a mistake in the job file.
     """
@@ -486,16 +490,16 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
 
 
 def find_hidden(words: Sequence[str]) -> tuple[str, ...]:
-    """The variables that were given as NAME, without =VALUE; the last word on each counts. Pure."""
+    """Return the variables given as NAME, without =VALUE. For each variable, its last word counts. Pure."""
     is_typed = {word.partition("=")[0]: "=" in word for word in words}
     return tuple(name for name, typed in is_typed.items() if not typed)
 
 
 def as_command(words: Sequence[str]) -> tuple[str, ...]:
-    """The command that words after `cluster train` stand for.
+    """Return the command that the words after `cluster train` mean.
 
-    A single word with blanks, "python my.py --lr 0.1", is a line for the shell, as it is for launch.py; unless it names
-    a file here, whose name has blanks.
+    A single word with blanks, such as "python my.py --lr 0.1", is a line for the shell, as with launch.py, unless it is
+    the name of a file that contains blanks.
     """
     if len(words) == 1 and len(words[0].split()) > 1 and not Path(words[0]).exists():
         return (*SHELL, words[0])
@@ -503,15 +507,15 @@ def as_command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_variable(word: str, *, option: str, here: Mapping[str, str]) -> tuple[str, str]:
-    """Name and value of "NAME=VALUE", or of a NAME that has its value `here`, in the environment of this machine. Pure.
+    """Return name and value from "NAME=VALUE", or from a NAME whose value is in `here`, this machine's environment.
 
-    Raises UsageError, with a hint for launch.py's NAME:VALUE.
+    Pure. Raises UsageError, with a hint for launch.py's NAME:VALUE.
     """
     name, equals, value = word.partition("=")
     is_name = re.fullmatch(ENV_NAME_PATTERN, name) is not None
     if is_name and equals:
         return name, value
-    if is_name and name in here:  # keeps it out of process lists
+    if is_name and name in here:  # keeps the value out of process lists
         return name, here[name]
     # A value may be a secret, so no message repeats it.
     if is_name:
@@ -529,7 +533,7 @@ def parse_variable(word: str, *, option: str, here: Mapping[str, str]) -> tuple[
 
 
 def parse_gpus(text: str) -> str | list[int]:
-    """The value of [train] gpus for that of --gpus. Pure. Raises UsageError."""
+    """Return the value of [train] gpus for a value of --gpus. Pure. Raises UsageError."""
     if text in ("auto", "none"):
         return text
     if _GPUS.fullmatch(text) is None:

@@ -1,4 +1,4 @@
-"""`cluster up`, `resize` and `start`: show the plan, ask, carry it out, and make the nodes ready."""
+"""`cluster up`, `resize` and `start`: show the plan, ask the user, carry it out, and set the nodes up."""
 
 import os
 import time
@@ -97,9 +97,9 @@ def up(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool, keep
 
 
 def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> None:
-    """Bring the cluster up in the region where it is, or else in the first that can give its nodes.
+    """Bring the cluster up in the region that has it, or otherwise in the first region that has capacity for its nodes.
 
-    Deletes what was made in one region before it tries the next. Raises ClusterError.
+    Deletes everything created in one region before it tries the next. Raises ClusterError.
     """
     agreed, regions = yes, all_regions(app.config.provision)
 
@@ -107,7 +107,7 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
         nonlocal agreed
         app.use_region(region)
         clients = make_clients(region)
-        if not dry_run and app.files.addresses():  # nodes have been set up
+        if not dry_run and app.files.addresses():  # this machine has set up nodes
             described = Ec2Nodes(describe_state(app, clients), app.config.provision)
             lost = look_for_lost_head(app, described.state)
             continues = continue_jobs(app, lost, described.state, is_asked=True)
@@ -119,7 +119,7 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
         elsewhere = regions[regions.index(region) + 1 :]
         if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
             app.say(f"if {region} cannot give the nodes, then: {', '.join(elsewhere)}")
-        has_agreed, agreed = agreed, True  # another region is tried only after a yes
+        has_agreed, agreed = agreed, True  # another region is tried only after the user has agreed
         bring_up(app, clients, prepare, plan=plan, dry_run=dry_run, yes=has_agreed, keep_failed=keep_failed)
 
     def leave(region: str) -> str | None:
@@ -133,7 +133,10 @@ def _prepare_up(clients: Clients, wishes: Wishes, files: ClusterFiles, avoid: fr
 
 
 def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool) -> None:
-    """`cluster up` for existing hosts. Raises UsageError for options that do not apply, ClusterError's kinds."""
+    """Run `cluster up` for existing hosts.
+
+    Raises UsageError for options that do not apply, ClusterError or a subclass.
+    """
     if nodes is not None:
         raise UsageError(
             'cluster up --nodes is for instances; with cloud = "hosts", [hosts] names or -H lists the nodes',
@@ -150,7 +153,7 @@ def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool
 
 
 def check_types(config: ClusterConfig) -> Iterator[str]:
-    """Warnings for the instance types with the framework. Raises ConfigError for what cannot work."""
+    """Yield warnings about the instance types with the framework. Raises ConfigError if they cannot work together."""
     for instance_type in all_types(config.provision):
         is_other = instance_type != config.provision.instance_type
         if config.bootstrap.framework == "mxnet" and config.bootstrap.mxnet != "installed":
@@ -165,12 +168,12 @@ def check_types(config: ClusterConfig) -> Iterator[str]:
 
 
 class NodeCount(click.ParamType[int]):
-    """How many nodes a cluster is to have."""
+    """The requested number of nodes of a cluster."""
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Raises BadParameter."""
+        """Return the number. Raises BadParameter."""
         text = str(value)
         if not text.isdecimal() or int(text) > MAX_NODES:
             self.fail(f"{text!r} is not a number of nodes, 0 to {MAX_NODES}", param, ctx)
@@ -195,7 +198,7 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
     app.enter_cloud()
     clients = make_clients(app.config.provision.region)
     if app.files.exist:
-        describe_state(app, clients)  # learns of nodes that the head has launched
+        describe_state(app, clients)  # adds nodes that the head has launched to this machine's files
     wishes = find_wishes(app)
     done = bring_up(
         app,
@@ -246,16 +249,16 @@ def start(app: App, *, yes: bool) -> None:
 
 
 def describe_left_volumes(app: App, clients: Clients) -> Iterator[str]:
-    """What the volume of a cluster without nodes costs. Raises AwsError."""
+    """Yield a line for each volume of a cluster without nodes, with its cost. Raises AwsError."""
     found = find_shared_volumes(clients.ec2, name=app.config.name)
     price = find_volume_price(clients) if found else None
     yield from (render_volume(volume, usd_per_gib_month=price, price_note=app.price_note) for volume in found)
 
 
 def override_nodes(app: App, nodes: int) -> int:
-    """Override the number of nodes; returns cluster.toml's. Raises ConfigError.
+    """Override the number of nodes, and return the number in cluster.toml. Raises ConfigError.
 
-    With fewer nodes than the file's min_nodes, all of them are needed.
+    If it is less than min_nodes in cluster.toml, min_nodes becomes "all".
     """
     of_file = load_config(app.config_path).provision
     app.override("provision.nodes", nodes)
@@ -276,10 +279,10 @@ def bring_up(
     replan: bool = True,
     interrupted: str = LEFT_BY_UP,
 ) -> bool:
-    """Carry out what `prepare` plans; returns whether it was done, and not only shown or declined.
+    """Carry out the plan of `prepare`, and set the nodes up. Return False if it was only shown, or declined.
 
-    plan: what it has planned already. Prints the nodes to stdout, or with dry_run the plan. interrupted: the hint after
-    Ctrl-C. Raises ClusterError.
+    Prints the nodes to stdout, or the plan if dry_run. plan: the plan, if `prepare` was called already. interrupted:
+    the hint after Ctrl-C. Raises ClusterError.
     """
     config = app.config
     plan = plan if plan is not None else prepare(frozenset())
@@ -316,7 +319,7 @@ def bring_up(
                 tell_ready_nodes(app, clients, state, ready, now=time.time())
     app.print(render_nodes(state, columns=app.find_columns()))
     if not state.nodes:
-        app.files.keep_addresses({})  # none of them is missed from now on
+        app.files.keep_addresses({})  # later commands do not look for these nodes as lost
     if state.nodes:
         ready_text = f"cluster {config.name} is ready"
         app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")
@@ -325,7 +328,7 @@ def bring_up(
 
 
 def find_question(plan: Plan) -> str | None:
-    """What to ask before a plan is carried out; None when it neither costs nor ends anything. Pure."""
+    """Return the question to ask before a plan is carried out; None if it neither costs nor ends anything. Pure."""
     launching = sum(len(step.indices) for step in plan.steps if isinstance(step, LaunchNodes))
     ending = sum(len(step.nodes) for step in plan.steps if isinstance(step, TerminateInstances))
     if launching and ending:

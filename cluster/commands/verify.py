@@ -53,7 +53,7 @@ def verify(app: App, *, as_json: bool) -> None:
         )
         hardware = find_hardware(app, described)
         findings = look(nodes)
-        # Clocks have a check of their own.
+        # A separate check covers the clocks.
         unhealthy = find_unhealthy(replace(findings, offsets={}), hardware)
         keep_on_head(nodes[0].connection, findings, unhealthy, ids=ids_of(nodes), report=app.report)
         mounts = source_of(app).describe_mounts(described)
@@ -81,19 +81,22 @@ def verify(app: App, *, as_json: bool) -> None:
 
 
 def render_checks(checks: Sequence[Check], *, columns: int | None = None) -> str:
-    """One aligned line for each check, or two where it would be wider than `columns`. Pure."""
+    """Render one aligned line for each check, or two if it would be wider than `columns`. Pure."""
     rows = [("node", "check", "of", "result", "")]
     rows += [(check.node, check.check, check.subject, SHOWN[check.status], check.said) for check in checks]
     return render_table(rows, columns=columns, prose=True)
 
 
 def render_troubles(checks: Sequence[Check], status: str) -> str:
-    """The checks that have a status, each with its cause and the next command; the same of several nodes once. Pure."""
+    """Render the checks with this status, each with its cause and hint. The same check of several nodes appears once.
+
+    Pure.
+    """
     same: dict[tuple[str, ...], list[str]] = {}
     for check in checks:
         if check.status == status:
             key = (check.check, check.subject, check.said, check.cause or "", check.hint or "")
-            # Only the node's own name tells the causes and hints of the same failure apart.
+            # The causes and hints of the same failure differ only in the node's own name.
             own = rf"\b{re.escape(check.node)}\b"
             same.setdefault(tuple(re.sub(own, "NODE", word) for word in key), []).append(check.node)
     lines = []

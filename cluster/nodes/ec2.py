@@ -1,4 +1,4 @@
-"""Nodes that are EC2's instances: described by EC2, reached with the cluster's key and pinned host keys."""
+"""Nodes that are EC2 instances: described by EC2, and reached with the cluster's key and pinned host keys."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ ANSWER_TIMEOUT_S = 15.0
 
 
 class Ec2Nodes(Nodes):
-    """The nodes among a cluster's instances. config: [provision], for their user and the kind of their addresses."""
+    """The nodes among a cluster's instances. config: [provision], for the user name and the kind of address."""
 
     def __init__(self, state: ClusterState, config: ProvisionConfig) -> None:
         self.state = state
@@ -52,24 +52,24 @@ class Ec2Nodes(Nodes):
 
     @property
     def has_role(self) -> bool:
-        """As EC2 shows it."""
+        """Whether EC2 shows an instance profile on the head."""
         return self.state.head is not None and self.state.head.profile_arn is not None
 
     @property
     def instance_types(self) -> dict[str, str]:
-        """As EC2 shows them."""
+        """The instance types that EC2 shows, by node name."""
         return {name: node.instance_type for name, node in self._nodes.items()}
 
     def runs(self, name: str) -> bool:
-        """As EC2 shows it."""
+        """Whether EC2 shows the node as running."""
         return self._nodes[name].state == "running"
 
     def find_host(self, name: str) -> Host:
-        """A running instance. Raises ClusterError when it is not running, or cannot be reached from here."""
+        """Return a running instance. Raises ClusterError if it is not running or cannot be reached from here."""
         return find_host(self._nodes[name], self._config)
 
     def find_hosts(self) -> tuple[Host, ...]:
-        """All nodes. Raises NotFoundError, ClusterError."""
+        """Return all nodes. Raises NotFoundError without nodes, ClusterError if one is not running or reachable."""
         self.choose()
         stopped = [node for node in self._nodes.values() if node.state != "running"]
         if stopped:
@@ -78,16 +78,16 @@ class Ec2Nodes(Nodes):
         return tuple(map(self.find_host, self.names))
 
     def no_nodes(self) -> ClusterError:
-        """The error names instances that are not trusted."""
+        """Return the error for a cluster without nodes, which names the instances that are not trusted."""
         return no_nodes(self.state)
 
     def find_gone(self, ids: Iterable[str]) -> list[str]:
-        """The ids of instances that are stopped or have ended."""
+        """Return those ids whose instances are stopped or have ended."""
         live = {node.instance_id for node in self.state.nodes if node.state != "stopped"}.union(self.state.ending)
         return [instance_id for instance_id in ids if instance_id not in live]
 
     def find_warnings(self) -> Iterator[str]:
-        """Instances with the cluster's tag that are not nodes. Without nodes, the error names them."""
+        """Warn of instances with the cluster's tag that are not nodes. Without nodes, no_nodes names them."""
         if self.state.nodes and self.state.untrusted:
             yield (
                 f"cluster {self.cluster}: {describe_untrusted(self.state.untrusted)}; nothing is sent to them "
@@ -95,12 +95,12 @@ class Ec2Nodes(Nodes):
             )
 
     def find_differences(self) -> Iterator[str]:
-        """Differences from [provision]."""
+        """Yield the differences between the nodes and [provision]."""
         return find_differences(self._config, self.state.nodes)
 
 
 class Ec2Source(NodeSource):
-    """Call App.enter_cloud first. clients: those that were made already."""
+    """The source of nodes that are EC2 instances. Call App.enter_cloud first. clients: existing clients, if any."""
 
     def __init__(self, app: App, clients: Clients | None = None) -> None:
         self._app = app
@@ -108,11 +108,11 @@ class Ec2Source(NodeSource):
         self.instance_profile = app.config.provision.instance_profile
 
     def describe(self) -> Ec2Nodes:
-        """The cluster's nodes as EC2 has them. Raises AwsError."""
+        """Return the cluster's nodes as EC2 shows them. Raises AwsError."""
         return Ec2Nodes(describe_state(self._app, self._clients), self._app.config.provision)
 
     def check_access(self) -> None:
-        """Raises ClusterError when the private key cannot be used."""
+        """Raise ClusterError when the private key cannot be used."""
         load_private_key(self._app.files.private_key)
 
     def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:
@@ -123,7 +123,7 @@ class Ec2Source(NodeSource):
         )
 
     def connect_again(self, host: Host) -> NodeConnection:
-        """Connect to a node, which may have another address by now. Raises HeadGoneError, ClusterError's kinds."""
+        """Connect to a node whose address may have changed. Raises HeadGoneError, ClusterError or a subclass."""
         nodes = self.describe()
         node = next((node for node in nodes.state.nodes if node.instance_id == host.instance_id), None)
         if node is None or node.state not in {"pending", "running"}:
@@ -135,7 +135,7 @@ class Ec2Source(NodeSource):
 
     @contextmanager
     def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:
-        """Connections to the nodes. Raises ClusterError when the private key cannot be used."""
+        """Yield connections to the nodes. Raises ClusterError when the private key cannot be used."""
         self.check_access()
         with Connections(instances=self._access(nodes), wait_s=wait_s) as connections:
             yield connections
@@ -144,7 +144,7 @@ class Ec2Source(NodeSource):
     def open_for_set_up(
         self, find_nodes: Callable[[], Nodes], *, wait_s: float, connect_to_other: ConnectToOther
     ) -> Iterator[Connections]:
-        """Connections to the nodes and to other hosts. Raises ClusterError without the private key."""
+        """Yield connections to the nodes and to other hosts. Raises ClusterError without the private key."""
         app = self._app
         if app.files.find_public_key() is None:
             find_nodes().find_hosts()  # raises first when there is no cluster
@@ -165,28 +165,31 @@ class Ec2Source(NodeSource):
         connections.begin(last, python=self._app.config.bootstrap.python)
 
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
-        """EC2 has given the addresses. Forgets the host keys of other instances."""
+        """Return the hosts unchanged, since EC2 supplies the addresses. Forget the host keys of other instances."""
         connections.pins.keep_only(host.instance_id for host in hosts)
         return hosts
 
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
-        """What cluster.toml says, and where AWS has it. Raises AwsError, ClusterError if the disk is not attached."""
+        """Return the mounts in cluster.toml, as found in AWS.
+
+        Raises AwsError, ClusterError if the disk is not attached.
+        """
         config = self._app.config
         if not config.volumes or not isinstance(nodes, Ec2Nodes):
             return ()
         return describe_mounts(self._clients or make_clients(config.provision.region), config.volumes, nodes.state)
 
     def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
-        """Keep the addresses, for `begin`. Raises ClusterError."""
+        """Store the addresses, for `begin`. Raises ClusterError."""
         if hosts and hosts[0].name != "node-0":
-            return  # the head has ended; its instance's id is needed to find and continue its jobs
+            return  # the head has ended; the stored id of its instance is needed to find and continue its jobs
         files = self._app.files
         known = files.addresses()
         kept = [*hosts, *(host for host in left_out if host.instance_id in known)]
         files.keep_addresses({host.instance_id: host.address for host in kept if not host.spec})
 
     def _access(self, nodes: Nodes | None = None) -> InstanceAccess:
-        """The cluster's keys. nodes: forget the host keys of all other instances."""
+        """Return the cluster's keys. nodes: if given, forget the host keys of all other instances."""
         pins = HostKeyPins(self._app.files.known_hosts)
         if isinstance(nodes, Ec2Nodes):
             pins.keep_only(node.instance_id for node in nodes.state.nodes)
@@ -196,9 +199,9 @@ class Ec2Source(NodeSource):
 
 
 def describe_state(app: App, clients: Clients | None = None) -> ClusterState:
-    """The cluster's instances, key pair and security groups as EC2 has them. Raises AwsError.
+    """Return the cluster's instances, key pair and security groups as EC2 shows them. Raises AwsError.
 
-    An instance that the head has launched in place of a lost node becomes a node.
+    An instance that the head launched in place of a lost node counts as a node.
     """
     clients = clients or make_clients(app.config.provision.region)
     known = app.files.known_instances()
@@ -206,9 +209,9 @@ def describe_state(app: App, clients: Clients | None = None) -> ClusterState:
 
 
 def learn_of_launches(app: App, clients: Clients, state: ClusterState) -> ClusterState:
-    """The cluster with the instances that its head has launched as nodes. Raises AwsError.
+    """Return the cluster, including as nodes the instances that its head launched. Raises AwsError.
 
-    Without instances that could be such, there is no call.
+    Makes no call when no instance can be one of these.
     """
     if app.on_head is not None or not any(not each.is_known and not each.problems for each in state.untrusted):
         return state
@@ -220,15 +223,15 @@ def learn_of_launches(app: App, clients: Clients, state: ClusterState) -> Cluste
     launched = {instance_id for launch in journal.launches for instance_id in launch.instance_ids}
     told = replace(known, instance_ids=known.instance_ids | journal.instance_ids | launched, tokens=tokens)
     found = describe_nodes(clients.ec2, name=app.config.name, known=told)
-    with suppress(ClusterError), app.files.locked():  # while another command changes the cluster, the next one notes it
+    with suppress(ClusterError), app.files.locked():  # if another command holds the lock, a later one notes them
         app.files.note_instances(node.instance_id for node in found.nodes)
     return found
 
 
 def ask_for_launches(app: App, state: ClusterState) -> Journal | None:
-    """What the head's own command has launched; None without such a command, or if the head cannot be asked.
+    """Return the journal of the head's own command; None if it has none, or if the head cannot be asked.
 
-    The head is a node of this cluster, with a pinned host key.
+    Asks only a head that is a node of this cluster, with a pinned host key.
     """
     head = state.head
     pins = HostKeyPins(app.files.known_hosts)
@@ -245,12 +248,15 @@ def ask_for_launches(app: App, state: ClusterState) -> Journal | None:
         with closing(connection):
             said = connection.run(f"cat {FOLDER}/{STATE}/{JOURNAL}", check=False, timeout_s=ANSWER_TIMEOUT_S)
             return parse_journal(said.stdout) if said.exit_code == 0 else None
-    except ClusterError:  # `cluster status` shows the instance as untrusted
+    except ClusterError:  # then `cluster status` shows the instance as untrusted
         return None
 
 
 def find_host(node: Node, config: ProvisionConfig) -> Host:
-    """A running node as ssh sees it. Raises ClusterError when it is not running, or cannot be reached from here."""
+    """Return a running node as a host for ssh.
+
+    Raises ClusterError if it is not running or cannot be reached from here.
+    """
     if node.state != "running":
         raise ClusterError(f"{node.name} ({node.instance_id}) is {node.state}", hint="cluster start")
     address = node.address(config.ssh_address)
@@ -270,12 +276,12 @@ def find_host(node: Node, config: ProvisionConfig) -> Host:
 
 
 def open_console(region: str) -> Console:
-    """The consoles of a region's instances. Thread-safe; the client is made on first use."""
+    """Return access to the consoles of a region's instances. Thread-safe. The client is created on first use."""
     making = threading.Lock()
     made = cache(lambda: make_clients(region).ec2)
 
     def ec2() -> "EC2Client":
-        with making:  # otherwise several threads would each make a client
+        with making:  # otherwise several threads would each create a client
             return made()
 
     return Console(

@@ -1,4 +1,4 @@
-"""Nodes that exist already (cloud = "hosts"): hosts that the user reaches with ssh. Uses no AWS."""
+"""Nodes that are existing hosts (cloud = "hosts"), which the user reaches with ssh. Does not use AWS."""
 
 import re
 import shlex
@@ -26,16 +26,20 @@ LIST_HINT = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostList:
-    """The hosts in the user's order, repeated for more processes. key: where they are listed, for messages."""
+    """The hosts in the user's order; a host is repeated for more processes.
+
+    key: where they are listed, for messages.
+    """
 
     key: str
     lines: tuple[str, ...]
 
 
 class HostNodes(Nodes):
-    """Existing hosts in their order, the head first. They always run, as far as is known without a connection.
+    """Existing hosts in the order of the list, the head first. All are assumed to run, as no connection is made.
 
-    listed: the hosts as the user listed them. hosts: each of them once. problems: why some cannot be used, by name.
+    listed: the hosts as the user listed them. hosts: each of them once. problems: the errors for hosts that cannot be
+    used, by name.
     """
 
     def __init__(
@@ -51,32 +55,32 @@ class HostNodes(Nodes):
         super().__init__(cluster, tuple(self._hosts))
 
     def runs(self, name: str) -> bool:
-        """Nobody else knows."""
+        """Whether this is one of the hosts: a listed host is assumed to run."""
         return name in self._hosts
 
     def host(self, name: str) -> Host:
-        """A host, even if its name cannot be resolved."""
+        """Return a host, even if its name cannot be resolved."""
         return self._hosts[name]
 
     def find_host(self, name: str) -> Host:
-        """Raises ClusterError when the name cannot be resolved."""
+        """Return a host. Raises ClusterError when its name cannot be resolved."""
         if name in self._problems:
             raise self._problems[name]
         return self._hosts[name]
 
     def find_hosts(self) -> tuple[Host, ...]:
-        """All hosts. Raises ClusterError when a name cannot be resolved, or two names are the same host."""
+        """Return all hosts. Raises ClusterError when a name cannot be resolved, or two names are the same host."""
         self.choose()
         hosts = tuple(map(self.find_host, self.names))
         check_addresses([host for host in hosts if not is_unknown(host.private_ip)], (), key=self._listed.key)
         return hosts
 
     def no_nodes(self) -> ClusterError:
-        """The error for a cluster without hosts."""
+        """Return the error for a cluster without hosts."""
         return ConfigError(f'cloud = "hosts", and cluster {self.cluster} has no hosts', hint=LIST_HINT)
 
     def find_name(self, word: str) -> str | None:
-        """A host by its name, its line, or the host in that."""
+        """Return the name of a host, from its name, its line in the list, or the host in that line."""
         for name, host in self._hosts.items():
             spec = parse_spec(host.spec)
             if word in {name, host.spec, spec.host if spec is not None else name}:
@@ -85,18 +89,19 @@ class HostNodes(Nodes):
 
     @property
     def job_hosts(self) -> tuple[str, ...]:
-        """As they are listed: a host that is listed twice runs two processes."""
+        """The hosts as they are listed: a host that is listed twice runs two processes."""
         return self._listed.lines
 
     def count_processes(self, name: str) -> int:
-        """How many times a host is listed."""
+        """Return how many times a host is listed."""
         return self._listed.lines.count(self._hosts[name].spec)
 
 
 class HostSource(NodeSource):
-    """The hosts of [hosts] names; without names those of [train] hosts or -H, or those of the last command that had -H.
+    """The source of nodes that are existing hosts. Connections use the user's own ssh configuration.
 
-    Connections use the user's own ssh configuration.
+    The hosts are those in [hosts] names; without names, those in [train] hosts or -H, or else those of the last command
+    with -H.
     """
 
     def __init__(self, app: App) -> None:
@@ -104,7 +109,7 @@ class HostSource(NodeSource):
         self._ssh = UserSsh()
 
     def describe(self) -> HostNodes:
-        """The hosts, with the addresses that this machine finds. Raises ClusterError, also when no host is listed."""
+        """Return the hosts, with the addresses that this machine finds. Raises ClusterError, also if none is listed."""
         name, listed = self._app.config.name, self._find_list()
         if not listed.lines:
             raise HostNodes(name, listed).no_nodes()
@@ -118,7 +123,7 @@ class HostSource(NodeSource):
                 raise ConfigError(
                     f'{listed.key}: "{host.spec}" and another line are the same host', hint=name_once(host)
                 )
-            if address is None and not route.proxied:  # behind a proxy, the head may resolve it
+            if address is None and not route.proxied:  # the head may resolve a name behind a proxy
                 problems[host.name] = _not_resolved(host, key=listed.key)
             hosts.append(replace(host, private_ip=address or "", is_head=number == 0))
         return HostNodes(name, listed, hosts, problems)
@@ -132,19 +137,19 @@ class HostSource(NodeSource):
         return HostList(key="the hosts of the last -H", lines=memory_of(self._app).read_nodes())
 
     def check_access(self) -> None:
-        """The user's keys are tried when a connection is made."""
+        """Do nothing: ssh tries the user's keys when it connects."""
 
     def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - hosts do not boot
         """Connect as `ssh` does. Raises ConnectError, ClusterError."""
         return self._ssh.connect(host)
 
     def connect_again(self, host: Host) -> NodeConnection:
-        """The same."""
+        """Connect as `connect` does."""
         return self._ssh.connect(host)
 
     @contextmanager
     def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:  # noqa: ARG002 - as above
-        """Connections to the hosts."""
+        """Yield connections to the hosts."""
         with Connections(wait_s=wait_s, connect_to_other=self._ssh.connect) as connections:
             yield connections
 
@@ -152,7 +157,10 @@ class HostSource(NodeSource):
     def open_for_set_up(
         self, find_nodes: Callable[[], Nodes], *, wait_s: float, connect_to_other: ConnectToOther
     ) -> Iterator[Connections]:
-        """Connections that are remembered until `cluster down`. Raises ClusterError for hosts that cannot be used."""
+        """Yield connections to hosts, which are remembered until `cluster down`.
+
+        Raises ClusterError for hosts that cannot be used.
+        """
         find_nodes().find_hosts()  # before anything is changed
         if not self._app.config.hosts.names:
             memory_of(self._app).keep_nodes(self._find_list().lines)
@@ -161,12 +169,13 @@ class HostSource(NodeSource):
             yield connections
 
     def begin(self, connections: Connections) -> None:
-        """Describing hosts takes no time."""
+        """Do nothing: describing hosts takes almost no time."""
 
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
-        """The hosts with addresses that the others reach; the head is asked for those that this machine lacks.
+        """Return the hosts with addresses that the other hosts can reach. Raises ClusterError.
 
-        A machine's own name often is a loopback address there. Raises ClusterError.
+        The head is asked for the addresses that this machine cannot find. On a machine, its own name often resolves to
+        a loopback address.
         """
         if not any(is_unknown(host.private_ip) for host in hosts):
             return hosts
@@ -190,21 +199,21 @@ class HostSource(NodeSource):
         check_addresses(settled if found else (), (), key=key)
         return settled
 
-    def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:  # noqa: ARG002 - none of them has a disk of EC2
-        """What cluster.toml says."""
+    def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:  # noqa: ARG002 - hosts have no EC2 disks
+        """Return the mounts in cluster.toml."""
         return plan_mounts(self._app.config.volumes, region=self._app.config.provision.region)
 
     def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
-        """The hosts are remembered when they are connected to."""
+        """Do nothing: a host is remembered as soon as a connection to it is made."""
 
 
 def is_unknown(address: str) -> bool:
-    """Whether other hosts cannot use an address: it is empty or a loopback address. Pure."""
+    """Whether an address is of no use to other hosts: it is empty, 0.0.0.0 or a loopback address. Pure."""
     return not address or address.startswith("127.") or address == "0.0.0.0"  # noqa: S104 - nothing is bound here
 
 
 def name_once(host: Host) -> str:
-    """The hint for a host that is named in two ways. Pure."""
+    """Return the hint for a host that is named in two ways. Pure."""
     return f'name it in one way, for example "{host.spec}"; to run more processes there, repeat that entry'
 
 
@@ -219,7 +228,10 @@ def _not_resolved(host: Host, *, key: str) -> ConfigError:
 
 
 def _ask_for_own_address(head: NodeConnection, others: Sequence[str]) -> str:
-    """The IPv4 address from which the head reaches the other hosts; a lone head may use its loopback address."""
+    """Return the head's IPv4 address in the network of the other hosts; a lone head may use its loopback address.
+
+    Raises ClusterError when it has none.
+    """
     towards = shlex.join(["ip", "-4", "-o", "route", "get", others[0] if others else "192.0.2.1"])
     said = head.run(f"{towards} 2>/dev/null || hostname -I", check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
     address = parse_own_address(said)
@@ -232,6 +244,6 @@ def _ask_for_own_address(head: NodeConnection, others: Sequence[str]) -> str:
 
 
 def parse_own_address(said: str) -> str | None:
-    """The source address in the output of `ip route get`, or the first one in that of `hostname -I`. Pure."""
+    """Return the source address in the output of `ip route get`, or the first one in that of `hostname -I`. Pure."""
     found = re.search(r"\bsrc ([0-9.]+)", said) or re.match(r"\s*([0-9]+(?:\.[0-9]+){3})\b", said)
     return found[1] if found is not None and not is_unknown(found[1]) else None

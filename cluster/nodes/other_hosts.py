@@ -1,4 +1,4 @@
-"""Hosts of the user's own in a job: found before it starts, stopped with it, and cleaned up by `cluster down`."""
+"""The user's own hosts in a job: resolved before it starts, stopped with it, and cleaned up by `cluster down`."""
 
 import shlex
 import socket
@@ -42,11 +42,11 @@ KIND = "set-up of a host of yours"
 
 
 class UserSsh:
-    """How this machine's user reaches their own hosts. Thread-safe once `config` was read."""
+    """Connects to the user's own hosts as the user's ssh does. Thread-safe once `config` has been read."""
 
     @cached_property
     def config(self) -> "paramiko.SSHConfig":
-        """The user's ssh_config, with the system's. Raises ClusterError."""
+        """The user's ssh_config combined with the system's. Raises ClusterError."""
         return load_ssh_config(home_folder())
 
     def connect(self, host: Host) -> NodeConnection:
@@ -63,7 +63,7 @@ class UserSsh:
             ) from error
 
     def host(self, text: str, *, address: str = "") -> tuple[Host, Route]:
-        """A host and the route to it. address: where the cluster's nodes reach it."""
+        """Return a host and the route to it. address: the one at which the cluster's nodes reach it."""
         spec = _spec_of(text)
         route = find_route(spec, self.config)
         name = spec.host if spec.port in {None, 22} else f"{spec.host}:{spec.port}"
@@ -81,7 +81,7 @@ class UserSsh:
 
 
 def is_here(address: str) -> bool:
-    """Whether a host name is this machine's own, as far as this machine knows."""
+    """Whether a host name is this machine's own, as far as this machine can tell."""
     own = socket.gethostname()
     return address in {own, own.partition(".")[0], "localhost"} or (find_address(address) or "").startswith("127.")
 
@@ -94,7 +94,7 @@ def _spec_of(text: str) -> Spec:
 
 
 class OtherHosts:
-    """The hosts of the user's own in one hostfile."""
+    """The user's own hosts in one hostfile."""
 
     def __init__(self, app: App, lines: Sequence[str]) -> None:
         self._app = app
@@ -103,9 +103,9 @@ class OtherHosts:
         self._memory = memory_of(app)
 
     def find(self, nodes: Sequence[Host], connections: Connections) -> tuple[Host, ...]:
-        """The hosts that are not the cluster's; `nodes` are, the head first.
+        """Return the hosts that are not nodes of the cluster. nodes: the cluster's, the head first.
 
-        Raises ConfigError for what is no host, or none that a job could use.
+        Raises ConfigError for a line that is not a host, or for a host that no job can use.
         """
         others = []
         launcher = self._app.config.train.launcher
@@ -113,7 +113,7 @@ class OtherHosts:
         for line in choose_others(self._lines, nodes, launcher=launcher, why_not=why_not):
             host, route = self._ssh.host(line)
             address = find_address(host.address)
-            if address is None and route.proxied:  # a name in the network behind the proxy, which the head may resolve
+            if address is None and route.proxied:  # the head may resolve a name in the network behind the proxy
                 address = ask_for_address(connections.get(nodes[0]), host.address)
             if address is None:
                 raise no_such_host(line, host.address, nodes)
@@ -122,19 +122,19 @@ class OtherHosts:
         return tuple(others)
 
     def connect(self, host: Host) -> NodeConnection:
-        """Connect to a host, and remember it before anything is changed there. Raises ConnectError, ClusterError."""
+        """Connect to a host, and remember it before anything on it is changed. Raises ConnectError, ClusterError."""
         connection = self._ssh.connect(host)
         self._memory.keep([remember(host, key=connection.host_key)])
         return connection
 
     def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:
-        """Let the head, the first of these, reach the others. Raises ClusterError's kinds."""
+        """Let the head, the first of these nodes, log in to the others. Raises ClusterError or a subclass."""
         if any(node.host.spec for node in nodes):
             let_head_in(nodes, self._memory, report=self._app.report)
 
 
 def find_address(name: str) -> str | None:
-    """The IPv4 address; ps-lite supports no other."""
+    """Return the IPv4 address of a name; None if it has none. ps-lite supports only IPv4."""
     try:
         found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -143,25 +143,25 @@ def find_address(name: str) -> str | None:
 
 
 def ask_for_address(head: NodeConnection, name: str) -> str | None:
-    """The IPv4 address that a name has on the head; None if it has none."""
+    """Return the IPv4 address to which a name resolves on the head; None if it does not resolve."""
     said = head.run(shlex.join(["getent", "ahostsv4", name]), check=False, timeout_s=SCRIPT_TIMEOUT_S)
     return said.stdout.split()[0] if said.stdout.split() else None
 
 
 def memory_of(app: App) -> Memory:
-    """The file that lists the user's own hosts of this cluster."""
+    """Return the file that lists the user's own hosts of this cluster."""
     return Memory(app.files.other_hosts, cluster=app.config.name)
 
 
 def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
-    """Remember, before a job starts, on which of these hosts of the user's own it runs. Raises ClusterError."""
+    """Record, before a job starts, which of the user's own hosts it runs on. Raises ClusterError."""
     own = [remember(host, jobs=(job,)) for host in hosts if host.spec]
     if own:
         memory_of(app).keep(own)
 
 
 def ends_of_job(app: App, job: str) -> dict[str, Callable[[], str]]:
-    """What ends a job's processes on the user's own hosts, by their names."""
+    """Return functions that end a job's processes on the user's own hosts, by host name."""
     command = found_program_command("role", ["end", job], digest=code_digest())
     _, known = memory_of(app).read()
     ssh = UserSsh()
@@ -177,9 +177,10 @@ def _runner(ssh: UserSsh, entry: Remembered, command: str) -> Callable[[], str]:
 
 
 def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
-    """Remove what the cluster has on the user's own hosts; returns the cleaned hosts, and the others with a command.
+    """Remove the cluster's files and key from the user's own hosts.
 
-    Hosts that could not be reached stay remembered, and the next `cluster down` tries again. Raises ClusterError.
+    Return the cleaned hosts, and the others with the command that cleans them by hand. These stay remembered, and the
+    next `cluster down` tries them again. Raises ClusterError.
     """
     memory = memory_of(app)
     mark, known = memory.read()
@@ -191,7 +192,7 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
         try:
             host, _ = ssh.host(entry.spec, address=entry.address)
             with closing(ssh.connect(host)) as connection:
-                for job in entry.jobs:  # the head is gone: end what may still run before deleting its files
+                for job in entry.jobs:  # the head is gone: end what may still run before its files are deleted
                     words = found_program_command("role", ["end", job], digest=code_digest())
                     connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
                 script = render_release(mark)

@@ -1,6 +1,6 @@
-"""Where a cluster's nodes come from: EC2 (ec2.py), or a list of existing hosts (hosts.py).
+"""The source of a cluster's nodes: EC2 (ec2.py), or a list of existing hosts (hosts.py).
 
-Commands that use nodes know only these two classes. Commands that launch, pause or delete instances use EC2 directly.
+Commands that use nodes use only these two classes. Commands that launch, pause or delete instances use EC2 directly.
 """
 
 from abc import ABC, abstractmethod
@@ -18,9 +18,9 @@ ConnectToOther = Callable[[Host], NodeConnection]
 
 
 class Nodes(ABC):
-    """The nodes of a cluster, as its source has described them.
+    """The nodes of a cluster, as described by its source.
 
-    names: all of them, the head's first. excluded: those that no job may use.
+    names: the names of all nodes, the head's first. excluded: the nodes that no job may use.
     """
 
     def __init__(self, cluster: str, names: tuple[str, ...]) -> None:
@@ -34,36 +34,36 @@ class Nodes(ABC):
 
     @abstractmethod
     def find_host(self, name: str) -> Host:
-        """A running node as ssh sees it. Raises ClusterError if it is not running or has no address."""
+        """Return a running node as a host for ssh. Raises ClusterError if it is not running or has no address."""
 
     @abstractmethod
     def find_hosts(self) -> tuple[Host, ...]:
-        """All nodes as ssh sees them, the head first. Raises ClusterError if one cannot be used."""
+        """Return all nodes as hosts for ssh, the head first. Raises ClusterError if one cannot be used."""
 
     @abstractmethod
     def no_nodes(self) -> ClusterError:
-        """The error for a cluster without nodes."""
+        """Return the error for a cluster without nodes."""
 
-    def find_gone(self, ids: Iterable[str]) -> list[str]:  # noqa: ARG002 - for the classes below this one
-        """Those of these nodes' ids that no longer run, and so have no processes."""
+    def find_gone(self, ids: Iterable[str]) -> list[str]:  # noqa: ARG002 - for subclasses
+        """Return those ids whose nodes no longer run, and therefore have no processes."""
         return []
 
     def find_name(self, word: str) -> str | None:
-        """The name of the node that a word of the command line means."""
+        """Return the name of the node that a word of the command line means; None if there is none."""
         return word if word in self.names else None
 
     @property
     def job_hosts(self) -> tuple[str, ...]:
-        """The value of [train] hosts for a job that does not set it; (): every node once."""
+        """The value of [train] hosts for a job that does not set it. (): every node once."""
         return ()
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """The nodes, as [train] nodes selects among them."""
+        """The nodes from which [train] nodes selects."""
         return tuple(Candidate(name=name) for name in self.names)
 
     def select(self, selection: int | str, *, requested: int) -> tuple[str, ...]:
-        """The value of [train] hosts for [train] nodes; (): every node once. Raises TooFewNodesError."""
+        """Return the value of [train] hosts for [train] nodes. (): every node once. Raises TooFewNodesError."""
         candidates = [one for one in self.candidates if one.name not in self.excluded]
         chosen = select_nodes(selection, candidates, requested=requested)
         if chosen == self.names:
@@ -77,19 +77,22 @@ class Nodes(ABC):
 
     @property
     def instance_types(self) -> dict[str, str]:
-        """The nodes' instance types by name, as far as they have one."""
+        """The instance types of the nodes that have one, by node name."""
         return {}
 
     def find_warnings(self) -> Iterator[str]:
-        """What a user should know before these nodes are used."""
+        """Yield warnings to show before these nodes are used."""
         yield from ()
 
     def find_differences(self) -> Iterator[str]:
-        """How the nodes differ from cluster.toml."""
+        """Yield the differences between the nodes and cluster.toml."""
         yield from ()
 
     def choose(self, words: Sequence[str] = ()) -> tuple[str, ...]:
-        """The names of the nodes that these words mean, or all, the head first. Raises NotFoundError."""
+        """Return the names of the nodes that these words mean, or of all nodes; the head first. Raises NotFoundError.
+
+        Without nodes, raises the error of `no_nodes`.
+        """
         if not self.names:
             raise self.no_nodes()
         chosen = set()
@@ -104,17 +107,17 @@ class Nodes(ABC):
 
 
 class NodeSource(ABC):
-    """Describes a cluster's nodes, and connects to them. instance_profile: the nodes' own in AWS, or "none"."""
+    """Describes a cluster's nodes and connects to them. instance_profile: that of the nodes in AWS, or "none"."""
 
     instance_profile = "none"
 
     @abstractmethod
     def describe(self) -> Nodes:
-        """The cluster's nodes. Raises ClusterError's kinds."""
+        """Return the cluster's nodes. Raises ClusterError or a subclass."""
 
     @abstractmethod
     def check_access(self) -> None:
-        """Raises ClusterError when this machine cannot log in to the nodes."""
+        """Raise ClusterError when this machine cannot log in to the nodes."""
 
     @abstractmethod
     def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:
@@ -122,11 +125,14 @@ class NodeSource(ABC):
 
     @abstractmethod
     def connect_again(self, host: Host) -> NodeConnection:
-        """Connect to a node that may have moved. Raises HeadGoneError if it no longer runs, ClusterError's kinds."""
+        """Connect to a node whose address may have changed.
+
+        Raises HeadGoneError if it no longer runs, ClusterError or a subclass.
+        """
 
     @abstractmethod
     def open_connections(self, nodes: Nodes, *, wait_s: float) -> AbstractContextManager[Connections]:
-        """Connections to the nodes, without setting them up. Raises ClusterError when none is possible."""
+        """Return connections to the nodes, without setting them up. Raises ClusterError when none is possible."""
 
     # -- for the set-up
 
@@ -134,23 +140,23 @@ class NodeSource(ABC):
     def open_for_set_up(
         self, find_nodes: Callable[[], Nodes], *, wait_s: float, connect_to_other: ConnectToOther
     ) -> AbstractContextManager[Connections]:
-        """Connections to nodes that are to be set up, and to the user's own hosts. Raises ClusterError."""
+        """Return connections to nodes that will be set up, and to the user's own hosts. Raises ClusterError."""
 
     @abstractmethod
     def begin(self, connections: Connections) -> None:
-        """Start connecting before the nodes are described, where that is possible."""
+        """Start to connect before the nodes are described, if that is possible."""
 
     @abstractmethod
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
-        """The hosts, with the addresses at which nodes reach each other. Raises ClusterError."""
+        """Return the hosts with the addresses at which the nodes reach each other. Raises ClusterError."""
 
     @abstractmethod
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
-        """What the nodes mount, in the order of [[volumes]]. Raises ClusterError's kinds."""
+        """Return the mounts of the nodes, in the order of [[volumes]]. Raises ClusterError or a subclass."""
 
     @abstractmethod
     def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
-        """Remember hosts that have been set up, as far as they are nodes. Raises ClusterError.
+        """Remember those hosts that are nodes and have been set up. Raises ClusterError.
 
-        left_out: hosts that this command has not set up; an earlier one may have.
+        left_out: hosts that this command did not set up; an earlier command may have.
         """

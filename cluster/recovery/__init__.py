@@ -1,1 +1,1 @@
-"""A job that has lost nodes: new nodes in their place, and another head."""
+"""Recovery of jobs that have lost nodes: launches nodes in their place, including a new head."""

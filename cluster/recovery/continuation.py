@@ -1,4 +1,4 @@
-"""Continues what waits for nodes: a job that has lost some, or the jobs of a lost head."""
+"""Continues jobs that wait for nodes: a job that has lost some nodes, or the jobs of a lost head."""
 
 from cluster.app import App
 from cluster.jobs import ask_for_job
@@ -12,17 +12,17 @@ from train.follow.records import JobRecord
 
 
 def continue_what_waits(app: App, nodes: Nodes | None, record: JobRecord | None) -> bool:
-    """Replace what a job has lost, its head or other nodes; whether it continues. record: the running one."""
+    """Replace the head or other nodes that a job has lost. Return whether it continues. record: the running job's."""
     if isinstance(nodes, Ec2Nodes) and continue_jobs(app, look_for_lost_head(app, nodes.state), nodes.state):
         return True
     return continue_waiting(app, record)
 
 
 def complete_nodes(app: App, nodes: Nodes) -> Nodes:
-    """The nodes for another job, after those that a job has lost were replaced: it continues before the other one.
+    """Return the nodes for another job, after replacing those that a job has lost, which continues first.
 
-    Costs no call while all nodes are there. Without new nodes the others are used, but not without the head: raises
-    ClusterError.
+    Makes no call while no node is missing. If no nodes can be launched, the others are used. Raises ClusterError when
+    the head is missing.
     """
     if not isinstance(nodes, Ec2Nodes) or not nodes.names:
         return nodes
@@ -31,7 +31,7 @@ def complete_nodes(app: App, nodes: Nodes) -> Nodes:
     before = dict(app.overrides)
     lost = look_for_lost_head(app, nodes.state)
     continues = continue_jobs(app, lost, nodes.state)
-    app.restore(before)  # continuing a job sets its script
+    app.restore(before)  # continuing a job overrides [train] script
     if not continues and lost is not None and nodes.state.nodes[0].index > 0:
         raise ClusterError(f"the head of cluster {app.config.name} has ended", hint="cluster up")
     if not continues:

@@ -1,7 +1,7 @@
-"""This project's own command on the head, with which it replaces lost nodes while no other command runs.
+"""Installs this project's own command on the head, which replaces lost nodes while no other command runs.
 
-The head gets the program, and settings: cluster.toml without secrets, and what this machine knows of the nodes. It has
-the permissions of its instance role, and logs in to nodes with its own key; the user's private key stays here.
+The head gets the program and its settings: cluster.toml without secrets, and this machine's knowledge of the nodes. The
+head has the permissions of its instance role, and logs in to nodes with its own key. The user's private key stays here.
 """
 
 import hashlib
@@ -31,12 +31,12 @@ from foundation.progress import Event
 from provision.model import SshAddress
 
 FOLDER = ".cluster/replace"
-"""On the head, in the user's home."""
+"""The folder on the head, in the user's home."""
 STATE = "files"
-"""In FOLDER: what the head's command notes, such as the instances that it has launched (provision/files.py)."""
+"""In FOLDER: the records of the head's command, such as the instances that it launched (provision/files.py)."""
 PACKAGES = ("bootstrap", "cluster", "foundation", "mxnet_cluster", "provision", "train")
 MODULES = ("sandbox/__init__.py", "sandbox/config.py")
-"""What cluster.toml is checked with, besides the packages."""
+"""The modules, besides the packages, that the check of cluster.toml needs."""
 START = b"""\
 import sys
 
@@ -51,12 +51,13 @@ SETTINGS_TIMEOUT_S = 60.0
 
 
 class HeadSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command on the head has from the user's machine; the file ~/.cluster/replace/settings.json.
+    """The settings from the user's machine for a command on the head: the file ~/.cluster/replace/settings.json.
 
     table, overrides: cluster.toml and the command line, without secrets. line, ssh_address, packages, project: see
-    OnHead. public_key: the public half of the user's key for the nodes. pins: their host keys, in known_hosts' format.
-    instances: the ids of the instances that the user's machine knows. records: of the cache of wheels, by key.
-    endpoint_url: AWS_ENDPOINT_URL, or None; private_ca: its certificate is signed by a private CA.
+    OnHead. public_key: the public half of the user's key for the nodes. pins: the nodes' host keys, in the format of
+    known_hosts. instances: the ids of the instances that the user's machine knows. records: those of the cache of
+    wheels, by key. endpoint_url: AWS_ENDPOINT_URL, or None. private_ca: whether its certificate is signed by a private
+    CA.
     """
 
     table: dict[str, Any]
@@ -75,13 +76,14 @@ class HeadSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_client(app: App, described: Nodes, *, nodes: int) -> Tree | None:
-    """The program for the head; None if it is not to replace nodes. Says so if it cannot, though its role allows it.
+    """Return the program for the head; None if the head does not replace nodes.
 
-    described: the cluster's nodes. nodes: how many are set up: of one alone, none can be replaced.
+    If the head's role allows it but something else prevents it, report that. described: the cluster's nodes. nodes: how
+    many are set up; a lone node cannot be replaced.
     """
     config = app.config
     if app.on_head is not None:
-        return None  # it has it
+        return None  # the head has the program already
     if not app.has_instances or config.provision.instance_profile != "auto" or nodes <= 1:
         return None
     if config.train.on_node_loss != "requeue" or not described.has_role:
@@ -94,7 +96,7 @@ def find_client(app: App, described: Nodes, *, nodes: int) -> Tree | None:
 
 
 def find_obstacle(config: ClusterConfig) -> str | None:
-    """Why the head cannot replace nodes, though its role allows it; None if it can. Pure."""
+    """Return why the head cannot replace nodes, although its role allows it; None if it can. Pure."""
     if config.volumes:
         return "a new node's [[volumes]] need this machine's credentials"
     if config.bootstrap.mxnet.startswith(SOURCE_PREFIX):
@@ -105,7 +107,7 @@ def find_obstacle(config: ClusterConfig) -> str | None:
 
 
 def read_client() -> Tree:
-    """The files of the program: a folder that Python can run."""
+    """Return the files of the program: a folder that Python can run."""
     found = {"__main__.py": START}
     for package in PACKAGES:
         folder = Path(str(files(package)))
@@ -115,7 +117,7 @@ def read_client() -> Tree:
     for module in MODULES:
         package, _, name = module.partition("/")
         found[module] = Path(str(files(package).joinpath(name))).read_bytes()
-    # The version of uv is part of what names an environment; the head has its program already.
+    # The version of uv is part of an environment's name. The head has uv's program already.
     about = f"Metadata-Version: 2.1\nName: uv\nVersion: {version('uv')}\n"
     found[f"uv-{version('uv')}.dist-info/METADATA"] = about.encode()
     return make_tree(file_of_bytes(path, data) for path, data in found.items())
@@ -124,7 +126,7 @@ def read_client() -> Tree:
 def keep_settings(
     app: App, nodes: Sequence[ReadyNode], *, packages: tuple[Wanted, ...], project: LockedProject
 ) -> None:
-    """Write the settings on the head if it has the program and they have changed. A failure is a warning."""
+    """Write the settings to the head if it has the program and they have changed. A failure is a warning."""
     head = nodes[0]
     if not head.client:
         return
@@ -139,7 +141,7 @@ def keep_settings(
 def make_settings(
     app: App, nodes: Sequence[ReadyNode], *, packages: tuple[Wanted, ...], project: LockedProject
 ) -> HeadSettings:
-    """The settings for the head, the first of the nodes. Raises ClusterError."""
+    """Return the settings for the head, the first of the nodes. Raises ClusterError."""
     head, config = nodes[0], app.config
     known = app.files.known_instances()
     try:
@@ -171,7 +173,7 @@ def make_settings(
 
 
 def leave_secrets_out(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """cluster.toml and the command line's values for the head: without what may be secret. Pure."""
+    """Return cluster.toml and the command line's values for the head, without possible secrets. Pure."""
     kept = {key: value for key, value in table.items() if key not in _LEFT_OUT}
     if isinstance(kept.get("train"), dict):
         kept["train"] = {key: value for key, value in kept["train"].items() if key not in _LEFT_OUT_OF_TRAIN}
@@ -184,7 +186,7 @@ def leave_secrets_out(table: Mapping[str, Any], overrides: Mapping[str, Any]) ->
 
 
 def _write(head: ReadyNode, data: bytes) -> None:
-    """Write the file unless it has this content. Raises NodeCommandError, ConnectError."""
+    """Write settings.json unless it has this content already. Raises NodeCommandError, ConnectError."""
     digest = hashlib.sha256(data).hexdigest()
     path = f"{FOLDER}/settings.json"
     same = f'[ "$(sha256sum <{path} 2>/dev/null)" = "{digest}  -" ]'

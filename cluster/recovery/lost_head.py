@@ -1,8 +1,8 @@
-"""Continues the jobs of a lost head on a new one, from their records in S3: the one that ran, and those queued.
+"""Continues the jobs of a lost head on a new one, from their records in S3: the running job and the queued ones.
 
-The records are in [data] results, with the logs, and are at most a minute old. A command on the user's machine finds
-that the head's instance has ended, launches what is missing, sets the nodes up, and orders the jobs again: the same
-jobs, with their attempts and their logs so far. Without [data] results, the records are lost with the head.
+The records and logs are in [data] results, and are at most a minute old. A command on the user's machine finds that the
+head's instance has ended, launches the missing nodes, sets all nodes up, and submits the jobs again. They are the same
+jobs, with their attempts and logs so far. Without [data] results, the records are lost with the head.
 """
 
 import tempfile
@@ -50,9 +50,9 @@ from train.s3.environment import find_s3_access
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LostHead:
-    """The head of this cluster has ended. jobs: to continue on a new one, the one that ran first. why: in words.
+    """The head of this cluster has ended. jobs: those to continue on a new head, the running one first.
 
-    is_final: only `cluster up` continues them, because the lease has ended the cluster.
+    why: the message about this. is_final: only `cluster up` continues the jobs, because the lease ended the cluster.
     """
 
     jobs: tuple[Record, ...]
@@ -61,7 +61,7 @@ class LostHead:
 
 
 def look_for_lost_head(app: App, state: ClusterState) -> LostHead | None:
-    """As find_lost_head; an error is only a warning. Costs no call while all nodes are there."""
+    """Like find_lost_head, but an error is only a warning. Makes no call while no node is missing."""
     try:
         return find_lost_head(app, state)
     except ClusterError as error:
@@ -70,9 +70,9 @@ def look_for_lost_head(app: App, state: ClusterState) -> LostHead | None:
 
 
 def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_asked: bool = False) -> bool:
-    """Continue the jobs of a lost head, for commands that do something else: an error is only a warning.
+    """Continue the jobs of a lost head, for commands with another purpose: an error is only a warning.
 
-    Returns whether they continue. is_asked: by `up`, which launches nodes also after a lease.
+    Return whether the jobs continue. is_asked: the command is `up`, which launches nodes even after the lease's end.
     """
     if lost is None:
         return False
@@ -89,7 +89,7 @@ def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_as
 
 
 def find_gone(app: App, state: ClusterState) -> frozenset[str]:
-    """The ids of instances that this machine set up last, did not end itself, and that have ended.
+    """Return the ids of the instances that this machine last set up, did not end itself, and that have ended.
 
     Empty once the cluster is deleted.
     """
@@ -99,7 +99,7 @@ def find_gone(app: App, state: ClusterState) -> frozenset[str]:
 
 
 def find_lost_head(app: App, state: ClusterState) -> LostHead | None:
-    """The head that has ended; None while it is there, and its jobs are. Raises ClusterError's kinds."""
+    """Return the head that has ended; None while it runs and has its jobs. Raises ClusterError or a subclass."""
     gone, begun = find_gone(app, state), app.files.find_continued_jobs() if app.files.exist else ()
     has_head = any(node.index == 0 for node in state.nodes)
     if not begun and not gone:
@@ -114,7 +114,7 @@ def find_lost_head(app: App, state: ClusterState) -> LostHead | None:
             known = find_jobs_on_head(app, state)
             left = [record for record in records if record.id in begun and record.id not in known]
             jobs = tuple(sorted((one for one in left if not one.has_ended), key=lambda one: one.submitted_at))
-            if not jobs:  # the command was interrupted after it had ordered the last one
+            if not jobs:  # the command was interrupted after it had submitted the last one
                 app.files.note_continued_jobs(())
     if has_head and not jobs:
         return None
@@ -125,7 +125,7 @@ def find_lost_head(app: App, state: ClusterState) -> LostHead | None:
 
 
 def find_jobs_on_head(app: App, state: ClusterState) -> frozenset[str]:
-    """The ids of the jobs that the new head has. Raises ClusterError if it runs and cannot be asked."""
+    """Return the ids of the jobs that the new head has. Raises ClusterError if it runs but cannot be asked."""
     if not any(node.index == 0 and node.state == "running" for node in state.nodes):
         return frozenset()
     with open_head(app, Ec2Nodes(state, app.config.provision)) as head:
@@ -133,7 +133,7 @@ def find_jobs_on_head(app: App, state: ClusterState) -> frozenset[str]:
 
 
 def render_lost_head(app: App, jobs: Sequence[Record], *, lease_end: str | None) -> str:
-    """What is said of a lost head. lease_end: how the lease has ended the cluster."""
+    """Return the message about a lost head. lease_end: how the lease has ended the cluster; None if it has not."""
     cluster = f"cluster {app.config.name}"
     listed = ", ".join(f"{job.id} ({job.name})" for job in jobs)
     if jobs and lease_end is not None:
@@ -150,7 +150,7 @@ def render_lost_head(app: App, jobs: Sequence[Record], *, lease_end: str | None)
 
 
 def continue_lost(app: App, jobs: Sequence[Record], state: ClusterState) -> None:
-    """Launch a new head and what else is missing, and continue the jobs there. Raises ClusterError's kinds."""
+    """Launch a new head and other missing nodes, and continue the jobs there. Raises ClusterError or a subclass."""
     first, *others = jobs
     try:
         check_restarts(first, end_attempts(first, (), at=time.time()), app.config.train.restarts)
@@ -167,7 +167,7 @@ def continue_lost(app: App, jobs: Sequence[Record], state: ClusterState) -> None
 
 
 def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterState:
-    """Continue one job; returns the cluster with the nodes that it needed. Raises ClusterError's kinds."""
+    """Continue one job. Return the cluster with the nodes that the job needed. Raises ClusterError or a subclass."""
     how = "queueing it again" if job.state == "queued" else "continuing the job"
     app.say(f"the head of job {job.id} ({job.name}) has ended: {how} on a new one, from its record in S3")
     live = {node.instance_id for node in state.nodes}
@@ -186,7 +186,7 @@ def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterS
 
 
 def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[Attempt, ...]) -> None:
-    """Set the nodes up and order the job again, as `cluster train` does. Raises ClusterError's kinds."""
+    """Set the nodes up and submit the job again, as `cluster train` does. Raises ClusterError or a subclass."""
     region = app.config.provision.region
     train = continued_config(app.config.train, job)
     app.override("train.script", train.script)
@@ -237,7 +237,10 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
 
 
 def read_log(app: App, job: Record) -> bytes:
-    """The job's log in S3; empty if it had none yet. Raises ClusterError's kinds."""
+    """Return the job's log in S3, without an incomplete last line; empty if it has none.
+
+    Raises ClusterError or a subclass.
+    """
     with tempfile.TemporaryFile(prefix="cluster-log-") as log:
         try:
             fetch_s3_log(str(app.config.data.s3_results), job.id, region=app.config.provision.region, into=log)
@@ -249,7 +252,7 @@ def read_log(app: App, job: Record) -> bytes:
 
 
 def find_first_process(log: bytes) -> int:
-    """The number for the next process, after those in a log. Pure."""
+    """Return the number for the next process, after those in a log. Pure."""
     reader = EventReader()
     for line in log.splitlines():
         if b'"p"' in line:

@@ -1,7 +1,8 @@
-"""The command that a job's supervisor runs on the head to replace lost nodes: the words are the job and their names.
+"""The command that a job's supervisor runs on the head to replace lost nodes. Arguments: the job, the nodes' names.
 
-It is the same replacement as from the user's machine, with what that machine has left here (head_client.py): it reaches
-nodes at their private addresses, with the head's own key, and AWS with the role of the instance.
+The replacement is the same as from the user's machine, but uses the settings that this machine has sent
+(head_client.py). The command reaches nodes at their private addresses, with the head's own key, and AWS with the
+instance's role.
 """
 
 import os
@@ -42,11 +43,11 @@ class HeadFiles(ClusterFiles):
         self._settings = settings
 
     def find_public_key(self) -> str | None:
-        """That of the user's key, which new nodes get at their launch."""
+        """Return the public half of the user's key, which new nodes get at launch."""
         return self._settings.public_key or None
 
     def known_instances(self) -> KnownInstances:
-        """Those that this command launched, and those that the user's machine knew. Raises ClusterError."""
+        """Return the instances that this command launched or the user's machine knew. Raises ClusterError."""
         known = super().known_instances()
         return KnownInstances(
             instance_ids=known.instance_ids | frozenset(self._settings.instances),
@@ -56,7 +57,7 @@ class HeadFiles(ClusterFiles):
 
 
 class HeadApp(App):
-    """The command on the head."""
+    """The App of the command on the head."""
 
     def __init__(self, settings: HeadSettings, *, folder: Path) -> None:
         super().__init__(config_path=folder / "cluster.toml")
@@ -71,7 +72,7 @@ class HeadApp(App):
         )
 
     def _find_overrides(self) -> dict[str, Any]:
-        """What differs here: nodes are near, their wheels are on this node, and a job brings its own files."""
+        """Return the settings that differ here: nodes are near, this node has the wheels, a job has its own files."""
         return {
             "cloud": "aws",
             "provision.region": self._settings.region,
@@ -86,17 +87,17 @@ class HeadApp(App):
 
     @cached_property
     def config(self) -> ClusterConfig:
-        """The user's cluster.toml, as it was sent. Raises ConfigError."""
+        """The settings in the user's cluster.toml, as sent to the head. Raises ConfigError."""
         return parse_config(self._settings.table, source="cluster.toml", overrides=self.overrides)
 
     @cached_property
     def files(self) -> ClusterFiles:
-        """What this command notes, and the head's own key."""
+        """The records of this command, and the head's own key."""
         return HeadFiles(self._folder / STATE, self._settings, key=home_folder() / ".cluster/ssh/id_ed25519")
 
 
 def main(words: Sequence[str]) -> int:
-    """Replace nodes of a job; returns the exit code. What is said goes to the job's log."""
+    """Replace nodes of a job, and return the exit code. All messages go to the job's log."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     job, names = words[0], words[1:]
     app = None
@@ -111,7 +112,7 @@ def main(words: Sequence[str]) -> int:
             raise NotFoundError(f"there is no job {job}")
         record = parse_record(found.data)
         if record.image is not None:
-            find_login(app, None)  # a password that is not here: nothing is launched
+            find_login(app, None)  # raises before the launch if the registry's password is not on the head
         replace_lost(app, record, names=names)
     except ClusterError as error:
         write(sys.stderr, f"error: {error.message}" + (f"\n  try: {error.hint}" if error.hint else ""))
@@ -125,7 +126,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_settings(folder: Path) -> HeadSettings:
-    """What the user's machine has left here. Raises ClusterError."""
+    """Return the settings that the user's machine has sent. Raises ClusterError."""
     path = folder / "settings.json"
     try:
         return decode(path.read_bytes(), HeadSettings)
@@ -136,7 +137,7 @@ def read_settings(folder: Path) -> HeadSettings:
 
 
 def prepare(settings: HeadSettings, folder: Path) -> None:
-    """Set this process's environment, and write what the command expects in its folders. Raises ClusterError."""
+    """Set this process's environment variables, and write the files that the command expects. Raises ClusterError."""
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     os.environ["AWS_REGION"] = os.environ["AWS_DEFAULT_REGION"] = settings.region
@@ -144,7 +145,7 @@ def prepare(settings: HeadSettings, folder: Path) -> None:
         os.environ["AWS_ENDPOINT_URL"] = settings.endpoint_url
     trusted = ssl.get_default_verify_paths().cafile
     if settings.private_ca and trusted is not None:
-        os.environ["AWS_CA_BUNDLE"] = trusted  # the system's, where the node has that authority
+        os.environ["AWS_CA_BUNDLE"] = trusted  # the system's certificates, which include the private CA's on the node
     try:
         keep_cache(cache_folder(), settings.records, wheels=home_folder() / ".cluster/files")
         known_hosts = folder / STATE / "known_hosts"
@@ -155,7 +156,7 @@ def prepare(settings: HeadSettings, folder: Path) -> None:
 
 
 def keep_cache(cache: Path, records: Mapping[str, str], *, wheels: Path) -> None:
-    """Make the head's own wheels a cache, with its records. Raises OSError."""
+    """Make a cache of the head's own wheels, with the given records. Raises OSError."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     place = find_place(cache, "0", "0").parent.parent
     with suppress(FileExistsError):
@@ -167,7 +168,7 @@ def keep_cache(cache: Path, records: Mapping[str, str], *, wheels: Path) -> None
 
 
 def merge_pins(sent: str, path: Path) -> str:
-    """The host keys that were sent, and those that this command has pinned since. Raises OSError."""
+    """Return the host keys that were sent, and those that this command has pinned since. Raises OSError."""
     own = path.read_text("ascii", errors="replace") if path.exists() else ""
     lines = {line.split()[0]: line for line in (*own.splitlines(), *sent.splitlines()) if line.strip()}
     return "".join(f"{line}\n" for line in lines.values())

@@ -1,8 +1,8 @@
-"""Replaces the nodes that a job has lost, and hands it the new ones.
+"""Replaces the nodes that a job has lost, and gives the new ones to the job.
 
-The job waits on its head. A command launches what is missing, in the places that `up` would try, sets up the new nodes,
-sends them the job's own files, and tells the head. The other nodes are not touched. It runs on the user's machine, or
-on the head itself (on_head.py). Each step can be interrupted: the next command finds what is there and continues.
+The job waits on its head. A command launches the missing nodes in the places that `up` would try, sets them up, sends
+them the job's own files, and notifies the head. The other nodes are not touched. The command runs on the user's machine
+or on the head itself (on_head.py). Each step can be interrupted: the next command finds what exists and continues.
 """
 
 import shlex
@@ -39,14 +39,14 @@ SEND_TIMEOUT_S = 900.0
 HEAD_EVERY_S = 1.0
 MOST_REFUSALS = 5
 Note = Callable[[str], None]
-"""Called with the name of each step that is done: "launched", "sshd", "set up", "handed over"."""
+"""Called with the name of each completed step: "launched", "sshd", "set up", "handed over"."""
 
 
 def continue_waiting(app: App, record: JobRecord | None, *, waits: bool = False) -> bool:
-    """Replace the nodes that a job waits for, for commands that do something else: an error is only a warning.
+    """Replace the nodes that a job waits for, for commands with another purpose: an error is only a warning.
 
-    Returns whether the job has its nodes again. record: from the head; of other jobs than waiting ones nothing happens.
-    waits: see replace_lost.
+    Return whether the job has its nodes again. record: the job's, from the head; does nothing unless the job is
+    waiting. waits: see replace_lost.
     """
     if record is None or record.state != "waiting" or record.source != "head" or not app.has_instances:
         return False
@@ -62,10 +62,11 @@ def continue_waiting(app: App, record: JobRecord | None, *, waits: bool = False)
 
 
 def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bool) -> None:
-    """Replace the nodes that a job or `cluster verify` found unhealthy when it last looked, after asking.
+    """Replace, after asking, the nodes that were unhealthy when a job or `cluster verify` last checked them.
 
-    Not the head, whose records would be lost; not while a job runs, nor with [train] on_node_loss = "fail". `up` then
-    sets the new nodes up. job: what the head says. Raises ClusterError's kinds.
+    The head is not replaced, because its records would be lost. No node is replaced while a job runs, or with [train]
+    on_node_loss = "fail". `up` sets the new nodes up afterwards. job: the head's answer. Raises ClusterError or a
+    subclass.
     """
     if job is None or job.record is not None or app.config.train.on_node_loss != "requeue":
         return
@@ -85,11 +86,11 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
 def replace_lost(
     app: App, job: Record, *, names: Sequence[str] = (), waits: bool = False, note: Note = lambda _: None
 ) -> None:
-    """Replace the nodes that a job waits for, and hand it the new ones; it then continues.
+    """Replace the nodes that a job waits for, and give it the new ones. The job then continues.
 
-    Call enter_cloud first. names: of the nodes, if the head has called this; (): asks the head. waits: while the head
-    replaces them itself, wait for its end. Raises HeadReplacesError without `waits`; ClusterError's kinds: the job then
-    still waits.
+    Call enter_cloud first. names: the nodes' names, when the head calls this; (): ask the head. waits: if the head is
+    replacing the nodes itself, wait until it is done. Raises HeadReplacesError in that case without `waits`. Raises
+    ClusterError or a subclass; the job then still waits.
     """
     if not names:
         names = claim(app, job, waits=waits)
@@ -122,9 +123,10 @@ def replace_lost(
 
 
 def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
-    """Tell the head that this command replaces the nodes that a job waits for; their names.
+    """Tell the head that this command replaces the nodes that a job waits for, and return their names.
 
-    () if the head has replaced them itself meanwhile. Raises HeadReplacesError without `waits`, ClusterError's kinds.
+    () if the head has replaced them itself in the meantime. Raises HeadReplacesError without `waits`, ClusterError or a
+    subclass.
     """
     told, refused = False, 0
     with open_head(app, describe(app)) as head:
@@ -137,7 +139,7 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
                 if not told:
                     told = True
                     app.say(f"{error.message}: waiting for it (Ctrl-C ends this)")
-            except NotReplacedError:  # the job may have its nodes by now, and its record not say so yet
+            except NotReplacedError:  # the job may have its nodes already, although its record does not show it yet
                 refused += 1
                 if refused == MOST_REFUSALS:
                     raise
@@ -148,7 +150,7 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
 
 
 def launch(app: App, lost: dict[int, str]) -> ClusterState:
-    """Launch nodes in place of lost ones. lost: see prepare_replacement. Raises ClusterError's kinds."""
+    """Launch nodes in place of lost ones. lost: see prepare_replacement. Raises ClusterError or a subclass."""
     clients = make_clients(app.config.provision.region)
     wishes = find_wishes(app)
 
@@ -156,16 +158,17 @@ def launch(app: App, lost: dict[int, str]) -> ClusterState:
         return prepare_replacement(clients, wishes=wishes, files=app.files, lost=lost, avoid=avoid)
 
     plan = prepare(frozenset())
-    if plan and app.on_head is None:  # a job's log has the steps, as they are done
+    if plan and app.on_head is None:  # on the head, the job's log shows the steps as they are completed
         app.say(render_plan(plan, price_note=app.price_note).rstrip())
     with noting_costs(app, clients):
         return carry_out(plan, clients=clients, files=app.files, report=app.report, replan=prepare)
 
 
 def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence[ReadyNode]) -> None:
-    """Give new nodes what a job needs and cluster.toml may no longer name: its files, its environment, its image.
+    """Send new nodes the files and the environment that a job needs, and pull its image.
 
-    nodes: all of them, the head first, which has what the job needs. Raises ClusterError's kinds.
+    cluster.toml may no longer name these. nodes: all nodes, the head first, which has everything that the job needs.
+    Raises ClusterError or a subclass, also if [bootstrap] setup or the image has changed since the job started.
     """
     head = nodes[0]
     paths = find_paths(job)
@@ -187,7 +190,7 @@ def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence
 
 
 def find_missing(node: ReadyNode, paths: Sequence[str]) -> frozenset[str]:
-    """Those of the paths below ~/.cluster that a node lacks. Raises NodeCommandError, ConnectError."""
+    """Return those of the paths below ~/.cluster that a node lacks. Raises NodeCommandError, ConnectError."""
     listed = shlex.join(paths)
     script = f'cd "$HOME/.cluster" && for path in {listed}; do [ -e "$path/.complete" ] || echo "$path"; done'
     return frozenset(node.connection.run(script, timeout_s=60, what="the search for files").stdout.split())

@@ -1,4 +1,4 @@
-"""Trains a small network with PyTorch's DistributedDataParallel: replace the data and the network with your own.
+"""Trains a small network with PyTorch's DistributedDataParallel. Replace the data and the network with your own.
 
 torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; `cluster train` starts it on every node.
 """
@@ -15,13 +15,13 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def make_data(count=8192):
-    """Points in a square, and whether each is inside a circle."""
+    """Return points in a square, and whether each is inside a circle."""
     points = torch.rand(count, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1
     return TensorDataset(points, (points.norm(dim=1) < 0.8).long())
 
 
 def save(path, state):
-    """Write a checkpoint in one step: a killed job leaves the last one."""
+    """Write a checkpoint atomically: after a killed job, the previous checkpoint remains."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     torch.save(state, path + ".partial")
     os.replace(path + ".partial", path)
@@ -64,7 +64,7 @@ def main():
             optimizer.zero_grad()
             loss.backward()  # averages the gradients of all ranks
             optimizer.step()
-        # `cluster train` shows epoch, speed and loss of lines in this form.
+        # `cluster train` shows the epoch, speed and loss from lines in this format.
         cost = time.time() - began
         print(f"Epoch[{epoch}] Speed: {len(sampler) / cost:.2f} samples/sec loss={loss.item():.4f}", flush=True)
         print(f"Epoch[{epoch}] Time cost={cost:.3f}", flush=True)

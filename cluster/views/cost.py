@@ -1,4 +1,4 @@
-"""What clusters have cost, as text and as JSON. Pure."""
+"""The costs of clusters, as text and as JSON. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,7 +18,7 @@ MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 def render_costs(
     name: str, bills: Sequence[ClusterBill], *, now: float, price_note: str = "", columns: int | None = None
 ) -> str:
-    """The current cluster by node, then earlier ones, one line each. bills: in the order of time."""
+    """Render the current cluster by node, then earlier clusters, one line each. bills: in chronological order."""
     current = [bill for bill in bills if bill.ended_at is None]
     earlier = [bill for bill in bills if bill.ended_at is not None]
     lines = [_render_cluster(bill, now=now, columns=columns) for bill in current]
@@ -67,7 +67,7 @@ def _row(node: NodeBill) -> tuple[str, ...]:
 
 
 def _render_unseen(bill: ClusterBill) -> list[str]:
-    """What is not known: when a node ended that nothing of ours ended."""
+    """Return the line about nodes whose end was not observed, because none of our commands ended them."""
     names = [node.name for node in bill.nodes if node.unseen_usd >= 0.005]
     if not names:
         return []
@@ -93,12 +93,12 @@ def _render_earlier(bills: Sequence[ClusterBill], *, columns: int | None) -> str
 
 
 def _moment(at: float | None) -> str:
-    """In this machine's time zone."""
+    """Render a time in this machine's time zone."""
     return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M}"
 
 
 def cost_document(name: str, bills: Sequence[ClusterBill], *, now: float, price_note: str = "") -> dict[str, Any]:
-    """What `cluster cost --json` prints; amounts in US dollars, null if a price is unknown."""
+    """Return the output of `cluster cost --json`. Amounts are in US dollars, null if a price is unknown."""
     current = next((bill for bill in reversed(bills) if bill.ended_at is None), None)
     return {
         "name": name,
@@ -137,5 +137,5 @@ def _item(item: Any) -> dict[str, Any]:
 
 
 def _rounded(usd: float | None) -> float | None:
-    """Rounded to a millionth of a dollar."""
+    """Round to a millionth of a dollar."""
     return None if usd is None else round(usd, 6)

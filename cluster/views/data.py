@@ -1,4 +1,4 @@
-"""What `cluster data` shows: how far a copy is, and what was copied."""
+"""The output of `cluster data`: the progress of a copy, and a summary of it."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ Unit = Literal["bytes", "images"]
 
 
 class TransferProgress(transfer.Progress):
-    """Receives progress from train.s3. bars: on a terminal; without, `say` gets a line now and then."""
+    """Shows the progress of a copy by train.s3. bars: the bar on a terminal; None: `say` prints a line periodically."""
 
     def __init__(
         self, bars: "Progress | None", say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
@@ -40,9 +40,9 @@ class TransferProgress(transfer.Progress):
         self._count = self._files = 0
 
     def watch(self, transfers: Sequence[Upload | Download], /) -> "TransferProgress":
-        """Start to show progress, now that the plan says how much there is.
+        """Start to show progress, now that the plan contains the total size.
 
-        Not earlier: the bar would overwrite questions at the terminal, such as one for an MFA code.
+        An earlier bar would overwrite questions at the terminal, such as one for an MFA code.
         """
         self._count = len(transfers)
         self._total = sum(transfer.size_bytes for transfer in transfers)
@@ -64,7 +64,7 @@ class TransferProgress(transfer.Progress):
         self._show()
 
     def _show(self) -> None:
-        # Thousands of small files may arrive each second; drawing costs as much as one of them.
+        # Thousands of small files may arrive each second, and one drawing takes as long as one of them.
         now = self._clock()
         if now < self._next:
             return
@@ -90,7 +90,7 @@ class TransferProgress(transfer.Progress):
 
 @contextmanager
 def transfer_progress(app: App) -> Iterator[TransferProgress]:
-    """A bar on the terminal, removed when the copy is done; lines without a terminal."""
+    """Show a bar on the terminal, and remove it when the copy is done; without a terminal, print lines."""
     if app.console is None:
         yield TransferProgress(None, app.say)
         return
@@ -103,7 +103,7 @@ def transfer_progress(app: App) -> Iterator[TransferProgress]:
 
 @contextmanager
 def counting_bar(app: App, what: str, total: int, unit: Unit) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere; the function adds to what is done."""
+    """Show a bar on a terminal, and nothing elsewhere. Yield a function that advances the bar."""
     if app.console is None:
         yield lambda _more: None
         return
@@ -125,7 +125,7 @@ def _make_bars(console: "Console", unit: Unit) -> "Progress":
 
 
 def describe_transfers(done: Done, began: float) -> str:
-    """What was copied, in a line; `began` is time.monotonic() of the beginning."""
+    """Summarize a copy in one line. began: time.monotonic() at its start."""
     transfers = done.plan.transfers
     if not transfers:
         return "nothing"
@@ -136,13 +136,13 @@ def describe_transfers(done: Done, began: float) -> str:
 
 
 def describe_others(done: Done) -> str:
-    """How many files were unchanged or deleted: the end of a sentence, or empty."""
+    """Return how many files were unchanged or deleted, as the end of a sentence; empty if none."""
     counts = {"unchanged": len(done.plan.unchanged), "deleted": len(done.plan.deletions)}
     return "".join(f"; {count(number, 'file')} {what}" for what, number in counts.items() if number)
 
 
 def describe_unverified(unverified: Sequence[Download]) -> str:
-    """The warning for objects without a comparable checksum: how many, and the first of them."""
+    """Return the warning about objects without a comparable checksum: their number, and the first of them."""
     urls = sorted(str(download.source) for download in unverified)
     named = ", ".join(urls[:_MOST_NAMED])
     if len(urls) > _MOST_NAMED:

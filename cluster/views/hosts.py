@@ -12,7 +12,7 @@ from cluster.views.status import HeadJob, job_document, render_job_lines, render
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostState:
-    """A host. processes: how many times it is listed. why: why it cannot be reached."""
+    """The state of a host. processes: how many times it is listed. why: the reason why it cannot be reached."""
 
     host: Host
     state: Literal["ready", "not set up", "unreachable"]
@@ -22,7 +22,7 @@ class HostState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostsStatus:
-    """What `cluster status` shows. job: None if there is no head to ask."""
+    """The content of `cluster status`. job: None if there is no head to ask."""
 
     cluster: str
     hosts: Sequence[HostState]
@@ -31,7 +31,10 @@ class HostsStatus:
 
     @property
     def state(self) -> str:
-        """ready: all hosts are; degraded: some cannot be reached; otherwise not-set-up."""
+        """The state of the cluster.
+
+        "ready": all hosts are ready. "degraded": some cannot be reached. "not-set-up": all other cases.
+        """
         states = {host.state for host in self.hosts}
         if "unreachable" in states:
             return "degraded"
@@ -39,7 +42,7 @@ class HostsStatus:
 
     @property
     def unhealthy(self) -> dict[str, tuple[str, ...]]:
-        """Why hosts are unhealthy, by name; only those that are."""
+        """The reasons why hosts are unhealthy, by name; only unhealthy hosts are included."""
         job = self.job or HeadJob()
         found = {each.host.name: job.find_reasons(each.host.name, each.host.instance_id) for each in self.hosts}
         return {name: reasons for name, reasons in found.items() if reasons}
@@ -47,14 +50,14 @@ class HostsStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownCluster:
-    """A cluster that has files on existing hosts. hosts: as they were listed."""
+    """A cluster that has files on existing hosts. hosts: as the user listed them."""
 
     name: str
     hosts: tuple[str, ...]
 
 
 def render_hosts(hosts: Sequence[HostState], *, columns: int | None = None) -> str:
-    """A table of the hosts. columns: the width that it fits into."""
+    """Render a table of the hosts. columns: the width that it fits into."""
     rows = [("NODE", "ROLE", "STATE", "PROCESSES", "USER", "PORT", "ADDRESS")]
     rows += [
         (
@@ -72,7 +75,7 @@ def render_hosts(hosts: Sequence[HostState], *, columns: int | None = None) -> s
 
 
 def render_hosts_status(status: HostsStatus, *, columns: int | None = None) -> str:
-    """The hosts in a table, those that cannot be reached, the state and the job. columns: see render_hosts."""
+    """Render the hosts in a table, then the errors, the state and the job. columns: see render_hosts."""
     hints = {"ready": "", "degraded": "", "not-set-up": ": cluster up sets up the hosts"}
     lines = [render_hosts(status.hosts, columns=columns)]
     lines += [f"error  {each.why}" for each in status.hosts if each.why is not None]
@@ -82,7 +85,7 @@ def render_hosts_status(status: HostsStatus, *, columns: int | None = None) -> s
 
 
 def status_document(status: HostsStatus) -> dict[str, Any]:
-    """What `cluster status --json` prints."""
+    """Return the output of `cluster status --json`."""
     return {
         "name": status.cluster,
         "cloud": "hosts",
@@ -106,7 +109,7 @@ def status_document(status: HostsStatus) -> dict[str, Any]:
 
 
 def render_known(clusters: Sequence[KnownCluster], *, columns: int | None = None) -> str:
-    """A table; one sentence when there are none."""
+    """Render a table of clusters; one sentence when there are none."""
     if not clusters:
         return "no cluster has files on existing hosts"
     rows = [
@@ -117,5 +120,5 @@ def render_known(clusters: Sequence[KnownCluster], *, columns: int | None = None
 
 
 def known_document(clusters: Sequence[KnownCluster]) -> list[dict[str, Any]]:
-    """What `cluster list --json` prints."""
+    """Return the output of `cluster list --json`."""
     return [{"name": each.name, "cloud": "hosts", "hosts": list(each.hosts)} for each in clusters]

@@ -1,4 +1,4 @@
-"""The view of a running job as rows of text: one per rank, as far as they fit, and one for all ranks. Pure."""
+"""The view of a running job as rows of text: one per rank, if they fit, and one for all ranks. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from train.follow.progress import Progress, RankProgress, render_rate, render_va
 Style = Literal["", "bold", "dim", "slow"]
 GAP = "  "
 LONGEST_NAME = 20
-SMALLEST_WINDOW = 8  # lines; a smaller one only shows the row for all ranks
+SMALLEST_WINDOW = 8  # lines; a smaller window shows only the row for all ranks
 SILENT_S = 5.0  # a rank that printed something more recently is not shown as silent
 
 
@@ -39,9 +39,9 @@ class _Column:
 
 
 def render_view(progress: Progress, *, title: str, now: float, columns: int, lines: int) -> tuple[Row, ...]:
-    """The rows of the view, for a window of the given columns and lines.
+    """Render the rows of the view, for a window of the given columns and lines.
 
-    now: by the log's clock, in seconds since the epoch.
+    now: the time by the log's clock, in seconds since the epoch.
     """
     most = columns - 1  # a full line would wrap in some terminals
     rows: tuple[Row, ...] = ()
@@ -53,7 +53,7 @@ def render_view(progress: Progress, *, title: str, now: float, columns: int, lin
 
 
 def _render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tuple[Row, ...]:
-    """A header and a row per rank; only of the slowest when not all fit."""
+    """Render a header and a row per rank; only the slowest ranks if not all fit."""
     ranks = progress.ranks
     slow = progress.stragglers
     shown = choose_ranks(ranks, room, now=now)
@@ -70,7 +70,7 @@ def _render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tu
 
 
 def choose_ranks(ranks: Sequence[RankProgress], room: int, *, now: float) -> tuple[RankProgress, ...]:
-    """All ranks if they fit, else the running ones that are silent or slowest; keeps the order."""
+    """Return all ranks if they fit, otherwise the running ranks that are silent or slowest, in the same order."""
     if len(ranks) <= room:
         return tuple(ranks)
 
@@ -82,7 +82,7 @@ def choose_ranks(ranks: Sequence[RankProgress], room: int, *, now: float) -> tup
 
 
 def _columns(ranks: Sequence[RankProgress], slow: frozenset[int], *, now: float) -> tuple[_Column, ...]:
-    """The columns by priority; `place` is their position from left to right."""
+    """Return the columns by priority; `place` is their position from left to right."""
     names = list(dict.fromkeys(name for rank in ranks for name in rank.metrics))
     metrics = [
         _Column(
@@ -123,7 +123,7 @@ def _note(rank: RankProgress, slow: frozenset[int]) -> str:
 
 
 def fit_columns(columns: Sequence[_Column], most: int) -> tuple[_Column, ...]:
-    """The non-empty columns that fit, by priority, ordered by position."""
+    """Choose the non-empty columns that fit, by priority, and return them ordered by position."""
     kept: list[_Column] = []
     room = most
     for column in columns:
@@ -137,7 +137,7 @@ def fit_columns(columns: Sequence[_Column], most: int) -> tuple[_Column, ...]:
 
 
 def _render_all(progress: Progress, *, title: str, now: float, most: int) -> str:
-    """The state of the job, then as much of the rest as fits, the most important first."""
+    """Render the state of the job, then as many other facts as fit, the most important first."""
     first, *others = _describe_all(progress, title=title, now=now)
     text = first[:most]
     for words in others:

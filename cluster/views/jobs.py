@@ -17,9 +17,10 @@ from train.job.protocol import Attempt, parse_record
 def render_jobs(
     records: Sequence[JobRecord], *, now: datetime, columns: int | None = None, gone: Collection[str] = ()
 ) -> str:
-    """A table of jobs in the order given; one sentence when there are none. columns: the width that it fits into.
+    """Render a table of jobs in the given order; one sentence when there are none.
 
-    The error or the warnings of a job follow in lines of their own. gone: ids of instances that have ended.
+    columns: the width that it fits into. The error and the warnings of a job follow on separate lines. gone: ids of
+    instances that have ended.
     """
     if not records:
         return "no job has run on this cluster"
@@ -44,7 +45,7 @@ def render_jobs(
 
 
 def job_documents(records: Sequence[JobRecord], *, now: datetime, gone: Collection[str] = ()) -> list[dict[str, Any]]:
-    """What `cluster jobs --json` prints: the records with their times as ISO 8601, and where each was read.
+    """Return the output of `cluster jobs --json`: the records with their times in ISO 8601, and the source of each.
 
     gone: ids of instances that have ended.
     """
@@ -60,20 +61,23 @@ def job_documents(records: Sequence[JobRecord], *, now: datetime, gone: Collecti
 
 
 def find_cost(record: JobRecord, now: datetime) -> float | None:
-    """What a job's nodes have cost by now. The head updates the record only when something else has changed."""
+    """Return what a job's nodes have cost so far; None if unknown.
+
+    Computed for a running job, because the head updates the cost in the record only when something else has changed.
+    """
     if record.source == "s3" or record.has_ended or record.is_damaged:
         return record.cost_usd
     return cost.find_cost(parse_record(record.data), now.timestamp())
 
 
 def has_lost_head(record: JobRecord, gone: Collection[str]) -> bool:
-    """Whether a job had not ended when the instance ended that was its head. gone: ids of such instances."""
+    """Whether the instance that was a job's head ended before the job did. gone: ids of instances that have ended."""
     heads = {host.instance_id for host in record.nodes[:1]}
     return record.source == "s3" and not record.has_ended and not heads.isdisjoint(gone)
 
 
 def _with_iso_times(value: Any) -> Any:
-    """A record, or a part of one, with its moments as ISO 8601 has them."""
+    """Return a record, or a part of one, with its times in ISO 8601."""
     if isinstance(value, Mapping):
         return {
             name: iso_time(below) if name in MOMENTS and isinstance(below, int | float) else _with_iso_times(below)
@@ -101,7 +105,7 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
 
 
 def _describe_trouble(record: JobRecord) -> list[str]:
-    """A job's error or stall and its warnings, one line each."""
+    """Return a job's attempts, its error or stall, its place in a scheduler's queue and its warnings, one line each."""
     found = render_attempts(record)
     found += [record.error] if record.error else [record.stall] if record.stall else []
     if record.job_number and not record.has_ended:
@@ -111,7 +115,7 @@ def _describe_trouble(record: JobRecord) -> list[str]:
 
 
 def render_attempts(record: JobRecord) -> list[str]:
-    """The attempts of a job before the last one, how each ended, and what the next one waits for."""
+    """Describe the ended attempts of a job, except the final one, and the nodes that it waits for; one line each."""
     lines = []
     for attempt in record.attempts:
         is_last = attempt is record.attempts[-1]
@@ -137,5 +141,5 @@ def _render_reason(attempt: Attempt) -> str:
 
 
 def _moment(at: float | None) -> str:
-    """In this machine's time zone."""
+    """Render a time in this machine's time zone."""
     return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S}"

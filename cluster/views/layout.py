@@ -3,16 +3,17 @@
 import re
 from collections.abc import Sequence
 
-DEFAULT_COLUMNS = 80  # where there is no terminal
+DEFAULT_COLUMNS = 80  # without a terminal
 GAP = "  "
-_NARROWEST = 20  # columns that must be left for text behind a label, otherwise it is indented by less
+_NARROWEST = 20  # columns that text behind a label needs; with fewer, it is indented less
 _LABEL = re.compile(r" *\S+(?: \S+)*  +(?=\S)|(?:ok|==|!!) (?=\S)")
 
 
 def wrap(text: str, columns: int) -> str:
-    """Wrap lines that are longer than `columns`; no word is broken, so one that is longer stays whole.
+    """Wrap lines that are longer than `columns`. Words are never broken, even if they are longer than `columns`.
 
-    Further lines are aligned with what follows the last label or column of the first, such as in "price  $1 an hour".
+    Further lines are aligned with the text after the last label or column of the first line, such as in
+    "price  $1 an hour".
     """
     if all(len(line) <= columns for line in text.split("\n")):
         return text
@@ -35,7 +36,7 @@ def _wrap_line(line: str, columns: int) -> str:
 
 
 def _find_indent(line: str, lead: int, columns: int) -> int:
-    """How many blanks the further lines of a wrapped line begin with; lead: if it has no label."""
+    """Return the indent of the further lines of a wrapped line. lead: the indent if the line has no label."""
     found, at = lead, 0
     while (label := _LABEL.match(line, at)) and columns - label.end() >= min(_NARROWEST, columns // 2):
         found = at = label.end()
@@ -50,10 +51,10 @@ def render_table(
     drop: Sequence[str] = (),
     prose: bool = False,
 ) -> str:
-    """Rows, the heading first, in aligned columns; a row stays one line.
+    """Render rows, the heading first, in aligned columns. Each row is one line.
 
-    numbers_from: from this column on, cells are aligned to the right. columns: the width to fit into; None: any. While
-    the table is wider, the columns whose titles `drop` has are left out, in that order. prose: the last column has
+    numbers_from: from this column on, cells are aligned to the right. columns: the width to fit into; None: no limit.
+    drop: titles of columns to leave out, in this order, while the table is too wide. prose: the last column has
     sentences; if they do not fit, they follow below their row.
     """
     rows = [[cell.replace("\n", "\\n") for cell in row] for row in rows]

@@ -1,8 +1,8 @@
-"""A job on the screen: its output line by line, and below it, on a terminal, the progress of each rank.
+"""Shows a job on the screen: its output line by line and, below it on a terminal, the progress of each rank.
 
-On a terminal one thread does all the writing, so that Ctrl-C, which is raised in the main thread, never cuts a line and
-is not delayed by a terminal that is slow or stopped by Ctrl-S. rich's Live is not used for it: it would draw from any
-thread, once for each line, and leave rows behind in a window that is made narrower.
+On a terminal, one thread does all the writing. So Ctrl-C, which is raised in the main thread, never cuts a line, and is
+not delayed by a terminal that is slow or stopped by Ctrl-S. rich's Live is not used: it would draw from any thread,
+once for each line, and leave rows behind in a window that is made narrower.
 """
 
 import os
@@ -38,10 +38,10 @@ SAY_CODES = {"green": "32", "yellow": "33", "red": "31", "dim": "2"}
 class JobDisplay:
     """Shows a job's events: its lines on stdout; the view, advice and a summary on stderr.
 
-    With a terminal on stderr there is a view of all ranks, unless `plain`; if stdout is the same terminal, lines that
+    If stderr is a terminal, there is a view of all ranks, unless `plain`. If stdout is the same terminal, lines that
     only report progress appear only in the view. selection: which lines are shown; the view covers all ranks.
-    title: the job's name in the view. head: the supervisor's node. program: the job's script and command, which hints
-    about missing modules use. image: the one that it runs in, if any. Give it all events of the job, from the first
+    title: the job's name in the view. head: the supervisor's node. program: the job's script and command, for hints
+    about missing modules. image: the image that the job runs in, if any. Pass it all events of the job, from the first
     one, from one thread.
     """
 
@@ -56,7 +56,7 @@ class JobDisplay:
         program: Sequence[str] = (),
         image: str | None = None,
     ) -> None:
-        app.close()  # the spinner, which would be drawn into the view
+        app.close()  # removes the spinner, which would be drawn into the view
         self._app = app
         self._selection = selection or Selection()
         self._head = head
@@ -70,13 +70,13 @@ class JobDisplay:
         self._shared = with_view and self._stdout_terminal and same_terminal(sys.stdout, sys.stderr)
 
     def take(self, event: Event) -> None:
-        """Show one event. Raises OSError, such as BrokenPipeError, when the output is closed."""
+        """Show an event. Raises OSError, such as BrokenPipeError, when the output is closed."""
         new_warnings = [text for text in event.warnings if text not in self._progress.warnings]
         report = (self._view or self._progress).take(event)
         for text in new_warnings:
             self.say(f"warning: {text}", style="yellow")
         shown = self._selection.takes(event)
-        # If lines and view share a terminal, what the view shows is not printed again.
+        # If lines and view share a terminal, lines whose content the view shows are not printed.
         only_in_view = self._shared and ((report is not None and report.is_passing) or event.kind == "warnings")
         if shown and not only_in_view:
             line = render_line(event, head=self._head)
@@ -88,7 +88,7 @@ class JobDisplay:
             self.say(f"hint{whose}: {advice}", style="yellow")
 
     def say(self, text: str, *, style: str = "") -> None:
-        """A message of `cluster` itself, on stderr, above the view."""
+        """Print a message of `cluster` itself to stderr, above the view."""
         if self._view is None or self._closed:
             self._app.say(text, style=style)
         else:
@@ -107,7 +107,7 @@ class JobDisplay:
             self._view.resume()
 
     def close(self) -> None:
-        """Remove the view and print a summary of what the workers reported. Can be called twice."""
+        """Remove the view, and print a summary of the workers' reports and the warnings. Can be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -135,7 +135,7 @@ class JobDisplay:
 
 
 def advise_on_module(app: App, program: Sequence[str], image: str | None, module: str) -> str:
-    """What to do about a module that the nodes, or the image that the program runs in, do not have."""
+    """Return the hint for a module that is missing on the nodes, or in the image that the program runs in."""
     config = app.config
     words = (*program, config.train.script)
     if image is not None and config.bootstrap.framework == "none":
@@ -156,7 +156,7 @@ class LiveView:
         self._waiting_size = 0
         self._dirty = False
         self._wanted = True
-        self._settled = True  # what `_wanted` was at the last step
+        self._settled = True  # the value of `_wanted` at the last step
         self._ending = False
         self._heard_at = time.monotonic()
         self._failure: OSError | None = None
@@ -164,7 +164,7 @@ class LiveView:
         self._thread.start()
 
     def take(self, event: Event) -> Report | None:
-        """Note an event for the view; what its line reports."""
+        """Record an event for the view. Return the report in its line, if any."""
         with self._changed:
             report = self._progress.take(event)
             self._heard_at = time.monotonic()
@@ -174,7 +174,7 @@ class LiveView:
         return report
 
     def print(self, text: str, *, code: str = "") -> None:
-        """Print whole lines above the view; waits while the terminal is far behind. Raises OSError if it is closed."""
+        """Print whole lines above the view; wait while the terminal is far behind. Raises OSError if it is closed."""
         if code and self._colour:
             text = f"\x1b[{code}m{text.removesuffix(chr(10))}\x1b[0m\n"
         with self._changed:
@@ -187,7 +187,7 @@ class LiveView:
             self._waiting_size += len(text)
 
     def pause(self) -> None:
-        """Hide the view; returns when the terminal is free. Lines are kept until `resume`."""
+        """Hide the view, and return when the terminal is free. Lines are buffered until `resume`."""
         with self._changed:
             self._wanted = False
             self._changed.notify_all()
@@ -201,7 +201,7 @@ class LiveView:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Print what is kept, remove the view and end the thread. A closed terminal is not an error."""
+        """Print the buffered lines, remove the view and end the thread. A closed terminal is not an error."""
         with self._changed:
             self._ending = True
             self._wanted = False
@@ -219,7 +219,7 @@ class LiveView:
                 self._changed.notify_all()
 
     def _step(self) -> bool:
-        """Wait until there is something to show, and show it; returns whether to continue. Raises OSError."""
+        """Wait until there is something to show, and show it. Return whether to continue. Raises OSError."""
         with self._changed:
             self._changed.wait_for(self._has_work, LOOK_EVERY_S)
             wanted, ending = self._wanted, self._ending
@@ -246,7 +246,7 @@ class LiveView:
 
     def _rows(self) -> tuple[Row, ...]:
         if not self._progress.now:
-            return ()  # nothing has been heard yet
+            return ()  # no event has arrived yet
         columns, lines = self._region.size
         now = self._progress.now + (time.monotonic() - self._heard_at)
         rows = render_view(self._progress, title=self._title, now=now, columns=columns, lines=lines)
@@ -272,9 +272,9 @@ class Region:
         return columns or 80, lines or 24
 
     def draw(self, rows: Sequence[tuple[str, int]], above: str = "") -> None:
-        """Print whole lines and draw the rows below them; rows: each as it is written, and its visible length.
+        """Print whole lines, and draw the rows below them. rows: the text of each, as written, and its visible length.
 
-        Writes nothing when nothing changed. Raises OSError when the terminal is closed.
+        Writes nothing if nothing has changed. Raises OSError when the terminal is closed.
         """
         texts = tuple(text for text, _ in rows)
         if texts == self._rows and not above:
@@ -286,7 +286,7 @@ class Region:
         self._write(data)
 
     def _erasure(self) -> str:
-        """Erases the rows. In a window that was made narrower a row may take several lines."""
+        """Return the codes that erase the rows. In a window that was made narrower, a row may occupy several lines."""
         if not self._rows:
             return ""
         columns = self.size[0]
@@ -305,7 +305,7 @@ class Region:
 def can_have_view(stdout: TextIO, stderr: TextIO) -> bool:
     """Whether a view can be drawn on stderr.
 
-    Not if stdout is a pipe: its reader (`| tee log`, `| grep Epoch`) mostly prints on the same terminal.
+    It cannot if stdout is a pipe, whose reader (`| tee log`, `| grep Epoch`) usually prints on the same terminal.
     """
     if not stderr.isatty() or os.environ.get("TERM") == "dumb":
         return False
@@ -313,6 +313,6 @@ def can_have_view(stdout: TextIO, stderr: TextIO) -> bool:
 
 
 def same_terminal(one: TextIO, other: TextIO) -> bool:
-    """Whether two streams, both terminals, are the same one; /dev/tty is whichever the other is."""
+    """Whether two streams are the same terminal. Both must be terminals; /dev/tty counts as the same as any other."""
     names = {os.ttyname(one.fileno()), os.ttyname(other.fileno())}
     return len(names) == 1 or "/dev/tty" in names

@@ -1,4 +1,4 @@
-"""Messages and steps on stderr: finished steps as lines, running ones as a spinner (on a terminal only).
+"""Messages and steps on stderr: finished steps as lines, running steps as a spinner (on a terminal only).
 
 rich is imported only for a terminal: without it, `cluster data put` of 100 small files takes 14 % fewer instructions.
 """
@@ -20,7 +20,7 @@ MARKS = {"done": ("ok", "green"), "same": ("==", "dim"), "info": ("  ", ""), "wa
 
 
 def make_console() -> "Console | None":
-    """The one Console of a command, on stderr; None if stderr is not a terminal."""
+    """Create the only Console of a command, on stderr; None if stderr is not a terminal."""
     if not sys.stderr.isatty() and os.environ.keys().isdisjoint({"FORCE_COLOR", "TTY_COMPATIBLE"}):
         return None
     from rich.console import Console  # noqa: PLC0415 - see the top
@@ -30,7 +30,7 @@ def make_console() -> "Console | None":
 
 
 def say(console: "Console | None", text: str, *, style: str = "") -> None:
-    """Print a message: on a terminal escaped and in a style, never as markup; elsewhere as it is."""
+    """Print a message: escaped and in a style on a terminal, never as markup; elsewhere unchanged."""
     if console is None:
         write(sys.stderr, text)
     else:
@@ -38,7 +38,7 @@ def say(console: "Console | None", text: str, *, style: str = "") -> None:
 
 
 class StepDisplay:
-    """Shows events as they come. Thread-safe."""
+    """Shows events as they arrive. Thread-safe."""
 
     def __init__(self, console: "Console | None") -> None:
         """console: None if stderr is not a terminal."""
@@ -52,7 +52,7 @@ class StepDisplay:
             self._spinner = Status("", console=console)
 
     def show(self, event: Event) -> None:
-        """Show one event."""
+        """Show an event."""
         with self._lock:
             self._running = still_running(self._running, event)
             if event.kind in MARKS:
@@ -78,20 +78,20 @@ class StepDisplay:
 
 
 def render_event(event: Event) -> str:
-    """An event in a line. Pure."""
+    """Render an event as one line. Pure."""
     duration = f" ({event.duration_s:.1f} s)" if event.duration_s is not None else ""
     return f"{step_name(event)}{duration}"
 
 
 def step_name(event: Event) -> str:
-    """The name of an event's step, with its place. Pure."""
+    """Return the name of an event's step, with its place. Pure."""
     return f"{event.where}: {event.what}" if event.where else event.what
 
 
 def still_running(running: tuple[str, ...], event: Event) -> tuple[str, ...]:
-    """The steps that run after an event, in the order in which they began. Pure.
+    """Return the steps that are running after an event, in the order in which they started. Pure.
 
-    If the end of a step is worded differently from its start, it ends the last step that began at the same place.
+    If the event that ends a step has another name than its start, it ends the last step that started at the same place.
     """
     if event.kind == "start":
         return (*running, step_name(event))

@@ -1,4 +1,4 @@
-"""Where the files of a job are, as the command that gets them. Pure."""
+"""Finds the command that gets the files of a job. Pure."""
 
 import re
 import shlex
@@ -10,9 +10,9 @@ from train.job.protocol import Order
 
 
 def find_results(job: JobRecord | Order) -> str | None:
-    """The command that shows or copies what a job has saved; None where nothing is known to be saved. Pure.
+    """Return the command that lists or copies the files that a job saved; None if it is not known to save any. Pure.
 
-    That is below --model-prefix, as in MXNet's examples, or in its output folder, or in the folder that it ran in.
+    The files are below --model-prefix, as in MXNet's examples, in the job's output folder, or in its working folder.
     """
     prefix = find_option(job.command, "--model-prefix")
     if prefix is not None and prefix.startswith("s3://"):
@@ -24,7 +24,7 @@ def find_results(job: JobRecord | Order) -> str | None:
     if job.output_url is not None:  # on a volume
         folder = job.output_url.rstrip("/")
         return f"cluster cp {shlex.quote(f'{head}:{folder}')} ."
-    if job.project is None:  # a shipped script, which saves nothing unless an option says where
+    if job.project is None:  # a shipped script, which saves files only if an option names a place
         return None
     place = job.sync_dst_dir or job.cwd if isinstance(job, Order) else job.cwd
     short = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1*", f"{head}:{place}/FILE")
@@ -32,7 +32,7 @@ def find_results(job: JobRecord | Order) -> str | None:
 
 
 def find_option(words: Sequence[str], name: str) -> str | None:
-    """The value of the last `--name VALUE` or `--name=VALUE` among the words of a command. Pure."""
+    """Return the value of the last `--name VALUE` or `--name=VALUE` among the words of a command. Pure."""
     found = None
     for word, following in pairwise([*words, ""]):
         if word == name:

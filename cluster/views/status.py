@@ -31,16 +31,16 @@ from provision.status import (
 from train.follow.records import JobRecord
 from train.job.protocol import Unhealthy, shorten
 
-MOMENTS = frozenset({"submitted_at", "started_at", "held_at", "ended_at", "since"})  # of a job's record
+MOMENTS = frozenset({"submitted_at", "started_at", "held_at", "ended_at", "since"})  # the times in a job's record
 INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public_ip launched_at"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadJob:
-    """The running job as the head reports it; `why` says why it could not be asked.
+    """The running job, as the head reports it. why: the reason why the head could not be asked.
 
-    queued: how many jobs wait. last: the newest that has ended. set_up: whether the head can run jobs at all.
-    unhealthy: nodes that were unhealthy when they were last looked at, by name.
+    queued: how many jobs wait. last: the newest job that has ended. set_up: whether the head can run jobs at all.
+    unhealthy: the nodes that were unhealthy at their last check, by name.
     """
 
     record: JobRecord | None = None
@@ -51,18 +51,19 @@ class HeadJob:
     unhealthy: Mapping[str, Unhealthy] = field(default_factory=dict)
 
     def find_reasons(self, node: str, node_id: str) -> tuple[str, ...]:
-        """Why a node is unhealthy; () if it is not, or is another one by now. node_id: its instance id."""
+        """Return why a node is unhealthy; () if it is healthy or has been replaced. node_id: its instance id."""
         found = self.unhealthy.get(node)
         return tuple(map(shorten, found.reasons)) if found is not None and found.id == node_id else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
-    """What `cluster status` shows. asked: nodes that cluster.toml wants; at_work: a process that changes the cluster.
+    """The content of `cluster status`. asked: the number of nodes in cluster.toml.
 
-    set_up: see find_allocation. now: the moment for which times and costs are computed. job: None if there is no head
-    to ask. price_note: what to add to prices, such as "simulated". volumes: of [[volumes]] source = "head". lost_head:
-    what is said of a head that has ended; None while it is there. lost_jobs: the ids of its jobs that continue.
+    at_work: the id of a process that is changing the cluster. set_up: see find_allocation. now: the time for which ages
+    and costs are computed. job: None if there is no head to ask. price_note: a note to add to prices, such as
+    "simulated". volumes: those of [[volumes]] source = "head". lost_head: the message about a head that has ended; None
+    if it has not. lost_jobs: the ids of its jobs that continue.
     """
 
     state: ClusterState
@@ -80,7 +81,7 @@ class Status:
 
     @property
     def allocation(self) -> Allocation:
-        """The state of the cluster as a whole."""
+        """The state of the whole cluster."""
         return find_allocation(
             self.state, asked=self.asked, at_work=self.at_work, set_up=self.set_up, lease_end=self.lease_end
         )
@@ -92,20 +93,23 @@ class Status:
 
     @property
     def errors(self) -> tuple[NodeError, ...]:
-        """Nodes that stopped or ended without a command of ours, and not by their lease."""
+        """The nodes that stopped or ended, but neither by one of our commands nor by their lease."""
         errors = find_errors(self.state)
         return tuple(error for error in errors if error.code != SWITCHED_OFF) if self.lease_end else errors
 
     @property
     def unhealthy(self) -> Mapping[str, tuple[str, ...]]:
-        """Why nodes are unhealthy, by name; only those that are."""
+        """The reasons why nodes are unhealthy, by name; only unhealthy nodes are included."""
         job = self.job or HeadJob()
         found = {node.name: job.find_reasons(node.name, node.instance_id) for node in self.state.nodes}
         return {name: reasons for name, reasons in found.items() if reasons}
 
 
 def render_status(status: Status, *, columns: int | None = None) -> str:
-    """The nodes in a table, then what went wrong, the state, and the price. columns: see render_nodes."""
+    """Render the nodes in a table, then errors, the state, the lease, the job, volumes and the price.
+
+    columns: see render_nodes.
+    """
     lines = [render_nodes(status.state, now=status.now, columns=columns, unhealthy=status.unhealthy)]
     lines += render_untrusted(status.state.untrusted)
     lines += [_render_error(error) for error in status.errors]
@@ -132,7 +136,7 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
 
 
 def render_unhealthy(unhealthy: Mapping[str, Sequence[str]]) -> list[str]:
-    """A line for each unhealthy node, with the reasons."""
+    """Return a line for each unhealthy node, with the reasons."""
     return [f"error  {name} is unhealthy: {'; '.join(reasons)}" for name, reasons in unhealthy.items()]
 
 
@@ -143,9 +147,9 @@ def render_nodes(
     columns: int | None = None,
     unhealthy: Collection[str] = (),
 ) -> str:
-    """A table of the nodes; one sentence when there are none. columns: the width that it fits into.
+    """Render a table of the nodes; one sentence when there are none. columns: the width that it fits into.
 
-    unhealthy: the names of those that run and are.
+    unhealthy: the names of unhealthy nodes. They are marked if they are running.
     """
     if not state.nodes:
         ending = f"; {count_ending(state.ending)}" if state.ending else ""
@@ -163,7 +167,7 @@ def render_volume(
     usd_per_gib_month: float | None,
     price_note: str = "",
 ) -> str:
-    """The head's volume, and what it costs. names: of nodes, by instance id. Pure."""
+    """Render the head's volume and its cost. names: the nodes' names, by instance id. Pure."""
     cost = None if usd_per_gib_month is None else volume.size_gib * usd_per_gib_month
     where = volume.zone
     if volume.instance_id is not None:
@@ -175,7 +179,7 @@ def render_volume(
 
 
 def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
-    """Lines about instances with the cluster's tag that are not its nodes, and why; empty without any."""
+    """Return lines about instances with the cluster's tag that are not its nodes, with the reasons; empty if none."""
     if not instances:
         return []
     lines = ["", "not nodes; nothing is sent to them (cluster adopt accepts those that you know):"]
@@ -184,7 +188,7 @@ def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
 
 
 def lease_document(lease: Lease | None, *, now: float) -> dict[str, Any] | None:
-    """A lease, for --json; None without one. remaining_s: to the deadline."""
+    """Return a lease, for --json; None without a lease. remaining_s: the time until the deadline."""
     if lease is None or not lease.limits:
         return None
     return {
@@ -200,14 +204,14 @@ def lease_document(lease: Lease | None, *, now: float) -> dict[str, Any] | None:
 
 
 def render_lease(state: ClusterState, lease: Lease | None, *, now: float) -> str:
-    """When the cluster ends, without a subject; for stopped nodes, no lease counts."""
+    """Describe when the cluster ends, without a subject. While all nodes are stopped, no lease applies."""
     if state.nodes and all(node.state in {"stopping", "stopped"} for node in state.nodes):
         return "none while the nodes are stopped: cluster start begins that of cluster.toml"
     return describe_lease(lease, now=now)
 
 
 def render_lease_table(told: Sequence[NodeLease]) -> str:
-    """For how long each node knows the cluster to be idle, and why it is not; "" without nodes."""
+    """Render how long the cluster has been idle according to each node, and why it is not; "" without nodes."""
     if not told:
         return ""
     rows = [("NODE", "IDLE", "IN USE BECAUSE")]
@@ -219,7 +223,7 @@ def render_lease_table(told: Sequence[NodeLease]) -> str:
 
 
 def status_document(status: Status) -> dict[str, Any]:
-    """What `cluster status --json` prints. `nodes` comes from EC2; `cost` is computed from it for `cost.at`."""
+    """Return the output of `cluster status --json`. `nodes` is from EC2; `cost` is computed from it for `cost.at`."""
     state, allocation = status.state, status.allocation
     named: dict[str, Instance] = {node.name: node for node in state.nodes}
     named |= {instance.instance_id: instance for instance in state.untrusted}
@@ -289,21 +293,21 @@ def status_document(status: Status) -> dict[str, Any]:
 
 
 def render_took(record: JobRecord, *, now: datetime) -> str:
-    """For how long a job has run, or ran; "-" before it has started."""
+    """Return how long a job has run, or ran; "-" before it has started."""
     if record.started_at is None:
         return "-"
     return render_age((record.ended_at or now.timestamp()) - record.started_at)
 
 
 def render_usd(amount: float | None) -> str:
-    """$1.20, $0.0042, or unknown."""
+    """Render an amount: "$1.20", "$0.0042" or "unknown"."""
     if amount is None:
         return "unknown"
     return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.4f}"
 
 
 def render_job_lines(job: HeadJob | None, *, now: datetime) -> list[str]:
-    """The running job, and where the files of this or the last one are; empty if there is no head to ask."""
+    """Return lines about the running job, and how to get its files or the last job's; empty if no head can be asked."""
     if job is None:
         return []
     lines = [f"job    {_render_job(job, now=now)}"]
@@ -332,7 +336,7 @@ def _render_job(job: HeadJob, *, now: datetime) -> str:
 
 
 def job_document(job: HeadJob) -> dict[str, Any]:
-    """The running job, for --json."""
+    """Return the running job, for --json."""
     record = job.record
     if record is None:
         return {"state": "none" if job.why is None else "unknown", "why": job.why, "queued": job.queued}
@@ -347,7 +351,7 @@ def job_document(job: HeadJob) -> dict[str, Any]:
 
 
 def _rounded(usd: float | None) -> float | None:
-    """Rounded to a millionth of a dollar."""
+    """Round to a millionth of a dollar."""
     return None if usd is None else round(usd, 6)
 
 
@@ -358,13 +362,16 @@ def _render_error(error: NodeError) -> str:
 
 
 def untrusted_document(instance: UntrustedInstance) -> dict[str, Any]:
-    """An instance that is not trusted. why: in words; adoptable: whether `cluster adopt` would make it a node."""
+    """Return an instance that is not trusted, for --json.
+
+    why: the reason as text. adoptable: whether `cluster adopt` would accept it as a node.
+    """
     names = f"{INSTANCE_FIELDS} why owner key_name group_ids image_id"
     return {**_pick(instance, names), "adoptable": not instance.problems}
 
 
 def _pick(item: object, names: str) -> dict[str, Any]:
-    """Attributes by name, as JSON has them."""
+    """Return attributes by name, for JSON."""
     found = {name: getattr(item, name) for name in names.split()}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in found.items()}
 
@@ -397,9 +404,9 @@ def render_clusters(
     price_note: str = "",
     columns: int | None = None,
 ) -> str:
-    """A table; one sentence when there are none.
+    """Render a table of clusters; one sentence when there are none.
 
-    keys_here: names of clusters whose private key is on this machine. price_note: what to add to prices. columns: the
+    keys_here: names of clusters whose private key is on this machine. price_note: a note to add to prices. columns: the
     width that the table fits into.
     """
     if not clusters:
@@ -426,12 +433,12 @@ def render_clusters(
 
 
 def find_lease(cluster: ClusterSummary) -> Lease | None:
-    """The newest lease of its instances; None without one."""
+    """Return the newest lease of a cluster's instances; None without a lease."""
     return find_newest([node.lease for node in cluster.instances if node.lease])
 
 
 def render_end(lease: Lease | None, *, now: float) -> str:
-    """When a cluster ends, in a table: 3h07m, idle 1h, $200, or -."""
+    """Return when a cluster ends, for a table: "3h07m", "idle 1h", "$200" or "-"."""
     if lease is None or not lease.limits:
         return "-"
     if lease.until is not None:
@@ -447,7 +454,7 @@ def list_document(
     now: datetime,
     price_note: str = "",
 ) -> list[dict[str, Any]]:
-    """What `cluster list --json` prints."""
+    """Return the output of `cluster list --json`."""
     return [
         {
             "name": cluster.name,
@@ -467,7 +474,7 @@ def list_document(
 
 
 def render_counts(cluster: ClusterSummary) -> str:
-    """2 running; or 1 running, 1 stopped; or none."""
+    """Return the number of instances by state: "2 running", "1 running, 1 stopped" or "none"."""
     counts = Counter[str](node.state for node in cluster.instances)
     if cluster.ending:
         counts["shutting-down"] = cluster.ending
@@ -475,12 +482,12 @@ def render_counts(cluster: ClusterSummary) -> str:
 
 
 def render_owner(arn: str | None) -> str:
-    """The last part of an ARN, or of whatever the tag holds."""
+    """Return the last part of an ARN, or of any other value of the tag; "unknown" without one."""
     return (arn or "").rpartition("/")[2].rpartition(":")[2] or "unknown"
 
 
 def _warn(cluster: ClusterSummary, keys_here: Collection[str]) -> str | None:
-    """A line about the instances that are not trusted; None for a cluster that this machine has no key of."""
+    """Return a line about untrusted instances; None without any, or if the cluster's key is not on this machine."""
     if not cluster.untrusted or cluster.name not in keys_here:
         return None
     return f"{cluster.name}: {describe_untrusted(cluster.untrusted)} (cluster status says why)"
@@ -495,5 +502,5 @@ def _usd_per_hour(cluster: ClusterSummary, prices: Prices, now: datetime) -> flo
 
 
 def iso_time(at: float | None) -> str | None:
-    """Seconds since the epoch as ISO 8601 has them, with milliseconds, in UTC. Pure."""
+    """Return seconds since the epoch in ISO 8601, with milliseconds, in UTC. Pure."""
     return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

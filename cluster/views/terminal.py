@@ -1,8 +1,8 @@
 """Escapes control characters in untrusted text on a terminal, as Python's repr does.
 
 Names, errors and output come from nodes, from S3 and from this machine's files. A terminal obeys control characters in
-them: it sets its title or the clipboard, moves the cursor, or shows a line backwards. All that `cluster` prints on a
-terminal goes through this module. Output to a pipe or a file, and all JSON, is unchanged.
+them: it sets its title or the clipboard, moves the cursor, or shows a line backwards. Everything that `cluster` prints
+on a terminal goes through this module. Output to a pipe or a file, and all JSON, is unchanged.
 """
 
 import codecs
@@ -25,19 +25,19 @@ _LINE_BREAK = {"\n": "\\n", "\r": "\\r"}
 
 
 def escape(text: str) -> str:
-    r"""Text of any number of lines with its control characters as \x1b, \x9b or \u202e; tabs stay. Pure."""
+    r"""Escape control characters in text of any number of lines as \x1b, \x9b or \u202e; keep tabs. Pure."""
     return text if text.isprintable() else _CONTROL.sub(_show, text.replace("\r\n", "\n"))
 
 
 def escape_line(text: str) -> str:
-    """The same for text of one line: newlines are escaped, too. Pure."""
+    """Like escape, for text of one line: newlines are also escaped. Pure."""
     return text if text.isprintable() else _CONTROL_OF_LINE.sub(_show, text)
 
 
 def escape_output(line: str) -> str:
-    """A line of a program's output: colours are kept, and reset at its end. Pure.
+    """Escape a line of a program's output, but keep colours, and reset them at its end. Pure.
 
-    Of text that is redrawn with carriage returns, such as a progress bar, the last state is shown.
+    For text that is redrawn with carriage returns, such as a progress bar, return the last state.
     """
     if line.isprintable():
         return line
@@ -50,7 +50,7 @@ def _show(match: re.Match[str]) -> str:
     if len(found) > 1:  # a colour
         return found
     code = ord(found)
-    if 0xDC80 <= code <= 0xDCFF:  # Python's surrogateescape: a byte that is no UTF-8
+    if 0xDC80 <= code <= 0xDCFF:  # Python's surrogateescape: a byte that is not UTF-8
         code -= 0xDC00
     return _LINE_BREAK.get(found) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
@@ -58,9 +58,9 @@ def _show(match: re.Match[str]) -> str:
 def write(
     stream: IO[str], text: str, *, one_line: bool = False, wrapped: bool = False, colour: str | None = None
 ) -> None:
-    """Write text and a newline: on a terminal escaped and in a colour of click's, elsewhere as it is.
+    """Write text and a newline: escaped and in the given colour of click's on a terminal, elsewhere unchanged.
 
-    one_line: newlines in the text are escaped, too. wrapped: lines are wrapped to the terminal's width.
+    one_line: newlines in the text are also escaped. wrapped: lines are wrapped to the terminal's width.
     """
     if stream.isatty():
         text = escape_line(text) if one_line else escape(text)
@@ -71,7 +71,7 @@ def write(
 
 
 def find_columns(stream: IO[str]) -> int:
-    """The width of a stream's terminal; 80 if it is not one, or does not report its size."""
+    """Return the width of a stream's terminal; 80 if the stream is not a terminal or does not report its size."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
     except (OSError, ValueError):  # ValueError: a stream without a file
@@ -79,7 +79,7 @@ def find_columns(stream: IO[str]) -> int:
 
 
 def print_bytes_unchanged(stream: TextIO) -> None:
-    """Let a stream take any text: undecodable bytes of file names unchanged, other unencodable characters escaped."""
+    """Let a stream write any text: undecodable bytes of file names unchanged, other unencodable characters escaped."""
     codecs.register_error("cluster.unchanged", _encode_unchanged)
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="cluster.unchanged")

@@ -1,4 +1,4 @@
-"""Learns handwritten digits from RecordIO files in S3. Every worker reads its part of them."""
+"""Learns handwritten digits from RecordIO files in S3. Each worker reads its part of the records."""
 
 import argparse
 import logging
@@ -32,7 +32,7 @@ def records(folder, **options):
 
 
 train = records("train", num_parts=store.num_workers, part_index=store.rank, shuffle=True)
-# Parts may differ by a record, and dist_sync waits for the slowest: every worker takes the same number of batches.
+# Parts may differ by a record, and dist_sync waits for the slowest worker, so all workers read as many batches.
 train = mx.io.ResizeIter(train, EXAMPLES // BATCH // store.num_workers)
 
 network = mx.sym.Flatten(mx.sym.Variable("data"))

@@ -1,4 +1,4 @@
-"""The network. train.py imports it; it is sent to the nodes because it is in the same folder."""
+"""The network. train.py imports this module, which is copied to the nodes because it is in the same folder."""
 
 from mxnet import gluon
 

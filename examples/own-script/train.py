@@ -1,4 +1,4 @@
-"""Learns in which quadrant a point is. Every worker makes its own points; the servers add up the gradients."""
+"""Learns in which quadrant a point is. Each worker generates its own points; the servers add up the gradients."""
 
 import argparse
 import os
@@ -38,5 +38,5 @@ for epoch in range(args.epochs):
         accuracy.update(quadrants, output)
     print(f"epoch {epoch}: worker {store.rank} of {store.num_workers}, accuracy {accuracy.get()[1]:.2f}", flush=True)
 
-# All workers have the same weights: each saves them in the home folder of its node.
+# All workers have the same weights. Each one saves them in the home folder of its node.
 network.save_parameters(os.path.expanduser("~/quadrants.params"))

@@ -1,4 +1,4 @@
-"""AWS clients from the standard environment, and AWS errors as ours."""
+"""AWS clients from the standard environment, and the translation of AWS errors."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ if TYPE_CHECKING:
     from mypy_boto3_sts import STSClient
 
 ATTEMPTS = 9
-"""Attempts of one call, botocore's and ours: about a minute in all."""
+"""Attempts of one call, by botocore and this module together: about a minute in all."""
 _LONGEST_DELAY_S = 20.0
 NOT_FOUND_TIMEOUT_S = 60.0
-"""How long EC2 may take to know a new resource everywhere, in seconds."""
+"""How many seconds EC2 may take until all its servers know a new resource."""
 
 _PATIENT = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 5})
 _BRIEF = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard", "total_max_attempts": 3})
-"""For what `up` does not require."""
+"""For services that `up` does not require."""
 _ONCE = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 1})
 
 _REGION_OF_ENDPOINT = re.compile(r"\.([a-z]+(?:-[a-z]+)+-[0-9]+)\.amazonaws\.com")
@@ -79,12 +79,12 @@ _ENCODED_MESSAGE = re.compile(r"\s*Encoded authorization failure message: \S+")
 C = TypeVar("C", bound=BaseClient)
 
 PRICING_REGIONS = {"eu": "eu-central-1", "ap": "ap-south-1"}
-"""Regions with the price list API, by the first letters of the own region; otherwise us-east-1
+"""The regions with the price list API, by the first letters of the cluster's region; us-east-1 for all others
 (https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html)."""
 
 
 class Clients:
-    """The AWS clients of one region, each made at its first use. Thread-safe.
+    """The AWS clients of one region, each created at its first use. Thread-safe.
 
     run_ec2: only for RunInstances, which has its own retries (provision/resources/run_instances.py): botocore's would
     also repeat capacity errors.
@@ -93,11 +93,11 @@ class Clients:
     def __init__(self, session: boto3.session.Session, *, region: str) -> None:
         self.region = region
         self.session = session
-        self._making = threading.RLock()  # a session cannot make two clients at once
+        self._making = threading.RLock()  # a session cannot create two clients at once
 
     @cached_property
     def ec2(self) -> EC2Client:
-        """EC2; retries throttled calls for a minute."""
+        """EC2. Retries throttled calls for a minute."""
         with self._making:
             return _patient(self.session.client("ec2", config=_PATIENT))
 
@@ -164,15 +164,15 @@ class Clients:
             return self.session.client("fis", config=_PATIENT)
 
     def make_ecr(self, region: str) -> Any:
-        """ECR in an image's region, which may be another one."""
+        """ECR in the region of an image, which may be another one."""
         with self._making:
             return self.session.client("ecr", region_name=region, config=_PATIENT)
 
 
 def _patient(client: C) -> C:
-    """The client; retries throttled calls, up to ATTEMPTS in all, with jittered back-off.
+    """Returns the client. It retries throttled calls, up to ATTEMPTS in all, with jittered back-off.
 
-    EC2 throttles the calls of an account, which all its users share
+    EC2 throttles the calls of an account, and all users of the account share the limit
     (https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html). botocore's standard mode gives up after
     seconds, which would leave an incomplete cluster.
 
@@ -182,12 +182,12 @@ def _patient(client: C) -> C:
     service = client.meta.service_model.service_id.hyphenize()
     # The last handler: it runs after botocore's own has given up.
     name = f"needs-retry.{service}"
-    client.meta.events.register_last(name, _find_delay)  # type: ignore[arg-type]  # the stubs know no handler that answers
+    client.meta.events.register_last(name, _find_delay)  # type: ignore[arg-type]  # the stubs lack handlers that return
     return client
 
 
 def _find_delay(attempts: int, response: tuple[Any, Mapping[str, Any]] | None, **_: object) -> float | None:
-    """Seconds until the next attempt; None: no further one. attempts: made so far."""
+    """Returns the seconds until the next attempt; None for no further attempt. attempts: made so far."""
     if response is None or attempts >= ATTEMPTS:
         return None
     if response[1].get("Error", {}).get("Code") not in RETRY_CODES:
@@ -197,24 +197,24 @@ def _find_delay(attempts: int, response: tuple[Any, Mapping[str, Any]] | None, *
 
 
 def make_clients(region: str) -> Clients:
-    """Clients from boto3's environment: AWS_PROFILE, AWS_ENDPOINT_URL, AWS_CA_BUNDLE.
+    """Returns clients from boto3's environment: AWS_PROFILE, AWS_ENDPOINT_URL, AWS_CA_BUNDLE.
 
-    Raises AwsError for a profile that does not exist, or an endpoint that is not a URL. Missing credentials are
-    reported by the first call.
+    Raises AwsError for a profile that does not exist, or an endpoint that is not a URL. The first call reports missing
+    credentials.
     """
     with aws_errors("reading the AWS configuration"):
         clients = Clients(boto3.session.Session(region_name=region), region=region)
         try:
-            clients.ec2  # noqa: B018 - reports errors in the environment now
+            clients.ec2  # noqa: B018 - reports errors in the environment early
         except ValueError as error:  # botocore's error for an endpoint that is not a URL
             raise AwsError(str(error), hint="check AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_EC2") from error
         return clients
 
 
 def find_credentials(clients: Clients) -> None:
-    """Get the credentials now, in the calling thread: a profile may prompt for an MFA code.
+    """Get the credentials in the calling thread: a profile may prompt for an MFA code.
 
-    Missing credentials are reported by the first call. Raises AwsError.
+    The first call reports missing credentials. Raises AwsError.
     """
     with aws_errors("looking for AWS credentials"):
         found = clients.session.get_credentials()
@@ -223,17 +223,17 @@ def find_credentials(clients: Clients) -> None:
 
 
 def error_code(error: ClientError) -> str:
-    """AWS's error code, such as InvalidGroup.NotFound."""
+    """Returns AWS's error code, such as InvalidGroup.NotFound."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def aws_words(error: ClientError) -> str:
-    """AWS's message and error code, for our messages."""
+    """Returns AWS's message and error code, for this program's messages."""
     return f"{_find_message(error)} ({error_code(error)})"
 
 
 def not_ours(what: str, *, name: str, error: ClientError | None = None) -> ClusterError:
-    """The error for a resource that has the name, but not the tag, of the cluster `name`."""
+    """Returns the error for a resource that has the name, but not the tag, of the cluster `name`."""
     words = f"AWS says: {aws_words(error)}: " if error is not None else ""
     return ClusterError(
         f"{words}the {what} exists, but this program did not make it for this cluster (no tag {TAG_NAME} = {name})",
@@ -255,12 +255,12 @@ def aws_errors(doing: str) -> Iterator[None]:
         raise
     except BotoCoreError as error:
         raise translate_failure(error, doing) from error
-    except ResponseParserError as error:  # not a BotoCoreError; caused by a proxy's or a hotel's login page
+    except ResponseParserError as error:  # not a BotoCoreError; caused by the login page of a proxy or a hotel
         raise AwsError(f"the response is not from AWS (while {doing})", hint=NOT_AWS) from error
 
 
 def translate_refusal(error: ClientError, doing: str) -> AwsError:
-    """The error for a refused call: AWS's message, what was being done, and a hint."""
+    """Returns the error for a refused call: AWS's message, the action in progress, and a hint."""
     code = error_code(error)
     message = _find_message(error)
     kind = CredentialsError if code in CREDENTIAL_CODES else AwsError
@@ -271,13 +271,13 @@ def translate_refusal(error: ClientError, doing: str) -> AwsError:
 
 
 def _find_message(error: ClientError) -> str:
-    """AWS's message, without EC2's long encoded part."""
+    """Returns AWS's message without EC2's long encoded part."""
     words = str(error.response.get("Error", {}).get("Message") or "no message")
     return _ENCODED_MESSAGE.sub("", words).rstrip()
 
 
 def suggest_region(endpoint_url: str) -> str | None:
-    """The hint for an endpoint in a region that botocore does not know, if it knows a similar one; otherwise None."""
+    """Returns the hint for an endpoint in an unknown region, if botocore knows a similar region; otherwise None."""
     found = _REGION_OF_ENDPOINT.search(endpoint_url)
     if found is None:
         return None
@@ -291,7 +291,7 @@ def suggest_region(endpoint_url: str) -> str | None:
 
 
 def translate_failure(error: BotoCoreError, doing: str) -> AwsError:
-    """The error for a call that did not reach AWS, or was not sent, as without credentials."""
+    """Returns the error for a call that did not reach AWS, or was not sent, for example without credentials."""
     kind = AwsError
     hint: str | None = None
     match error:

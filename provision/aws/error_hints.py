@@ -1,7 +1,7 @@
 """Hints for AWS's error codes. Pure.
 
-EC2's codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; codes of all services:
-https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_common-errors.html.
+EC2's codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html.
+Codes of all services: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_common-errors.html.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RETRY_CODES = frozenset(
         "Unavailable",
     }
 )
-"""Codes for "try the same call later", of EC2, the JSON services and S3."""
+"""Codes that mean "try the same call later", of EC2, the JSON services and S3."""
 
 CREDENTIAL_CODES = frozenset(
     {
@@ -63,7 +63,8 @@ _GONE = "was deleted meanwhile, or is not in [provision] region: run the command
 _HINTS = {
     **dict.fromkeys(CREDENTIAL_CODES, CHECK_CREDENTIALS),
     **dict.fromkeys(RETRY_CODES, "AWS is busy: run the command again in a minute; it continues where it stopped"),
-    # Also AWS's code for an opt-in region that the account has not enabled: the region does not know its keys.
+    # Also AWS's code for an opt-in region that the account has not enabled: the region does not know the account's
+    # keys.
     "AuthFailure": f"{CHECK_CREDENTIALS}; if they are right, the account must enable [provision] region first: "
     "aws account list-regions",
     "ExpiredToken": _EXPIRED,
@@ -108,7 +109,7 @@ _NAMED_ACTION = re.compile(r"perform: (\S+:\w+)")
 
 
 def find_hint(code: str, words: str, *, operation: str) -> str | None:
-    """The hint for an error code; None for an unknown one.
+    """Returns the hint for an error code; None for an unknown one.
 
     words: AWS's message, which may name the missing action. operation: the API call's name, such as RunInstances.
     """
@@ -120,13 +121,13 @@ def find_hint(code: str, words: str, *, operation: str) -> str | None:
 
 
 def find_named_action(words: str) -> str | None:
-    """The action that AWS names in a refusal, such as ec2:RunInstances."""
+    """Returns the action that AWS names in a refusal, such as ec2:RunInstances; None if it names none."""
     named = _NAMED_ACTION.search(words)
     return named[1] if named else None
 
 
 def _explain_denial(code: str, words: str, operation: str) -> str:
-    """EC2 does not always name the action; UnauthorizedOperation is a code of EC2 only."""
+    """Explains a denied action. EC2 does not always name the action; only EC2 has the code UnauthorizedOperation."""
     action = find_named_action(words) or (f"ec2:{operation}" if code == "UnauthorizedOperation" else operation)
     if "explicit deny" in words:
         return f"a policy of the account denies {action}: ask the account's administrator to change it"

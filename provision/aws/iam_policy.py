@@ -1,7 +1,7 @@
-"""IAM policies for a job's credentials and for volumes, and the parts of every policy. Pure.
+"""IAM policies for a job's credentials and for volumes, and the building blocks of every policy. Pure.
 
-provision/aws/operator_policy.py has the operator's policy, provision/aws/role_policy.py that of the nodes' role. The
-resources and condition keys of each action:
+provision/aws/operator_policy.py has the operator's policy, provision/aws/role_policy.py the policy of the nodes' role.
+The resources and condition keys of each action:
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3.html
 """
 
@@ -18,11 +18,11 @@ Statement = dict[str, Any]
 """One statement of a policy document."""
 
 MAX_SESSION_POLICY_LENGTH = 2048
-"""Characters of a session policy (https://docs.aws.amazon.com/STS/latest/APIReference/API_GetFederationToken.html)."""
+"""The maximum of characters (https://docs.aws.amazon.com/STS/latest/APIReference/API_GetFederationToken.html)."""
 
 READ = ("s3:GetObject",)
 WRITE = ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts", "s3:PutObject")
-"""No deletion. But a job can overwrite objects and abort uploads, unless the bucket keeps versions."""
+"""Without deletion. But a job can overwrite objects and abort uploads, unless the bucket keeps versions."""
 
 _NOT_LITERAL = re.compile(r"[*?$\x00-\x1f\x7f]")
 """Characters that IAM reads as a wildcard or a variable, or rejects in a policy."""
@@ -30,7 +30,7 @@ _NOT_LITERAL = re.compile(r"[*?$\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Folder:
-    """An s3:// URL of cluster.toml: all keys below `key`; the whole bucket if it is empty.
+    """An s3:// URL of cluster.toml: all keys below `key`, or the whole bucket if `key` is empty.
 
     exact: the URL does not end with a slash, so it may also name an object.
     """
@@ -45,8 +45,8 @@ class S3Scope:
     """The s3:// URLs that a job may use.
 
     data_url: [data] url, to read below it; results_url: [data] results, to write and read below it. also_read,
-    also_written: further prefixes of keys; what is written may also be read. read_secretly: prefixes from variables,
-    whose values are never shown.
+    also_written: further prefixes of keys; written keys may also be read. read_secretly: prefixes from variables, whose
+    values are never shown.
     """
 
     data_url: str | None = None
@@ -57,12 +57,12 @@ class S3Scope:
 
     @property
     def read(self) -> tuple[str, ...]:
-        """URLs to read only."""
+        """The URLs that the job may only read."""
         return (*((self.data_url,) if self.data_url is not None else ()), *self.also_read, *self.read_secretly)
 
     @property
     def written(self) -> tuple[str, ...]:
-        """URLs to write and read."""
+        """The URLs that the job may write and read."""
         return (*((self.results_url,) if self.results_url is not None else ()), *self.also_written)
 
     @property
@@ -72,7 +72,7 @@ class S3Scope:
 
 
 def partition_of(region: str) -> str:
-    """The partition of a region, as in ARNs.
+    """Returns the partition of a region, as in ARNs.
 
     https://docs.aws.amazon.com/IAM/latest/UserGuide/reference-arns.html
     """
@@ -82,18 +82,18 @@ def partition_of(region: str) -> str:
 
 
 def ec2_principal(region: str) -> str:
-    """EC2's service principal in a region's partition."""
+    """Returns EC2's service principal in a region's partition."""
     return "ec2.amazonaws.com.cn" if partition_of(region) == "aws-cn" else "ec2.amazonaws.com"
 
 
 def render_trust_policy(region: str) -> str:
-    """Who may assume the nodes' role: EC2, for its instances."""
+    """Returns the trust policy of the nodes' role: EC2 may assume it for its instances."""
     statement = {"Effect": "Allow", "Principal": {"Service": ec2_principal(region)}, "Action": "sts:AssumeRole"}
     return render_document([statement])
 
 
 def render_job_policy(scope: S3Scope, *, region: str) -> str:
-    """What a job's credentials may do, as compact JSON: a session policy, which has a short size limit.
+    """Returns the permissions of a job's credentials, as compact JSON: a session policy, whose size limit is small.
 
     A session policy only restricts the caller's permissions. So it allows all KMS keys: S3 can use those that the
     caller may use, for the objects that are allowed here. Raises ConfigError when the policy is too long, or when IAM
@@ -126,7 +126,7 @@ def render_job_policy(scope: S3Scope, *, region: str) -> str:
 
 
 def render_volumes_policy(sources: Sequence[MountSource], *, region: str) -> str:
-    """What nodes may do with the buckets of s3:// volumes, as compact JSON: a session policy, as for a job.
+    """Returns the permissions of nodes for the buckets of s3:// volumes, as compact JSON: a session policy.
 
     Unlike a job, a file system also deletes and renames. s3fs starts by listing the bucket without a prefix, so the
     names of all its keys can be listed.
@@ -145,7 +145,7 @@ def render_volumes_policy(sources: Sequence[MountSource], *, region: str) -> str
 
 
 def parse_folder(url: str, *, key: str) -> Folder:
-    """The folder of a URL. key: its key in cluster.toml. Raises ConfigError for special characters of IAM."""
+    """Returns the folder of a URL. key: its key in cluster.toml. Raises ConfigError for IAM's special characters."""
     if (found := _NOT_LITERAL.search(url)) is not None:
         raise ConfigError(
             f"{key} = {json.dumps(url)}: IAM would read {found[0]!r} as a wildcard or a variable",
@@ -161,7 +161,7 @@ def allow(
     resources: Sequence[str],
     condition: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Statement:
-    """A statement that allows actions on resources; a list of one is written as its element, which is shorter."""
+    """Returns a statement that allows actions on resources. A list of one is shortened to its element."""
     statement: Statement = {
         "Sid": sid,
         "Effect": "Allow",
@@ -172,13 +172,13 @@ def allow(
 
 
 def render_document(statements: Sequence[Statement]) -> str:
-    """A policy of these statements, as JSON."""
+    """Returns a policy of these statements, as JSON."""
     return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, indent=2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Keys:
-    """Keys of a bucket. paths: with the bucket, as in ARNs; prefixes: by which they may be listed."""
+    """Keys of a bucket. paths: with the bucket, as in ARNs; prefixes: those with which they may be listed."""
 
     bucket: str
     paths: tuple[str, ...]
@@ -186,7 +186,7 @@ class _Keys:
 
     @classmethod
     def below(cls, url: str, *, key: str) -> "_Keys":
-        """The keys of a folder of cluster.toml. key: its key there. Raises ConfigError."""
+        """Returns the keys of a folder of cluster.toml. key: its key there. Raises ConfigError."""
         folder = parse_folder(url, key=key)
         within = f"{folder.key}/*" if folder.key else "*"
         names = (folder.key, within) if folder.exact else (within,)
@@ -195,7 +195,7 @@ class _Keys:
 
     @classmethod
     def from_beginning(cls, url: str, *, written: bool = False) -> "_Keys":
-        """The keys with a URL's prefix.
+        """Returns the keys that begin with a URL's prefix.
 
         Readers also look for a folder without the slash at its end. They find objects by the beginning of their names,
         such as checkpoints, by listing the parent folder: obstore lists only whole folders.
@@ -214,7 +214,7 @@ def _allow_shortly(
     resources: Sequence[str],
     condition: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Statement:
-    """The same statement without its optional Sid, and without duplicate resources."""
+    """Returns the same statement without its optional Sid, and without duplicate resources."""
     statement = allow("", actions, list(dict.fromkeys(resources)), condition)
     del statement["Sid"]
     return statement

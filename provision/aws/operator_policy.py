@@ -17,7 +17,7 @@ from provision.resources.table import KINDS
 from provision.volumes.config import VolumeConfig, find_head_volume
 
 MAX_POLICY_LENGTH = 6144
-"""Characters of a customer managed policy, without white space
+"""The maximum length of a customer managed policy in characters, without white space
 (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html)."""
 
 _LOOKS = (
@@ -28,12 +28,12 @@ _LOOKS = (
     "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeSubnets",
 )
-"""Reads besides the cluster's resources. Not ec2:Describe*: DescribeInstanceAttribute, for example, shows the user data
-of all instances."""
+"""Reads other than those of the cluster's resources. Not ec2:Describe*: DescribeInstanceAttribute, for example, shows
+the user data of all instances."""
 _CREATIONS = ("Create", "Import", "Run")
 
 _PUBLIC_PARAMETERS = ("aws/service/canonical/ubuntu/server/*", "aws/service/deeplearning/ami/*")
-"""The ids of the newest images (provision/preflight/machines.py)."""
+"""The parameters with the ids of the newest images (provision/preflight/machines.py)."""
 
 _FILE_SYSTEM_LOOKS = (
     "elasticfilesystem:DescribeFileSystems",
@@ -66,7 +66,7 @@ def render_operator_policy(
     results_url: str | None,
     volumes: Sequence[VolumeConfig] = (),
 ) -> str:
-    """What all commands of this program need, as JSON: no longer than MAX_POLICY_LENGTH.
+    """Returns the permissions that all commands of this program need, as JSON: no longer than MAX_POLICY_LENGTH.
 
     name: the cluster's; None: all clusters of the region. The buckets are those of the URLs. sts:GetCallerIdentity and
     sts:GetSessionToken need no permission. Raises ConfigError for a URL with special characters of IAM.
@@ -93,14 +93,14 @@ def render_operator_policy(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Scope:
-    """The cluster, or all clusters, of an operator. regions: where it may be; not empty."""
+    """The cluster, or all clusters, of an operator. regions: those where it may be; not empty."""
 
     name: str | None
     regions: tuple[str, ...]
 
     @property
     def region(self) -> str:
-        """The region in ARNs: `*` for several, which `here` limits."""
+        """The region in ARNs: `*` for several regions, which `here` limits."""
         return self.regions[0] if len(self.regions) == 1 else "*"
 
     @property
@@ -113,7 +113,7 @@ class _Scope:
         return {"StringEquals": {"aws:RequestedRegion": self.regions[0] if len(self.regions) == 1 else [*self.regions]}}
 
     def limit(self, statement: Statement) -> Statement:
-        """A statement whose ARNs have the region; with several regions, limited to them."""
+        """Returns a statement whose ARNs have the region; with several regions, limits it to them."""
         if len(self.regions) == 1 or statement.get("Condition", {}).get("StringEquals", {}).get("aws:RequestedRegion"):
             return statement
         return {**statement, "Condition": _both(statement.get("Condition", {}), self.here)}
@@ -133,18 +133,18 @@ class _Scope:
         return f"arn:{self.partition}:iam::*:{resource}"
 
     def tagged(self, kind: str) -> Condition:
-        """The condition that a resource is the cluster's. kind: RequestTag or ResourceTag."""
+        """Returns the condition that a resource belongs to the cluster. kind: RequestTag or ResourceTag."""
         key = f"aws:{kind}/{TAG_NAME}"
         return {"StringLike": {key: "*"}} if self.name is None else {"StringEquals": {key: self.name}}
 
 
 def _actions(*verbs: str) -> list[str]:
-    """The EC2 actions of the cluster's resources that begin with a verb; all without verbs."""
+    """Returns the EC2 actions on the cluster's resources that begin with one of the verbs; without verbs, all."""
     return sorted(f"ec2:{action}" for kind in KINDS for action in kind.actions if action.startswith(verbs or ""))
 
 
 def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
-    """Allows making and changing only what carries the cluster's tag.
+    """Allows creating and changing only resources that carry the cluster's tag.
 
     A launch also uses an image, a subnet and, in the dry run before the cluster's group exists, the VPC's default
     group. A spot request that RunInstances makes has no condition keys.
@@ -185,7 +185,7 @@ def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
 
 
 def _lookup_statements(scope: _Scope) -> list[Statement]:
-    """What `up` reads from other services: images, vCPU quotas, prices."""
+    """Allows the reads of `up` from other services: images, vCPU quotas, prices."""
     partition = scope.partition
     parameters = [f"arn:{partition}:ssm:{scope.region}::parameter/{path}" for path in _PUBLIC_PARAMETERS]
     return [
@@ -195,7 +195,7 @@ def _lookup_statements(scope: _Scope) -> list[Statement]:
 
 
 def _volume_statements(scope: _Scope, volumes: Sequence[VolumeConfig]) -> list[Statement]:
-    """The head's volume is marked as kept; EFS and FSx are only read."""
+    """Allows marking the head's volume as kept. EFS and FSx are only read."""
     statements: list[Statement] = []
     if find_head_volume(volumes) is not None:
         ours = scope.tagged("ResourceTag")
@@ -211,12 +211,12 @@ def _volume_statements(scope: _Scope, volumes: Sequence[VolumeConfig]) -> list[S
 
 
 def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
-    """The nodes' role. `down` looks for it even if cluster.toml no longer asks for one."""
+    """Allows managing the nodes' role. `down` looks for the role even if cluster.toml no longer asks for one."""
     profile = scope.iam(f"instance-profile/{scope.profile_name}")
     role = scope.iam(f"role/{scope.profile_name}")
     statements = [allow("LookForRole", [*_PROFILE_LOOKS, *_ROLE_LOOKS], [profile, role])]
     if "spot" in config.market:
-        # The first spot request of an account makes this role.
+        # The first spot request of an account creates this role.
         linked = scope.iam(f"role/aws-service-role/{_SPOT_SERVICE}/AWSServiceRoleForEC2Spot")
         for_spot: Condition = {"StringEquals": {"iam:AWSServiceName": _SPOT_SERVICE}}
         statements.append(allow("FirstSpotRequest", ["iam:CreateServiceLinkedRole"], [linked], for_spot))
@@ -236,7 +236,7 @@ def _iam_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
 
 
 def _job_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
-    """Temporary credentials for jobs, limited to their URLs in S3 and to the operator's own permissions."""
+    """Allows temporary credentials for jobs, limited to their URLs in S3 and to the operator's own permissions."""
     if config.instance_profile != "none":
         return []
     named = f"arn:{scope.partition}:sts::*:federated-user/{federated_name(scope.name or '*')}"
@@ -244,7 +244,10 @@ def _job_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
 
 
 def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[Statement]:
-    """The whole buckets of cluster.toml's URLs, for `cluster data`, jobs, and `down`, which finds uploads there."""
+    """Allows the use of the whole buckets of cluster.toml's URLs.
+
+    `cluster data`, jobs, and `down`, which finds uploads there, need them.
+    """
     statements = [allow("ListBuckets", ["s3:ListAllMyBuckets"], ["*"])]
     buckets = sorted({parse_folder(url, key=key).bucket for key, url in urls.items() if url is not None})
     if not buckets:
@@ -263,5 +266,5 @@ def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[St
 
 
 def _both(one: Condition, other: Condition) -> Condition:
-    """Both conditions in one: an operator of both gets the keys of both."""
+    """Returns both conditions in one: an operator that is in both gets the keys of both."""
     return {operator: {**one.get(operator, {}), **other.get(operator, {})} for operator in {**one, **other}}

@@ -1,8 +1,8 @@
-"""The policy of the nodes' role, `instance_profile = "auto"`: the least that nodes need in AWS. Pure.
+"""The policy of the nodes' role, `instance_profile = "auto"`: the least permissions that nodes need in AWS. Pure.
 
-A node uses its own folders of S3, ends nodes of its own cluster (provision/lease/), and launches a node in place of a
-lost one (cluster/recovery/). Whoever can run a program on a node can do the same. The resources and condition keys of
-each action: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
+A node uses its own folders of S3, terminates nodes of its own cluster (provision/lease/), and launches replacements for
+lost nodes (cluster/recovery/). Anyone who can run a program on a node can do the same. The resources and condition keys
+of each action: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from provision.model import TAG_NAME, profile_name, resource_name
 Condition = Mapping[str, Mapping[str, Any]]
 
 MAX_POLICY_LENGTH = 10240
-"""Characters of all inline policies of a role, without white space
+"""The maximum of characters of all inline policies of a role, without white space
 (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html)."""
 
 _LAUNCH_LOOKS = (
@@ -40,7 +40,7 @@ _LAUNCH_LOOKS = (
     "ec2:DescribeSubnets",
     "ec2:DescribeVolumes",
 )
-"""What a launch in place of a lost node reads. Not ec2:Describe*: DescribeInstanceAttribute shows user data."""
+"""The reads for launching a replacement node. Not ec2:Describe*: DescribeInstanceAttribute shows user data."""
 
 
 def render_role_policy(
@@ -52,13 +52,13 @@ def render_role_policy(
     results_url: str | None,
     replaces_nodes: bool,
 ) -> str:
-    """What the role of the nodes of the cluster `name` may do, as JSON.
+    """Returns the policy of the role of the nodes of the cluster `name`, as JSON.
 
-    replaces_nodes: it may launch nodes in place of lost ones. data_url, to read below it, and results_url, to write and
-    read below it, are "s3://BUCKET/FOLDER/". The role may list only these folders. One prefix has no slash at its end,
-    because MXNet's reader looks for a folder that way (dmlc-core, src/io/s3_filesys.cc, TryGetPathInfo): so the role
-    can also list keys that begin with the folder's name. Raises ConfigError when IAM would not take a character
-    literally.
+    replaces_nodes: the role may launch replacements for lost nodes. data_url, to read below it, and results_url, to
+    write and read below it, are "s3://BUCKET/FOLDER/". The role may list only these folders. One prefix has no slash at
+    its end, because MXNet's reader looks for a folder that way (dmlc-core, src/io/s3_filesys.cc, TryGetPathInfo): so
+    the role can also list keys that begin with the folder's name. Raises ConfigError when IAM would not take a
+    character literally.
     """
     partition = partition_of(region)
     statements: list[Statement] = []
@@ -83,7 +83,7 @@ def render_role_policy(
 def _launch_statements(
     config: ProvisionConfig, *, name: str, region: str, here: Condition, ours: Condition
 ) -> list[Statement]:
-    """Launches only nodes of this cluster, of its types, in its group, with its key and its role.
+    """Allows launching only nodes of this cluster, of its types, in its group, with its key and its role.
 
     EC2 refuses a subnet outside the group's VPC. An instance profile is limited by the role that it passes.
     """

@@ -1,1 +1,1 @@
-"""What a cluster costs: the ledger of its instances and volumes, and the bill that follows from it."""
+"""The cost of a cluster: the ledger of its instances and volumes, and the bill that follows from it."""

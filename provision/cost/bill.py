@@ -1,4 +1,4 @@
-"""The bill that follows from the ledger: what the cluster and earlier ones of its name have cost. Pure.
+"""The bill that follows from the ledger: the cost of the cluster and of earlier clusters with its name. Pure.
 
 How AWS bills, in US dollars:
 - instances and public addresses by the second while the instance runs, at least a minute for each start
@@ -7,7 +7,7 @@ How AWS bills, in US dollars:
   (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html);
 - disks by the second from their launch to their deletion, stopped or not, at a price per month, whatever its length
   (https://aws.amazon.com/ebs/pricing/).
-Traffic, objects in S3, EFS and FSx are not in it.
+The bill does not include traffic, objects in S3, EFS and FSx.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FREE_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeBill:
-    """What a node cost; a price that is unknown makes a part None.
+    """The cost of a node; an unknown price makes a part None.
 
-    state: as it was last seen. started_at, ended_at: seconds since 1970; None while it exists. ran_s: in how many
-    seconds it ran. usd_per_hour: now, with its disk and address. unseen_usd: what it may have cost in addition, because
-    nobody saw when it ended.
+    state: running, stopped or ended, when last seen. started_at, ended_at: seconds since 1970; ended_at is None while
+    it exists. ran_s: how many seconds it ran. usd_per_hour: the current cost, with its disk and address. unseen_usd:
+    what it may have cost in addition, because its end was not observed.
     """
 
     name: str
@@ -51,13 +51,13 @@ class NodeBill:
 
     @property
     def usd(self) -> float | None:
-        """In all."""
+        """The total cost."""
         return add_up([self.instance_usd, self.disk_usd, self.address_usd])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VolumeBill:
-    """What the head's volume cost in the time of one cluster."""
+    """The cost of the head's volume during the time of one cluster."""
 
     volume_id: str
     size_gib: int
@@ -69,7 +69,7 @@ class VolumeBill:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterBill:
-    """What one cluster cost, from its first launch to its end. ended_at: None while there is something of it."""
+    """The cost of one cluster, from its first launch to its end. ended_at: None while any part of it exists."""
 
     started_at: float
     ended_at: float | None
@@ -78,22 +78,22 @@ class ClusterBill:
 
     @property
     def usd(self) -> float | None:
-        """In all."""
+        """The total cost."""
         return add_up([*(node.usd for node in self.nodes), *(volume.usd for volume in self.volumes)])
 
     @property
     def usd_per_hour(self) -> float | None:
-        """What it costs now."""
+        """The current cost per hour."""
         nodes, volumes = self.nodes, self.volumes
         return add_up([*(node.usd_per_hour for node in nodes), *(volume.usd_per_hour for volume in volumes)])
 
     @property
     def unseen_usd(self) -> float:
-        """What it may have cost in addition."""
+        """The cost that it may have had in addition."""
         return sum(node.unseen_usd for node in self.nodes)
 
     def of_market(self, market: Market) -> float | None:
-        """What the nodes of a market cost, with their disks and addresses."""
+        """Returns the cost of the nodes of a market, with their disks and addresses."""
         return add_up([node.usd for node in self.nodes if node.market == market])
 
 
@@ -101,7 +101,7 @@ Histories = Mapping[tuple[str, str], SpotHistory]
 
 
 def make_bills(ledger: Ledger, *, histories: Histories, now: float) -> tuple[ClusterBill, ...]:
-    """The clusters of this name, in the order of time. histories: of spot prices, for instances that run."""
+    """Returns the bills of all clusters of this name, in order of time. histories: spot prices of running instances."""
     bounds = sorted(ledger.downs)
     found = []
     for at in range(len(bounds) + 1):
@@ -180,9 +180,9 @@ def _unseen(node: LedgerNode, ledger: Ledger) -> float:
 def _bill_volumes(
     ledger: Ledger, *, since: float, begin: float, following: float, now: float
 ) -> tuple[VolumeBill, ...]:
-    """The head's volumes to the first launch of the following cluster, whose volumes they then are.
+    """Returns the bills of the head's volumes, up to the first launch of the next cluster, which then owns them.
 
-    since: the end of the cluster before; begin: the first launch, from which older volumes are this cluster's.
+    since: the end of the previous cluster; begin: the first launch, from which older volumes belong to this cluster.
     """
     price = ledger.usd_per_gib_month
     found = []
@@ -207,19 +207,19 @@ def _bill_volumes(
 
 
 def disk_cost(gib: int | None, usd_per_gib_month: float | None, start: float, end: float) -> float | None:
-    """What a disk costs from `start` to `end`; None if its size or the price is unknown."""
+    """Returns the cost of a disk from `start` to `end`; None if its size or the price is unknown."""
     if gib is None or usd_per_gib_month is None:
         return None
     return sum(seconds / length for seconds, length in _split_months(start, end)) * gib * usd_per_gib_month
 
 
 def disk_rate(gib: int | None, usd_per_gib_month: float | None, now: float) -> float | None:
-    """What a disk costs per hour in the month of `now`."""
+    """Returns the cost of a disk per hour in the month of `now`."""
     return disk_cost(gib, usd_per_gib_month, now, now + 3600)
 
 
 def _split_months(start: float, end: float) -> Iterator[tuple[float, float]]:
-    """(seconds in a month, its length in seconds), for the months from `start` to `end`, in UTC."""
+    """Yields (seconds in a month, its length in seconds) for the months from `start` to `end`, in UTC."""
     while start < end:
         at = datetime.fromtimestamp(start, UTC)
         first = datetime(at.year, at.month, 1, tzinfo=UTC)

@@ -1,16 +1,17 @@
 """The ledger of a cluster: which instances and volumes it had, and from when to when.
 
-EC2 forgets: a start replaces LaunchTime, an ended instance disappears after about an hour, a volume at once. So each
-command that changes or shows the cluster notes here what EC2 shows. Pure. Times in seconds since 1970, in EC2's clock.
+EC2 does not keep this: a start replaces LaunchTime, an ended instance disappears after about an hour, a volume at once.
+So each command that changes or shows the cluster records here what EC2 lists. Pure. Times are in seconds since 1970, in
+EC2's clock.
 
     EC2 shows an instance as     its last period                its disk
-    pending, running             is open                        is there
-    stopping, stopped            ended when EC2 says            is there
+    pending, running             is open                        exists
+    stopping, stopped            ended when EC2 says            exists
     shutting-down, terminated    ended when EC2 says            ended at the same time
     not at all                   ended after it was last seen   ended at the same time
 
-Where EC2 does not say when, the period ends when the instance was last seen to run, and `unseen_s` says how much longer
-it may have been.
+If EC2 does not report the time, the period ends when the instance was last seen running, and `unseen_s` is how much
+longer it may have run.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from provision.model import InstanceState, Market
 
 T = TypeVar("T")
 MINIMUM_S = 60.0
-"""AWS bills instances, addresses and disks for a minute at least."""
+"""AWS bills instances, addresses and disks for at least a minute."""
 _SAME_S = 1.0
-"""Two times of EC2 for the same start are at most so far apart: it gives whole seconds."""
+"""The largest difference between two times of EC2 for the same start: EC2 reports whole seconds."""
 _LAUNCH_S = 60.0
-"""A start so long after the launch is not the launch's own."""
+"""A start later than this after the launch is not part of the launch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Period:
-    """A time in which an instance ran; end: None while it does.
+    """A time in which an instance ran. end: None while it runs.
 
-    unseen_s: how much longer it may have run. reclaimed: EC2 ended a spot instance. usd: what it cost, of a spot
-    instance, whose prices EC2 forgets after 90 days.
+    unseen_s: how much longer it may have run. reclaimed: EC2 ended a spot instance. usd: the cost of this period of a
+    spot instance; EC2 keeps spot prices for 90 days only.
     """
 
     start: float
@@ -45,16 +46,16 @@ class Period:
     usd: float | None = None
 
     def billed_until(self, now: float) -> float:
-        """Until when it is billed: each start costs a minute at least."""
+        """Returns the time until which it is billed: each start costs at least a minute."""
         return max(now if self.end is None else self.end, self.start + MINIMUM_S)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerNode:
-    """An instance. periods: in the order of time. ended_at: when it was terminated, and its disk deleted.
+    """An instance. periods: in order of time. ended_at: when it was terminated and its disk was deleted.
 
-    disk_gib: None if it was never seen. has_address: a public one, while it runs. usd_per_hour: on spot, as it was
-    last seen.
+    disk_gib: None if the disk was never seen. has_address: it has a public address while it runs. usd_per_hour: on
+    spot, the price when last seen.
     """
 
     instance_id: str
@@ -73,13 +74,13 @@ class LedgerNode:
 
     @property
     def runs(self) -> bool:
-        """Whether it ran when it was last seen."""
+        """Whether it was running when last seen."""
         return any(period.end is None for period in self.periods)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerVolume:
-    """A volume that is not an instance's own: of [[volumes]] source = "head". gone_at: when it was deleted."""
+    """A volume of [[volumes]] source = "head", which is not an instance's own. gone_at: when it was deleted."""
 
     volume_id: str
     region: str
@@ -91,9 +92,9 @@ class LedgerVolume:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger:
-    """All that is known of the clusters of one name. downs: when one was deleted; the next launch begins another.
+    """The record of all clusters of one name. downs: when each was deleted; the next launch begins another.
 
-    seen: when EC2 was last asked, by region. Prices in US dollars, None if unknown.
+    seen: when EC2 was last asked, by region. Prices are in US dollars, None if unknown.
     """
 
     nodes: tuple[LedgerNode, ...] = ()
@@ -106,9 +107,9 @@ class Ledger:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeenNode:
-    """An instance as EC2 shows it. started_at: its LaunchTime; ended_at: when it stopped or ended, if EC2 says so.
+    """An instance as EC2 reports it. started_at: its LaunchTime; ended_at: when it stopped or ended, if EC2 reports it.
 
-    ran: of the tag cluster:ran: seconds before the period that it describes, that period's start and its end.
+    ran: from the tag cluster:ran: seconds before the period that it describes, and the start and end of that period.
     """
 
     instance_id: str
@@ -128,9 +129,9 @@ class SeenNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What EC2 shows of a cluster in one region. exists: there is still something of it, if only a security group.
+    """A cluster in one region, as EC2 reports it. exists: something of it remains, if only a security group.
 
-    volumes: of the cluster, and not an instance's own.
+    volumes: those of the cluster that are not an instance's own.
     """
 
     at: float
@@ -141,7 +142,7 @@ class Observation:
 
 
 def note(ledger: Ledger, now: Observation) -> Ledger:
-    """The ledger with what EC2 shows now."""
+    """Returns the ledger with the current observation added."""
     seen_at = ledger.seen.get(now.region, 0.0)
     known = {node.instance_id: node for node in ledger.nodes}
     shown = {node.instance_id: _note_node(known.get(node.instance_id), node, seen_at, now) for node in now.nodes}
@@ -204,12 +205,15 @@ def _note_node(known: LedgerNode | None, shown: SeenNode, seen_at: float, now: O
 
 
 def _is_same(period: Period, shown: SeenNode) -> bool:
-    """Whether a period is the node's last one."""
+    """Returns whether a period is the node's last one."""
     return abs(period.start - shown.started_at) <= _SAME_S
 
 
 def _read_earlier(shown: SeenNode) -> Iterator[Period]:
-    """The periods before the last one of a node that is not in the ledger, by its tag; without one all of the time."""
+    """Yields the periods before the last one, for a node that is not in the ledger.
+
+    They come from the node's tag; without a tag, the node counts as running for the whole time.
+    """
     if shown.started_at - shown.launched_at <= _LAUNCH_S and shown.ran is None:
         return
     if shown.ran is None:
@@ -223,7 +227,7 @@ def _read_earlier(shown: SeenNode) -> Iterator[Period]:
 
 
 def _end_earlier(period: Period, shown: SeenNode, seen_at: float) -> Period:
-    """A period before the node's last one. If it was not seen to end, the tag may say when it did."""
+    """Ends a period before the node's last one. If its end was not seen, the tag may have its time."""
     if period.end is not None and not period.unseen_s:
         return period
     if shown.ran is not None and abs(shown.ran[1] - period.start) <= _SAME_S:
@@ -235,14 +239,14 @@ def _end_earlier(period: Period, shown: SeenNode, seen_at: float) -> Period:
 
 
 def _has_missed(earlier: Iterable[Period], shown: SeenNode) -> bool:
-    """Whether the tag describes a period that is not in the ledger."""
+    """Returns whether the tag describes a period that is not in the ledger."""
     if shown.ran is None or shown.started_at - shown.ran[1] <= _SAME_S:
         return False
     return not any(abs(period.start - shown.ran[1]) <= _SAME_S for period in earlier)
 
 
 def _note_period(known: Period | None, shown: SeenNode, seen_at: float, now: float) -> Period:
-    """The node's last period."""
+    """Returns the node's last period."""
     if shown.state in {"pending", "running"}:
         return Period(start=known.start if known is not None else shown.started_at)
     if known is not None and known.end is not None and not known.unseen_s:
@@ -250,7 +254,7 @@ def _note_period(known: Period | None, shown: SeenNode, seen_at: float, now: flo
     period = replace(known or Period(start=shown.started_at), reclaimed=shown.reclaimed, usd=None)
     ended = shown.state in {"shutting-down", "terminated"}
     if ended and known is None and shown.ran is not None and abs(shown.ran[1] - shown.started_at) <= _SAME_S:
-        return replace(period, end=shown.ran[2], unseen_s=0.0)  # it was stopped before
+        return replace(period, end=shown.ran[2], unseen_s=0.0)  # it was stopped before it ended
     if shown.ended_at is not None:
         return replace(period, end=max(shown.ended_at, period.start), unseen_s=0.0)
     if known is not None and known.end is not None:
@@ -260,7 +264,7 @@ def _note_period(known: Period | None, shown: SeenNode, seen_at: float, now: flo
 
 
 def _lose(node: LedgerNode, seen_at: float, now: float) -> LedgerNode:
-    """A node that EC2 no longer shows."""
+    """Returns a node that EC2 no longer lists, with its end."""
     if node.ended_at is not None:
         return node
     unseen_s = max(now - seen_at, 0.0)
@@ -272,7 +276,7 @@ def _lose(node: LedgerNode, seen_at: float, now: float) -> LedgerNode:
 
 
 def _note_down(ledger: Ledger) -> Ledger:
-    """Nothing of the cluster is left in a region; it may be in another."""
+    """Records a deletion when one region has nothing of the cluster left, unless nodes in other regions still exist."""
     ends = [node.ended_at for node in ledger.nodes if node.ended_at is not None]
     newest = max((node.launched_at for node in ledger.nodes), default=0.0)
     if not ends or len(ends) < len(ledger.nodes) or any(down >= newest for down in ledger.downs):
@@ -281,7 +285,10 @@ def _note_down(ledger: Ledger) -> Ledger:
 
 
 def merge(one: Ledger, other: Ledger) -> Ledger:
-    """Two ledgers of the same name, of two machines: of each node and volume what was seen later, or is closer."""
+    """Merges two ledgers of the same name from two machines.
+
+    Keeps, for each node and volume, the later observation, or the one with the more precise end.
+    """
     newer, older = (
         (one, other) if max(one.seen.values(), default=0.0) >= max(other.seen.values(), default=0.0) else (other, one)
     )
@@ -344,9 +351,9 @@ def set_prices(
     usd_per_address_hour: float | None,
     periods: Mapping[tuple[str, float], float],
 ) -> Ledger:
-    """The ledger with prices; unknown ones stay as they were.
+    """Returns the ledger with prices. Unknown ones do not replace known ones.
 
-    per_hour: by instance id. periods: what ended periods of spot instances cost, by instance id and start.
+    per_hour: by instance id. periods: the cost of ended periods of spot instances, by instance id and start.
     """
 
     def price(node: LedgerNode) -> LedgerNode:

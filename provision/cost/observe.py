@@ -1,4 +1,4 @@
-"""Reads from AWS what the ledger notes: instances and volumes by the cluster's tag, and prices. Only reads."""
+"""Reads the input of the ledger from AWS: instances and volumes by the cluster's tag, and prices. Only reads."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _ENDED = frozenset({"stopping", "stopped", "shutting-down", "terminated"})
 
 
 def observe(clients: Clients, *, name: str, exists: bool, known: Ledger, now: datetime) -> Observation:
-    """What EC2 shows of the cluster `name`. exists: whether there is anything of it, see ClusterState.exists.
+    """Returns what EC2 reports of the cluster `name`. exists: whether EC2 has any of it, see ClusterState.exists.
 
-    known: the ledger; EC2 is asked for the consoles of instances only if their end is not in it. Raises AwsError.
+    known: the ledger. Asks EC2 for an instance's console only if its end is not in the ledger. Raises AwsError.
     """
     ec2 = clients.ec2
     with aws_errors(f"looking for the instances of cluster {name}"), bounded_pool() as pool:
@@ -50,7 +50,7 @@ def observe(clients: Clients, *, name: str, exists: bool, known: Ledger, now: da
     sizes = {volume["VolumeId"]: volume["Size"] for volume in volumes}
     roots = {volume_id for instance in instances for volume_id in _volume_ids(instance, root=True)}
     seen_at = known.seen.get(clients.region, 0.0)
-    # What is in the ledger, and when it was last seen to run, or 0.0 if it does not.
+    # Instance id -> when an instance in the ledger was last seen running; 0.0 if it was not running.
     in_ledger = {node.instance_id: seen_at if node.runs else 0.0 for node in known.nodes if node.periods}
     return Observation(
         at=now.timestamp(),
@@ -74,7 +74,7 @@ def _find_volumes(ec2: EC2Client, name: str) -> list[VolumeTypeDef]:
 
 
 def _volume_ids(instance: InstanceTypeDef, *, root: bool) -> list[str]:
-    """The ids of the volumes that are deleted with the instance; root: only these."""
+    """Returns the ids of the instance's volumes. root: only those that are deleted with the instance."""
     return [
         mapping["Ebs"]["VolumeId"]
         for mapping in instance.get("BlockDeviceMappings", [])
@@ -83,7 +83,7 @@ def _volume_ids(instance: InstanceTypeDef, *, root: bool) -> list[str]:
 
 
 def _is_apart(volume: VolumeTypeDef, roots: Collection[str]) -> bool:
-    """Whether it is not an instance's own."""
+    """Returns whether the volume is not an instance's own."""
     attached = [each for each in volume.get("Attachments", []) if each.get("DeleteOnTermination")]
     return volume["VolumeId"] not in roots and not attached
 
@@ -120,7 +120,7 @@ def _read(instance: InstanceTypeDef, sizes: Mapping[str, int]) -> SeenNode:
 
 
 def parse_transition(reason: str) -> float | None:
-    """When a call stopped or terminated an instance, from its StateTransitionReason; None if EC2 does not say. Pure."""
+    """Returns when a call stopped or terminated an instance, from its StateTransitionReason; None if unknown. Pure."""
     found = _WHEN.search(reason)
     if found is None:
         return None
@@ -128,13 +128,13 @@ def parse_transition(reason: str) -> float | None:
 
 
 def _find_end(ec2: EC2Client, node: SeenNode, in_ledger: Mapping[str, float]) -> SeenNode:
-    """The node with the time of its end. If no call ended it, that of its console's last output is the closest."""
+    """Returns the node with the time of its end. If no call ended it, its console's last output gives the time."""
     seen_at = in_ledger.get(node.instance_id)
     if node.state not in _ENDED or node.ended_at is not None or seen_at == 0.0:
         return node
     try:
         written_at = ec2.get_console_output(InstanceId=node.instance_id)["Timestamp"].astimezone(UTC).timestamp()
-    except (ClientError, BotoCoreError, KeyError):  # the ledger then says how much is not known
+    except (ClientError, BotoCoreError, KeyError):  # the ledger then records how much is unknown
         return node
     return replace(node, ended_at=max(written_at, node.started_at, seen_at or 0.0))
 
@@ -143,7 +143,7 @@ def _find_end(ec2: EC2Client, node: SeenNode, in_ledger: Mapping[str, float]) ->
 
 
 def add_prices(clients: Clients, ledger: Ledger) -> Ledger:
-    """The ledger with the prices that it lacks, of this region. Raises nothing: what is unknown stays so."""
+    """Returns the ledger with the missing prices of this region. Raises nothing: unknown prices stay unknown."""
     here = [node for node in ledger.nodes if node.region == clients.region]
     places: dict[str, PricedPlace] = {
         node.instance_id: (node.market, node.instance_type, node.zone)
@@ -176,7 +176,7 @@ Histories = Mapping[tuple[str, str], SpotHistory]
 
 
 def find_histories(clients: Clients, nodes: Iterable[LedgerNode]) -> Histories:
-    """The spot prices since the first period of these nodes that has no cost yet. Raises nothing."""
+    """Returns the spot prices since the first period of these nodes that has no cost yet. Raises nothing."""
     since: dict[tuple[str, str], float] = {}
     for node in nodes:
         starts = [period.start for period in node.periods if period.usd is None]
@@ -198,5 +198,5 @@ def _price_periods(nodes: Sequence[LedgerNode], histories: Histories) -> Iterabl
 
 
 def has_unpriced(node: LedgerNode) -> bool:
-    """Whether a period has ended whose cost is not in the ledger."""
+    """Returns whether the node has an ended period whose cost is not in the ledger."""
     return any(period.end is not None and period.usd is None for period in node.periods)

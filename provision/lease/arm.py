@@ -1,7 +1,7 @@
 """Steps that change the lease of existing nodes.
 
-In EC2's tags, in what EC2 does when they switch themselves off, and in the user data of stopped ones. Running nodes
-read their tag, and get the lease over ssh from cluster/lease.py.
+They change EC2's tags, EC2's behavior when the nodes shut themselves down, and the user data of stopped nodes. Running
+nodes read their tag, and get the lease over ssh from cluster/lease.py.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 _AT_ONCE = 1000
-"""Resources of one CreateTags call (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateTags.html)."""
+"""The most resources of one call (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateTags.html)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetLease(Step):
-    """Set the lease of nodes and of the cluster's group. stopped: those whose user data can be changed, and is.
+    """Set the lease of nodes and of the cluster's group. stopped: those whose user data the step changes.
 
-    behaving: those for which EC2 must learn what to do when they switch themselves off.
+    behaving: those whose behavior after a shutdown from inside must be set in EC2.
     """
 
     lease: Lease
@@ -37,12 +37,12 @@ class SetLease(Step):
     group_id: str | None = None
 
     def describe(self) -> str:
-        """In a few words."""
+        """A short description of the step."""
         where = f" of nodes {format_indices(node.index for node in self.nodes)}" if self.nodes else ""
         return f"set the lease{where}"
 
     def apply(self, context: Context) -> bool:
-        """The tags come last: a cluster whose tags show a lease has it. Always True."""
+        """Changes the tags last: a cluster whose tags show a lease has it. Always returns True."""
         ec2 = context.clients.ec2
         user_data = render_user_data(self.lease, cluster=context.cluster, endpoint=ec2.meta.endpoint_url)
         for node in self.stopped:
@@ -60,7 +60,7 @@ class SetLease(Step):
 
 
 def tag_lease(ec2: EC2Client, ids: Sequence[str], lease: Lease) -> None:
-    """Writes the lease into the tags of instances and groups. Raises boto3's errors."""
+    """Writes the lease to the tags of instances and groups. Raises boto3's errors."""
     for first in range(0, len(ids), _AT_ONCE):
         ec2.create_tags(
             Resources=list(ids[first : first + _AT_ONCE]), Tags=[{"Key": TAG_LEASE, "Value": render_lease(lease)}]
@@ -68,7 +68,7 @@ def tag_lease(ec2: EC2Client, ids: Sequence[str], lease: Lease) -> None:
 
 
 def plan_repair(state: ClusterState) -> tuple[Step, ...]:
-    """Gives the newest lease to nodes and to the group that do not have it, after an interrupted change. Pure."""
+    """Plans to give the newest lease to nodes and to a group that lack it, after an interrupted change. Pure."""
     lease, group = state.lease, state.security_group
     if not state.nodes or lease is None:
         return ()
@@ -81,7 +81,7 @@ def plan_repair(state: ClusterState) -> tuple[Step, ...]:
 
 
 def plan_lease(state: ClusterState, lease: Lease) -> tuple[Step, ...]:
-    """Gives all nodes the lease; empty if the tags show it already. Pure."""
+    """Plans to give all nodes the lease; empty if the tags show it already. Pure."""
     current = state.lease
     if current == lease:
         return ()
@@ -92,7 +92,7 @@ def plan_lease(state: ClusterState, lease: Lease) -> tuple[Step, ...]:
             lease=lease,
             nodes=state.nodes,
             stopped=tuple(node for node in state.nodes if node.state == "stopped"),
-            # Unchanged where the launch or an earlier change has said it.
+            # No change if the launch or an earlier change has set the behavior.
             behaving=tuple(node for node in state.nodes if before != lease.then),
             group_id=None if group is None else group.group_id,
         ),

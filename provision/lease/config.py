@@ -12,14 +12,14 @@ from foundation.settings import Settings, finite
 
 def _check_duration(value: int | str) -> int | str:
     if not isinstance(value, str):
-        # Elsewhere, a number is in seconds. Here, 12 would be the end of a cluster that is still coming up.
+        # Elsewhere, a number is in seconds. Here, 12 would end a cluster while it still starts.
         raise ValueError('must be a time with a unit, such as "12h", "90m", "7d", or "none"')  # noqa: TRY004
     parse_duration(value)
     return value
 
 
 class LeaseConfig(Settings, frozen=True, kw_only=True):
-    """When all nodes end by themselves, whatever happens to this machine. Nothing ends them by default."""
+    """When all nodes end by themselves, independently of this machine. By default, nothing ends them."""
 
     lifetime: Annotated[
         str | int,
@@ -44,21 +44,21 @@ class LeaseConfig(Settings, frozen=True, kw_only=True):
 
     @property
     def lifetime_s(self) -> int | None:
-        """In seconds."""
+        """The lifetime in seconds; None without a limit."""
         return parse_duration(self.lifetime)
 
     @property
     def idle_s(self) -> int | None:
-        """In seconds."""
+        """The idle time in seconds; None without a limit."""
         return parse_duration(self.idle)
 
     @property
     def budget(self) -> float | None:
-        """In US dollars."""
+        """The budget in US dollars; None without a limit."""
         return None if self.budget_usd == "none" else self.budget_usd
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
-        """Invalid combinations of valid settings."""
+        """Yield a message for each invalid combination of valid settings."""
         if "then" in said and self.lifetime_s is self.idle_s is self.budget is None:
             yield "then has no effect without lifetime, idle or budget_usd"
 
@@ -67,7 +67,7 @@ NO_LEASE = LeaseConfig()
 
 
 def find_conflicts(lease: LeaseConfig, *, market: tuple[str, ...], in_ec2: bool) -> Iterator[str]:
-    """Contradictions with other tables: sentences that begin with the key. Pure. in_ec2: not cloud = "hosts".
+    """Yield the conflicts with other tables, as sentences that begin with the key. Pure. in_ec2: not cloud = "hosts".
 
     AWS does not stop one-time spot instances:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/stop-spot-instances.html

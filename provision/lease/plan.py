@@ -1,4 +1,4 @@
-"""What a cluster's lease is: at its launch, and after a change. Pure."""
+"""Computes a cluster's lease: at its launch, and after a change. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from provision.preflight.prices import HOURS_A_MONTH, USD_PER_ADDRESS_HOUR
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """What all nodes cost per hour with their disks and addresses; None if a price is unknown."""
+    """The cost of all nodes per hour with their disks and addresses; None if a price is unknown."""
 
     usd_per_hour: float | None = None
     stopped_usd_per_hour: float | None = None
@@ -21,7 +21,7 @@ class Rates:
 def add_rates(
     prices: Iterable[float | None], *, disks_gib: float, usd_per_gib_month: float | None, public_addresses: int
 ) -> Rates:
-    """The rates of nodes with these prices per hour."""
+    """Return the rates of nodes with these prices per hour."""
     known = list(prices)
     if usd_per_gib_month is None:
         return Rates()
@@ -33,9 +33,9 @@ def add_rates(
 
 
 def make_lease(config: LeaseConfig, *, now: float, rates: Rates, spent_usd: float = 0.0) -> Lease | None:
-    """A lease that begins `now`, in seconds since 1970; None if nothing ends the cluster.
+    """Return a lease that begins `now`, in seconds since 1970; None if nothing ends the cluster.
 
-    Raises ConfigError for a budget that cannot be kept, since a price is unknown, or that is spent.
+    Raises ConfigError for a budget that is spent, or that cannot be enforced because a price is unknown.
     """
     if config.lifetime_s is config.idle_s is config.budget is None:
         return None
@@ -53,7 +53,7 @@ def make_lease(config: LeaseConfig, *, now: float, rates: Rates, spent_usd: floa
 
 
 def check_budget(budget_usd: float | None, *, rates: Rates, spent_usd: float) -> None:
-    """Raises ConfigError for a budget that cannot be kept, since a price is unknown, or that is spent."""
+    """Raises ConfigError for a budget that is spent, or that cannot be enforced because a price is unknown."""
     if budget_usd is None:
         return
     if rates.usd_per_hour is None:
@@ -70,7 +70,7 @@ def check_budget(budget_usd: float | None, *, rates: Rates, spent_usd: float) ->
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What `cluster lease` changes. none: remove all limits. extend_s: put the deadline off; from now if there is none.
+    """A change by `cluster lease`. none: remove all limits. extend_s: extend the deadline, from now if there is none.
 
     idle_s, budget_usd: None: unchanged; "none": no limit.
     """
@@ -82,15 +82,15 @@ class Change:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it changes nothing."""
+        """Whether the change is empty."""
         return self == Change()
 
 
 def change_lease(current: Lease | None, change: Change, *, now: float, rates: Rates | None, then: str) -> Lease:
-    """The lease after a change. then: of cluster.toml, for a cluster that has had none.
+    """Return the lease after a change. then: of cluster.toml, for a cluster without a lease.
 
-    rates: None for those that it has: without a budget, the spending is counted all the same, for a later one. It is
-    counted up to `now`; the lease is later than the current one, whatever the clocks show. Raises UsageError,
+    rates: None to keep the current ones. The spending is counted up to `now`, even without a budget, since one may be
+    set later. The new lease is always later than the current one, whatever the clocks show. Raises UsageError,
     ConfigError.
     """
     if change.none and change != Change(none=True):
@@ -122,7 +122,7 @@ def change_lease(current: Lease | None, change: Change, *, now: float, rates: Ra
 
 
 def update_rates(lease: Lease, rates: Rates, *, now: float) -> Lease:
-    """The lease after the nodes have changed; the same object if the rates are the same."""
+    """Return the lease after the nodes have changed; the same object if the rates are the same."""
     if (lease.usd_per_hour, lease.stopped_usd_per_hour) == (rates.usd_per_hour, rates.stopped_usd_per_hour):
         return lease
     return lease._replace(
@@ -134,7 +134,7 @@ def update_rates(lease: Lease, rates: Rates, *, now: float) -> Lease:
 
 
 def describe_lease(lease: Lease | None, *, now: float) -> str:
-    """When the cluster ends, in a sentence without a subject: "ends in 11h59m (2026-11-26T03:00:00Z), ..."."""
+    """Describe when the cluster ends, without a subject: "ends in 11h59m (2026-11-26T03:00:00Z), ..."."""
     if lease is None or not lease.limits:
         return "none: nothing ends the nodes but cluster down"
     parts = []
@@ -151,7 +151,7 @@ def describe_lease(lease: Lease | None, *, now: float) -> str:
 
 
 def describe_config(config: LeaseConfig) -> str:
-    """The lease that a launch begins."""
+    """Describe the lease that a launch begins."""
     parts = []
     if config.lifetime_s is not None:
         parts.append(f"in {render_duration(config.lifetime_s)}")
@@ -165,7 +165,7 @@ def describe_config(config: LeaseConfig) -> str:
 
 
 def render_left(seconds: float) -> str:
-    """11h59m, 12m, 40s: rounded down; "now" if nothing is left."""
+    """Return a duration such as 11h59m, 12m or 40s, rounded down; "now" below one second."""
     if seconds < 1:
         return "now"
     minutes, s = divmod(int(seconds), 60)

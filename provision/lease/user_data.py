@@ -1,6 +1,6 @@
-"""The nodes' user data: at every boot, it makes sshd end dead sessions, and arms the lease. Pure.
+"""The nodes' user data. At every boot, it makes sshd end dead sessions, and arms the lease. Pure.
 
-A node that the head launched lets the head log in, which then sets it up.
+A node that the head launched also lets the head log in. The head then sets it up.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from importlib.resources import files
 from provision.lease.node.terms import Lease, render_lease
 
 MAX_BYTES = 16384
-"""Of user data, before base64 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html)."""
+"""The limit before base64 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html)."""
 PROGRAM = "/run/cluster/lease.py"
-# Each imports only those before it.
+# Each module imports only modules before it.
 _MODULES = (
     "system", "terms", "activity", "state", "metadata", "ec2",
     "neighbors", "peers", "warn", "control", "start", "agent",
@@ -41,7 +41,7 @@ for name, source in SOURCES:
 sys.exit(module.main())
 """
 
-# A boothook, which cloud-init runs at every boot, before sshd starts if the image orders them so:
+# A boothook. cloud-init runs it at every boot, before sshd starts if the image has that order:
 # https://cloudinit.readthedocs.io/en/latest/explanation/format.html#cloud-boothook
 SSHD_SETTINGS = r"""
 # Makes sshd end the sessions of dead clients. A node that was frozen or cut off does not see its client's end, and with
@@ -69,7 +69,7 @@ fi
 exit 0
 """
 
-# First, and from memory: nothing below must keep it from starting. /run and /dev/shm need no space on the disk.
+# First, and from memory: the script below must not keep it from starting. /run and /dev/shm need no space on the disk.
 _LEASE = """
 # Ends this node at the end of its cluster's lease (provision/lease/node/agent.py).
 for folder in /run/cluster /dev/shm/cluster; do
@@ -86,8 +86,8 @@ fi
 """
 
 
-# At the first boot: later, the set-up has written such a line, perhaps of another head. In the background, since
-# cloud-init makes the user, and writes the key of the launch, after this script.
+# At the first boot only: later, the set-up has written such a line, perhaps for another head. In the background, since
+# cloud-init creates the user, and writes the key of the launch, after this script.
 _LET_IN = r"""
 # Lets the head log in, which launched this node.
 (
@@ -105,10 +105,10 @@ _LET_IN = r"""
 def render_user_data(
     lease: Lease | None, *, cluster: str, endpoint: str, user: str = "", authorized: str = ""
 ) -> bytes:
-    """The user data of a cluster's nodes: at most MAX_BYTES. lease: None for none yet; it can be set later.
+    """Return the user data of a cluster's nodes: at most MAX_BYTES. lease: None if it will be set later.
 
-    endpoint: the URL of EC2. authorized: a line that is added to the authorized_keys of `user`, unless a line with the
-    same comment is there. Compressed; cloud-init unpacks it:
+    endpoint: the URL of EC2. authorized: a line to add to the authorized_keys of `user`, unless a line with the same
+    comment exists. The result is compressed; cloud-init decompresses it:
     https://cloudinit.readthedocs.io/en/latest/explanation/format.html#gzip-compressed-content
     """
     text = "" if lease is None else render_lease(lease)
@@ -121,12 +121,12 @@ def render_user_data(
     return gzip.compress(script.encode(), mtime=0)
 
 
-# Python 3.11 may raise SystemError when threads parse at once: https://github.com/python/cpython/issues/106905
+# Python 3.11 may raise SystemError when several threads parse: https://github.com/python/cpython/issues/106905
 _PARSING = threading.Lock()
 
 
 def render_program() -> str:
-    """The node's program as one file without single quotes: the same in every process."""
+    """Return the node's program as one file without single quotes. It is the same in every process."""
     with _PARSING:
         return _render_program()
 
@@ -139,12 +139,12 @@ def _render_program() -> str:
 
 
 def shorten(source: str) -> str:
-    """A module without comments, docstrings and the annotations of functions: user data has little space."""
+    """Return a module without comments, docstrings and annotations of functions: user data has little space."""
     return ast.unparse(_Shortener().visit(ast.parse(source)))
 
 
 class _Shortener(ast.NodeTransformer):
-    """Annotations in a class are the fields of a NamedTuple, and stay."""
+    """Removes annotations of functions. Annotations in a class stay: they are the fields of a NamedTuple."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         return None if isinstance(node.value, ast.Constant) else node

@@ -1,1 +1,1 @@
-"""Which MXNet wheel has code for which GPU: the tables, the decisions over them, and what keeps them honest."""
+"""Which MXNet wheel has code for which GPU: the tables, the decisions from them, and the checks of the tables."""

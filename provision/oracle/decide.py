@@ -1,6 +1,6 @@
-"""Which MXNet wheel runs on which GPU. Pure; the data are in tables.py.
+"""Decides which MXNet wheel runs on which GPU. Pure; the data are in tables.py.
 
-A wheel runs on a GPU only if both hold:
+A wheel runs on a GPU only if both conditions hold:
 
 - It has machine code for the GPU. Machine code runs on the same major compute capability, from its minor one up: sm_86
   on 8.6 and 8.9, sm_70 on 7.0 and 7.5, neither on 9.0.
@@ -11,7 +11,7 @@ A wheel runs on a GPU only if both hold:
 
 PTX does not count. The driver can compile the PTX of a lower compute capability for a newer GPU, which takes minutes at
 the first start. But each wheel with PTX has it in only some modules (351 of 406 in the CUDA 10 wheels; the others are
-cuDNN's kernels, only machine code), and its libraries are as old as the wheel.
+cuDNN's kernels, which are only machine code), and its libraries are as old as the wheel.
 """
 
 from collections.abc import Iterable, Sequence
@@ -98,7 +98,7 @@ def find_gpu_wheels(gpu: Gpu) -> tuple[Wheel, ...]:
 
 
 def no_wheel_hint(gpu: Gpu) -> str:
-    """What to do when "auto" has no wheel for a GPU. Pure."""
+    """The hint when "auto" has no wheel for a GPU. Pure."""
     other = find_gpu_wheels(gpu)
     if other:
         listed = " or ".join(f'mxnet = "{wheel.requirement}"' for wheel in other[:2])
@@ -107,10 +107,10 @@ def no_wheel_hint(gpu: Gpu) -> str:
 
 
 def check_mxnet(*, instance_type: str, mxnet: str, ami: str, is_other: bool = False) -> tuple[str, ...]:
-    """Check [bootstrap] mxnet against [provision] instance_type and ami, before anything costs money. Pure.
+    """Check [bootstrap] mxnet against [provision] instance_type and ami before anything costs money. Pure.
 
     is_other: the type is from [provision] instance_types; errors name that key.
-    Returns warnings for what is unknown or may not work. Raises ConfigError for what cannot work.
+    Returns warnings for combinations that are unknown or may not work. Raises ConfigError for those that cannot work.
     """
     machine = find_machine(instance_type)
     if machine is None:
@@ -144,7 +144,7 @@ def check_gpus(wheel: Wheel, gpus: Iterable[Gpu]) -> str | None:
 
 
 def no_auto_wheel(gpu: Gpu) -> str:
-    """The message for a GPU that "auto" has no wheel for. Pure."""
+    """The message for a GPU for which "auto" has no wheel. Pure."""
     if find_gpu_wheels(gpu):
         return f'"auto" has no MXNet wheel for {gpu.label}: PyPI lacks the CUDA libraries of the wheels that support it'
     return f"no MXNet wheel has code for {gpu.label}"
@@ -204,5 +204,5 @@ def _missing(needs: Sequence[str]) -> str:
 
 
 def _number(code: tuple[int, int]) -> str:
-    """86 for (8, 6), as in nvcc's options."""
+    """Returns 86 for (8, 6), as in nvcc's options."""
     return f"{code[0]}{code[1]}"

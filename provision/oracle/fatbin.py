@@ -1,9 +1,9 @@
-"""Reads from a wheel's libraries which GPUs they have code for, without CUDA tools.
+"""Reads the GPUs for which a wheel's libraries have code, without CUDA tools.
 
-A shared library has its GPU code in the section .nv_fatbin: a sequence of fat binaries ("modules" here), each a header
-and entries; each entry a header and code for one architecture, as machine code or PTX. The code may be compressed,
-headers are not. NVIDIA does not publish the format; https://github.com/n-eiling/cuda-fatbin-decompression describes it,
-and MXNet's and NVIDIA's wheels match that description exactly.
+A shared library has its GPU code in the section .nv_fatbin. The section is a sequence of fat binaries ("modules" here),
+each a header and entries. Each entry is a header and code for one architecture, as machine code or PTX. The code may be
+compressed; headers are not. NVIDIA does not publish the format. https://github.com/n-eiling/cuda-fatbin-decompression
+describes it, and MXNet's and NVIDIA's wheels match that description exactly.
 
 The section __nv_relfatbin is ignored: it has code for the linker, which no driver loads.
 """
@@ -28,7 +28,7 @@ _MODULE_MAGIC = 0xBA55ED50
 _MODULE = struct.Struct("<IHHQ")  # magic, version, size of this header, size of the entries
 _ENTRY = struct.Struct("<HHIQIIHHI28x")  # kind, -, size of this header, size of the code, -, -, -, -, architecture
 _PTX, _MACHINE_CODE = 1, 2
-# The names of sections are near the end of a file, just before the section table. One read gets both; a second one
+# The names of sections are near the end of a file, just before the section table. One read gets both; a second read
 # would have to decompress the file again from its start.
 _TAIL_BYTES = 64 * 1024
 _LARGEST_FILE_BYTES = 1 << 40
@@ -40,7 +40,7 @@ class LibraryCode:
     """The GPU code of one library.
 
     code, ptx: for each compute capability, how many of its `modules` have machine code and PTX for it.
-    ptx_modules: how many have PTX at all.
+    ptx_modules: how many modules have any PTX.
     """
 
     name: str
@@ -51,9 +51,10 @@ class LibraryCode:
 
 
 def read_wheel(path: Path) -> tuple[LibraryCode, ...]:
-    """The libraries with GPU code in a wheel, or in a single shared library. Nothing is unpacked; memory is bounded.
+    """Returns the libraries with GPU code in a wheel, or in a single shared library.
 
-    Variants for one GPU (sm_90a) count as their base (sm_90). Raises NotFoundError; ClusterError for an invalid file.
+    Unpacks no files, and uses bounded memory. Variants for one GPU (sm_90a) count as their base (sm_90). Raises
+    NotFoundError; ClusterError for an invalid file.
     """
     try:
         with path.open("rb") as file:
@@ -64,7 +65,7 @@ def read_wheel(path: Path) -> tuple[LibraryCode, ...]:
             return tuple(library for name in names for library in _read_member(archive, name, path))
     except FileNotFoundError:
         raise NotFoundError(f"{path}: no such file", hint="pip download --no-deps mxnet-cu112==1.9.1") from None
-    # To zipfile an encrypted member is a RuntimeError, an unknown compression a NotImplementedError below that.
+    # For an encrypted member, zipfile raises RuntimeError; for an unknown compression its subclass NotImplementedError.
     except (OSError, EOFError, RuntimeError, UnicodeDecodeError, zipfile.BadZipFile, zlib.error) as error:
         raise ClusterError(f"{path}: cannot be read as a wheel: {error}") from error
 
@@ -98,7 +99,7 @@ def _read_library(file: IO[bytes], name: str, *, where: str) -> Iterator[Library
 
 
 def _find_section(file: IO[bytes], wanted: bytes, where: str) -> tuple[int, int] | None:
-    """Offset and size of a section in an ELF file, or None."""
+    """Returns the offset and size of a section in an ELF file, or None."""
     file.seek(0)
     header = _read(file, _ELF_HEADER.size, where)
     if header[4:6] != _ELF64_LITTLE:
@@ -122,7 +123,7 @@ def _find_section(file: IO[bytes], wanted: bytes, where: str) -> tuple[int, int]
 
 
 def _walk_modules(file: IO[bytes], offset: int, size: int, *, where: str) -> Iterator[list[tuple[int, int]]]:
-    """(kind, architecture) of the entries of each module."""
+    """Yields, for each module, the (kind, architecture) of its entries."""
     position, end = offset, offset + size
     while position + _MODULE.size <= end:
         magic, _, header_size, entries_size = _MODULE.unpack(_at(file, position, _MODULE.size, where))

@@ -2,8 +2,8 @@
 
 Sources: https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html for the GPU of a family,
 https://developer.nvidia.com/cuda-gpus (and its legacy page) for the compute capability of a GPU,
-https://docs.nvidia.com/cuda/cuda-toolkit-release-notes for the CUDA that first knew a compute capability.
-The wheels were measured: `Wheel` says how.
+https://docs.nvidia.com/cuda/cuda-toolkit-release-notes for the first CUDA that supports a compute capability.
+The wheels were measured: see `Wheel`.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from re import sub
 from typing import Literal
 
 Version = tuple[int, int]
-"""Of a compute capability or of CUDA: (8, 6) is 8.6."""
+"""A compute capability or a version of CUDA: (8, 6) is 8.6."""
 
 Architecture = Literal["x86_64", "arm64"]
 
@@ -28,7 +28,7 @@ class Gpu:
 
     @property
     def label(self) -> str:
-        """For messages: A10G (compute capability 8.6)."""
+        """The GPU in messages: A10G (compute capability 8.6)."""
         if self.capability is None:
             return f"{self.name} (a GPU from {self.maker})"
         return f"{self.name} (compute capability {show(self.capability)})"
@@ -90,7 +90,7 @@ GPU_MACHINES: tuple[Machine, ...] = (
 _BY_FAMILY = {machine.family: machine for machine in GPU_MACHINES}
 
 # Class, generation, options: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
-# The classes are those without GPUs; f, inf, trn, dl2q and vt have accelerators that CUDA does not run on.
+# The classes are those without GPUs; f, inf, trn, dl2q and vt have accelerators on which CUDA does not run.
 _CPU_FAMILY = regex(r"(?P<cls>a|c|d|dl|f|h|hpc|i|im|inf|is|m|r|t|trn|u|vt|x|z)[0-9]+(?P<options>[a-z]*)(-[a-z0-9]+)?")
 _HIGH_MEMORY = regex(r"u-[0-9]+tb[0-9]+")
 
@@ -131,13 +131,13 @@ def find_machine(instance_type: str) -> Machine | None:
 
 
 def first_cuda(capability: Version) -> Version:
-    """The first CUDA with libraries for a compute capability; for an unknown one, that of the next known one."""
+    """The first CUDA with libraries for a compute capability; for an unknown one, the CUDA of the next known one."""
     later = [cuda for known, cuda in _FIRST_CUDA.items() if known >= capability]
     return min(later, default=max(_FIRST_CUDA.values()))
 
 
 def show(version: Version) -> str:
-    """8.6 for (8, 6)."""
+    """Returns 8.6 for (8, 6)."""
     return f"{version[0]}.{version[1]}"
 
 
@@ -173,17 +173,20 @@ class Wheel:
 
     @property
     def requirement(self) -> str:
-        """As for pip and [bootstrap] mxnet: mxnet-cu112==1.9.1."""
+        """The requirement for pip and for [bootstrap] mxnet: mxnet-cu112==1.9.1."""
         return f"{self.name}=={self.version}"
 
     @property
     def is_complete(self) -> bool:
-        """Whether PyPI has all that it needs: then it runs on any image with a driver, on a CPU on any image."""
+        """Whether PyPI has everything that it needs.
+
+        If so, a GPU wheel runs on any image with a driver, and a CPU wheel on any image.
+        """
         return self.cuda is None or bool(self.packages)
 
 
 def _capabilities(*numbers: int) -> tuple[Version, ...]:
-    """From nvcc's numbers: 86 is (8, 6)."""
+    """Converts nvcc's numbers: 86 is (8, 6)."""
     return tuple(divmod(number, 10) for number in numbers)
 
 
@@ -203,7 +206,7 @@ _CUDA_10 = {"cublas": "10", "cufft": "10", "curand": "10", "cusolver": "10"}
 _CUDA_11 = {"cublas": "11", "cufft": "10", "curand": "10", "cusolver": "10", "cudart": "11.0"}
 
 CPU_WHEEL = Wheel(name="mxnet", version="1.7.0.post2", size_mb=55, reads_s3=True)
-"""The newest CPU wheel that reads s3:// itself."""
+"""The newest CPU wheel that can read s3:// by itself."""
 
 GPU_WHEEL = Wheel(
     name="mxnet-cu112",
@@ -226,7 +229,7 @@ GPU_WHEEL = Wheel(
         "nvidia-cuda-nvrtc-cu11",
         "nvidia-nvtx-cu11",
     ),
-    # The last ones made for CUDA 11: cuBLAS 11.11 and cuDNN 8.9, with code for sm_50 to sm_90.
+    # The last libraries for CUDA 11: cuBLAS 11.11 and cuDNN 8.9, with code for sm_50 to sm_90.
     libraries_cuda=(11, 8),
 )
 """The only GPU wheel with all its libraries on PyPI."""

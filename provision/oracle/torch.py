@@ -1,8 +1,8 @@
-"""PyTorch's wheels, and which of them runs on which GPU. Pure.
+"""PyTorch's wheels, and the GPUs on which they run. Pure.
 
 As with MXNet's wheels (decide.py), machine code runs on the same major compute capability, from its minor one up, and
-PTX does not count. The CUDA of the libraries is not compared with the GPU's: they are in the wheel or in the nvidia-*
-wheels that it requires, and PyTorch tests them together.
+PTX does not count. The CUDA of the libraries is not compared with the GPU's: the libraries are in the wheel or in the
+nvidia-* wheels that it requires, and PyTorch tests them together.
 
 The builds that are `measured` were read with `cluster oracle --wheel` from one wheel on PyPI of each minor version: the
 machine code of libtorch_cuda.so. The others come from torch.cuda.get_arch_list() as quoted in PyTorch's issues
@@ -20,17 +20,17 @@ from provision.oracle.tables import GPU_MACHINES, Gpu, Machine, Version, find_ma
 TORCH_PATTERN = regex(r"torch==([0-9]+)\.([0-9]+)(?:\.[0-9]+)*(?:\+([a-z0-9.]+))?")
 INDEXES = "https://pytorch.org/get-started/locally/"
 OLDEST_PYTHON = (3, 9)
-"""Of every environment: obstore, which the nodes' programs use, needs it."""
+"""The oldest Python of every environment: obstore, which the nodes' programs use, needs it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchBuild:
     """The wheels of some versions for Linux on x86-64.
 
-    first, last: the versions, such as (2, 8), both included. cuda: the CUDA that they were built with.
-    code: the compute capabilities for which libtorch_cuda.so has machine code; without those of single modules.
-    on_pypi: whether PyPI has this build; the others have their CUDA in the version, torch==2.7.1+cu128, and are on
-    PyTorch's own index. measured: how `code` is known.
+    first, last: the versions, such as (2, 8), both included. cuda: the CUDA with which they were built.
+    code: the compute capabilities for which all modules of libtorch_cuda.so have machine code.
+    on_pypi: whether PyPI has this build. The others have their CUDA in the version, torch==2.7.1+cu128, and are on
+    PyTorch's own index. measured: whether `code` was measured.
     """
 
     first: Version
@@ -47,12 +47,12 @@ class TorchBuild:
 
     @property
     def versions(self) -> str:
-        """For tables: 2.8, or 2.8 to 2.10."""
+        """The versions in tables: 2.8, or 2.8 to 2.10."""
         return show(self.first) if self.first == self.last else f"{show(self.first)} to {show(self.last)}"
 
 
 def _code(*numbers: int) -> tuple[Version, ...]:
-    """From nvcc's numbers: 86 is (8, 6)."""
+    """Converts nvcc's numbers: 86 is (8, 6)."""
     return tuple(divmod(number, 10) for number in numbers)
 
 
@@ -74,12 +74,12 @@ TORCH_BUILDS: tuple[TorchBuild, ...] = (
     TorchBuild(first=(2, 8), last=(2, 11), cuda=(12, 6), code=_MAXWELL, on_pypi=False),
     TorchBuild(first=(2, 0), last=(2, 7), cuda=(11, 8), code=_MAXWELL, on_pypi=False),
 )
-"""PyPI's first, the newest first."""
+"""PyPI's builds first, the newest first."""
 
 AUTO = ("torch==2.13.0", "torch==2.8.0", "torch==2.7.1")
-"""The wheels of `torch = "auto"`, the preferred one first, which nodes without a GPU get. PyPI has all of them."""
+"""The wheels of `torch = "auto"`, the preferred one first, which nodes without a GPU use. PyPI has all of them."""
 
-# Of the wheels on PyPI: the first and the last Python of the versions from this one up.
+# For the wheels on PyPI: a version, and the first and last Python from that version on.
 _PYTHONS: tuple[tuple[Version, tuple[Version, Version]], ...] = (
     ((2, 9), ((3, 10), (3, 14))),
     ((2, 6), ((3, 9), (3, 13))),
@@ -93,14 +93,14 @@ _NUMPY_2_FROM = (2, 3)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchVersion:
-    """A parsed version. minor: (2, 13) of 2.13.0. label: "cpu", "cu128" or "" for the build that the index has."""
+    """A parsed version. minor: (2, 13) of 2.13.0. label: "cpu", "cu128", or "" for the index's default build."""
 
     minor: Version
     label: str
 
     @property
     def cuda(self) -> Version | None:
-        """The CUDA of its label; None without one."""
+        """The CUDA of the label; None without one."""
         found = regex(r"cu([0-9]{2})([0-9])").fullmatch(self.label)
         return (int(found[1]), int(found[2])) if found else None
 
@@ -112,7 +112,7 @@ def parse_torch(requirement: str) -> TorchVersion | None:
 
 
 def find_builds(version: TorchVersion) -> tuple[TorchBuild, ...]:
-    """The known builds for GPUs of a version, PyPI's first; without those that its label excludes. Pure."""
+    """The known GPU builds of a version, PyPI's first, without those that its label excludes. Pure."""
     found = [build for build in TORCH_BUILDS if build.first <= version.minor <= build.last]
     if version.label:
         found = [build for build in found if build.label == version.label]
@@ -120,7 +120,7 @@ def find_builds(version: TorchVersion) -> tuple[TorchBuild, ...]:
 
 
 def find_build(requirement: str) -> TorchBuild | None:
-    """The build that a requirement gets: by its label, or else PyPI's; None for CPU builds and unknown ones. Pure."""
+    """The build that a requirement selects: by its label, or else PyPI's. None for CPU and unknown builds. Pure."""
     version = parse_torch(requirement)
     builds = find_builds(version) if version is not None else ()
     return next((build for build in builds if version is not None and (build.on_pypi or version.label)), None)
@@ -143,22 +143,22 @@ def pick_torch(gpu: Gpu | None) -> str | None:
 
 
 def find_pythons(requirement: str) -> tuple[Version, Version]:
-    """The first and the last Python for which PyPI has wheels of a version; for an unknown one, of the newest. Pure."""
+    """The first and last Python for which PyPI has wheels of a version; for an unknown version, of the newest. Pure."""
     version = parse_torch(requirement)
     newest = _PYTHONS[0][1]
     return next((pythons for first, pythons in _PYTHONS if version is not None and version.minor >= first), newest)
 
 
 def choose_numpy(requirement: str) -> str:
-    """The NumPy that a version works with: those before 2.3 were built for NumPy 1. Pure."""
+    """The NumPy that works with a version: versions before 2.3 were built for NumPy 1. Pure."""
     version = parse_torch(requirement)
     return "numpy<2" if version is not None and version.minor < _NUMPY_2_FROM else "numpy"
 
 
 def explain_unfit(requirement: str, gpus: Iterable[Gpu]) -> str | None:
-    """Why a wheel does not run on the first of some GPUs that it has no code for; None if it does. Pure.
+    """Why a wheel does not run on the first of some GPUs for which it has no code; None if it runs. Pure.
 
-    A CPU build, and a version that is not in the table, are not refused.
+    Does not refuse a CPU build, or a version that is not in the table.
     """
     build = find_build(requirement)
     if build is None:
@@ -170,7 +170,7 @@ def explain_unfit(requirement: str, gpus: Iterable[Gpu]) -> str | None:
 
 
 def suggest_torch(requirement: str, gpu: Gpu) -> str:
-    """What to do for a GPU that a wheel has no code for. Pure."""
+    """The hint for a GPU for which a wheel has no code. Pure."""
     version = parse_torch(requirement)
     builds = [] if version is None else [b for b in find_builds(version) if find_fitting(b, gpu) and not b.on_pypi]
     auto = pick_torch(gpu)
@@ -186,10 +186,10 @@ def suggest_torch(requirement: str, gpu: Gpu) -> str:
 
 
 def check_torch(*, instance_type: str, torch: str, is_other: bool = False) -> tuple[str, ...]:
-    """Check [bootstrap] torch against an instance type, before anything costs money. Pure.
+    """Check [bootstrap] torch against an instance type before anything costs money. Pure.
 
     is_other: the type is from [provision] instance_types; errors name that key.
-    Returns warnings for what is unknown or may not work. Raises ConfigError for what cannot work.
+    Returns warnings for combinations that are unknown or may not work. Raises ConfigError for those that cannot work.
     """
     machine = find_machine(instance_type)
     if machine is None:
@@ -221,7 +221,7 @@ def _check_on(machine: Machine, torch: str, *, setting: str, instance_type: str)
 
 
 def explain_driver(cuda: Version, driver: str | None) -> str | None:
-    """Why a driver cannot run what was built with a CUDA; None if it can, or if that is unknown. Pure."""
+    """Why a driver cannot run a wheel built with a CUDA version; None if it can, or if that is unknown. Pure."""
     oldest = _DRIVERS.get(cuda[0])
     numbers = (driver or "").split(".")
     if oldest is None or len(numbers) < 2 or not all(number.isdecimal() for number in numbers[:2]):
@@ -241,7 +241,7 @@ def _suggest_gpus() -> str:
 
 
 def find_differences(version: str, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
-    """Where the code found in a wheel of that version is not what the table has; empty when they agree. Pure."""
+    """The differences between the code in a wheel of that version and the table; empty when they agree. Pure."""
     build = find_build(f"torch=={version}")
     found = next((one for one in libraries if one.name.endswith("/libtorch_cuda.so")), None)
     if build is None or found is None:
@@ -253,5 +253,5 @@ def find_differences(version: str, libraries: Sequence[LibraryCode]) -> tuple[st
 
 
 def show_code(code: Sequence[Version]) -> str:
-    """As nvcc writes it: 70 75."""
+    """Returns the code as nvcc writes it: 70 75."""
     return " ".join(f"{major}{minor}" for major, minor in code)

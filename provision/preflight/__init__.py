@@ -1,1 +1,1 @@
-"""What is found out before anything is made: from what and where, the limits, the permissions, the price."""
+"""The checks before anything is created: images, types and places, the quotas, the permissions, the prices."""

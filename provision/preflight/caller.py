@@ -1,10 +1,11 @@
 """The caller's identity, address and permissions.
 
-Permissions are tested with EC2's dry runs, which have no effect: EC2 answers DryRunOperation if the caller may do it,
+Permissions are tested with EC2's dry runs, which have no effect: EC2 returns DryRunOperation if the caller is allowed,
 else UnauthorizedOperation (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html, DryRun).
 
-What `down` will delete does not exist yet, so its dry runs name stand-ins, which cannot exist. If one is refused, the
-permission is missing or depends on tags, which a stand-in does not have. If all of them are refused, we assume tags.
+The resources that `down` will delete do not exist yet, so its dry runs name stand-ins, which cannot exist. If one is
+refused, the permission is missing or depends on tags, which a stand-in does not have. If all of them are refused, this
+module assumes that the permissions depend on tags.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ _NOTHING = '{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"*","
 
 
 def describe_caller(clients: Clients, config: ProvisionConfig, *, ssh_from: str | None = None) -> Caller:
-    """The account and identity of the credentials, and the network that may reach the nodes by ssh.
+    """Returns the account and identity of the credentials, and the network that may reach the nodes by ssh.
 
-    ssh_from: that network, if it is not [provision] ssh_from. Raises AwsError; ClusterError when it is "auto" and this
-    machine's address cannot be found.
+    ssh_from: that network, if it is not [provision] ssh_from. Raises AwsError. Raises ClusterError when the network is
+    "auto" and this machine's address cannot be found.
     """
     asked = config.ssh_from if ssh_from is None else ssh_from
     with aws_errors("looking up the caller's identity"):
@@ -64,7 +65,7 @@ def describe_caller(clients: Clients, config: ProvisionConfig, *, ssh_from: str 
 
 
 def find_caller_address() -> IPv4Address:
-    """This machine's public address, from checkip.amazonaws.com.
+    """Returns this machine's public address, from checkip.amazonaws.com.
 
     CLUSTER_CHECKIP_URL selects another such service, AWS_CA_BUNDLE further authorities to trust. Raises ClusterError.
     """
@@ -100,16 +101,16 @@ class _Answer:
 
 
 def describe_permissions(clients: Clients, wanted: Wanted) -> Permissions:
-    """The caller's permissions to launch the missing nodes and to delete the cluster.
+    """Returns the caller's permissions to launch the missing nodes and to delete the cluster.
 
-    Tries the first way to launch in wanted.preflight. Raises boto3's errors, also for an account that cannot launch.
+    Tests the first way to launch in wanted.preflight. Raises boto3's errors, also for an account that cannot launch.
     """
     config, caller = wanted.config, wanted.caller
     kinds = [kind.dry_runs for kind in (KINDS if wanted.from_head is None else HEAD_KINDS) if kind.dry_runs is not None]
     dry_runs = [dry_run for rehearse in kinds for dry_run in rehearse(clients.ec2, wanted)]
     with bounded_pool() as pool:
         asked = [pool.submit(_attempt, dry_run) for dry_run in dry_runs]
-        # Only users make limited credentials with this call; roles have other ways.
+        # Only users request limited credentials with this call; roles have other ways.
         is_asked = config.instance_profile == "none" and ":user/" in caller.owner
         limited = pool.submit(_may_limit_jobs, clients, wanted.name) if is_asked else None
     verdicts = judge([answer.result() for answer in asked])
@@ -123,7 +124,7 @@ def describe_permissions(clients: Clients, wanted: Wanted) -> Permissions:
 
 
 def _attempt(dry_run: DryRun) -> _Answer:
-    """Sends a dry run; the only place that does, always with DryRun set."""
+    """Sends a dry run. The only function that does so, always with DryRun set."""
     try:
         dry_run.call(**{**dry_run.request, "DryRun": True})
     except ClientError as error:
@@ -134,7 +135,7 @@ def _attempt(dry_run: DryRun) -> _Answer:
             return _Answer(dry_run=dry_run, allowed=True)
         if code != "UnauthorizedOperation":
             return _Answer(dry_run=dry_run)
-        # A launch without a group uses the VPC's default group, which is a stand-in, too.
+        # A launch without a group uses the VPC's default group, which is also a stand-in.
         default_group = dry_run.action == "ec2:RunInstances" and not _names_group(dry_run) and _ON_GROUP.search(words)
         return _Answer(
             dry_run=dry_run,
@@ -148,7 +149,7 @@ def _attempt(dry_run: DryRun) -> _Answer:
 
 
 def _may_limit_jobs(clients: Clients, name: str) -> bool:
-    """Whether the caller may make limited credentials for jobs; makes some without permissions.
+    """Returns whether the caller may request limited credentials for jobs, by requesting some without permissions.
 
     If not, `up` continues, and `cluster train` warns.
     """
@@ -166,7 +167,7 @@ def _names_group(dry_run: DryRun) -> bool:
 
 
 def judge(answers: Sequence[_Answer]) -> dict[str, Verdict]:
-    """The verdict on each action; `missing` overrides the others. Pure."""
+    """Returns the verdict on each action; `missing` overrides the others. Pure."""
     tags_decide = not any(answer.allowed for answer in answers if answer.dry_run.stands_in)
     found: dict[Verdict, list[str]] = {"unknown": [], "allowed": [], "missing": []}  # later ones override earlier ones
     for answer in answers:

@@ -28,8 +28,9 @@ HINT_TYPES = "to list a region's types: aws ec2 describe-instance-type-offerings
 class TypeFacts:
     """An instance type.
 
-    architecture: x86_64 or arm64. gpus: such as "4x NVIDIA T4"; None without. in_cluster_placement: supports placement
-    groups with the strategy `cluster`. efa: supports an Elastic Fabric Adapter. on_spot: available on the spot market.
+    architecture: x86_64 or arm64. gpus: such as "4x NVIDIA T4"; None without GPUs. in_cluster_placement: supports
+    placement groups with the strategy `cluster`. efa: supports an Elastic Fabric Adapter. on_spot: available on the
+    spot market.
     """
 
     name: str
@@ -43,7 +44,7 @@ class TypeFacts:
 
 
 def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]) -> dict[str, TypeFacts]:
-    """The types, in order. Raises ConfigError for the first that the region does not have, and boto3's errors."""
+    """Returns the types, in order. Raises ConfigError for the first that the region lacks, and boto3's errors."""
     pages = ec2.get_paginator("describe_instance_types").paginate(
         Filters=[{"Name": "instance-type", "Values": list(types)}]
     )
@@ -63,14 +64,14 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hardware:
-    """What every instance of a type has. gpus: NVIDIA's."""
+    """The hardware of every instance of a type. gpus: the number of NVIDIA's GPUs."""
 
     gpus: int
     memory_mib: int
 
 
 def describe_hardware(ec2: EC2Client, types: Iterable[str]) -> Mapping[str, Hardware]:
-    """The hardware of each of these types that the region has. Raises boto3's errors."""
+    """Returns the hardware of those types that the region has. Raises boto3's errors."""
     pages = ec2.get_paginator("describe_instance_types").paginate(
         Filters=[{"Name": "instance-type", "Values": sorted(set(types))}]
     )
@@ -89,7 +90,7 @@ def describe_hardware(ec2: EC2Client, types: Iterable[str]) -> Mapping[str, Hard
 
 
 def _suggest(ec2: EC2Client, name: str) -> str | None:
-    """A similar type of the same family, for one that does not exist. Raises boto3's errors."""
+    """Suggests a similar type of the same family for a type that does not exist. Raises boto3's errors."""
     family = name.partition(".")[0]
     pages = ec2.get_paginator("describe_instance_types").paginate(
         Filters=[{"Name": "instance-type", "Values": [f"{family}.*"]}]
@@ -100,7 +101,7 @@ def _suggest(ec2: EC2Client, name: str) -> str | None:
 
 
 def describe_offered_zones(ec2: EC2Client, types: Sequence[str]) -> Mapping[str, frozenset[str]]:
-    """The zones that offer each type. Raises boto3's errors."""
+    """Returns the zones that offer each type. Raises boto3's errors."""
     pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
         LocationType="availability-zone",
         Filters=[{"Name": "instance-type", "Values": list(types)}],
@@ -113,7 +114,7 @@ def describe_offered_zones(ec2: EC2Client, types: Sequence[str]) -> Mapping[str,
 
 
 def type_error(config: ProvisionConfig, instance_type: str, problem: str, *, hint: str) -> ConfigError:
-    """The error for a type that is unavailable or unsuitable; names its key in cluster.toml. Pure."""
+    """Returns the error for a type that is unavailable or unsuitable. It names the type's key in cluster.toml. Pure."""
     if instance_type == config.instance_type:
         return setting_error(config, "instance_type", problem, hint=hint)
     return ConfigError(f'[provision] instance_types, "{instance_type}": {problem}', hint=hint)
@@ -156,7 +157,7 @@ class Image:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ImageSource:
-    """How to find the newest image of a kind: by an SSM parameter, or by owner and name."""
+    """Where to find the newest image of a kind: by an SSM parameter, or by owner and name."""
 
     parameter: str
     owner: str
@@ -181,9 +182,10 @@ _CANONICAL_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
 def describe_images(
     clients: Clients, config: ProvisionConfig, types: Iterable[TypeFacts], *, now: datetime
 ) -> Mapping[str, Image]:
-    """The image for each type, by the type's name: exists, is not deprecated, and fits the type and the volume.
+    """Returns the image for each type, by the type's name.
 
-    Raises ConfigError for the first type without one, and boto3's errors.
+    The image exists, is not deprecated, and fits the type and the volume. Raises ConfigError for the first type without
+    one, and boto3's errors.
     """
     wanted = tuple(types)
     if config.ami == "auto":
@@ -224,7 +226,7 @@ def _choose_source(config: ProvisionConfig, facts: TypeFacts) -> _ImageSource:
 
 
 def _refuse_unfit(config: ProvisionConfig, facts: TypeFacts, image: Image, *, now: datetime) -> None:
-    """Raises ConfigError when nodes of that type cannot use the image."""
+    """Raises ConfigError when nodes of the type cannot use the image."""
     hint = 'set ami = "auto" in cluster.toml' if config.ami != "auto" else "set ami to an image id"
     if image.architecture != facts.architecture:
         problem = f"the image is for {image.architecture}, and {facts.name} is {facts.architecture}"
@@ -242,7 +244,7 @@ def _refuse_unfit(config: ProvisionConfig, facts: TypeFacts, image: Image, *, no
 
 
 def _find_image(clients: Clients, source: _ImageSource, architecture: str) -> Image | None:
-    """The newest image of a source: by its SSM parameter, or else by its name."""
+    """Returns the newest image of a source: by its SSM parameter, or else by its name."""
     words = {"arch": architecture, "canonical_arch": _CANONICAL_ARCH[architecture]}
     image_id = _find_parameter(clients.ssm, source.parameter.format(**words))
     if image_id is not None:
@@ -264,7 +266,7 @@ def _find_parameter(ssm: SSMClient, name: str) -> str | None:
     try:
         return ssm.get_parameter(Name=name)["Parameter"]["Value"]
     except ClientError as error:
-        # Some regions have no such parameter, and an operator may lack ssm:GetParameter: search by name then.
+        # Some regions lack the parameter, and an operator may lack ssm:GetParameter. The caller then searches by name.
         if error_code(error) in {"ParameterNotFound", "AccessDeniedException", "AccessDenied"}:
             return None
         raise
@@ -272,7 +274,7 @@ def _find_parameter(ssm: SSMClient, name: str) -> str | None:
 
 def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> Image:
     try:
-        # Deprecated images, too, for a message of their own.
+        # Includes deprecated images, which get a message of their own.
         images = ec2.describe_images(ImageIds=[config.ami], IncludeDeprecated=True)["Images"]
     except ClientError as error:
         if not error_code(error).startswith("InvalidAMIID"):
@@ -313,7 +315,7 @@ def _root_size_gib(image: ImageTypeDef) -> int:
 
 
 def _parse_time(text: str | None) -> datetime | None:
-    """A time of AWS, such as 2030-01-01T00:00:00.000Z; None if missing or invalid."""
+    """Parses a time of AWS, such as 2030-01-01T00:00:00.000Z; None if missing or invalid."""
     try:
         moment = datetime.fromisoformat(text or "")
     except ValueError:

@@ -15,17 +15,17 @@ from provision.volumes.file_systems import NAMES, Place, choose_file_system, des
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mounts:
-    """lines: what nodes will mount; warnings: what may be wrong with it."""
+    """lines: the planned mounts of the nodes; warnings: possible problems with them."""
 
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 def describe_planned_mounts(clients: Clients, wanted: Wanted, option: LaunchOption) -> Mounts:
-    """What the nodes will mount if they are launched at `option`.
+    """Returns the mounts of the nodes if they are launched at `option`.
 
-    No call without file systems of EFS or FSx. Raises ConfigError for one that the nodes cannot use, AwsError, and
-    boto3's errors.
+    Makes no call without file systems of EFS or FSx. Raises ConfigError for a file system that the nodes cannot use,
+    AwsError, and boto3's errors.
     """
     systems = describe_file_systems(clients, wanted.volumes)
     place = Place(vpc_id=option.vpc_id, zone=option.zone)
@@ -51,7 +51,7 @@ def describe_planned_mounts(clients: Clients, wanted: Wanted, option: LaunchOpti
 
 
 def _describe_head(wanted: Wanted, volume: VolumeConfig) -> str | None:
-    """The head's volume in words; None for another kind."""
+    """Describes the head's volume in words; None for another kind."""
     if volume.kind != "head":
         return None
     existing = choose_volume(wanted)
@@ -62,7 +62,7 @@ def _describe_head(wanted: Wanted, volume: VolumeConfig) -> str | None:
 
 
 def find_volume_gib(wanted: Wanted) -> int:
-    """The size of the head's volume in GiB; 0 without one. Pure."""
+    """Returns the size of the head's volume in GiB; 0 without one. Pure."""
     config = find_head_volume(wanted.volumes)
     if config is None:
         return 0

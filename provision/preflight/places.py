@@ -1,4 +1,4 @@
-"""Finds the ways to launch the nodes, and why others are not possible. All nodes are in one subnet. Only reads."""
+"""Finds the ways to launch the nodes, and why others are impossible. All nodes are in one subnet. Only reads."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
-    """How to launch the missing nodes of the cluster, at least one.
+    """Returns the ways to launch the missing nodes of the cluster: at least one.
 
-    Options are ordered by market, type, zone, and always the same for the same account. New nodes get the type and the
-    subnet of existing ones. Raises ConfigError for a setting that AWS cannot satisfy, which it names; AwsError when the
-    account's quotas or the caller's permissions do not allow the launch.
+    Options are ordered by market, type and zone, always in the same order for the same account. New nodes get the type
+    and the subnet of existing ones. Raises ConfigError, with the setting's name, for a setting that AWS cannot satisfy.
+    Raises AwsError when the account's quotas or the caller's permissions do not allow the launch.
     """
     config, state, launching, least = wanted.config, wanted.state, len(wanted.missing), wanted.least_missing
     with aws_errors("checking the launch"):
@@ -66,7 +66,7 @@ def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
     ends = [render_end(facts.reservation)] if facts.reservation and kept.options[0].reservation else []
     return Preflight(
         options=tuple(
-            # A Capacity Block has been paid in advance.
+            # A Capacity Block is paid in advance.
             replace(option, usd_per_hour=0.0 if option.is_block else prices[_place(option)])
             for option in kept.options
         ),
@@ -104,9 +104,10 @@ def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterSta
 
 
 def keep_volume_zone(wanted: Wanted, facts: Facts) -> tuple[Facts, tuple[str, ...]]:
-    """The facts with subnets in the zone of the head's existing volume only, and why the others are skipped. Pure.
+    """Keeps only the subnets in the zone of the head's existing volume. Pure.
 
-    Raises ConfigError, ClusterError if no subnet is there.
+    Returns the facts, and why the other zones are skipped. Raises ConfigError or AwsError if the zone has no subnet,
+    and the errors of choose_volume.
     """
     volume = choose_volume(wanted)
     if volume is None:
@@ -131,7 +132,7 @@ def _place(option: LaunchOption) -> PricedPlace:
 
 
 def _refuse_unknown_profile(clients: Clients, config: ProvisionConfig) -> None:
-    """Raises ConfigError when the named instance profile does not exist; continues if the read is refused."""
+    """Raises ConfigError when the named instance profile does not exist. Continues if the read is refused."""
     if config.instance_profile in {"none", "auto"}:
         return
     try:
@@ -157,7 +158,7 @@ def _refuse_missing(permissions: Permissions) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subnet:
-    """A subnet. free_addresses: for how many more instances."""
+    """A subnet. free_addresses: the number of further instances that it can hold."""
 
     subnet_id: str
     vpc_id: str
@@ -167,10 +168,11 @@ class Subnet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What AWS has.
+    """The facts from AWS about types, images and subnets.
 
     By the type's name: types, in the order in which they are tried; zones that offer a type; images for a type.
-    subnets: sorted by zone. settled: the cluster has nodes, in the only subnet. reservation: None without one here.
+    subnets: sorted by zone. settled: the cluster has nodes, all in the only subnet. reservation: None if this region
+    does not have one.
     """
 
     types: Mapping[str, TypeFacts]
@@ -190,9 +192,9 @@ class Places:
 
 
 def describe_subnets(ec2: EC2Client, config: ProvisionConfig, state: ClusterState) -> tuple[Subnet, ...]:
-    """The subnet of the cluster's nodes, or the configured one, or the default subnets sorted by zone; never empty.
+    """Returns the subnet of the nodes, the configured one, or the default subnets sorted by zone. Never empty.
 
-    Always in the same order, so that a repeated launch sends the same request. Raises ConfigError, AwsError, and
+    The order is always the same, so that a repeated launch sends the same request. Raises ConfigError, AwsError, and
     boto3's errors.
     """
     of_nodes = {node.subnet_id for node in state.nodes if node.subnet_id}
@@ -237,10 +239,10 @@ def _no_such_subnet(config: ProvisionConfig, words: str) -> ConfigError:
 
 
 def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
-    """Every market, type and zone where the zone offers the type and the subnet has `least` free addresses. Pure.
+    """Lists every market, type and zone where the zone offers the type and the subnet has `least` free addresses. Pure.
 
-    The reservation comes first, then the markets; the zone changes fastest. Raises ConfigError or AwsError when there
-    is no way.
+    The reservation comes first, then the markets; the zone varies fastest. Raises ConfigError or AwsError when no way
+    is possible.
     """
     skipped: list[str] = []
     types = _find_offered(config, facts, skipped)
@@ -272,7 +274,7 @@ def _in_reservation(
     *,
     least: int,
 ) -> list[LaunchOption]:
-    """The way to launch in the reservation; adds to `skipped` why there is none."""
+    """Returns the ways to launch in the reservation. If there is none, adds the reason to `skipped`."""
     if config.reservation == "none":
         return []
     reservation = facts.reservation
@@ -293,7 +295,7 @@ def _in_reservation(
             _make_option(config, facts, reservation.instance_type, market="on-demand", subnet=subnet),
             reservation=reservation.reservation_id,
             is_block=reservation.is_block,
-            # A cluster placement group only takes reservations that were made for it.
+            # A cluster placement group only accepts reservations that were created for it.
             placement=False,
         )
         for subnet in subnets
@@ -303,10 +305,10 @@ def _in_reservation(
 def drop_over_quota(
     places: Places, quotas: Mapping[tuple[Market, str], Quota], *, least: int, launching: int
 ) -> Places:
-    """Removes the options whose quota is too low even for `least` nodes; keeps those with an unknown limit.
+    """Removes the options whose quota is too low even for `least` nodes. Keeps those with an unknown limit.
 
-    quotas: by market and type, their `needed` for `launching` nodes. If no option is left, raises AwsError; but if
-    `least` is 0, keeps all: AWS then refuses the launch, and `up` continues without these nodes.
+    quotas: by market and type, their `needed` for `launching` nodes. Raises AwsError if no option is left. But if
+    `least` is 0, keeps all options: AWS then refuses the launch, and `up` continues without these nodes.
     """
     over: dict[str, Quota] = {}
     options: list[LaunchOption] = []
@@ -327,7 +329,7 @@ def drop_over_quota(
 
 
 def _find_offered(config: ProvisionConfig, facts: Facts, skipped: list[str]) -> tuple[str, ...]:
-    """The types that a zone with a subnet offers; adds the zones without them to `skipped`."""
+    """Returns the types that a zone with a subnet offers. Adds the zones that do not offer them to `skipped`."""
     here = [subnet.zone for subnet in facts.subnets]
     offered: list[str] = []
     for name in facts.types:
@@ -361,7 +363,7 @@ def _not_offered(config: ProvisionConfig, facts: Facts) -> ClusterError:
 def _find_roomy(
     config: ProvisionConfig, facts: Facts, types: Sequence[str], skipped: list[str], *, least: int
 ) -> tuple[Subnet, ...]:
-    """The subnets with enough free addresses; adds the others to `skipped`."""
+    """Returns the subnets with enough free addresses. Adds the others to `skipped`."""
     serving = [subnet for subnet in facts.subnets if any(subnet.zone in facts.zones[name] for name in types)]
     roomy: list[Subnet] = []
     for subnet in serving:

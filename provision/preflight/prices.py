@@ -1,6 +1,6 @@
 """Prices of instances, disks and public addresses, from AWS's price list and spot price history.
 
-Prices are only information: an unknown one is None, whatever the reason.
+Prices are only information: an unknown price is None, for any reason.
 
 https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeSpotPriceHistory.html
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mypy_boto3_pricing import PricingClient
 
 PricedPlace = tuple[Market, str, str]
-"""A market, an instance type and a zone: what the price of an instance depends on."""
+"""A market, an instance type and a zone: they determine the price of an instance."""
 Prices = Mapping[PricedPlace, float | None]
 """US dollars per hour of one instance; None if unknown."""
 
@@ -40,7 +40,7 @@ _LINUX_ON_DEMAND = {
 _GP3 = {"productFamily": "Storage", "volumeApiName": "gp3"}
 _ADDRESS = {"group": "VPCPublicIPv4Address"}
 _IN_USE = "PublicIPv4:InUseAddress"
-"""How the usagetype of an address on an instance ends; the group also has idle ones, and contiguous blocks."""
+"""The end of the usagetype of an address on an instance. The group also has idle addresses and contiguous blocks."""
 HOURS_A_MONTH = 730
 """As in AWS's examples of prices: https://aws.amazon.com/ebs/pricing/"""
 USD_PER_ADDRESS_HOUR = 0.005
@@ -50,7 +50,7 @@ _GIB_MONTHS = frozenset({"GB-Mo", "GB-month"})
 
 
 def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Prices:
-    """The price of one Linux instance at each place. Raises nothing."""
+    """Returns the price of one Linux instance at each place. Raises nothing."""
     on_demand_types = sorted({instance_type for market, instance_type, _ in places if market == "on-demand"})
     spot_types = sorted({instance_type for market, instance_type, _ in places if market == "spot"})
     with bounded_pool() as pool:
@@ -69,12 +69,12 @@ def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Prices
 
 
 def describe_node_prices(clients: Clients, nodes: Sequence[Instance]) -> Prices:
-    """The prices of running nodes. Raises nothing."""
+    """Returns the prices of running nodes. Raises nothing."""
     return describe_prices(clients, {(node.market, node.instance_type, node.zone) for node in nodes})
 
 
 def find_volume_price(clients: Clients) -> float | None:
-    """US dollars per month for a GiB of a gp3 volume, or None. Raises nothing.
+    """Returns US dollars per month for a GiB of a gp3 volume, or None. Raises nothing.
 
     AWS writes GB for GiB (https://aws.amazon.com/ebs/pricing/).
     """
@@ -82,8 +82,9 @@ def find_volume_price(clients: Clients) -> float | None:
 
 
 def find_address_price(clients: Clients) -> float:
-    """US dollars per hour for a public IPv4 address in use: of the price list, or as published. Raises nothing.
+    """Returns US dollars per hour for a public IPv4 address in use. Raises nothing.
 
+    The price is from the price list, or else the published one:
     https://aws.amazon.com/blogs/aws/new-aws-public-ipv4-address-charge-public-ip-insights/
     """
     try:
@@ -99,7 +100,7 @@ def _find_usage(document: str) -> str:
 
 
 def _find_price(clients: Clients, attributes: Mapping[str, str], units: frozenset[str]) -> float | None:
-    """The on-demand price of the region's product with these attributes, or None."""
+    """Returns the on-demand price of the region's product with these attributes, or None."""
     try:
         documents = _list_products(clients.pricing, {"regionCode": clients.region, **attributes})
     except (ClientError, NoConnectionError, HTTPClientError):
@@ -116,10 +117,10 @@ def _list_products(pricing: PricingClient, attributes: Mapping[str, str], *, ser
 
 
 def parse_price(documents: Iterable[str], units: frozenset[str]) -> float | None:
-    """The price in US dollars for one of the units, in JSON products of the price list; None if unknown. Pure.
+    """Returns the price in US dollars for one of the units, from the price list's JSON products. Pure.
 
-    A price of 0 is ignored: it means that something else is billed, such as reserved capacity. Of different prices, the
-    highest: an estimate that is too low is worse than one that is too high.
+    None if unknown. Ignores a price of 0: it means that something else is billed, such as reserved capacity. Of
+    different prices, returns the highest: an estimate that is too low is worse than one that is too high.
     """
     prices = [
         float(dimension["pricePerUnit"]["USD"])
@@ -132,13 +133,13 @@ def parse_price(documents: Iterable[str], units: frozenset[str]) -> float | None
 
 
 def _find_spot_prices(ec2: EC2Client, types: Sequence[str]) -> dict[tuple[str, str], float]:
-    """The newest price in each zone, by (type, zone)."""
+    """Returns the newest price in each zone, by (type, zone)."""
     if not types:
         return {}
     pages = ec2.get_paginator("describe_spot_price_history").paginate(
         Filters=[{"Name": "instance-type", "Values": list(types)}],
         ProductDescriptions=["Linux/UNIX"],
-        StartTime=datetime.now(UTC),  # gives the current prices, one for each type and zone
+        StartTime=datetime.now(UTC),  # returns the current prices, one for each type and zone
     )
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
     try:
@@ -155,11 +156,11 @@ def _find_spot_prices(ec2: EC2Client, types: Sequence[str]) -> dict[tuple[str, s
 # -- spot prices over a time -------------------------------------------------------------------------------------------
 
 SpotHistory = tuple[tuple[float, float], ...]
-"""(since when, in seconds since 1970; US dollars per hour), in the order of time."""
+"""(start of the price in seconds since 1970, US dollars per hour), in order of time."""
 
 
 def find_spot_history(ec2: EC2Client, instance_type: str, zone: str, *, since: float) -> SpotHistory:
-    """The prices since a moment, the one in effect then included; () if unknown. Raises nothing.
+    """Returns the prices since a time, including the one in effect then; () if unknown. Raises nothing.
 
     EC2 keeps them for 90 days.
     """
@@ -176,9 +177,9 @@ def find_spot_history(ec2: EC2Client, instance_type: str, zone: str, *, since: f
 
 
 def integrate_spot(history: SpotHistory, start: float, end: float) -> float:
-    """What an instance cost from `start` to `end`, in US dollars. Pure.
+    """Returns the cost of an instance from `start` to `end`, in US dollars. Pure.
 
-    Before the first price of the history that price counts. Raises ValueError for an empty history.
+    The first price of the history also counts for the time before it. Raises ValueError for an empty history.
     """
     if not history:
         raise ValueError("no prices")

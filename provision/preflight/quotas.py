@@ -1,4 +1,4 @@
-"""vCPU quotas: how many the account may run, how many run, and how many a launch needs.
+"""vCPU quotas: how many vCPUs the account may run, how many are running, and how many a launch needs.
 
 AWS counts vCPUs by kinds of instance families, separately for on-demand and spot, in each region:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-on-demand-instances.html#ec2-on-demand-instances-limits and
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 _STANDARD = ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z")
-"""Im4gn and Is4gen are of the I family (https://aws.amazon.com/ec2/instance-types/i4g/)."""
+"""Im4gn and Is4gen belong to the I family (https://aws.amazon.com/ec2/instance-types/i4g/)."""
 _GRAPHICS = ("g", "gr", "vt")
 _PAGE_SIZE = 1000
 ASK_FOR_LESS = "reduce or change [provision] nodes, instance_type or market"
@@ -35,7 +35,7 @@ _FAMILY = regex(r"([a-z]+)([0-9]*)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuotaKind:
-    """What one quota counts. letters: of the families' names; generations: () for all."""
+    """The instance types that one quota covers. letters: of the families' names; generations: () for all."""
 
     code: str
     name: str
@@ -79,7 +79,7 @@ QUOTA_KINDS: tuple[QuotaKind, ...] = (
 
 
 def find_quota_kind(instance_type: str, market: Market) -> QuotaKind | None:
-    """The quota of a type such as "g5.xlarge"; None if this program does not know it. Pure."""
+    """Returns the quota of a type such as "g5.xlarge"; None if this program does not know it. Pure."""
     named = _FAMILY.match(instance_type)
     if named is None:
         return None
@@ -99,10 +99,10 @@ def find_quota_kind(instance_type: str, market: Market) -> QuotaKind | None:
 def describe_quotas(
     clients: Clients, options: Sequence[LaunchOption], *, launching: int
 ) -> Mapping[tuple[Market, str], Quota]:
-    """The quota of each market and type of the options, if this program knows it.
+    """Returns the quota of each market and type of the options, if this program knows it.
 
-    launching: how many nodes. Raises boto3's errors when the account's instances cannot be listed; an unknown limit is
-    part of the result.
+    launching: the number of nodes. Raises boto3's errors when the account's instances cannot be listed. An unknown
+    limit is part of the result.
     """
     wanted: dict[tuple[Market, str], tuple[QuotaKind, int]] = {}
     for option in options:
@@ -125,7 +125,7 @@ def describe_quotas(
 
 
 def quota_error(quotas: Iterable[Quota], *, least: int, launching: int) -> AwsError:
-    """The error when no way to launch fits the account's quotas. least: how many nodes are enough. Pure."""
+    """Returns the error when no way to launch fits the account's quotas. least: how many nodes are enough. Pure."""
     distinct = tuple(dict.fromkeys(quotas))
     lines = [f"  {line}" for line in map(render_quota, distinct)]
     fewer = f" (nor {least} of them)" if least < launching else ""
@@ -137,7 +137,7 @@ def quota_error(quotas: Iterable[Quota], *, least: int, launching: int) -> AwsEr
 
 
 def request_increase(quotas: Iterable[Quota]) -> str:
-    """The commands that request sufficient limits from AWS. Pure."""
+    """Returns the commands that request sufficient limits from AWS. Pure."""
     return " or ".join(
         "aws service-quotas request-service-quota-increase --service-code ec2 "
         f"--quota-code {quota.code} --desired-value {(quota.in_use or 0) + quota.needed}"
@@ -146,7 +146,7 @@ def request_increase(quotas: Iterable[Quota]) -> str:
 
 
 def render_quota(quota: Quota) -> str:
-    """A quota in one line. Pure."""
+    """Renders a quota in one line. Pure."""
     in_use = "unknown" if quota.in_use is None else str(quota.in_use)
     limit = f"unknown ({quota.unknown})" if quota.limit is None else f"{quota.limit:g}"
     return f"{quota.code} {quota.name}: {quota.needed} vCPUs needed, {in_use} in use, limit {limit}"
@@ -162,7 +162,7 @@ def _make_quota(kind: QuotaKind, *, needed: int, in_use: int, limit: float | str
 
 
 def _find_limit(clients: Clients, code: str) -> float | str:
-    """The limit in vCPUs, or why it is unknown."""
+    """Returns the limit in vCPUs, or the reason why it is unknown."""
     quotas = clients.service_quotas
     try:
         try:
@@ -179,11 +179,11 @@ def _find_limit(clients: Clients, code: str) -> float | str:
 
 
 def _count_in_use(ec2: EC2Client, kinds: Sequence[QuotaKind]) -> dict[str, int]:
-    """The vCPUs of the account's pending and running instances, by the quota's code."""
+    """Counts the vCPUs of the account's pending and running instances, by the quota's code."""
     counted: list[tuple[QuotaKind, InstanceTypeDef]] = []
     for instance in _running_instances(ec2):
         kind = find_quota_kind(str(instance["InstanceType"]), _market_of(instance))
-        on_dedicated_host = instance.get("Placement", {}).get("Tenancy") == "host"  # has quotas of its own
+        on_dedicated_host = instance.get("Placement", {}).get("Tenancy") == "host"  # has separate quotas
         if kind is not None and kind in kinds and not on_dedicated_host:
             counted.append((kind, instance))
     vcpus = _describe_vcpus(ec2, {str(one["InstanceType"]) for _, one in counted if not _own_vcpus(one)})
@@ -208,7 +208,7 @@ def _market_of(instance: InstanceTypeDef) -> Market:
 
 
 def _own_vcpus(instance: InstanceTypeDef) -> int:
-    """The instance's own number of vCPUs; 0 if unknown."""
+    """Returns the instance's own number of vCPUs; 0 if unknown."""
     cpu = instance.get("CpuOptions", {})
     return cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 0)
 

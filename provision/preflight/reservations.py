@@ -22,9 +22,9 @@ _PLATFORM = "Linux/UNIX"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reservation:
-    """A capacity reservation. is_block: a Capacity Block. free: instances that it has room for.
+    """A capacity reservation. is_block: a Capacity Block. free: the number of instances that it can still hold.
 
-    ends_at: when it ends, None for never. placement_group: the one that it is for, or None.
+    ends_at: when it ends; None if it does not end. placement_group: the one to which it is limited, or None.
     """
 
     reservation_id: str
@@ -40,7 +40,7 @@ class Reservation:
 
 
 def find_reservation(ec2: EC2Client, config: ProvisionConfig) -> Reservation | None:
-    """The reservation of [provision] reservation; None for "none", or if it is in another of the regions.
+    """Returns the reservation of [provision] reservation; None for "none", or if another of the regions may have it.
 
     Raises ConfigError if the only region does not have it, and boto3's errors.
     """
@@ -74,9 +74,9 @@ def find_reservation(ec2: EC2Client, config: ProvisionConfig) -> Reservation | N
 
 
 def find_obstacle(config: ProvisionConfig, reservation: Reservation, *, least: int) -> str | None:
-    """Why the reservation cannot be used for `least` nodes; None if it can. Pure.
+    """Returns why the reservation cannot be used for `least` nodes; None if it can. Pure.
 
-    Raises ConfigError if its type is not one of the cluster's.
+    Raises ConfigError if its type is not one of the cluster's types.
     """
     if reservation.instance_type not in all_types(config):
         problem = f"it is for {reservation.instance_type}, and instance_type is {config.instance_type}"
@@ -99,7 +99,7 @@ def _wrong_type(config: ProvisionConfig, problem: str, *, hint: str) -> ConfigEr
 
 
 def render_end(reservation: Reservation) -> str | None:
-    """A warning about the end of a reservation that ends; None for others. Pure."""
+    """Returns a warning about the end of a reservation; None if it does not end. Pure."""
     if reservation.ends_at is None:
         return None
     when = f"{reservation.ends_at:%Y-%m-%d %H:%M} UTC"

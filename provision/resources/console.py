@@ -1,8 +1,8 @@
 """An instance's console output in EC2: the fingerprints of its ssh host keys, and its last lines.
 
 cloud-init prints the fingerprints once, in the last stage of an instance's first boot (module cc_keys_to_console, with
-frequency PER_INSTANCE); they are available as long as EC2's 64 KB hold them. The output arrives by AWS's API, over TLS,
-so the instance's key is known before anything is sent to its address.
+frequency PER_INSTANCE). They are available while EC2's 64 KB contain them. The output arrives through AWS's API, over
+TLS, so the instance's key is known before anything is sent to its address.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 LONGEST_LINE = 160
-"""The most characters shown of a line."""
+"""The most characters of a line that are shown."""
 
 _BEGIN = "-----BEGIN SSH HOST KEY FINGERPRINTS-----"
 _END = "-----END SSH HOST KEY FINGERPRINTS-----"
 _KEY_LINE = re.compile(r"(?:^|\s)\d+ (SHA256:[A-Za-z0-9+/]{43})\s.*\([A-Z0-9-]+\)$")
-"""Output of ssh-keygen -l: bits, fingerprint, comment, type; after any prefix of cloud-init, syslog or the kernel."""
+"""A line of ssh-keygen -l: bits, fingerprint, comment, type; after any prefix of cloud-init, syslog or the kernel."""
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 """A terminal's control sequence: CSI, OSC, or a shorter one (ECMA-48)."""
 
 
 def find_host_fingerprints(ec2: EC2Client, instance_id: str) -> frozenset[str]:
-    """The fingerprints (`SHA256:...`) of an instance's ssh host keys, from its console; empty while it shows none.
+    """Returns the fingerprints (`SHA256:...`) of an instance's ssh host keys; empty until its console shows them.
 
     Also empty after a minute of throttling: the caller tries again later. Raises AwsError, which names
     ec2:GetConsoleOutput if that permission is missing.
@@ -45,16 +45,16 @@ def find_host_fingerprints(ec2: EC2Client, instance_id: str) -> frozenset[str]:
 
 
 def find_last_console_lines(ec2: EC2Client, instance_id: str, count: int = 10) -> tuple[str, ...]:
-    """The last non-empty lines of an instance's console, safe to print; none without output. Raises AwsError."""
+    """Returns the last non-empty lines of an instance's console, safe to print; () without output. Raises AwsError."""
     with aws_errors(f"reading the console of {instance_id}"):
         return parse_last_lines(_read_console(ec2, instance_id), count)
 
 
 def parse_fingerprints(console: str) -> frozenset[str]:
-    """The SHA256 fingerprints in the last block of host keys on a console. Pure.
+    """Returns the SHA256 fingerprints in the last block of host keys on a console. Pure.
 
-    Empty if that block has no end: it is still being written, or EC2's 64 KB cut it. A block of an earlier boot is not
-    used instead, since the keys may be new.
+    Empty if that block has no end: it is still being written, or EC2's 64 KB limit has cut it. A block of an earlier
+    boot is not used instead, since the keys may be new.
     """
     found: set[str] = set()
     complete: frozenset[str] = frozenset()
@@ -72,19 +72,19 @@ def parse_fingerprints(console: str) -> frozenset[str]:
 
 
 def parse_last_lines(console: str, count: int) -> tuple[str, ...]:
-    """The last `count` non-empty lines, each cut to LONGEST_LINE characters. Pure."""
+    """Returns the last `count` non-empty lines, each cut to LONGEST_LINE characters. Pure."""
     lines = [line for line in _plain_lines(console) if line]
     return tuple(line[:LONGEST_LINE] for line in lines[-count:])
 
 
 def _plain_lines(console: str) -> list[str]:
-    """A console's lines without control sequences of terminals. Pure."""
+    """Returns a console's lines without terminal control sequences. Pure."""
     lines = _ESCAPE.sub("", console).splitlines()
     return ["".join(letter for letter in line if letter.isprintable() or letter == "\t").rstrip() for line in lines]
 
 
 def _read_console(ec2: EC2Client, instance_id: str) -> str:
-    """The last 64 KB of a console's output; the newest if the instance type supports that.
+    """Returns the last 64 KB of a console's output; the newest output if the instance type supports that.
 
     Only Nitro types support `Latest`; the output of others may be some minutes old
     (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html).

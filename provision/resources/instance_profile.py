@@ -1,7 +1,7 @@
 """The nodes' IAM role and the instance profile that contains it.
 
-IAM has no ClientToken. Killing and repeating a run is safe because the names follow from the cluster's name, and each
-call that makes something also tags it: what already exists counts as made if it has the cluster's tags.
+IAM has no ClientToken. A run can still be killed and repeated safely: the names follow from the cluster's name, and
+each call that creates a resource also tags it. An existing resource counts as created if it has the cluster's tags.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ POLICY_NAME = "cluster-data"
 _GONE = "NoSuchEntity"
 _THERE = "EntityAlreadyExists"
 _NOT_KNOWN = frozenset({"ConcurrentModification", _GONE})
-"""IAM's codes while it does not know a new resource everywhere."""
+"""IAM's codes until all its servers know a new resource."""
 _IN_USE = frozenset({"ConcurrentModification", "DeleteConflict"})
 _NOT_IN_TAGS = re.compile(r"[^\w\s.:/=+\-@]")
 """IAM allows fewer characters in a tag's value than EC2 (https://docs.aws.amazon.com/IAM/latest/APIReference/API_Tag.html):
@@ -62,10 +62,10 @@ class InstanceProfile:
 
 
 def find_instance_profile(scope: Scope) -> InstanceProfile | None:
-    """The role and the instance profile with the cluster's name; None if there is neither.
+    """Returns the role and the instance profile with the cluster's name; None if neither exists.
 
-    If only one of them is ours, the result has only that one. Two to four calls, plus one per 100 inline policies.
-    Raises AwsError.
+    If only one of them is ours, the result has only that one. Makes two to four calls, plus one per 100 inline
+    policies. Raises AwsError.
     """
     iam, called = scope.clients.iam, profile_name(scope.name, region=scope.clients.region)
     with aws_errors(f"looking for the role and the instance profile {called}"):
@@ -89,14 +89,14 @@ def find_instance_profile(scope: Scope) -> InstanceProfile | None:
 
 
 def find_profile_name(config: ProvisionConfig, *, name: str) -> str | None:
-    """The name of the nodes' instance profile; None without one. Pure."""
+    """Returns the name of the nodes' instance profile; None without one. Pure."""
     if config.instance_profile == "auto":
         return profile_name(name, region=config.region)
     return None if config.instance_profile == "none" else config.instance_profile
 
 
 def plan_instance_profile(wanted: Wanted) -> tuple[Step, ...]:
-    """Makes the cluster's role and profile if anything is missing, or the policy differs. Pure.
+    """Plans to create the cluster's role and profile if anything is missing, or if the policy differs. Pure.
 
     Empty unless [provision] instance_profile is "auto". Raises ClusterError when the name is taken.
     """
@@ -119,7 +119,7 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
 
 
 def _look(scope: Scope) -> Look:
-    """A refused read is not an error: `down` may run without permissions in IAM."""
+    """Looks for the role and the profile. A refused read is not an error: `down` may lack permissions in IAM."""
     try:
         profile = find_instance_profile(scope)
     except AwsError as error:
@@ -128,7 +128,7 @@ def _look(scope: Scope) -> Look:
 
 
 def profile_resources(profile: InstanceProfile | None) -> tuple[Resource, ...]:
-    """What is left, with the commands that delete it. Pure."""
+    """Returns the resources that are left, with the commands that delete them. Pure."""
     if profile is None or not profile.ours:
         return ()
     left = []
@@ -146,7 +146,7 @@ def profile_resources(profile: InstanceProfile | None) -> tuple[Resource, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreateInstanceProfile(Step):
-    """Make the nodes' role with its policy, and the instance profile that contains it, as far as they are missing.
+    """Create the nodes' role with its policy, and the instance profile that contains it, unless they exist.
 
     policy: a policy document, as JSON.
     """
@@ -158,7 +158,7 @@ class CreateInstanceProfile(Step):
         return f"make role and instance profile {self.name}"
 
     def apply(self, context: Context) -> bool:
-        """Makes the role with its policy, then the profile, then adds the role to it.
+        """Creates the role with its policy, then the profile, then adds the role to the profile.
 
         In this order, nodes never get a role without its policy.
         """
@@ -180,7 +180,7 @@ class CreateInstanceProfile(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteInstanceProfile(Step):
-    """Delete the instance profile and the role, as far as they exist."""
+    """Delete the instance profile and the role, if they exist."""
 
     profile: InstanceProfile
 
@@ -192,7 +192,7 @@ class DeleteInstanceProfile(Step):
         yield "role", [self.profile.name] if self.profile.has_role else []
 
     def apply(self, context: Context) -> bool:
-        """Deletes in IAM's order, which does not delete what is in use. False: nothing existed."""
+        """Deletes in IAM's order: it does not delete resources in use. Returns False if nothing existed."""
         iam, name = context.clients.iam, self.profile.name
         calls: list[Callable[[], object]] = []
         if self.profile.in_profile:
@@ -210,7 +210,7 @@ class DeleteInstanceProfile(Step):
 
 
 def _create(kind: str, name: str, make: Callable[..., object], find: Callable[[], object], context: Context) -> None:
-    """Makes it with the cluster's tags; an existing one counts as made if it has them."""
+    """Creates a resource with the cluster's tags. An existing one counts as created if it has them."""
     named = tags(name=context.cluster, owner=_NOT_IN_TAGS.sub("_", context.owner), role=kind.replace(" ", "-"))
     try:
         make(Tags=[{"Key": key, "Value": value} for key, value in named.items()])
@@ -222,7 +222,7 @@ def _create(kind: str, name: str, make: Callable[..., object], find: Callable[[]
 
 
 def _add_role(iam: IAMClient, name: str) -> None:
-    """A profile contains one role: LimitExceeded means that it has one, which may be ours."""
+    """Adds the role to the profile. LimitExceeded means that the profile already has a role, which may be ours."""
     try:
         retry_while(_NOT_KNOWN, partial(iam.add_role_to_instance_profile, InstanceProfileName=name, RoleName=name))
     except ClientError as error:
@@ -240,7 +240,10 @@ def _add_role(iam: IAMClient, name: str) -> None:
 
 
 def _delete(call: Callable[[], object]) -> bool:
-    """False: it did not exist. IAM may report it as in use for some time after its dependents are deleted."""
+    """Deletes a resource. Returns False if it did not exist.
+
+    IAM may report it as in use for some time after its dependents are deleted.
+    """
     try:
         retry_while(_IN_USE, call)
     except ClientError as error:
@@ -275,7 +278,7 @@ def _read_policy(iam: IAMClient, name: str) -> str | None:
 
 
 def _unless_gone(read: Callable[[], T]) -> T | None:
-    """The result of `read`; None if the resource does not exist."""
+    """Returns the result of `read`; None if the resource does not exist."""
     try:
         return read()
     except ClientError as error:
@@ -289,7 +292,7 @@ def _role_names(profile: InstanceProfileTypeDef) -> tuple[str, ...]:
 
 
 def _is_ours(found: Any, name: str) -> bool:
-    """Whether a role or profile exists and carries the tag of the cluster `name`."""
+    """Returns whether a role or profile exists and carries the tag of the cluster `name`."""
     return found is not None and find_tag(found.get("Tags", []), TAG_NAME) == name
 
 

@@ -1,4 +1,4 @@
-"""A cluster's instances after the launch: wait for them, terminate them, roll back."""
+"""A cluster's instances after the launch: wait for them, terminate them, roll back the launch."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 KIND = "instance"
 STAND_IN = "i-00000000000000000"
-"""For dry runs without an instance."""
+"""The instance id for dry runs without an instance."""
 RUNNING_TIMEOUT_S = 600.0
 TERMINATED_TIMEOUT_S = 900.0
 """Large GPU instances take minutes to shut down."""
 _UNKNOWN = "InvalidInstanceID.NotFound"
 _NO_ROOM = "InsufficientInstanceCapacity"
-"""In the StateReason of an instance that EC2 accepted and then had no capacity for
+"""Part of the StateReason of an instance that EC2 accepted and for which it then had no capacity
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html)."""
 
 
@@ -58,9 +58,9 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitForRunning(Step):
-    """Wait until the nodes 0 to nodes-1 run and have an address, except those that LaunchNodes had no capacity for.
+    """Wait until the nodes 0 to nodes-1 run and have an address, except those for which LaunchNodes had no capacity.
 
-    least: how many are enough if others end while starting; None: all.
+    least: how many nodes are enough if others end while starting; None: all.
     """
 
     nodes: int
@@ -71,10 +71,10 @@ class WaitForRunning(Step):
         return f"wait until {count(self.nodes, 'node runs', 'nodes run')}"
 
     def apply(self, context: Context) -> bool:
-        """Waits until every node runs; a node that ends while starting is an error. One read per poll.
+        """Waits until every node runs. A node that ends while starting is an error. Makes one read per poll.
 
-        Raises CapacityError if it ended for lack of capacity; AwsError if it ended otherwise, or after
-        RUNNING_TIMEOUT_S.
+        Raises CapacityError if a node ended for lack of capacity. Raises AwsError if it ended for another reason, or
+        after RUNNING_TIMEOUT_S.
         """
         wanted = set(range(self.nodes)) - context.without
         least = len(wanted) if self.least is None else self.least
@@ -111,7 +111,7 @@ class WaitForRunning(Step):
                 f"nodes {format_indices(wanted - ready)} do not run after {RUNNING_TIMEOUT_S:.0f} s",
                 hint="to continue waiting: cluster up; to delete everything: cluster down",
             )
-        # Not earlier: until EC2 lists the nodes, the token keeps a repeated launch from doubling them.
+        # Not earlier: until EC2 lists the nodes, the token prevents a repeated launch from doubling them.
         context.files.forget_launches(by_token)
         return True
 
@@ -125,7 +125,7 @@ class TerminateInstances(Step):
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all of them."""
+        """The ids of all the instances."""
         return [instance.instance_id for instance in (*self.nodes, *self.untrusted)]
 
     def describe(self) -> str:
@@ -141,10 +141,10 @@ class TerminateInstances(Step):
         return ((KIND, self.ids),)
 
     def apply(self, context: Context) -> bool:
-        """Terminates them in one call. False: none exists.
+        """Terminates the instances in one call. Returns False if none exists.
 
-        EC2 rejects the whole call for one unknown id, of an instance that is gone or too new. Then only those that EC2
-        lists are terminated.
+        EC2 rejects the whole call for one unknown id, of an instance that no longer exists or is too new. In that case,
+        terminates only the instances that EC2 lists.
         """
         terminate = context.clients.ec2.terminate_instances
 
@@ -174,14 +174,14 @@ class WaitForTerminated(Step):
         return f"wait until {count(len(self.instance_ids), 'instance has', 'instances have')} ended"
 
     def apply(self, context: Context) -> bool:
-        """Waits until none of them is live or shutting down. One read per poll."""
+        """Waits until no instance is live or shutting down. Makes one read per poll."""
         _wait_until_gone(self.instance_ids, context)
         return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitForEnding(Step):
-    """Wait until instances shut down: then others can have their indices. Large ones take minutes until their end."""
+    """Wait until instances shut down, so that others can have their indices. Large ones take minutes to terminate."""
 
     instance_ids: tuple[str, ...]
 
@@ -189,7 +189,7 @@ class WaitForEnding(Step):
         return f"wait until {count(len(self.instance_ids), 'instance shuts down', 'instances shut down')}"
 
     def apply(self, context: Context) -> bool:
-        """Waits until none of them is live. One read per poll. Raises AwsError after RUNNING_TIMEOUT_S."""
+        """Waits until no instance is live. Makes one read per poll. Raises AwsError after RUNNING_TIMEOUT_S."""
 
         def find(now: Instances) -> list[str]:
             return [instance.instance_id for instance in (*now.live, *now.untrusted)]
@@ -205,7 +205,7 @@ class WaitForEnding(Step):
 def wait_until_none(
     instance_ids: Sequence[str], find: Callable[[Instances], Collection[str]], context: Context, *, timeout_s: float
 ) -> set[str]:
-    """Waits until `find` returns none of these instances; returns those left after timeout_s seconds."""
+    """Waits until `find` returns none of these instances. Returns those that are left after timeout_s seconds."""
     left = set(instance_ids)
 
     def look() -> bool | None:
@@ -220,10 +220,10 @@ def wait_until_none(
 
 
 def roll_back(context: Context) -> None:
-    """Terminates the instances that this run launched, and waits until they are gone."""
+    """Terminates the instances that this run launched, and waits until they have ended."""
     ids = sorted(context.launched)
     context.report(Event(kind="warn", what=f"terminating the {count(len(ids), 'node')} that this run launched"))
-    # EC2 may not know new instances everywhere yet.
+    # EC2's servers may not all know new instances yet.
     retry_while({_UNKNOWN}, lambda: context.clients.ec2.terminate_instances(InstanceIds=ids))
     context.files.forget_launches({})
     context.launched.clear()
@@ -259,7 +259,7 @@ def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
     yield from launch_dry_runs(ec2, wanted)
     nodes = wanted.state.nodes
     instance_id = nodes[0].instance_id if nodes else STAND_IN
-    # The console shows the host keys: without it, nodes cost money and cannot be reached.
+    # The console shows the host keys. Without it, nodes cost money and cannot be reached.
     console = {"InstanceId": instance_id}
     yield DryRun(action="ec2:GetConsoleOutput", call=ec2.get_console_output, request=console, stands_in=not nodes)
     ending = {"InstanceIds": [instance_id]}

@@ -23,13 +23,13 @@ KIND = "key pair"
 STAND_IN_NAME = "cluster-0"
 """A name that cannot exist, for dry runs: no cluster's name begins with a digit."""
 _PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
-"""Well formed, all zeros: for dry runs, which make no key."""
+"""Well formed, all zeros: for dry runs, which import no key."""
 
 
 def find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
-    """The key pair with the cluster's name. Raises AwsError.
+    """Returns the key pair with the cluster's name; None if it does not exist. Raises AwsError.
 
-    By a filter instead of KeyNames: a missing key pair gives an empty list, not an error.
+    Uses a filter instead of KeyNames: for a missing key pair, EC2 returns an empty list, not an error.
     """
     with aws_errors(f"looking for the key pair of cluster {name}"):
         found = ec2.describe_key_pairs(
@@ -47,7 +47,7 @@ def find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
 
 
 def normal_public_key(text: str) -> str:
-    """A public key line without comment and line end, for comparison."""
+    """Returns a public key line without comment and line end, for comparison."""
     return " ".join(text.split()[:2])
 
 
@@ -56,7 +56,7 @@ def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
 
 
 def plan_key_pair(wanted: Wanted) -> tuple[Step, ...]:
-    """Makes EC2's key pair match this machine's private key. Raises ClusterError.
+    """Plans to make EC2's key pair match this machine's private key. Raises ClusterError.
 
     in EC2       here         nodes   steps
     none         none         none    make, import
@@ -68,8 +68,8 @@ def plan_key_pair(wanted: Wanted) -> tuple[Step, ...]:
     ours         another      some    error: the same
     not ours     any          any     error
 
-    Untrusted instances with a key pair of this name count as nodes: whoever has their private key may use them, so the
-    key pair must not be replaced.
+    Untrusted instances with a key pair of this name count as nodes: someone who has their private key may use them, so
+    the key pair must not be replaced.
     """
     key, state, local_key = wanted.state.key_pair, wanted.state, wanted.local_key
     key_name = wanted.resource_name
@@ -85,7 +85,7 @@ def plan_key_pair(wanted: Wanted) -> tuple[Step, ...]:
 
 
 def missing_key(name: str, local_key: str | None, error: ClientError | None = None) -> ClusterError:
-    """The error for a cluster whose private key this machine does not have. local_key: the one it has, if any."""
+    """Returns the error for a cluster whose private key this machine lacks. local_key: this machine's key, if any."""
     words = f"AWS says: {aws_words(error)}: " if error is not None else ""
     what = "is not on this machine" if local_key is None else "is not the one on this machine"
     return ClusterError(
@@ -101,7 +101,7 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportKeyPair(Step):
-    """Import the public half of the private key. is_made: make the private key first, on this machine."""
+    """Import the public half of the private key. is_made: create the private key first, on this machine."""
 
     makes = KIND
     key_name: str
@@ -113,7 +113,7 @@ class ImportKeyPair(Step):
         return f"import key pair {self.key_name} from this machine's private key"
 
     def apply(self, context: Context) -> bool:
-        """Makes the private key if it is missing, and imports its public half. False: EC2 already had it."""
+        """Creates the private key if it is missing, and imports its public half. Returns False if EC2 had it."""
         public_key = context.files.make_key()
         ec2 = context.clients.ec2
         try:
@@ -124,7 +124,7 @@ class ImportKeyPair(Step):
             existing = poll(lambda: find_key_pair(ec2, name=context.cluster), timeout_s=NOT_FOUND_TIMEOUT_S)
             if existing is None or not existing.ours:
                 raise not_ours(f"key pair {self.key_name}", name=context.cluster, error=error) from error
-            if existing.public_key != public_key:  # another machine has made it since the plan
+            if existing.public_key != public_key:  # another machine has imported it since the plan
                 raise missing_key(context.cluster, public_key, error) from error
             return False
         return True
@@ -144,7 +144,10 @@ class DeleteKeyPair(Step):
         return ((KIND, [self.key_name]),)
 
     def apply(self, context: Context) -> bool:
-        """EC2 also reports success for a missing key pair, and may not know a new one everywhere yet."""
+        """Deletes the key pair. Returns False if it did not exist.
+
+        EC2 also reports success for a missing key pair, and its servers may not all know a new one yet.
+        """
         ec2 = context.clients.ec2
 
         def delete() -> bool | None:

@@ -1,7 +1,7 @@
 """Launches the missing nodes in the first place with capacity: zone after zone, type after type, market after market.
 
-All nodes go to one place. Tries every place for all nodes first; only if none has capacity, and fewer are enough, tries
-each for fewer.
+All nodes are launched in one place. Tries every place for all nodes first. If none has capacity, and fewer nodes are
+enough, tries each place for fewer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NO_CAPACITY_CODES = frozenset(
         "Unsupported",
     }
 )
-"""Codes for "not this type in this zone and market": other places may have capacity
+"""Codes that mean "not this type in this zone and market": other places may have capacity
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html)."""
 
 QUOTA_CODES = frozenset(
@@ -60,7 +60,7 @@ QUOTA_CODES = frozenset(
 )
 _GROUP_NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidID"})
 ROUND_TIMEOUT_S = 900.0
-"""After so many seconds no further place is tried."""
+"""After this many seconds, no further place is tried."""
 _SENTENCE_END = re.compile(r"\.\s+(?=[A-Z])")
 _FIRST_PAUSE_S = 10.0
 _LONGEST_PAUSE_S = 60.0
@@ -70,10 +70,10 @@ _LONGEST_PAUSE_S = 60.0
 class LaunchNodes(Step):
     """Launch nodes in one call: all of them or, if AWS lacks capacity, at least `least`.
 
-    least: 0 if none of them is required. group_id: None for the group that this plan makes. options: in the order in
+    least: 0 if none of them is required. group_id: None for the group that this plan creates. options: in the order in
     which they are tried; capacity_wait_s: how many seconds to keep retrying them. lease: of a new cluster; current: of
-    the nodes that exist, which new ones share. total: the number of nodes with those that exist.
-    usd_per_gib_month: of their disks; extra_gib: of the head's volume.
+    the existing nodes, which new ones share. total: the number of nodes, including existing ones.
+    usd_per_gib_month: the price of their disks; extra_gib: the size of the head's volume.
     """
 
     nodes: NodeSpec
@@ -94,7 +94,7 @@ class LaunchNodes(Step):
         return self.nodes.indices
 
     def find_lease(self, option: LaunchOption, *, now: float) -> Lease | None:
-        """The lease of new nodes: that of the others, or a new one. Raises ConfigError for a budget without prices."""
+        """Returns the lease of new nodes: the existing or a new one. Raises ConfigError for a budget without prices."""
         if self.current is not None:
             return self.current
         rates = add_rates(
@@ -109,10 +109,10 @@ class LaunchNodes(Step):
         return f"launch {count(len(self.indices), 'node')} ({format_indices(self.indices)})"
 
     def apply(self, context: Context) -> bool:
-        """Launches the nodes in one call, in the first place with capacity. False: nothing was launched.
+        """Launches the nodes in one call, in the first place with capacity. Returns False if nothing was launched.
 
-        Either they exist (EC2's lists may lag behind the plan), or there is no capacity and none is required. Raises
-        StalePlanError when some of them exist, NoCapacityError when there is no capacity.
+        In that case, either the nodes exist (EC2's lists may lag behind the plan), or there is no capacity and none of
+        them is required. Raises StalePlanError when some of them exist, NoCapacityError when there is no capacity.
         """
         tries = _plan_tries(self, context)
         wait_for_interrupted_launches(
@@ -150,7 +150,7 @@ class LaunchNodes(Step):
 
 
 def plan_launches(wanted: Wanted) -> tuple[LaunchNodes, ...]:
-    """Launches the missing nodes: in one call, or more if their indices do not fit into one tag. Pure."""
+    """Plans the launch of the missing nodes: one call, or more if their indices do not fit into one tag. Pure."""
     preflight = wanted.preflight
     if preflight is None:
         return ()
@@ -184,12 +184,15 @@ def plan_launches(wanted: Wanted) -> tuple[LaunchNodes, ...]:
     )
     for launch in launches:
         for option in launch.options:
-            launch.find_lease(option, now=0.0)  # a budget at an unknown price
+            launch.find_lease(option, now=0.0)  # raises for a budget with an unknown price
     return launches
 
 
 def launch_dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
-    """The launch without resources that do not exist yet: EC2 would reject those instead of checking permissions."""
+    """Yields dry runs of the launch without resources that do not exist yet.
+
+    EC2 would reject such resources instead of checking permissions.
+    """
     if wanted.preflight is None:
         return
     options, group, key = wanted.preflight.options, wanted.state.security_group, wanted.state.key_pair
@@ -222,7 +225,7 @@ def launch_dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
 class Try:
     """One RunInstances call: a place, how many nodes are enough, and the digest of its request without the lease.
 
-    The deadline follows from the moment of the call: it is in the journal, with the call's token.
+    The deadline depends on the time of the call: it is in the journal, with the call's token.
     """
 
     option: LaunchOption
@@ -231,7 +234,7 @@ class Try:
 
     @property
     def bucket(self) -> tuple[str, str, int]:
-        """What a quota depends on: it is the same in every zone."""
+        """The properties on which a quota depends: they are the same in every zone."""
         return self.option.how, self.option.instance_type, self.least
 
 
@@ -241,7 +244,7 @@ def _wanted(step: LaunchNodes) -> str:
 
 
 def _plan_tries(step: LaunchNodes, context: Context) -> tuple[Try, ...]:
-    """The calls to try, in order. One that an interrupted run has begun comes first: it may have succeeded."""
+    """Returns the calls to try, in order. A call that an interrupted run began comes first: it may have succeeded."""
     options = step.options if context.option is None else (context.option,)
     every = len(step.indices)
     fewer = max(step.least, 1)
@@ -270,12 +273,12 @@ def _build_request(
     )
 
 
-# Our message already has the zone.
+# This program's message already has the zone.
 _ZONE_AGAIN = re.compile(r" in the Availability Zone you requested \([a-z0-9-]+\)")
 
 
 def _search(step: LaunchNodes, tries: tuple[Try, ...], context: Context) -> list[str] | None:
-    """Tries until nodes are launched, and returns None; else a line for each place without capacity.
+    """Tries until nodes are launched, and returns None; otherwise returns a line for each place without capacity.
 
     Raises QuotaError when the account's quotas forbid all tries.
     """
@@ -311,7 +314,7 @@ def _search(step: LaunchNodes, tries: tuple[Try, ...], context: Context) -> list
 
 
 def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
-    """Tries one place. None: nodes were launched; else why not, in AWS's words."""
+    """Tries one place. Returns None if nodes were launched, otherwise the reason in AWS's words."""
     files = context.files
     # An interrupted run, or a call whose response was lost, may have launched nodes that EC2 does not list yet.
     unclear = any(launch.digest == attempt.digest for launch in files.launches())
@@ -346,7 +349,7 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
     files.note_launched(attempt.digest, (instance["InstanceId"] for instance in launched))
     context.option = attempt.option
     if lease is not None and step.current is None:
-        # On the group, too: it stays when the lease has ended the nodes.
+        # Tag the group, too: it remains when the lease has ended the nodes.
         _tag_group(step, lease, context)
     missing = step.indices[len(launched) :]  # EC2's launch index starts from 0: the first indices exist
     context.without.update(missing)
@@ -360,7 +363,10 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
 
 
 def _tag_group(step: LaunchNodes, lease: Lease, context: Context) -> None:
-    """A caller without the permission goes without it: only `status` needs it, once EC2 has forgotten the nodes."""
+    """Tags the group with the lease. Continues without the permission to do so.
+
+    Only `status` needs the tag, once EC2 no longer lists the nodes.
+    """
     ids = [context.group_id(step.group_id)]
     try:
         retry_while(_GROUP_NOT_YET_KNOWN, lambda: tag_lease(context.clients.ec2, ids, lease))
@@ -372,7 +378,7 @@ def _tag_group(step: LaunchNodes, lease: Lease, context: Context) -> None:
 
 
 def _first_sentence(words: str) -> str:
-    """AWS's reason, without the advice after it to try other zones, which this program does itself."""
+    """Returns AWS's reason without the advice to try other zones, which this program does itself."""
     return _SENTENCE_END.split(words, maxsplit=1)[0].rstrip(". ")
 
 
@@ -382,7 +388,7 @@ def _name(step: LaunchNodes, attempt: Try) -> str:
 
 
 def _explain_quota(error: ClientError, option: LaunchOption, quotas: tuple[Quota, ...]) -> QuotaError:
-    """The error for a quota, with its numbers."""
+    """Returns the error for a quota, with its numbers."""
     translated = translate_refusal(error, "launching nodes")
     kind = find_quota_kind(option.instance_type, option.market)
     met = [quota for quota in quotas if kind is not None and quota.code == kind.code]
@@ -392,7 +398,7 @@ def _explain_quota(error: ClientError, option: LaunchOption, quotas: tuple[Quota
 
 
 def _batches(indices: list[int]) -> tuple[tuple[int, ...], ...]:
-    """One batch, or more if the list of indices does not fit into a tag."""
+    """Returns one batch, or more if the list of indices does not fit into a tag."""
     if len(format_indices(indices)) <= MAX_TAG_LENGTH:
         return (tuple(indices),) if indices else ()
     batches: list[tuple[int, ...]] = []

@@ -1,4 +1,4 @@
-"""After a crash: finds out whether an interrupted launch took effect. EC2's lists lag behind its calls."""
+"""After a crash: determines whether an interrupted launch took effect. EC2's lists lag behind its calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 SETTLE_S = 30.0
-"""A launch of this age that EC2 does not list did not take effect; the same for other resources."""
+"""A launch of this age that EC2 does not list did not take effect. The same holds for other resources."""
 
 
 def wait_for_interrupted_launches(
@@ -26,10 +26,10 @@ def wait_for_interrupted_launches(
     report: Report,
     except_digests: frozenset[str] = frozenset(),
 ) -> None:
-    """Waits until EC2 lists the launches in the journal, or they are SETTLE_S old.
+    """Waits until EC2 lists the launches in the journal, or until they are SETTLE_S old.
 
     except_digests: of requests that need no wait because they will be repeated with the same tokens.
-    Returns at once if the last `up` was not interrupted. Raises AwsError; ClusterError (a damaged journal).
+    Returns immediately if the last `up` was not interrupted. Raises AwsError; ClusterError (a damaged journal).
     """
     launches = [launch for launch in files.launches() if launch.digest not in except_digests]
     if not launches:
@@ -48,9 +48,9 @@ def wait_for_interrupted_launches(
 def forget_seen_launches(ec2: EC2Client, *, name: str, files: ClusterFiles) -> None:
     """Drops the tokens of launches that EC2 lists; their instances stay known. The caller holds the cluster's lock.
 
-    EC2 answers a repeated token with the instances of the first call, even if these have ended. Once they are listed,
-    the token is not needed: no run repeats the launch by mistake. Returns at once if the journal has no launch.
-    Raises AwsError; ClusterError (a damaged journal).
+    EC2 responds to a repeated token with the instances of the first call, even if these have ended. Once they are
+    listed, the token is not needed: no run repeats the launch by mistake. Returns immediately if the journal has no
+    launch. Raises AwsError; ClusterError (a damaged journal).
     """
     launches = files.launches()
     if not launches:
@@ -66,7 +66,7 @@ def forget_seen_launches(ec2: EC2Client, *, name: str, files: ClusterFiles) -> N
 
 
 def _shows_all(launch: Launch, ids: Collection[str]) -> bool:
-    """Whether `ids`, the instances that EC2 lists with a launch's token, are all that it launched. Pure.
+    """Returns whether `ids`, the instances that EC2 lists with a launch's token, are all that it launched. Pure.
 
     False for a launch whose response was lost and that got fewer nodes than it requested.
     """
@@ -76,10 +76,10 @@ def _shows_all(launch: Launch, ids: Collection[str]) -> bool:
 
 
 def wait_for_what_was_made(*, files: ClusterFiles, is_listed: Callable[[str], bool], report: Report) -> None:
-    """Waits until EC2 lists what earlier runs made, or began to make, or it is SETTLE_S old; then `down` can find it.
+    """Waits until EC2 lists the resources that earlier runs created or began to create, so that `down` can find them.
 
-    is_listed: whether EC2 lists a resource of a kind. Returns at once if all are listed. Raises AwsError; ClusterError
-    (a damaged file).
+    Waits only until they are SETTLE_S old. is_listed: whether EC2 lists a resource of a kind. Returns immediately if
+    all are listed. Raises AwsError; ClusterError (a damaged file).
     """
     now = time.time()
     young = {kind: at for kind, at in files.makings().items() if now - at < SETTLE_S}

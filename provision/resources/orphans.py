@@ -1,7 +1,7 @@
-"""What may cost money besides instances: spot requests, volumes, network interfaces and elastic addresses.
+"""Resources besides instances that may cost money: spot requests, volumes, network interfaces and elastic addresses.
 
-`up` launches instances whose volumes and interfaces are deleted with them. They stay if someone detaches them or turns
-that off. `up` makes no addresses: `down` only reports those with the cluster's tag.
+`up` launches instances whose volumes and interfaces are deleted with them. These remain if someone detaches them or
+turns that off. `up` allocates no addresses: `down` only reports those with the cluster's tag.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ VOLUME = "volume"
 INTERFACE = "network interface"
 SPOT_REQUEST = "spot request"
 PENDING_STATES = ("open", "active", "disabled")
-"""States in which a request can still get an instance: `disabled` is a persistent one whose instance is stopped
+"""States in which a request can still get an instance. `disabled` is a persistent request whose instance is stopped
 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html)."""
 STAND_IN = "sir-00000000"
 
 
 def _list_volumes(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
-    """Without the head's volume (shared_volume.py)."""
+    """Lists volumes, without the head's volume (shared_volume.py)."""
     pages = ec2.get_paginator("describe_volumes").paginate(Filters=filters)
     others = f"!(Tags[?Key=='{TAG_ROLE}' && Value=='{SHARED_ROLE}'])"
     return pages.search(f"Volumes[?State!='deleting' && State!='deleted' && {others}].VolumeId")
@@ -60,7 +60,7 @@ class DeleteOrphans(Step):
         return ((self.kind, self.ids),)
 
     def apply(self, context: Context) -> bool:
-        """Deletes them, one call each. False: none existed. Raises ClientError."""
+        """Deletes the resources, one call each. Returns False if none existed. Raises ClientError."""
         ec2 = context.clients.ec2
 
         def delete(each: str) -> None:
@@ -79,7 +79,7 @@ def _orphans(
     *,
     actions: tuple[str, ...],
 ) -> ResourceKind[tuple[str, ...]]:
-    """A kind of which `down` deletes the `available` ones, which nothing uses."""
+    """Returns a kind of which `down` deletes the `available` resources, which nothing uses."""
 
     def find(scope: Scope) -> tuple[str, ...]:
         with aws_errors(f"looking for unattached {kind}s of cluster {scope.name}"):
@@ -112,7 +112,7 @@ def _find_spot_requests(scope: Scope) -> tuple[SpotRequest, ...]:
 
 
 def _describe_spot_requests(ec2: EC2Client, filters: list[FilterTypeDef]) -> tuple[SpotRequest, ...]:
-    """Sorted by id. One call per 1000."""
+    """Returns the requests, sorted by id. Makes one call per 1000."""
     pages = ec2.get_paginator("describe_spot_instance_requests")
     found = [
         SpotRequest(
@@ -131,9 +131,9 @@ def _list_spot_requests(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterabl
 
 
 def _plan_cancellation(state: ClusterState) -> tuple[Step, ...]:
-    """Cancels those that can still get an instance, before the instances end.
+    """Plans to cancel the requests that can still get an instance, before the instances end.
 
-    Ours are one-time requests, which end with their instance.
+    This program's requests are one-time requests, which end with their instance.
     """
     known = {*(instance.instance_id for instance in (*state.nodes, *state.untrusted)), *state.ending}
     stale = tuple(
@@ -157,14 +157,14 @@ class CancelSpotRequests(Step):
         return ((SPOT_REQUEST, self.request_ids),)
 
     def apply(self, context: Context) -> bool:
-        """Cancels them in one call. False: none exists. Raises ClientError."""
+        """Cancels the requests in one call. Returns False if none exists. Raises ClientError."""
         ec2 = context.clients.ec2
         try:
             ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=list(self.request_ids))
         except ClientError as error:
             if error_code(error) != "InvalidSpotInstanceRequestID.NotFound":
                 raise
-            # EC2 rejects the whole call for one unknown id: cancel those that it still lists.
+            # EC2 rejects the whole call for one unknown id: cancel those that EC2 still lists.
             listed = set(_list_spot_requests(ec2, [tagged(context.cluster)]))
             still = [request_id for request_id in self.request_ids if request_id in listed]
             if not still:

@@ -1,4 +1,4 @@
-"""The placement group, with the strategy `cluster`: close together, nodes have a faster network."""
+"""The placement group, with the strategy `cluster`: nodes that are close together have a faster network."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _find(scope: Scope) -> PlacementGroup | None:
 
 
 def find_placement_group(ec2: EC2Client, *, name: str) -> PlacementGroup | None:
-    """The placement group with the cluster's name. Raises AwsError."""
+    """Returns the placement group with the cluster's name; None if it does not exist. Raises AwsError."""
     named: FilterTypeDef = {"Name": "group-name", "Values": [resource_name(name)]}
     with aws_errors(f"looking for the placement group of cluster {name}"):
         found = ec2.describe_placement_groups(Filters=[named])["PlacementGroups"]
@@ -68,7 +68,7 @@ def _is_there(group: PlacementGroupTypeDef) -> bool:
 
 
 def find_placement_name(wanted: Wanted) -> str | None:
-    """The placement group's name, if the launch may use it. Pure."""
+    """Returns the placement group's name, if the launch may use it. Pure."""
     options = wanted.preflight.options if wanted.preflight is not None else ()
     return wanted.resource_name if any(option.placement for option in options) else None
 
@@ -90,7 +90,7 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreatePlacementGroup(Step):
-    """Make the placement group."""
+    """Create the placement group."""
 
     makes = KIND
     group_name: str
@@ -99,7 +99,7 @@ class CreatePlacementGroup(Step):
         return f"make placement group {self.group_name}"
 
     def apply(self, context: Context) -> bool:
-        """Makes it, or uses an existing one of that name if it is ours. False: it existed."""
+        """Creates the group, or uses an existing one of that name if it is ours. Returns False if it existed."""
         ec2 = context.clients.ec2
         try:
             ec2.create_placement_group(**_create_request(context.cluster, owner=context.owner))
@@ -115,7 +115,7 @@ class CreatePlacementGroup(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeletePlacementGroup(Step):
-    """Delete the placement group, once no instance is in it."""
+    """Delete the placement group, once it contains no instance."""
 
     unmakes = KIND
     group_name: str
@@ -127,7 +127,7 @@ class DeletePlacementGroup(Step):
         return ((KIND, [self.group_name]),)
 
     def apply(self, context: Context) -> bool:
-        """False: it did not exist."""
+        """Deletes the group. Returns False if it did not exist."""
         ec2 = context.clients.ec2
         delete = partial(ec2.delete_placement_group, GroupName=self.group_name)
         try:
@@ -147,7 +147,7 @@ class DeletePlacementGroup(Step):
 
 
 def _find_instances(ec2: EC2Client, group_name: str) -> Iterable[str]:
-    """Ids of the instances in a placement group."""
+    """Returns the ids of the instances in a placement group."""
     pages = ec2.get_paginator("describe_instances").paginate(
         Filters=[
             {"Name": "placement-group-name", "Values": [group_name]},

@@ -1,4 +1,4 @@
-"""ResourceKind: what every kind of resource defines. provision/resources/table.py lists the kinds."""
+"""ResourceKind: the interface of every kind of resource. provision/resources/table.py lists the kinds."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Unseen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """What is left of one kind.
+    """The remaining resources of one kind.
 
-    looked_for: kinds, in the plural. in_progress: uploads that may still be running. kept: volumes that stay, because
-    the user wants it.
+    looked_for: kinds, in the plural. in_progress: uploads that may still be running. kept: volumes that the user wants
+    to keep.
     """
 
     looked_for: tuple[str, ...]
@@ -80,8 +80,8 @@ class Scope:
 class DryRun:
     """A dry run of a call.
 
-    call: takes the request. stands_in: the request names a resource that cannot exist. also: further actions that a
-    success allows.
+    call: accepts the request. stands_in: the request names a resource that cannot exist. also: further actions that are
+    allowed if the dry run succeeds.
     """
 
     action: str
@@ -93,12 +93,13 @@ class DryRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceKind(Generic[T]):
-    """One kind of resource; None for what it does not need.
+    """One kind of resource; None for functions that it does not need.
 
-    look: finds all that is left, by the cluster's tag. find: reads what plans need, for ClusterState.found; None if
-    describe_cluster reads it. may_be_unseen: `down` continues if `find` is refused. is_wanted: whether `up` needs it.
-    plan_up, plan_down: pure. plan_on_nodes: as plan_up, for what needs running nodes. dry_runs: of the calls of `up`
-    and `down`. actions: EC2 actions that it calls, for the operator's policy. `look` and `find` raise AwsError.
+    look: finds all remaining resources by the cluster's tag. find: reads the input of plans for ClusterState.found;
+    None if describe_cluster reads it. may_be_unseen: `down` continues if `find` is refused. is_wanted: whether `up`
+    needs it. plan_up, plan_down: pure. plan_on_nodes: like plan_up, for steps that need running nodes. dry_runs: of the
+    calls of `up` and `down`. actions: the EC2 actions that it calls, for the operator's policy. `look` and `find` raise
+    AwsError.
     """
 
     kind: str
@@ -113,7 +114,7 @@ class ResourceKind(Generic[T]):
     actions: tuple[str, ...] = ()
 
     def found_in(self, state: ClusterState) -> T | None:
-        """The result of `find`; None if it was not called."""
+        """Returns the result of `find`; None if it was not called."""
         found: T | None = state.found.get(self.kind)
         return found
 
@@ -121,7 +122,7 @@ class ResourceKind(Generic[T]):
 def look_by_tag(
     kind: str, ids: Callable[[EC2Client, list[FilterTypeDef]], Iterable[str]], command: str
 ) -> Callable[[Scope], Look]:
-    """A `look` for what carries the cluster's tag in EC2. command: the AWS CLI's, which deletes one."""
+    """Returns a `look` for resources with the cluster's tag in EC2. command: of the AWS CLI, which deletes one."""
 
     def look(scope: Scope) -> Look:
         ec2 = scope.clients.ec2
@@ -140,7 +141,7 @@ def look_by_tag(
 
 
 def retry_while(codes: Collection[str], call: Callable[[], T], *, timeout_s: float = NOT_FOUND_TIMEOUT_S) -> T:
-    """Repeats a call while AWS answers with one of the codes, for at most timeout_s. Raises the last ClientError."""
+    """Repeats a call while AWS returns one of the codes, for at most timeout_s. Raises the last ClientError."""
     refused: list[ClientError] = []
 
     def attempt() -> tuple[T] | None:
@@ -159,7 +160,7 @@ def retry_while(codes: Collection[str], call: Callable[[], T], *, timeout_s: flo
 
 
 def delete_each(delete: Callable[[T], object], things: Iterable[T], *, gone: Collection[str]) -> bool:
-    """Deletes them, one call each. gone: codes for "does not exist". False: none existed."""
+    """Deletes things, one call each. gone: codes for "does not exist". Returns False if none existed."""
     changed = False
     for thing in things:
         try:
@@ -173,18 +174,21 @@ def delete_each(delete: Callable[[T], object], things: Iterable[T], *, gone: Col
 
 
 def tagged(name: str) -> FilterTypeDef:
-    """The filter for the tag of the cluster `name`."""
+    """Returns the filter for the tag of the cluster `name`."""
     return {"Name": f"tag:{TAG_NAME}", "Values": [name]}
 
 
 def find_tag(found: Iterable[TagTypeDef], key: str) -> str | None:
-    """A tag's value."""
+    """Returns a tag's value; None without the tag."""
     return next((tag["Value"] for tag in found if tag["Key"] == key), None)
 
 
 def tag_specification(
     kind: ResourceTypeType, *, name: str, owner: str, role: str | None = None, more: Mapping[str, str] | None = None
 ) -> TagSpecificationTypeDef:
-    """The cluster's tags for the call that makes the resource: it never exists untagged. role: by default the kind."""
+    """Returns the cluster's tags for the call that creates the resource, so that it never exists untagged.
+
+    role: by default the kind.
+    """
     named = {**tags(name=name, owner=owner, role=role or kind), **(more or {})}
     return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in named.items()]}

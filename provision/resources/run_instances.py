@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
 
 LAUNCH_ATTEMPTS = 8
-"""With the back-off below: about two minutes."""
+"""About two minutes with the back-off below."""
 _FIRST_DELAY_S = 1.0
 _LONGEST_DELAY_S = 30.0
 _NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown"})
@@ -46,7 +46,7 @@ _NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound", 
 class NodeSpec:
     """The nodes of one launch, the same in every place. placement_group: for the options with `placement`.
 
-    authorized: a further line in the authorized_keys of `user`; "" for none.
+    authorized: an additional line in the authorized_keys of `user`; "" for none.
     """
 
     indices: tuple[int, ...]
@@ -70,18 +70,19 @@ def run_instances_request(
     endpoint: str,
     lease: Lease | None = None,
 ) -> RunInstancesRequestTypeDef:
-    """The whole request except its ClientToken. Pure.
+    """Returns the whole request except its ClientToken. Pure.
 
-    Metadata only by IMDSv2 and one hop away: containers on a node cannot use the node's role. The root volume is
-    encrypted and deleted with its instance. All instances have the same tags; provision/describe.py finds their index.
-    least: how many nodes are enough. group_id: None for a dry run without a group. endpoint: the URL of EC2, for the
-    nodes. lease: when they end by themselves; their metadata shows it, so that they see changes of its tag.
+    Metadata is available only by IMDSv2 and one hop away: containers on a node cannot use the node's role. The root
+    volume is encrypted and deleted with its instance. All instances have the same tags; provision/describe.py finds
+    their index. least: how many nodes are enough. group_id: None for a dry run without a group. endpoint: the URL of
+    EC2, for the nodes. lease: when they end by themselves. Their metadata includes their tags, so that they see changes
+    of the lease.
     """
     tag = partial(tag_specification, name=name, owner=owner, role="node")
     leased = {} if lease is None else {TAG_LEASE: render_lease(lease)}
     request: RunInstancesRequestTypeDef = {
         "ImageId": option.image_id,
-        "InstanceType": option.instance_type,  # type: ignore[typeddict-item]  # any string; AWS judges
+        "InstanceType": option.instance_type,  # type: ignore[typeddict-item]  # any string; AWS checks it
         "MinCount": least,
         "MaxCount": len(nodes.indices),
         "MetadataOptions": {
@@ -134,7 +135,7 @@ def run_instances_request(
 
 
 def find_shutdown_behavior(lease: Lease) -> Literal["stop", "terminate"]:
-    """What EC2 does with a node that switches itself off."""
+    """Returns what EC2 does with a node that shuts itself down."""
     return "stop" if lease.then == "stop" else "terminate"
 
 
@@ -156,16 +157,16 @@ def _network_interface(
 
 
 def request_digest(request: RunInstancesRequestTypeDef) -> str:
-    """A digest that is the same for the same request in every process."""
+    """Returns a digest that is the same for the same request in every process."""
     return hashlib.sha256(json.dumps(request, sort_keys=True, default=bytes.hex).encode()).hexdigest()
 
 
 def call_run_instances(
     run_ec2: EC2Client, request: RunInstancesRequestTypeDef, *, client_token: str, report: Report
 ) -> ReservationResponseTypeDef:
-    """Retries with the same ClientToken, so that it launches only once.
+    """Calls RunInstances, and retries with the same ClientToken, so that the nodes are launched only once.
 
-    run_ec2 must not retry itself. Retries with jittered back-off: throttling and lost connections, LAUNCH_ATTEMPTS
+    run_ec2 must not retry by itself. Retries with jittered back-off: throttling and lost connections, LAUNCH_ATTEMPTS
     times; resources that EC2 does not know yet (group, key pair, placement group, instance profile), for
     NOT_FOUND_TIMEOUT_S. Raises boto3's other errors.
     """
@@ -194,7 +195,7 @@ def _is_worth_repeating(error: ClientError | BotoCoreError, *, attempt: int, wai
 
 
 def _is_not_yet_known(error: ClientError) -> bool:
-    """Whether EC2 does not know a new resource yet; for an instance profile only the message says so."""
+    """Returns whether EC2 does not know a new resource yet. For an instance profile, only the message tells."""
     if error_code(error) == "InvalidParameterValue":
         return "iaminstanceprofile" in str(error).lower()
     return error_code(error) in _NOT_YET_KNOWN

@@ -1,4 +1,4 @@
-"""The security group: allows ssh from one network and everything between its members."""
+"""The security group: allows ssh from one network, and all traffic between its members."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SSH_RULE = "cluster: ssh"
 """The description by which this program recognizes its ssh rules."""
 INTERFACES_TIMEOUT_S = 180.0
 STAND_IN_GROUP = "sg-00000000000000000"
-"""For dry runs without a group."""
+"""The group id for dry runs without a group."""
 
 
 def find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, ...]:
-    """The security groups with the cluster's name, at most one in each VPC. Raises AwsError."""
+    """Returns the security groups with the cluster's name, at most one in each VPC. Raises AwsError."""
     with aws_errors(f"looking for the security group of cluster {name}"):
         found = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [resource_name(name)]}])
     groups = sorted(found["SecurityGroups"], key=lambda group: group["GroupId"])
@@ -43,7 +43,7 @@ def find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, .
 
 
 def read_security_group(group: SecurityGroupTypeDef, *, name: str) -> SecurityGroup:
-    """A security group as EC2 describes it. name: of the cluster. Pure."""
+    """Reads a security group from EC2's description. name: of the cluster. Pure."""
     rules = group.get("IpPermissions", [])
     ssh = [network for rule in rules if _is_ssh(rule) for network in rule.get("IpRanges", [])]
     return SecurityGroup(
@@ -59,7 +59,7 @@ def read_security_group(group: SecurityGroupTypeDef, *, name: str) -> SecurityGr
 
 
 def _names(rules: Iterable[IpPermissionOutputTypeDef], group_id: str) -> bool:
-    """Whether one of the rules allows all traffic with the group's members."""
+    """Returns whether one of the rules allows all traffic with the group's members."""
     return any(
         rule.get("IpProtocol") == "-1"
         and any(pair.get("GroupId") == group_id for pair in rule.get("UserIdGroupPairs", []))
@@ -77,12 +77,12 @@ def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
 
 
 def find_group(wanted: Wanted) -> SecurityGroup | None:
-    """The cluster's group in the nodes' VPC, if it exists. Pure."""
+    """Returns the group with the cluster's name in the nodes' VPC, if it exists. Pure."""
     return next((group for group in wanted.state.security_groups if group.vpc_id == wanted.vpc_id), None)
 
 
 def plan_security_group(wanted: Wanted) -> tuple[Step, ...]:
-    """Makes the group in the nodes' VPC, or corrects its rules; deletes the cluster's groups in other VPCs.
+    """Plans to create the group in the nodes' VPC, or to correct its rules. Deletes the cluster's groups in other VPCs.
 
     Raises ClusterError when the name is taken.
     """
@@ -93,7 +93,7 @@ def plan_security_group(wanted: Wanted) -> tuple[Step, ...]:
     orphans = tuple(
         DeleteSecurityGroup(group_id=other.group_id)
         for other in wanted.state.security_groups
-        if other.ours and other is not group  # an interrupted `up` into another VPC made it
+        if other.ours and other is not group  # an interrupted `up` into another VPC created it
     )
     if group is None:
         create = CreateSecurityGroup(group_name=name, vpc_id=wanted.vpc_id)
@@ -104,10 +104,10 @@ def plan_security_group(wanted: Wanted) -> tuple[Step, ...]:
 
 
 def plan_ssh_rules(group: SecurityGroup, ssh_from: str) -> tuple[Step, ...]:
-    """Makes `ssh_from` the only network that this program allows; empty if it is.
+    """Plans to make `ssh_from` the only network that this program allows; empty if it already is.
 
-    Also restores the rule between members if it is missing. Keeps rules made by hand. Adds the new rule before it
-    removes the old one: after a kill in between, the nodes can still be reached.
+    Also restores the rule between members if it is missing. Keeps rules that were made by hand. Adds the new rule
+    before it removes the old one: if the command is killed in between, the nodes can still be reached.
     """
     steps: list[Step] = []
     ssh_is_open = ssh_from in group.ssh_open_to
@@ -130,7 +130,7 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreateSecurityGroup(Step):
-    """Make the security group, with EC2's default rules: nothing comes in, everything goes out."""
+    """Create the security group with EC2's default rules: no inbound traffic, all outbound traffic."""
 
     makes = KIND
     group_name: str
@@ -140,7 +140,7 @@ class CreateSecurityGroup(Step):
         return f"make security group {self.group_name} in {self.vpc_id}"
 
     def apply(self, context: Context) -> bool:
-        """Makes the group, or uses an existing one of that name if it is ours. False: it existed."""
+        """Creates the group, or uses an existing one of that name if it is ours. Returns False if it existed."""
         ec2, name = context.clients.ec2, context.cluster
         try:
             made = ec2.create_security_group(**_create_request(name, owner=context.owner, vpc_id=self.vpc_id))
@@ -163,9 +163,9 @@ class CreateSecurityGroup(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuthorizeIngress(Step):
-    """Allow ssh from a network, and (members) everything between the group's members.
+    """Allow ssh from a network, and (members) all traffic between the group's members.
 
-    group_id: None for the group that this plan makes. ssh_from: None if ssh is already allowed.
+    group_id: None for the group that this plan creates. ssh_from: None if ssh is already allowed.
     """
 
     group_id: str | None
@@ -178,7 +178,7 @@ class AuthorizeIngress(Step):
         return f"allow {' and '.join(words for words in (ssh, members) if words)}"
 
     def apply(self, context: Context) -> bool:
-        """Adds the rules in one call. False: they existed (an earlier run's response was lost)."""
+        """Adds the rules in one call. Returns False if they existed (an earlier run's response was lost)."""
         group_id = context.group_id(self.group_id)
         permissions = [_ssh_permission(self.ssh_from)] if self.ssh_from is not None else []
         if self.members:
@@ -189,10 +189,10 @@ class AuthorizeIngress(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuthorizeEgress(Step):
-    """Allow everything out to the group's members: EFA needs a rule that names the group.
+    """Allow all outbound traffic to the group's members: EFA needs a rule that names the group.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html
-    group_id: None for the group that this plan makes.
+    group_id: None for the group that this plan creates.
     """
 
     group_id: str | None
@@ -201,7 +201,7 @@ class AuthorizeEgress(Step):
         return "allow everything out to members, for EFA"
 
     def apply(self, context: Context) -> bool:
-        """False: the rule existed."""
+        """Adds the rule. Returns False if it existed."""
         group_id = context.group_id(self.group_id)
         ec2 = context.clients.ec2
         return _authorize(ec2.authorize_security_group_egress, [_member_permission(group_id)], group_id=group_id)
@@ -209,7 +209,7 @@ class AuthorizeEgress(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RevokeIngress(Step):
-    """Remove ssh rules that this program made for other networks."""
+    """Remove ssh rules that this program created for other networks."""
 
     group_id: str
     ssh_from: tuple[str, ...]
@@ -218,7 +218,7 @@ class RevokeIngress(Step):
         return f"stop allowing ssh from {', '.join(self.ssh_from)}"
 
     def apply(self, context: Context) -> bool:
-        """False: they did not exist."""
+        """Removes the rules. Returns False if they did not exist."""
         try:
             context.clients.ec2.revoke_security_group_ingress(
                 GroupId=self.group_id, IpPermissions=[_ssh_permission(*self.ssh_from)]
@@ -232,7 +232,7 @@ class RevokeIngress(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteSecurityGroup(Step):
-    """Delete the security group, once no network interface is in it."""
+    """Delete the security group, once it contains no network interface."""
 
     unmakes = KIND
     group_id: str
@@ -244,9 +244,10 @@ class DeleteSecurityGroup(Step):
         return ((KIND, [self.group_id]),)
 
     def apply(self, context: Context) -> bool:
-        """Waits for the network interfaces in it, which outlive their instance a little. False: it did not exist.
+        """Deletes the group after its network interfaces, which outlive their instance a little.
 
-        Raises AwsError when it stays in use: by an interface, or by another group's rule that names it.
+        Returns False if the group did not exist. Raises AwsError when it stays in use: by an interface, or by another
+        group's rule that names it.
         """
         ec2, group_id = context.clients.ec2, self.group_id
         blocking: tuple[str, ...] = ()
@@ -284,7 +285,7 @@ class DeleteSecurityGroup(Step):
 
 
 def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDef], *, group_id: str) -> bool:
-    """Adds rules in one call. False: all existed. EC2 may not know a new group everywhere yet."""
+    """Adds rules in one call. Returns False if all existed. EC2's servers may not all know a new group yet."""
     try:
         retry_while({"InvalidGroup.NotFound"}, lambda: call(GroupId=group_id, IpPermissions=permissions))
     except ClientError as error:
@@ -298,7 +299,7 @@ def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDe
 
 
 def _find_interfaces(ec2: EC2Client, *, group_id: str) -> tuple[str, ...]:
-    """Network interfaces in a security group, each with its instance or description."""
+    """Returns the network interfaces in a security group, each with its instance or description."""
     interfaces = ec2.describe_network_interfaces(Filters=[{"Name": "group-id", "Values": [group_id]}])
     return tuple(
         f"{interface['NetworkInterfaceId']} of "
@@ -308,7 +309,7 @@ def _find_interfaces(ec2: EC2Client, *, group_id: str) -> tuple[str, ...]:
 
 
 def _find_naming_groups(ec2: EC2Client, *, group_id: str) -> dict[str, str]:
-    """Other groups with a rule, in or out, that names this one: id -> name."""
+    """Returns the other groups with a rule, inbound or outbound, that names this one: id -> name."""
     return {
         group["GroupId"]: group["GroupName"]
         for direction in ("ip-permission.group-id", "egress.ip-permission.group-id")
@@ -318,7 +319,7 @@ def _find_naming_groups(ec2: EC2Client, *, group_id: str) -> dict[str, str]:
 
 
 def _is_named_by(error: ClientError, naming: dict[str, str], *, group_id: str) -> AwsError:
-    """The error for a group that a rule of another group names: its owner must remove that rule."""
+    """Returns the error for a group that another group's rule names: the user must remove that rule."""
     listed = ", ".join(f"{naming_id} ({name})" for naming_id, name in sorted(naming.items()))
     return AwsError(
         f"AWS says: {aws_words(error)}: the security group {group_id} cannot be deleted while rules of other groups "
@@ -347,7 +348,7 @@ def _ssh_permission(*networks: str) -> IpPermissionTypeDef:
 
 
 def _member_permission(group_id: str) -> IpPermissionTypeDef:
-    """All traffic with the group's members."""
+    """Returns the rule for all traffic with the group's members."""
     return {
         "IpProtocol": "-1",
         "UserIdGroupPairs": [{"GroupId": group_id, "Description": "cluster: between members"}],

@@ -1,6 +1,6 @@
-"""The volume of [[volumes]] source = "head": made and attached by `up`, deleted by `down` unless keep = true.
+"""The volume of [[volumes]] source = "head": `up` creates and attaches it, `down` deletes it unless keep = true.
 
-It is in the head's zone, and only instances of that zone can use it: as long as it exists, nodes are launched there.
+It is in the head's zone, and only instances in that zone can use it: while it exists, nodes are launched there.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 KIND = "shared volume"
 ATTACH_TIMEOUT_S = 300.0
 RELEASE_TIMEOUT_S = 900.0
-"""An instance that shuts down releases its volumes at the end; large ones take minutes."""
+"""An instance that shuts down releases its volumes last; large ones take minutes."""
 DEVICES = tuple(f"/dev/sd{letter}" for letter in "fghijklmnop")
-"""Names that AWS recommends for further volumes; the system gives others to NVMe devices
+"""Names that AWS recommends for additional volumes; the system gives other names to NVMe devices
 (https://docs.aws.amazon.com/ebs/latest/userguide/device_naming.html)."""
 STAND_IN = "vol-00000000000000000"
-"""For dry runs without a volume."""
+"""The volume id for dry runs without a volume."""
 _GONE = "InvalidVolume.NotFound"
 _NOT_YET = frozenset({"IncorrectState", "IncorrectInstanceState", "InvalidInstanceID.NotFound", "VolumeInUse", _GONE})
-"""AttachVolume: the volume or the instance is not ready, or AWS does not know it everywhere yet."""
+"""AttachVolume's codes if the volume or the instance is not ready, or if not all of EC2's servers know it yet."""
 _ANSWER_ATTACHED = ("attaching", "attached", "busy", "detaching")
 
 
@@ -58,8 +58,8 @@ _ANSWER_ATTACHED = ("attaching", "attached", "busy", "detaching")
 class SharedVolume:
     """A volume of the cluster for [[volumes]] source = "head".
 
-    keep: `down` keeps it, by its tag or by cluster.toml; tagged_keep: by its tag. instance_id, attachment, device: what
-    it is attached to; attachment is EC2's state: attaching, attached, busy, detaching.
+    keep: `down` keeps it, by its tag or by cluster.toml; tagged_keep: by its tag. instance_id, attachment, device: the
+    instance to which it is attached; attachment is EC2's state: attaching, attached, busy, detaching.
     """
 
     volume_id: str
@@ -77,7 +77,7 @@ class SharedVolume:
 
 
 def find_shared_volumes(ec2: EC2Client, *, name: str, keep: bool = False) -> tuple[SharedVolume, ...]:
-    """The cluster's volumes of this kind, by id. keep: cluster.toml asks to keep them. Raises AwsError."""
+    """Returns the cluster's volumes of this kind, by id. keep: cluster.toml asks to keep them. Raises AwsError."""
     with aws_errors(f"looking for the {KIND} of cluster {name}"):
         pages = ec2.get_paginator("describe_volumes").paginate(
             Filters=[tagged(name), {"Name": f"tag:{TAG_ROLE}", "Values": [SHARED_ROLE]}]
@@ -108,7 +108,7 @@ def _find(scope: Scope) -> tuple[SharedVolume, ...]:
 
 
 def _look(scope: Scope) -> Look:
-    """Those to keep are not left over."""
+    """Looks for the volumes. Those to keep do not count as left over."""
     found = _find(scope)
     region = scope.clients.region
     return Look(
@@ -123,7 +123,7 @@ def _look(scope: Scope) -> Look:
 
 
 def keep_of(volume: SharedVolume, *, region: str) -> KeptVolume:
-    """The volume, for the receipt. Pure."""
+    """Returns the volume for the receipt. Pure."""
     return KeptVolume(
         volume_id=volume.volume_id,
         zone=volume.zone,
@@ -133,12 +133,12 @@ def keep_of(volume: SharedVolume, *, region: str) -> KeptVolume:
 
 
 def deletion_command(volume_id: str, *, region: str) -> str:
-    """The AWS CLI's command that deletes a volume. Pure."""
+    """Returns the AWS CLI command that deletes a volume. Pure."""
     return f"aws ec2 delete-volume --volume-id {volume_id} --region {region}"
 
 
 def find_attached(clients: Clients, state: ClusterState) -> tuple[SharedVolume, Node] | None:
-    """The volume that is attached to one of the cluster's nodes, and the node. Raises AwsError."""
+    """Returns the volume that is attached to one of the cluster's nodes, and the node. Raises AwsError."""
     nodes = {node.instance_id: node for node in state.nodes}
     for volume in find_shared_volumes(clients.ec2, name=state.name):
         if volume.instance_id in nodes and volume.attachment == "attached":
@@ -150,9 +150,9 @@ def find_attached(clients: Clients, state: ClusterState) -> tuple[SharedVolume, 
 
 
 def choose_volume(wanted: Wanted) -> SharedVolume | None:
-    """The existing volume that `up` uses; None if it makes one, or cluster.toml asks for none. Pure.
+    """Returns the existing volume that `up` uses; None if it creates one, or if cluster.toml asks for none. Pure.
 
-    Raises ClusterError if there are several, or the nodes are in another zone.
+    Raises ClusterError if there are several, or if the nodes are in another zone.
     """
     if find_head_volume(wanted.volumes) is None:
         return None
@@ -182,7 +182,7 @@ def choose_volume(wanted: Wanted) -> SharedVolume | None:
 
 
 def _plan_up(wanted: Wanted) -> tuple[Step, ...]:
-    """Writes to the volume's tag what cluster.toml says about keeping it."""
+    """Plans to write to the volume's tag whether cluster.toml asks to keep it."""
     config, volume = find_head_volume(wanted.volumes), choose_volume(wanted)
     if config is None or volume is None or volume.tagged_keep == config.keep:
         return ()
@@ -200,7 +200,7 @@ def _plan_on_nodes(wanted: Wanted) -> tuple[Step, ...]:
 
 
 def plan_attachment(volume: SharedVolume, state: ClusterState) -> tuple[Step, ...]:
-    """Attaches the volume to the head unless one of the nodes has it. Pure."""
+    """Plans to attach the volume to the head unless it is attached to one of the nodes. Pure."""
     nodes = {node.instance_id for node in state.nodes}
     if volume.instance_id in nodes and volume.attachment == "attached":
         return ()
@@ -221,7 +221,7 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreateSharedVolume(Step):
-    """Make the volume in the head's zone. mount: where nodes mount it, for the printed plan."""
+    """Create the volume in the head's zone. mount: where nodes mount it, for the printed plan."""
 
     makes = KIND
     size_gib: int
@@ -235,7 +235,10 @@ class CreateSharedVolume(Step):
         yield f"gp3, encrypted; cluster down {'keeps' if self.keep else 'deletes'} it"
 
     def apply(self, context: Context) -> bool:
-        """Makes it, unless an earlier run did. False: it existed. Raises ClientError, StalePlanError, AwsError."""
+        """Creates the volume unless an earlier run did. Returns False if it existed.
+
+        Raises ClientError, StalePlanError, AwsError.
+        """
         files = context.files
         zone = _wait_for_head(context).zone
         request = create_request(
@@ -246,7 +249,7 @@ class CreateSharedVolume(Step):
         found = find()
         call = files.find_volume_call()
         if not found and call is not None and call.digest != digest:
-            # An interrupted run asked for another one: EC2's lists may not show it yet.
+            # An interrupted run requested another one: EC2's lists may not show it yet.
             left_s = SETTLE_S - (time.time() - call.started_at)
             found = poll(lambda: find() or None, timeout_s=max(left_s, 0.0)) or ()
         if found:
@@ -254,7 +257,8 @@ class CreateSharedVolume(Step):
             raise_if_several_or_elsewhere(found, zone)
             context.volume_id = found[0].volume_id
             return False
-        # AWS answers a repeated token with the first call's volume, even if that has been deleted: then a new token.
+        # AWS responds to a repeated token with the first call's volume, even if it has been deleted: then use a new
+        # token.
         volume_id = _create(context, request, digest) or _create(context, request, digest)
         if volume_id is None:
             raise AwsError("AWS does not list the new volume", hint="run the command again")
@@ -263,7 +267,7 @@ class CreateSharedVolume(Step):
 
 
 def _create(context: Context, request: CreateVolumeRequestTypeDef, digest: str) -> str | None:
-    """Makes the volume; None if AWS does not list it within NOT_FOUND_TIMEOUT_S. Raises ClientError, AwsError."""
+    """Creates the volume; None if AWS does not list it within NOT_FOUND_TIMEOUT_S. Raises ClientError, AwsError."""
     token = context.files.volume_token(digest, now=time.time())
     with_token: CreateVolumeRequestTypeDef = {**request, "ClientToken": token}
     volume_id = context.clients.ec2.create_volume(**with_token)["VolumeId"]
@@ -274,13 +278,13 @@ def _create(context: Context, request: CreateVolumeRequestTypeDef, digest: str) 
 
 
 def raise_if_several_or_elsewhere(found: Sequence[SharedVolume], zone: str) -> None:
-    """Raises StalePlanError: the next plan explains it."""
+    """Raises StalePlanError for several volumes, or one in another zone. The next plan reports the reason."""
     if len(found) > 1 or found[0].zone != zone:
         raise StalePlanError("a volume of the cluster appeared after the plan was made", hint="run the command again")
 
 
 def create_request(name: str, *, owner: str, zone: str, size_gib: int, keep: bool) -> CreateVolumeRequestTypeDef:
-    """The whole request except its ClientToken. Pure."""
+    """Returns the whole request except its ClientToken. Pure."""
     more = {TAG_KEEP: "true"} if keep else {}
     return {
         "AvailabilityZone": zone,
@@ -293,7 +297,7 @@ def create_request(name: str, *, owner: str, zone: str, size_gib: int, keep: boo
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttachSharedVolume(Step):
-    """Attach the volume to the head, unless a node has it. volume_id: None for the one that this plan makes."""
+    """Attach the volume to the head, unless a node has it. volume_id: None for the one that this plan creates."""
 
     volume_id: str | None
 
@@ -301,7 +305,10 @@ class AttachSharedVolume(Step):
         return f"attach {'the volume' if self.volume_id is None else self.volume_id} to the head"
 
     def apply(self, context: Context) -> bool:
-        """Waits until it is attached. False: it was. Raises ClientError, AwsError."""
+        """Attaches the volume, and waits until it is attached. Returns False if it already was.
+
+        Raises ClientError, AwsError.
+        """
         volume_id = self.volume_id or context.volume_id
         if volume_id is None:
             raise ValueError("the plan attaches a volume before it makes it")
@@ -335,7 +342,10 @@ class AttachSharedVolume(Step):
 
 
 def _attach(ec2: EC2Client, volume_id: str, head: Node, devices: list[str]) -> bool:
-    """Asks for the attachment; drops device names that are taken. False: not possible now. Raises ClientError."""
+    """Requests the attachment. Drops device names that are taken.
+
+    Returns False if it is not possible now. Raises ClientError.
+    """
     try:
         ec2.attach_volume(VolumeId=volume_id, InstanceId=head.instance_id, Device=devices[0])
     except ClientError as error:
@@ -358,7 +368,7 @@ class TagKeep(Step):
         return f"mark {self.volume_id} as {'kept' if self.keep else 'deleted'} by cluster down"
 
     def apply(self, context: Context) -> bool:
-        """Always True. Raises ClientError."""
+        """Writes the tag. Always returns True. Raises ClientError."""
         value = "true" if self.keep else "false"
         context.clients.ec2.create_tags(Resources=[self.volume_id], Tags=[{"Key": TAG_KEEP, "Value": value}])
         return True
@@ -366,7 +376,7 @@ class TagKeep(Step):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteSharedVolumes(Step):
-    """Delete the volume with its data, once no instance has it."""
+    """Delete the volumes with their data, once no instance uses them."""
 
     unmakes = KIND
     volume_ids: tuple[str, ...]
@@ -381,15 +391,18 @@ class DeleteSharedVolumes(Step):
         return ((KIND, self.volume_ids),)
 
     def apply(self, context: Context) -> bool:
-        """Waits until its instance has ended, and deletes it. False: it did not exist. Raises ClientError, AwsError."""
+        """Waits until their instances have ended, and deletes the volumes. Returns False if none existed.
+
+        Raises ClientError, AwsError.
+        """
         deleted = [delete_volume(context, volume_id) for volume_id in self.volume_ids]
         return any(deleted)
 
 
 def delete_volume(context: Context, volume_id: str) -> bool:
-    """Deletes one of the cluster's volumes, once no instance has it. False: it did not exist.
+    """Deletes one of the cluster's volumes, once no instance uses it. Returns False if it did not exist.
 
-    Raises ClientError; AwsError when another instance has it, or after RELEASE_TIMEOUT_S.
+    Raises ClientError. Raises AwsError when an instance outside the cluster uses it, or after RELEASE_TIMEOUT_S.
     """
     ec2 = context.clients.ec2
 
@@ -417,7 +430,7 @@ def delete_volume(context: Context, volume_id: str) -> bool:
 
 
 def delete_made_volume(context: Context) -> None:
-    """For the roll-back: deletes the volume that this run made, which is empty. Raises ClientError, AwsError."""
+    """Deletes, for the roll-back, the volume that this run created, which is empty. Raises ClientError, AwsError."""
     if context.made_volume_id is not None:
         delete_volume(context, context.made_volume_id)
         context.made_volume_id = None
@@ -429,7 +442,7 @@ def _find_one(context: Context, volume_id: str) -> SharedVolume | None:
 
 
 def _refuse_foreign(volume: SharedVolume, instances: Instances) -> None:
-    """Raises AwsError if an instance has the volume that is not the cluster's."""
+    """Raises AwsError if the volume is attached to an instance that is not the cluster's."""
     ours: Collection[str] = {
         each.instance_id for each in (*instances.live, *instances.untrusted)
     } | instances.ended.keys()
@@ -441,7 +454,7 @@ def _refuse_foreign(volume: SharedVolume, instances: Instances) -> None:
 
 
 def _wait_for_head(context: Context) -> Node:
-    """The head, once EC2 lists it. Raises AwsError."""
+    """Returns the head, once EC2 lists it. Raises AwsError."""
 
     def look() -> Node | None:
         return next((node for node in describe_now(context).live if node.role == "head"), None)

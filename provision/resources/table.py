@@ -1,6 +1,6 @@
-"""The kinds of a cluster's resources, in the order in which `up` makes them; `down` deletes them in reverse.
+"""The kinds of a cluster's resources, in the order in which `up` creates them; `down` deletes them in reverse.
 
-To add one: a module with a ResourceKind (see resource.py), and a line here.
+To add a kind: write a module with a ResourceKind (see resource.py), and add a line here.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from provision.resources.shared_volume import SHARED_VOLUME
 from provision.resources.unfinished_uploads import UPLOADS
 
 HEAD_KINDS: tuple[ResourceKind[Any], ...] = (INSTANCES,)
-"""What the head makes itself, in place of lost nodes."""
+"""The kinds that the head itself creates, to replace lost nodes."""
 
 KINDS: tuple[ResourceKind[Any], ...] = (
     UPLOADS,

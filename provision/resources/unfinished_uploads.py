@@ -1,4 +1,4 @@
-"""Incomplete multipart uploads to S3: they cost the same as objects, and listings of objects do not show them."""
+"""Incomplete multipart uploads to S3: they cost the same as objects, and object listings do not show them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 KIND = "upload"
 IDLE_S = 15 * 60.0
-"""An upload that received no part for this long is dead: a part takes seconds to minutes."""
+"""An upload that has received no part for this long is dead: a part takes seconds to minutes."""
 
 _AT_ONCE = 8
 _SCHEME = "s3://"
 _ASSUMED_ROLE = re.compile(r"arn:[\w-]+:sts::(?P<account>\d+):assumed-role/(?P<role>[^/]+)/(?P<session>.+)")
 _MADE_UP_SESSION = re.compile(r"(botocore-session|AWSCLI-Session|aws-sdk-[a-z]+|aws-go-sdk)-?\d*")
-"""Session names that AWS's tools generate, a new one each time."""
+"""Session names that AWS's tools generate, a new one for each session."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,25 +46,25 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uploads:
-    """Incomplete uploads of the cluster's nodes or its owner. unseen: folders that could not be listed."""
+    """The incomplete uploads of the cluster's nodes or its owner. unseen: folders that could not be listed."""
 
     found: tuple[Upload, ...] = ()
     unseen: tuple[Unseen, ...] = ()
 
 
 def is_dead(upload: Upload) -> bool:
-    """Whether the upload has been abandoned: it is idle, or its node ends with the cluster."""
+    """Returns whether the upload has been abandoned: it is idle, or its node ends with the cluster."""
     return upload.by_node or upload.idle_s >= IDLE_S
 
 
 def find_uploads(
     s3: S3Client, *, urls: Sequence[str], owner: str, now: datetime, node_role: str | None = None
 ) -> Uploads:
-    """The incomplete uploads to folders of S3 that `owner` or a node started, in the order of their keys.
+    """Returns the incomplete uploads to folders of S3 that `owner` or a node started, in the order of their keys.
 
-    urls: such as s3://bucket/folder/; a missing bucket is empty. owner: an ARN. node_role: the name of the cluster's
-    role, in the owner's account. A folder that cannot be listed is `unseen`, not an error: `down` needs no permission
-    to read data. One call per folder and 1000 uploads, and one per upload older than IDLE_S.
+    urls: such as s3://bucket/folder/; a missing bucket counts as empty. owner: an ARN. node_role: the name of the
+    cluster's role, in the owner's account. A folder that cannot be listed is `unseen`, not an error: `down` needs no
+    permission to read data. Makes one call per folder and 1000 uploads, and one per upload older than IDLE_S.
     """
     search = _Search(s3=s3, owner=owner, node_role=node_role, now=now)
     found: dict[tuple[str, str, str], Upload] = {}
@@ -79,7 +79,7 @@ def find_uploads(
 
 
 def _find(scope: Scope) -> Uploads:
-    """The incomplete uploads of the caller and of the nodes."""
+    """Returns the incomplete uploads of the caller and of the nodes."""
     if not scope.urls:
         return Uploads()
     try:
@@ -93,7 +93,7 @@ def _find(scope: Scope) -> Uploads:
 
 
 def _look(scope: Scope) -> Look:
-    """The dead ones, with the commands that abort them."""
+    """Looks for dead uploads, with the commands that abort them."""
     uploads = _find(scope)
     return Look(
         looked_for=("uploads",) if len({parse_folder(url) for url in scope.urls}) > len(uploads.unseen) else (),
@@ -104,14 +104,14 @@ def _look(scope: Scope) -> Look:
 
 
 def upload_resource(upload: Upload) -> Resource:
-    """An upload with the command that aborts it."""
+    """Returns an upload with the command that aborts it."""
     words = ("--bucket", upload.bucket, "--key", upload.key, "--upload-id", upload.upload_id)
     command = shlex.join(("aws", "s3api", "abort-multipart-upload", *words))
     return Resource(kind=KIND, resource_id=upload.url, deletion=command)
 
 
 def _plan_down(state: ClusterState) -> tuple[Step, ...]:
-    """Aborts the dead ones, keeps the others."""
+    """Plans to abort the dead uploads; the others continue."""
     dead = tuple(upload for upload in (UPLOADS.found_in(state) or Uploads()).found if is_dead(upload))
     return (AbortUploads(uploads=dead),) if dead else ()
 
@@ -129,7 +129,7 @@ class AbortUploads(Step):
         return ((KIND, [upload.url for upload in self.uploads]),)
 
     def apply(self, context: Context) -> bool:
-        """Aborts them, one call each: S3 has no batch call. False: none existed. Raises ClientError."""
+        """Aborts the uploads, one call each: S3 has no batch call. False if none existed. Raises ClientError."""
         s3 = context.clients.s3
 
         def abort(upload: Upload) -> None:
@@ -139,7 +139,7 @@ class AbortUploads(Step):
 
 
 def parse_folder(url: str) -> Folder:
-    """The folder of a valid s3:// URL."""
+    """Returns the folder of a valid s3:// URL."""
     bucket, _, key = url.removeprefix(_SCHEME).partition("/")
     return Folder(bucket=bucket, prefix=f"{key.rstrip('/')}/" if key.strip("/") else "")
 
@@ -154,7 +154,7 @@ class _Search:
     now: datetime
 
     def look_in(self, folder: Folder) -> list[Upload]:
-        """Raises ClientError."""
+        """Returns the uploads of the owner and the nodes to a folder; empty without the bucket. Raises ClientError."""
         pages = self.s3.get_paginator("list_multipart_uploads").paginate(Bucket=folder.bucket, Prefix=folder.prefix)
         try:
             ours = [upload for page in pages for upload in page.get("Uploads", []) if self._is_ours(upload)]
@@ -166,7 +166,7 @@ class _Search:
         return [upload for upload in described if upload is not None]
 
     def _describe(self, bucket: str, upload: MultipartUploadTypeDef) -> Upload | None:
-        """The upload with the time since its newest part; None if it was completed or aborted meanwhile."""
+        """Returns the upload with the time since its newest part; None if it has been completed or aborted."""
         key, upload_id = upload["Key"], upload["UploadId"]
         newest = upload["Initiated"]
         if self._idle_s(newest) >= IDLE_S:
@@ -189,9 +189,9 @@ class _Search:
         return max((self.now - newest).total_seconds(), 0.0)
 
     def _is_ours(self, upload: MultipartUploadTypeDef) -> bool:
-        """Whether the owner or a node started it; True if S3 does not say who did.
+        """Returns whether the owner or a node started the upload; True if S3 does not report who did.
 
-        S3 gives an ARN; for the root user, it gives the account's canonical id, which is also the upload's owner
+        S3 reports an ARN. For the root user, it reports the account's canonical id, which is also the upload's owner
         (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Initiator.html).
         """
         initiator = _initiator(upload)

@@ -14,9 +14,9 @@ from foundation.settings import Settings
 SourceKind = Literal["head", "file-system", "s3", "nfs"]
 
 HEAD = "head"
-# An EFS file system, or an FSx one: https://docs.aws.amazon.com/fsx/latest/APIReference/API_FileSystem.html
+# An EFS file system, or an FSx file system: https://docs.aws.amazon.com/fsx/latest/APIReference/API_FileSystem.html
 _FILE_SYSTEM = re.compile(r"fs-[0-9a-f]{8,40}")
-# The key's characters have no meaning of their own in command lines, fstab and URLs.
+# The key's characters have no special meaning in command lines, fstab and URLs.
 _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._=+@-]+)*/?")
 _NFS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?:(/[A-Za-z0-9._+@-]+)+/?|[A-Za-z0-9][A-Za-z0-9.-]*:/")
 _PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._+-]*)+/?")
@@ -29,13 +29,13 @@ _SYSTEM_FOLDERS = frozenset(
         *("proc", "root", "run", "sbin", "snap", "sys", "tmp", "usr", "var"),
     }
 )
-"""Nothing is mounted on or below these folders of /: the system, or its clean-up of old files, uses them."""
+"""Volumes cannot be mounted on or below these folders of /: the system, or its clean-up of old files, uses them."""
 _FOLDERS_OF_OTHERS = frozenset({"home", "media", "mnt", "opt", "srv"})
-"""Something may be mounted below these folders of /, but not on them: they have other contents."""
+"""Volumes can be mounted below these folders of /, but not on them: they have other contents."""
 
 
 def _check_mount(value: str) -> str:
-    """The folder without a slash at its end. Pure. Raises ValueError."""
+    """Returns the folder without a slash at its end. Pure. Raises ValueError."""
     if not _PATH.fullmatch(value):
         raise ValueError('must be an absolute path of letters, digits and . _ + -, such as "/shared"')
     path = PurePosixPath(posixpath.normpath(value))
@@ -50,7 +50,7 @@ def _check_mount(value: str) -> str:
 
 
 def _check_source(value: str) -> str:
-    """The source; s3:// with a slash at its end, and an export without one. Pure. Raises ValueError."""
+    """Returns the source: s3:// with a slash at its end, and an export without one. Pure. Raises ValueError."""
     if value == HEAD or _FILE_SYSTEM.fullmatch(value):
         return value
     if _S3.fullmatch(value):
@@ -83,7 +83,7 @@ class VolumeConfig(Settings, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> SourceKind:
-        """What the source is."""
+        """The kind of the source."""
         if self.source == HEAD:
             return "head"
         if self.source.startswith("s3://"):
@@ -91,7 +91,7 @@ class VolumeConfig(Settings, frozen=True, kw_only=True):
         return "nfs" if ":" in self.source else "file-system"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
-        """Invalid combinations of valid settings."""
+        """Yields a message for each invalid combination of valid settings."""
         if self.kind != "head":
             for key in sorted({"keep", "size_gib"} & said):
                 if key == "size_gib" or self.keep:
@@ -104,12 +104,12 @@ class VolumeConfig(Settings, frozen=True, kw_only=True):
 
 
 def find_head_volume(volumes: Sequence[VolumeConfig]) -> VolumeConfig | None:
-    """The volume with source = "head". Pure."""
+    """Returns the volume with source = "head"; None if there is none. Pure."""
     return next((volume for volume in volumes if volume.kind == "head"), None)
 
 
 def find_conflicts(volumes: Sequence[VolumeConfig], *, in_ec2: bool) -> Iterator[str]:
-    """Contradictions between volumes. Pure. in_ec2: whether the nodes are instances."""
+    """Yields the contradictions between volumes. Pure. in_ec2: whether the nodes are instances."""
     heads = [volume for volume in volumes if volume.kind == "head"]
     if len(heads) > 1:
         mounts = ", ".join(volume.mount for volume in heads)

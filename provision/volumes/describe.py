@@ -1,4 +1,4 @@
-"""The volumes of a cluster that exists: what its nodes mount."""
+"""The mounts of an existing cluster's nodes."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,11 @@ from provision.volumes.source import AttachedVolume, MountSource, plan_mounts
 
 
 def describe_mounts(clients: Clients, volumes: Sequence[VolumeConfig], state: ClusterState) -> tuple[MountSource, ...]:
-    """What the nodes of `state` mount, in the order of cluster.toml. Only reads; no call without such volumes.
+    """Returns the mounts of the nodes of `state`, in the order of cluster.toml.
 
-    Raises ClusterError without nodes, or if the head's volume is not attached; ConfigError, AwsError.
+    Only reads. Makes no call for volumes of other kinds than "head" and "fs-...".
+    Raises ClusterError when a file system needs nodes and there are none, or if the head's volume is not attached.
+    Raises ConfigError, AwsError.
     """
     attached = None
     if find_head_volume(volumes) is not None and (found := find_attached(clients, state)) is not None:

@@ -1,4 +1,4 @@
-"""Existing file systems of EFS and FSx for Lustre: where they are, and whether the nodes can reach them. Only reads.
+"""Existing file systems of EFS and FSx for Lustre: their location, and whether the nodes can reach them. Only reads.
 
 https://docs.aws.amazon.com/efs/latest/ug/accessing-fs.html
 https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html
@@ -27,7 +27,7 @@ PORTS = {"efs": 2049, "lustre": 988}
 """TCP ports of the servers."""
 NAMES = {"efs": "EFS", "lustre": "FSx for Lustre"}
 _READY = "available"
-# FSx for Lustre works while AWS updates it.
+# FSx for Lustre remains usable while AWS updates it.
 _USABLE = frozenset({_READY, "updating"})
 
 
@@ -43,7 +43,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundFileSystem:
-    """A file system as AWS has it. state: its life cycle state in lower case. export: see MountSource."""
+    """A file system as AWS reports it. state: its life cycle state in lower case. export: see MountSource."""
 
     kind: Literal["efs", "lustre"]
     file_system_id: str
@@ -55,14 +55,14 @@ class FoundFileSystem:
     """Security group -> the networks, and the ids of groups, that may reach the port through it."""
 
     def choose_target(self, *, vpc_id: str, zone: str) -> Target | None:
-        """The target in the zone, or another one of the VPC; None if there is none in the VPC. Pure."""
+        """Returns the target in the zone, or another one of the VPC; None if the VPC has none. Pure."""
         here = [target for target in self.targets if target.vpc_id == vpc_id]
         return next((target for target in here if target.zone == zone), here[0] if here else None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where the nodes are, or will be. network: of their subnet. group_ids: the cluster's security groups."""
+    """The location of the nodes. network: of their subnet. group_ids: the cluster's security groups."""
 
     vpc_id: str
     zone: str
@@ -74,7 +74,10 @@ class Place:
 
 
 def describe_file_systems(clients: Clients, volumes: Sequence[VolumeConfig]) -> Mapping[str, FoundFileSystem]:
-    """The file systems of [[volumes]] source = "fs-...", by id. No call without any. Raises ConfigError, AwsError."""
+    """Returns the file systems of [[volumes]] source = "fs-...", by id. Makes no call without any.
+
+    Raises ConfigError, AwsError.
+    """
     ids = dict.fromkeys(volume.source for volume in volumes if volume.kind == "file-system")
     return {each: _describe(clients, each) for each in ids}
 
@@ -96,7 +99,7 @@ def _find_efs(clients: Clients, file_system_id: str) -> FoundFileSystem | None:
     try:
         [shown] = efs.describe_file_systems(FileSystemId=file_system_id)["FileSystems"]
     except ClientError as error:
-        if error_code(error) not in {"FileSystemNotFound", "BadRequest"}:  # the latter: an id in FSx's form
+        if error_code(error) not in {"FileSystemNotFound", "BadRequest"}:  # BadRequest: the id has FSx's form
             raise
         return None
     pages = efs.get_paginator("describe_mount_targets").paginate(FileSystemId=file_system_id)
@@ -155,7 +158,7 @@ def _find_fsx(clients: Clients, file_system_id: str) -> FoundFileSystem | None:
 
 
 def _find_fsx_targets(clients: Clients, shown: FileSystemTypeDef) -> tuple[Target, ...]:
-    """One for each network interface; the VPC alone if AWS shows none."""
+    """Returns one target for each network interface; only the VPC if AWS lists none."""
     ids = shown.get("NetworkInterfaceIds", [])
     interfaces = clients.ec2.describe_network_interfaces(NetworkInterfaceIds=ids)["NetworkInterfaces"] if ids else []
     targets = tuple(
@@ -199,7 +202,7 @@ def _suffix(region: str) -> str:
 
 
 def choose_file_system(found: FoundFileSystem, volume: VolumeConfig, place: Place) -> FileSystem:
-    """What the nodes mount. Pure. Raises ConfigError when the file system is not available or in another VPC."""
+    """Returns what the nodes mount. Pure. Raises ConfigError when the file system is unavailable or in another VPC."""
     name = NAMES[found.kind]
     where = f'[[volumes]] source = "{volume.source}"'
     if found.state not in _USABLE:
@@ -230,7 +233,7 @@ def choose_file_system(found: FoundFileSystem, volume: VolumeConfig, place: Plac
 
 
 def find_warnings(found: FoundFileSystem, volume: VolumeConfig, place: Place, *, cluster: str) -> Iterable[str]:
-    """What may keep the nodes from mounting a file system, or cost more. Pure."""
+    """Yields the reasons why the nodes may fail to mount a file system, or why it costs more. Pure."""
     target = found.choose_target(vpc_id=place.vpc_id, zone=place.zone)
     if target is None:
         return
@@ -240,7 +243,7 @@ def find_warnings(found: FoundFileSystem, volume: VolumeConfig, place: Place, *,
             "and AWS charges for traffic between zones"
         )
     if target.group_ids and not _admits(found, target.group_ids, place):
-        # The cluster's group may not exist before the launch.
+        # Before the launch, the cluster's group may not exist.
         group = place.group_ids[0] if place.group_ids else f"the id of {resource_name(cluster)}"
         yield (
             f"{volume.mount}: no security group of {volume.source} ({', '.join(target.group_ids)}) admits the nodes to "
@@ -250,7 +253,7 @@ def find_warnings(found: FoundFileSystem, volume: VolumeConfig, place: Place, *,
 
 
 def _admits(found: FoundFileSystem, group_ids: Collection[str], place: Place) -> bool:
-    """Whether a rule names the cluster's group or contains the network of the nodes' subnet."""
+    """Returns whether a rule names the cluster's group or contains the network of the nodes' subnet."""
     return any(
         peer in place.group_ids
         if isinstance(peer, str)

@@ -1,4 +1,4 @@
-"""What a node needs to know to mount a volume of [[volumes]]."""
+"""The information that a node needs to mount a volume of [[volumes]]."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ MountKind = Literal["head", "nfs", "efs", "lustre", "s3"]
 class MountSource:
     """A volume, as nodes mount it.
 
-    mount: the folder on the nodes. server: what the nodes connect to: the private address of the node that has the
-    disk ("head"), a DNS name ("efs", "lustre"), the host of "HOST:/export" ("nfs"); "" for s3. address: an IPv4 address
-    of the server in the nodes' VPC that works without DNS; "" if unknown. export: the path on the server that is
-    mounted: "/export" (nfs), "/" (efs), "/fsx" (lustre, its mount name); "" for head and s3.
+    mount: the folder on the nodes. server: what the nodes connect to: the private address of the node that has the disk
+    ("head"), a DNS name ("efs", "lustre"), the host of "HOST:/export" ("nfs"); "" for s3. address: an IPv4 address of
+    the server in the nodes' VPC that works without DNS; "" if unknown. export: the path on the server that is mounted:
+    "/export" (nfs), "/" (efs), "/fsx" (lustre, its mount name); "" for head and s3.
     volume_id, instance_id: for head, the EBS volume ("vol-...", the serial number of its NVMe device) and the instance
-    that it is attached to. device: the name under which it is attached, such as "/dev/sdf". bucket, prefix: for s3;
+    to which it is attached. device: the name under which it is attached, such as "/dev/sdf". bucket, prefix: for s3;
     the prefix is "" or ends with a slash. region: of the bucket or the file system; "" if unknown.
     """
 
@@ -40,7 +40,7 @@ class MountSource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttachedVolume:
-    """The disk of source = "head". server: the private address of the instance that it is attached to."""
+    """The disk of source = "head". server: the private address of the instance to which it is attached."""
 
     volume_id: str
     instance_id: str
@@ -66,7 +66,7 @@ def plan_mounts(
     attached: AttachedVolume | None = None,
     file_systems: Mapping[str, FileSystem] | None = None,
 ) -> tuple[MountSource, ...]:
-    """What nodes mount, in the order of cluster.toml. Pure.
+    """Returns the mounts of the nodes, in the order of cluster.toml. Pure.
 
     attached: for source = "head"; file_systems: by id, for "fs-...". region: of the cluster. Raises ClusterError if the
     disk is not attached.

@@ -1,4 +1,4 @@
-"""What EC2 remembers of earlier calls: client tokens, and new resources that are not yet visible.
+"""The state that EC2 keeps about earlier calls: client tokens, and new resources that are not yet visible.
 
 https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html
 https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html
@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-# The prefixes of the ids of the resources that an action makes, which are in its answer.
+# By action: the id prefixes of the resources that it creates. The ids are in its response.
 MADE_BY: dict[str, tuple[str, ...]] = {
     "RunInstances": ("i", "vol"), "RequestSpotInstances": ("sir", "i"), "CreateSecurityGroup": ("sg",),
     "CreateVolume": ("vol",), "CreateNetworkInterface": ("eni",), "CreateSubnet": ("subnet",), "CreateVpc": ("vpc",),
@@ -21,7 +21,7 @@ MADE_BY: dict[str, tuple[str, ...]] = {
     "CreateInternetGateway": ("igw",), "CreateRouteTable": ("rtb",), "AllocateAddress": ("eipalloc",),
     "CreatePlacementGroup": ("pg",), "ImportKeyPair": ("key",), "CreateKeyPair": ("key",),
 }  # fmt: skip
-# The kind of the resource that an action makes by name, and the parameter with the name.
+# By action: the kind of the resource that it creates by name, and the parameter with the name.
 NAMED_BY: dict[str, tuple[str, str]] = {
     "ImportKeyPair": ("key", "KeyName"), "CreateKeyPair": ("key", "KeyName"),
     "CreatePlacementGroup": ("pg", "GroupName"),
@@ -47,7 +47,7 @@ NOT_FOUND: dict[str, tuple[str, str]] = {
 
 T = TypeVar("T")
 MAX_TOKEN_LENGTH = 64
-# Parameters that may differ when a call is repeated.
+# Parameters that may differ between a call and its repetition.
 IGNORED = ("ClientToken", "DryRun")
 
 
@@ -60,7 +60,7 @@ class Unsettled:
         self._made: dict[tuple[str, str], float] = {}
 
     def note(self, action: str, parameters: Mapping[str, Any], answer: str) -> None:
-        """Hides the resources in an action's answer from now on. The answer to a repeated call hides nothing."""
+        """Hides the resources in an action's response from now on. The response to a repeated call hides nothing."""
         if not self._delay_s or action not in MADE_BY:
             return
         now = self._clock()
@@ -72,16 +72,16 @@ class Unsettled:
             self._made[kind, parameters[parameter]] = now
 
     def hides(self, kind: str, name: str) -> bool:
-        """Whether a resource is not yet visible. kind: its id's prefix; name: its id or its name."""
+        """Returns whether a resource is not yet visible. kind: the prefix of its id. name: its id or its name."""
         made = self._made.get((kind, name))
         return made is not None and self._clock() - made < self._delay_s
 
     def hides_made_at(self, made: dt.datetime) -> bool:
-        """Whether another service's resource is not yet visible. made: UTC without a zone, as moto has it."""
+        """Returns whether another service's resource is not yet visible. made: UTC, naive, as in moto."""
         return (utcnow() - made).total_seconds() < self._delay_s
 
     def check(self, action: str, parameters: Any) -> None:
-        """Raises EC2ClientError, with EC2's code, when a call names a resource that is not yet visible."""
+        """Raises EC2ClientError with EC2's code if a call names a resource that is not yet visible."""
         if not self._delay_s:
             return
         for parameter, value in _words(parameters, ""):
@@ -93,7 +93,7 @@ class Unsettled:
 
 def _kind_of(action: str, parameter: str, value: str) -> str | None:
     if action in NAMED_BY and parameter == NAMED_BY[action][1]:
-        return None  # a second resource of the name is a duplicate
+        return None  # a second resource with the same name is a duplicate
     if parameter in ("KeyName", "KeyNames"):
         return "key"
     if parameter in ("GroupName", "GroupNames") and "SecurityGroup" not in action:
@@ -103,12 +103,12 @@ def _kind_of(action: str, parameter: str, value: str) -> str | None:
 
 
 def _words(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Every string in a call's parameters, with the name of its parameter."""
+    """Yields each string in a call's parameters, with the name of its parameter."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, Mapping):
         for key, below in value.items():
-            # A filter does not fail; it finds nothing.
+            # A filter with an unknown id matches nothing; it does not fail.
             if key not in ("Filters", "Filter", "ClientToken"):
                 yield from _words(below, str(key))
     elif isinstance(value, list):
@@ -117,13 +117,16 @@ def _words(value: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 class Tokens(Generic[T]):
-    """The answers to calls with a client token."""
+    """The responses to calls with a client token."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[str, str], tuple[dict[str, Any], T]] = {}
 
     def find(self, action: str, token: str, parameters: Mapping[str, Any]) -> T | None:
-        """The answer to an earlier identical call. Raises EC2ClientError when the token was used for another call."""
+        """Returns the response to an earlier identical call, or None.
+
+        Raises EC2ClientError if the token is too long or was used with other parameters.
+        """
         if len(token) > MAX_TOKEN_LENGTH:
             raise EC2ClientError(
                 "InvalidParameterValue",
@@ -139,7 +142,7 @@ class Tokens(Generic[T]):
         return answer
 
     def keep(self, action: str, token: str, parameters: Mapping[str, Any], answer: T) -> None:
-        """Remembers the answer to a call."""
+        """Remembers the response to a call."""
         self._answers[action, token] = (_comparable(parameters), answer)
 
 

@@ -1,7 +1,7 @@
-"""EC2's state, as an extension of moto's backend; the actions are in ec2_actions.py, moto_setup.py installs both.
+"""EC2's state, as an extension of moto's backend. ec2_actions.py has the actions; moto_setup.py installs both.
 
-It adds a default VPC in the sandbox's own range, public addresses that reach a host, quotas, and errors for unknown
-images, key pairs and instance types and for security groups in use.
+The extension adds a default VPC in the sandbox's own range, public addresses that reach a host, quotas, and errors for
+unknown images, key pairs and instance types and for security groups in use.
 """
 
 import itertools
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ec2Settings:
-    """How this sandbox's EC2 is set up.
+    """The settings of this sandbox's EC2.
 
-    wake: called when the daemon has something to do. read_console: an instance's console output so far.
+    wake: tells the daemon that it has something to do. read_console: returns an instance's console output so far.
     enforce: applies the security groups to the hosts' links. config: [sandbox] of cluster.toml. book: the armed faults.
     note: logs an instance's new state. others: up to two more regions with instances.
     """
@@ -62,9 +62,10 @@ class Ec2Settings:
     others: tuple[str, ...] = ()
 
     def range_of(self, region: str) -> IPv4Network:
-        """The addresses of a region's default VPC. Of the sandbox's own region: all, of which it uses the first half.
+        """Returns the address range of a region's default VPC.
 
-        Each other region uses a part of the second half, so that hosts of all regions have different addresses.
+        The sandbox's own region has the whole range and uses its first half. Each other region has a quarter of the
+        range, from its second half, so that the hosts of all regions have different addresses.
         """
         if region not in self.others:
             return self.private
@@ -72,14 +73,14 @@ class Ec2Settings:
         return quarters[2 + self.others.index(region)]
 
 
-DEFAULT_INSTANCE_TYPE = "m1.small"  # of a launch that names none
+DEFAULT_INSTANCE_TYPE = "m1.small"  # of a launch that does not name a type
 
-# Calls come in many threads, and moto's backends take no lock.
+# Calls arrive in many threads, and moto's backends are not thread-safe.
 lock = threading.RLock()
 
 
 class SandboxEC2Backend(EC2Backend):
-    """moto's EC2 of one region. `settings` is set by `install` before the first backend is made."""
+    """moto's EC2 in one region. `install` sets `settings` before the first backend is created."""
 
     settings: Ec2Settings
     _url_module = ec2_urls
@@ -93,10 +94,10 @@ class SandboxEC2Backend(EC2Backend):
         self.capacity_reservations = CapacityReservations(self)
 
     def describe_tags(self, filters: dict[str, list[str]] | None = None) -> list[dict[str, str]]:
-        """As moto's, but reads only the tags of the resources that the filter names.
+        """As in moto, but reads only the tags of the resources that the filter names.
 
-        moto reads the tags of the whole account, and does so for each resource of a list: its time grows with the
-        square of their number.
+        moto reads the tags of the whole account for each resource in a list, so its time grows with the square of the
+        number of resources.
         """
         named = (filters or {}).get("resource-id", [])
         if not named or any("*" in resource or "?" in resource for resource in named):
@@ -106,7 +107,10 @@ class SandboxEC2Backend(EC2Backend):
         return some.describe_tags(filters)
 
     def create_default_vpc(self) -> VPC:
-        """The default VPC in the sandbox's own range, with an internet gateway, and a default subnet in each zone."""
+        """Creates the default VPC in the sandbox's own range.
+
+        It has an internet gateway and a default subnet in each zone.
+        """
         vpc = self.create_vpc(cidr_block=str(self.settings.range_of(self.region_name)), is_default=True)
         gateway = self.create_internet_gateway()
         self.attach_internet_gateway(gateway.id, vpc.id)
@@ -119,7 +123,7 @@ class SandboxEC2Backend(EC2Backend):
     def run_instances(
         self, image_id: str, count: int, user_data: Any, security_group_names: list[str], **kwargs: Any
     ) -> Reservation:
-        """As moto's, after more checks, and in a default subnet if the launch names none."""
+        """As in moto, after more checks, and in a default subnet if the launch does not name one."""
         if not image_id and kwargs.get("launch_template"):
             image_id = self._get_template_from_args(kwargs["launch_template"]).image_id
         self.check_launch(image_id, kwargs.get("key_name"), kwargs["instance_type"], kwargs.get("placement"))
@@ -135,7 +139,7 @@ class SandboxEC2Backend(EC2Backend):
         try:
             reservation = super().run_instances(image_id, count, user_data, security_group_names, **kwargs)
         except EC2ClientError:
-            # moto finds some errors after it has made instances; EC2 then launches nothing.
+            # moto detects some errors after it has created instances. EC2 launches none in this case.
             for reservation_id in set(self.reservations) - known:
                 self._take_back(reservation_id)
             raise
@@ -152,7 +156,7 @@ class SandboxEC2Backend(EC2Backend):
         del self.reservations[reservation_id]
 
     def check_launch(self, image_id: str, key_name: str | None, instance_type: str, zone: str | None) -> None:
-        """Raises EC2ClientError, in EC2's words, for names that do not exist."""
+        """Raises EC2ClientError, with EC2's code and message, for names that do not exist."""
         if self.region_name not in (self.settings.region, *self.settings.others):
             raise EC2ClientError(
                 "OptInRequired",
@@ -169,13 +173,13 @@ class SandboxEC2Backend(EC2Backend):
 
     def _default_subnet_id(self, zone: str | None) -> str:
         subnets = self.get_default_subnets()
-        wanted = zone or min(subnets, default="")  # for launches by other calls than RunInstances
+        wanted = zone or min(subnets, default="")  # for launches by calls other than RunInstances
         if wanted not in subnets:
             raise EC2ClientError("MissingInput", f"No default subnet for availability zone: '{wanted}'.")
         return subnets[wanted].id
 
     def _complete_mappings(self, image_id: str, mappings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The launch's block devices, with the image's values as defaults."""
+        """Returns the launch's block devices, with the image's values as defaults."""
         complete = []
         for mapping in self.amis[image_id].block_device_mappings:
             own = next((m for m in mappings if m["DeviceName"] == mapping["DeviceName"]), None)
@@ -190,20 +194,20 @@ class SandboxEC2Backend(EC2Backend):
         return complete + further
 
     def create_volume(self, size: int, zone_name: str, *args: Any, **kwargs: Any) -> Any:
-        """As moto's, in a zone that exists."""
+        """As in moto, but raises EC2ClientError for a zone that does not exist."""
         if zone_name not in {zone.name for zone in self.describe_availability_zones()}:
             raise EC2ClientError("InvalidZone.NotFound", f"The zone '{zone_name}' does not exist.")
         return super().create_volume(size, zone_name, *args, **kwargs)
 
     def attach_volume(self, volume_id: str, instance_id: str, device_path: str, *args: Any, **kwargs: Any) -> Any:
-        """As moto's; the attachment also shows whether the volume is deleted with its instance."""
+        """As in moto, but the attachment also says whether the volume is deleted with its instance."""
         attachment: Any = super().attach_volume(volume_id, instance_id, device_path, *args, **kwargs)
         mapping = self.get_instance(instance_id).block_device_mapping[device_path]
         attachment.delete_on_termination = bool(mapping.delete_on_termination)
         return attachment
 
     def delete_security_group(self, name: str | None = None, group_id: str | None = None) -> None:
-        """As moto's, but not while a network interface or another group's rule uses it."""
+        """As in moto, but fails while a network interface or a rule of another group uses the group."""
         group = self.get_security_group_by_name_or_id(group_id or name or "")
         if group is None:
             raise InvalidSecurityGroupNotFoundError(group_id or name or "")
@@ -220,26 +224,29 @@ class SandboxEC2Backend(EC2Backend):
         )
 
     def modify_instance_attribute(self, instance_id: str, key: str, value: Any) -> Any:
-        """As moto's, but the user data only of a stopped instance."""
+        """As in moto, but changes user data only while the instance is stopped."""
         if key == "user_data" and self.get_instance(instance_id).state != "stopped":
             raise IncorrectInstanceStateError(instance_id, "modified")
         return super().modify_instance_attribute(instance_id, key, value)
 
     def modify_instance_security_groups(self, instance_id: str, new_group_id_list: list[str]) -> Any:
-        """As moto's, and also changes its first interface, which moto leaves in its former groups."""
+        """As in moto, but also moves the instance's first interface, which moto leaves in its former groups."""
         instance = super().modify_instance_security_groups(instance_id, new_group_id_list)
-        instance.nics[0]._group_set = list(instance.security_groups)  # noqa: SLF001 -- moto has no other way in
+        instance.nics[0]._group_set = list(instance.security_groups)  # noqa: SLF001 -- moto has no public way
         return instance
 
     def modify_network_interface_attribute(self, eni_id: str, group_ids: list[str], *args: Any, **kwargs: Any) -> None:
-        """As moto's, and also changes its instance, which moto leaves in its former groups."""
+        """As in moto, but also moves the interface's instance, which moto leaves in its former groups."""
         super().modify_network_interface_attribute(eni_id, group_ids, *args, **kwargs)
         interface = self.get_network_interface(eni_id)
         if group_ids and interface.instance is not None and interface.device_index == 0:
-            interface.instance.security_groups = list(interface._group_set)  # noqa: SLF001 -- moto has no other way in
+            interface.instance.security_groups = list(interface._group_set)  # noqa: SLF001 -- moto has no public way
 
     def allow_by_quota(self, instance_type: str, market: Market, low: int, high: int) -> int:
-        """How many more instances of a type the vCPU quota allows. Raises EC2ClientError when less than `low`."""
+        """Returns how many instances of a type the vCPU quota allows a launch, at most `high`.
+
+        Raises EC2ClientError for less than `low`.
+        """
         live = (i for i in self.sandbox_instances() if i.state in ("pending", "running"))
         return limits.allow_by_quota(
             instance_type,
@@ -252,7 +259,7 @@ class SandboxEC2Backend(EC2Backend):
         )
 
     def describe_regions(self, region_names: list[str] | None = None) -> list[Region]:
-        """The regions with instances. Raises EC2ClientError for others."""
+        """Returns the regions that can have instances. Raises EC2ClientError for others."""
         known = {self.settings.region, *self.settings.others}
         if unknown := set(region_names or ()) - known:
             raise EC2ClientError("InvalidParameterValue", f"Invalid region provided: {', '.join(sorted(unknown))}")
@@ -261,7 +268,7 @@ class SandboxEC2Backend(EC2Backend):
     def describe_instance_type_offerings(
         self, location_type: str | None = None, filters: dict[str, Any] | None = None
     ) -> list[Any]:
-        """As moto's, with * and ? in the filters' values."""
+        """As in moto, but the filters' values may contain * and ?."""
         offers = super().describe_instance_type_offerings(location_type)
         keys = {"location": "Location", "instance-type": "InstanceType"}
         for name, patterns in (filters or {}).items():
@@ -275,14 +282,14 @@ class SandboxEC2Backend(EC2Backend):
     def describe_spot_instance_requests(
         self, filters: Any = None, spot_instance_ids: list[str] | None = None
     ) -> list[SpotInstanceRequest]:
-        """As moto's, which ignores unknown ids."""
+        """As in moto, but raises EC2ClientError for unknown ids, which moto ignores."""
         for request_id in spot_instance_ids or []:
             self._get_spot_request(request_id)
         found: list[SpotInstanceRequest] = super().describe_spot_instance_requests(filters, spot_instance_ids)
         return found
 
     def cancel_spot_instance_requests(self, request_ids: list[str]) -> list[SpotInstanceRequest]:
-        """Makes them `cancelled`; moto deletes them. Their instances stay."""
+        """Sets the requests' state to `cancelled`; moto would delete them. Their instances keep running."""
         requests = [self._get_spot_request(request_id) for request_id in request_ids]
         for request in requests:
             request.state = "cancelled"
@@ -296,21 +303,24 @@ class SandboxEC2Backend(EC2Backend):
         return self.spot_instance_requests[request_id]
 
     def find_private_address(self, public_ip: str) -> str | None:
-        """The private address of the interface with a public one. Needs no lock: `list` copies in one step."""
+        """Returns the private address of the interface with this public address, or None.
+
+        Needs no lock, because `list` copies atomically.
+        """
         found = (eni.private_ip_address for eni in list(self.enis.values()) if eni.public_ip == public_ip)
         return next((str(address) for address in found), None)
 
     def sandbox_instances(self) -> list[SandboxInstance]:
-        """All instances, including terminated ones."""
+        """Returns all instances, including terminated ones."""
         return [i for r in self.reservations.values() for i in r.instances if isinstance(i, SandboxInstance)]
 
     def sandbox_volumes(self) -> list[SandboxVolume]:
-        """All volumes."""
+        """Returns all volumes."""
         return [volume for volume in self.volumes.values() if isinstance(volume, SandboxVolume)]
 
 
 class PublicAddresses:
-    """The sandbox's public addresses; a released one is reused as late as possible."""
+    """The sandbox's public addresses. A released address is reused as late as possible."""
 
     def __init__(self, public: IPv4Network, backends: Iterable[EC2Backend]) -> None:
         self._backends = tuple(backends)
@@ -318,7 +328,7 @@ class PublicAddresses:
         self._next = itertools.cycle(public.hosts())
 
     def take(self) -> str:
-        """A free address. Raises EC2ClientError when there is none."""
+        """Returns a free address. Raises EC2ClientError if there is none."""
         used = {eni.public_ip for backend in self._backends for eni in backend.enis.values()}
         used |= {address.public_ip for backend in self._backends for address in backend.addresses}
         for address in itertools.islice(self._next, self._count):
@@ -328,7 +338,7 @@ class PublicAddresses:
 
 
 def read_groups(backend: "Backend", wanted: Iterable[str]) -> tuple[Group, ...]:
-    """The groups with these ids, and those that their rules name."""
+    """Returns the groups with these ids, and all groups that their rules refer to."""
     everything = {group.id: group for groups in backend.groups.values() for group in groups.values()}
     members = _members_of(backend)
     found: dict[str, Group] = {}
@@ -359,7 +369,7 @@ def _members_of(backend: "Backend") -> dict[str, list[str]]:
 
 
 def _read_rules(backend: "Backend", rules: Iterable[Any]) -> Iterator[Rule]:
-    """Without rules for IPv6 addresses, which the sandbox does not have."""
+    """Yields the rules, except those for IPv6 addresses, which the sandbox does not have."""
     for rule in rules:
         for peer in _peers_of(backend, rule):
             yield Rule(

@@ -1,4 +1,4 @@
-"""EC2's actions: moto's, one at a time, and those that moto lacks or has only in part."""
+"""EC2's actions: those of moto, one at a time, and those that moto lacks or implements only in part."""
 
 import base64
 import datetime as dt
@@ -26,7 +26,7 @@ from sandbox.faults import is_number
 PRICE_PAGE = 1000
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15"
 NOTHING_ELSE = r"(Response xmlns=[^>]*>(?:<requestId>[^<]*</requestId>)?)(</\w+Response>$)"
-# Actions with these words in their names change the firewall at once.
+# Actions with these words in their names change the firewall immediately.
 FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
 
 
@@ -35,14 +35,14 @@ class SandboxEC2Response(EC2Response):
 
     @classmethod
     def dispatch(cls, *args: Any, **kwargs: Any) -> Any:
-        """One call at a time; the daemon makes its own changes in between."""
+        """Handles one call at a time. The daemon makes its own changes between calls."""
         with lock:
             return super().dispatch(*args, **kwargs)
 
     def call_action(self) -> TYPE_RESPONSE:
-        """As moto's, in EC2's exact form, which some clients require.
+        """As in moto, but in EC2's exact form, which some clients require.
 
-        The namespace ends with a slash, and errors have no namespace. An answer without content has `true`.
+        The namespace ends with a slash, and errors have no namespace. A response without content has `true`.
         """
         status, headers, body = self._call_action()
         said = f' xmlns="{NAMESPACE}/"' if status < 400 else ""
@@ -50,7 +50,7 @@ class SandboxEC2Response(EC2Response):
         return status, headers, re.sub(NOTHING_ELSE, r"\1<return>true</return>\2", answer)
 
     def _call_action(self) -> TYPE_RESPONSE:
-        """Adds what every action has: ids that are not yet visible, client tokens, dry runs."""
+        """Adds what all actions have in common: ids that are not yet visible, client tokens, dry runs."""
         backend, action = self.sandbox_backend, self._get_action()
         token = self._get_param("ClientToken")
         repeatable = bool(token) and action != "RunInstances"  # RunInstances answers with the current states
@@ -87,7 +87,7 @@ class SandboxEC2Response(EC2Response):
     # --- RunInstances
 
     def run_instances(self) -> ActionResult:
-        """Launches MinCount to MaxCount instances; the same ClientToken returns the same reservation again."""
+        """Launches MinCount to MaxCount instances. A repeated ClientToken returns the same reservation."""
         low, high = int(self._get_param("MinCount", 1)), int(self._get_param("MaxCount", 1))
         if not 1 <= low <= high:
             raise EC2ClientError(
@@ -105,7 +105,7 @@ class SandboxEC2Response(EC2Response):
                     **self.params,
                     "Placement": {**self._get_param("Placement", {}), "AvailabilityZone": zone},
                 }
-        # Instance store volumes come with the type; EC2 still accepts them here.
+        # Instance store volumes come with the type, but EC2 accepts them in the mappings.
         devices = [device for device in self._get_param("BlockDeviceMappings", []) if "VirtualName" not in device]
         self.params = {**self.params, "MinCount": high, "BlockDeviceMappings": devices}
         try:
@@ -122,7 +122,7 @@ class SandboxEC2Response(EC2Response):
 
     def _instance_type(self) -> str:
         template = self._get_param("LaunchTemplate")
-        of_template = self.ec2_backend._get_template_from_args(template).data.get("InstanceType") if template else None  # noqa: SLF001 -- moto has no other way to read a template
+        of_template = self.ec2_backend._get_template_from_args(template).data.get("InstanceType") if template else None  # noqa: SLF001 -- moto has no public way to read a template
         return str(self._get_param("InstanceType") or of_template or DEFAULT_INSTANCE_TYPE)
 
     def _image_id(self) -> str:
@@ -139,7 +139,7 @@ class SandboxEC2Response(EC2Response):
         return cast("str | None", found)
 
     def _find_zone(self) -> str | None:
-        """The zone that the caller chose, by name or by subnet."""
+        """Returns the zone that the caller chose, by name or by subnet, or None."""
         subnet_id = self._find_subnet_id()
         if subnet_id:
             return str(self.ec2_backend.get_subnet(subnet_id).availability_zone)
@@ -192,10 +192,14 @@ class SandboxEC2Response(EC2Response):
         return self.sandbox_backend.placement_groups.get(name) if name else None
 
     def _reserve(self, low: int, high: int) -> tuple[str, int, str | None]:
-        """The zone, the number of instances that quota and capacity allow, and the id of the capacity fault, if any."""
+        """Reserves capacity for a launch of `low` to `high` instances.
+
+        Returns the zone, the number of instances that quota and capacity allow, and the id of the capacity fault or
+        None.
+        """
         backend, instance_type, market = self.sandbox_backend, self._instance_type(), self._market()
         zone = self._find_zone()
-        if reservation_id := self._reservation_id():  # its capacity is there, and counted against the quota already
+        if reservation_id := self._reservation_id():  # its capacity is reserved, and already counts against the quota
             free = backend.capacity_reservations.check_launch(
                 reservation_id,
                 instance_type=instance_type,
@@ -219,9 +223,9 @@ class SandboxEC2Response(EC2Response):
         return cast("str | None", self._get_param(target))
 
     def _complete(self, launched: list[SandboxInstance], fault_id: str | None) -> None:
-        """Adds what moto leaves out, and the instance profile, which moto gives only to the first instance."""
+        """Adds the attributes that moto omits, and the instance profile, which moto sets only on the first instance."""
         profile = self._get_param("IamInstanceProfile", {})
-        if any(profile.values()):  # some launchers send an empty one
+        if any(profile.values()):  # some launchers send an empty profile
             for instance in launched[1:]:
                 self.ec2_backend.associate_iam_instance_profile(
                     instance_id=instance.id,
@@ -246,7 +250,7 @@ class SandboxEC2Response(EC2Response):
     # --- other actions
 
     def create_placement_group(self) -> ActionResult:
-        """Makes a placement group."""
+        """Creates a placement group."""
         group = self.sandbox_backend.placement_groups.create(
             self._get_param("GroupName", ""),
             self._get_param("Strategy", "cluster"),
@@ -257,14 +261,14 @@ class SandboxEC2Response(EC2Response):
         return ActionResult({"PlacementGroup": group})
 
     def describe_placement_groups(self) -> ActionResult:
-        """The named groups, or all, that match the filters."""
+        """Returns the named groups, or all groups, that match the filters."""
         named = [*self._get_param("GroupNames", []), *self._get_param("GroupIds", [])]
         found = self.sandbox_backend.placement_groups.describe(named, self._filters_from_querystring())
         hides = self.sandbox_backend.unsettled.hides
         return ActionResult({"PlacementGroups": [group for group in found if not hides("pg", group.id)]})
 
     def delete_placement_group(self) -> ActionResult:
-        """Deletes a group without instances."""
+        """Deletes a placement group without instances."""
         used = {i.placement.group_name for i in self.sandbox_backend.sandbox_instances() if i.state != "terminated"}
         self.sandbox_backend.placement_groups.delete(self._get_param("GroupName", ""), used=used)
         return EmptyResult()
@@ -287,25 +291,25 @@ class SandboxEC2Response(EC2Response):
         return ActionResult({"CapacityReservation": made})
 
     def describe_capacity_reservations(self) -> ActionResult:
-        """The named reservations, or all, that match the filters."""
+        """Returns the named reservations, or all reservations, that match the filters."""
         found = self.sandbox_backend.capacity_reservations.describe(
             self._get_param("CapacityReservationIds", []), self._filters_from_querystring()
         )
         return ActionResult({"CapacityReservations": found})
 
     def cancel_capacity_reservation(self) -> ActionResult:
-        """Ends a reservation; its instances run on."""
+        """Cancels a reservation. Its instances keep running."""
         self.sandbox_backend.capacity_reservations.get(self._get_param("CapacityReservationId")).state = "cancelled"
         return ActionResult({"Return": True})
 
     def create_volume(self) -> ActionResult:
-        """As moto's; the daemon makes the volume `available`."""
+        """As in moto, but the daemon makes the volume `available`."""
         result = super().create_volume()
         self.sandbox_backend.settings.wake()
         return result
 
     def describe_volumes(self) -> ActionResult:
-        """As moto's, without volumes that are not yet visible."""
+        """As in moto, but without volumes that are not yet visible."""
         result = super().describe_volumes()
         answer = cast("dict[str, Any]", result.result)
         hides = self.sandbox_backend.unsettled.hides
@@ -313,7 +317,7 @@ class SandboxEC2Response(EC2Response):
         return result
 
     def attach_volume(self) -> ActionResult:
-        """Begins to attach a volume to an instance."""
+        """Starts to attach a volume to an instance."""
         return self._render_attachment(
             volumes.attach(
                 self.sandbox_backend,
@@ -324,7 +328,7 @@ class SandboxEC2Response(EC2Response):
         )
 
     def detach_volume(self) -> ActionResult:
-        """Begins to detach a volume from its instance."""
+        """Starts to detach a volume from its instance."""
         return self._render_attachment(
             volumes.detach(
                 self.sandbox_backend,
@@ -348,7 +352,7 @@ class SandboxEC2Response(EC2Response):
         )
 
     def describe_spot_price_history(self) -> ActionResult:
-        """Made-up prices, always the same for the same time; the newest first."""
+        """Returns invented prices, newest first. The price for a given time is always the same."""
         asked = cast("dict[str, list[str]]", self._filters_from_querystring())
         types: list[str] = self._get_param("InstanceTypes", []) or asked.get("instance-type") or []
         zones = [self._get_param("AvailabilityZone")] if self._get_param("AvailabilityZone") else []
@@ -379,7 +383,7 @@ class SandboxEC2Response(EC2Response):
         return ActionResult({"SpotPriceHistory": history[first:last], "NextToken": token})
 
     def describe_instances(self) -> ActionResult:
-        """As moto's, without resources that are not yet visible."""
+        """As in moto, but without resources that are not yet visible."""
         result = super().describe_instances()
         answer = cast("dict[str, Any]", result.result)
         hides = self.sandbox_backend.unsettled.hides
@@ -389,7 +393,7 @@ class SandboxEC2Response(EC2Response):
         return result
 
     def describe_images(self) -> ActionResult:
-        """As moto's, with deprecated public images only if the call includes them."""
+        """As in moto, but with deprecated public images only if IncludeDeprecated is set."""
         result = super().describe_images()
         answer = cast("dict[str, Any]", result.result)
         if not self._get_param("IncludeDeprecated"):
@@ -402,7 +406,7 @@ class SandboxEC2Response(EC2Response):
         return result
 
     def describe_security_groups(self) -> ActionResult:
-        """As moto's, without resources that are not yet visible."""
+        """As in moto, but without resources that are not yet visible."""
         result = super().describe_security_groups()
         answer = cast("dict[str, Any]", result.result)
         hides = self.sandbox_backend.unsettled.hides
@@ -411,12 +415,12 @@ class SandboxEC2Response(EC2Response):
 
     @staticmethod
     def _validate_block_device_mapping(device_mapping: dict[str, Any]) -> None:
-        """As moto's, but the image's own volumes need no size."""
+        """As in moto, but the image's own volumes need no size."""
         if "NoDevice" not in device_mapping and "Ebs" not in device_mapping:
             raise MissingParameterError("ebs")
 
     def _parse_block_device_mapping(self) -> list[dict[str, Any]]:
-        """As moto's, but without defaults, so that the image's values can apply."""
+        """As in moto, but without defaults, so that the image's values apply."""
         mappings = super()._parse_block_device_mapping()
         for mapping, asked in zip(mappings, self._get_param("BlockDeviceMappings", []), strict=True):
             for option in ("DeleteOnTermination", "Encrypted"):
@@ -424,15 +428,15 @@ class SandboxEC2Response(EC2Response):
         return mappings
 
     def terminate_instances(self) -> ActionResult:
-        """As moto's, with each instance's real state."""
+        """As in moto, but with each instance's real state."""
         return self._with_states(super().terminate_instances(), "TerminatingInstances")
 
     def stop_instances(self) -> ActionResult:
-        """As moto's, with each instance's real state."""
+        """As in moto, but with each instance's real state."""
         return self._with_states(super().stop_instances(), "StoppingInstances")
 
     def start_instances(self) -> ActionResult:
-        """As moto's if quota and capacity allow it, with each instance's real state."""
+        """As in moto, if quota and capacity allow it, but with each instance's real state."""
         backend = self.sandbox_backend
         for instance in backend.get_multi_instances_by_id(self._get_param("InstanceIds", [])):
             if instance.state == "stopped":
@@ -448,7 +452,7 @@ class SandboxEC2Response(EC2Response):
         )
 
     def modify_instance_attribute(self) -> ActionResult:
-        """As moto's, and also the shutdown behavior, which it lacks, and user data, which it refuses."""
+        """As in moto, and also the shutdown behavior, which moto lacks, and user data, which moto refuses."""
         backend, instance_id = self.ec2_backend, self._get_param("InstanceId")
         behavior, user_data = (
             self._get_param(f"{name}.Value") for name in ("InstanceInitiatedShutdownBehavior", "UserData")
@@ -469,7 +473,7 @@ class SandboxEC2Response(EC2Response):
         return super().modify_instance_attribute()
 
     def modify_instance_metadata_options(self) -> ActionResult:
-        """As moto's, but keeps options that the call does not name; moto resets them."""
+        """As in moto, but keeps options that the call does not name, which moto resets."""
         now = self.ec2_backend.get_instance(self._get_param("InstanceId")).metadata_options
         kept = {"HttpTokens": now.http_tokens, "HttpPutResponseHopLimit": now.http_put_response_hop_limit,
                 "HttpEndpoint": now.http_endpoint, "HttpProtocolIpv6": now.http_protocol_ipv6,
@@ -478,7 +482,7 @@ class SandboxEC2Response(EC2Response):
         return super().modify_instance_metadata_options()
 
     def reboot_instances(self) -> ActionResult:
-        """As moto's, and reboots the hosts."""
+        """As in moto, and reboots the hosts."""
         result = super().reboot_instances()
         self.ec2_backend.settings.wake()
         return result
@@ -491,13 +495,13 @@ class SandboxEC2Response(EC2Response):
         return result
 
     def get_console_output(self) -> ActionResult:
-        """The console output of the instance's host."""
+        """Returns the console output of the instance's host."""
         instance = self.ec2_backend.get_instance(self._get_param("InstanceId"))
         output = self.ec2_backend.settings.read_console(instance.id)
         return ActionResult(
             {
                 "InstanceId": instance.id,
-                "Timestamp": instance.host_ended_at or utcnow(),  # of the newest output
+                "Timestamp": instance.host_ended_at or utcnow(),  # when the newest output was written
                 "Output": Base64EncodedString.from_raw_string(output),
             }
         )

@@ -1,4 +1,4 @@
-"""Faults between the client and the API: refused calls, lost replies, and S3 content that is cut or changed."""
+"""Faults between the client and the API: refused calls, lost replies, and truncated or changed S3 content."""
 
 import io
 import re
@@ -10,7 +10,7 @@ from sandbox.api.log import ACCESS_KEY, CALL_KEY, FAULT_KEY
 from sandbox.api.refusals import BROKEN, SLOW_DOWN, THROTTLED, Refusal, deny, refuse
 from sandbox.faults import Fault, FaultBook
 
-# aws-chunked, by which clients send a checksum after the content: https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html
+# aws-chunked: clients send a checksum after the content. https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-streaming.html
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]+)(?:;[^\r\n]*)?\r\n")
 _HEX_SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -18,7 +18,7 @@ CHUNK_BYTES = 64 * 1024
 
 
 def flip(content: bytes, at_byte: int) -> bytes:
-    """Inverts all bits of the byte at this position, or of the last byte. Pure."""
+    """Inverts all bits of the byte at this position, or of the last byte if the content is shorter. Pure."""
     if not content:
         return content
     at = min(at_byte, len(content) - 1)
@@ -26,7 +26,7 @@ def flip(content: bytes, at_byte: int) -> bytes:
 
 
 def flip_upload(environ: WSGIEnvironment, at_byte: int) -> bool:
-    """Changes a byte of a request's body; False if it has none."""
+    """Changes one byte of a request's body. Returns False if the body is empty."""
     body = environ["wsgi.input"].read()
     is_chunked = "aws-chunked" in environ.get("HTTP_CONTENT_ENCODING", "")
     at = find_in_chunks(body, at_byte) if is_chunked else at_byte if body else None
@@ -35,7 +35,10 @@ def flip_upload(environ: WSGIEnvironment, at_byte: int) -> bool:
 
 
 def find_in_chunks(body: bytes, at_byte: int) -> int | None:
-    """The position of a byte of the content, or of its last one, in an aws-chunked body; None if it has none. Pure."""
+    """Returns the position in an aws-chunked body of a byte of the content, or of its last byte if it is shorter. Pure.
+
+    Returns None for empty content.
+    """
     begin, left, last = 0, at_byte, None
     while head := _CHUNK_HEAD.match(body, begin):
         size = int(head[1], 16)
@@ -50,7 +53,10 @@ def find_in_chunks(body: bytes, at_byte: int) -> int | None:
 
 
 def find_refusal(environ: WSGIEnvironment) -> Refusal | None:
-    """S3's answer if an upload's content does not match its checksum; None if the client sent no checksum. Pure."""
+    """Returns S3's refusal of an upload whose content does not match its checksum. Pure.
+
+    Returns None if the client did not send a checksum.
+    """
     announced = {name for name in environ if name.startswith("HTTP_X_AMZ_CHECKSUM_")}
     announced -= {"HTTP_X_AMZ_CHECKSUM_ALGORITHM", "HTTP_X_AMZ_CHECKSUM_MODE", "HTTP_X_AMZ_CHECKSUM_TYPE"}
     if announced or "HTTP_CONTENT_MD5" in environ or environ.get("HTTP_X_AMZ_TRAILER", "").startswith("x-amz-checksum"):
@@ -66,11 +72,14 @@ def find_refusal(environ: WSGIEnvironment) -> Refusal | None:
 
 
 class CutError(ConnectionAbortedError):
-    """The connection has to be closed here, as if the network had failed."""
+    """The connection must be closed at this point, as if the network had failed."""
 
 
 class ApiFaults:
-    """WSGI middleware below ApiLog, which describes each call. name_caller: the ARN of an access key's owner."""
+    """WSGI middleware below ApiLog, which describes each call.
+
+    name_caller: returns the ARN of an access key's owner.
+    """
 
     def __init__(self, app: WSGIApplication, book: FaultBook, name_caller: Callable[[str | None], str]) -> None:
         self._app = app
@@ -78,7 +87,7 @@ class ApiFaults:
         self._name_caller = name_caller
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Passes the call on, unless a fault strikes it. Raises CutError to close the connection."""
+        """Forwards the call unless a fault strikes it. Raises CutError to close the connection."""
         call = environ[CALL_KEY]
         if call["service"] == "s3":
             return self._answer_s3(environ, start_response, call)
@@ -136,9 +145,9 @@ class ApiFaults:
 
 
 def _cut_short(body: list[bytes], after_bytes: int) -> Iterator[bytes]:
-    """Sends at most all but the last byte."""
+    """Yields at most `after_bytes` of the body, and never its last byte. Raises CutError at the end."""
     left = min(after_bytes, max(0, sum(map(len, body)) - 1))
-    yield b""  # so that the headers are sent in any case
+    yield b""  # so that the headers are always sent
     for data in body:
         yield data[:left]
         left -= len(data[:left])

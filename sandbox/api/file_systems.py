@@ -1,4 +1,4 @@
-"""FSx's file systems, with what moto leaves out: the life cycle state, the VPC, network interfaces, the mount name."""
+"""FSx file systems, with what moto omits: the lifecycle state, the VPC, the network interfaces, the mount name."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from moto.fsx.models import FileSystem
 
 
 class SandboxFileSystem(FileSystem):
-    """As moto's, and available at once. There is no server behind it."""
+    """A file system that is available immediately. No server backs it."""
 
     def __init__(self, account_id: str, region_name: str, *args: Any, **kwargs: Any) -> None:
         super().__init__(account_id, region_name, *args, **kwargs)
@@ -22,7 +22,7 @@ class SandboxFileSystem(FileSystem):
             self.lustre_configuration = {"MountName": "fsx", **(self.lustre_configuration or {})}
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer of DescribeFileSystems."""
+        """Returns the file system as in DescribeFileSystems' response."""
         more = {
             "Lifecycle": "AVAILABLE",
             "VpcId": self._vpc_id,

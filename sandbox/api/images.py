@@ -1,8 +1,8 @@
-"""The machine images that launchers ask for, and the SSM parameters that name them.
+"""The machine images that launchers request, and the SSM parameters that name them.
 
 Parameter names: https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html and
 https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/
-Names and owners are those of the public images, ids are made up. All images boot the machine's own system.
+Names and owners are those of the public images; the ids are invented. All images boot the machine's own system.
 """
 
 import datetime as dt
@@ -19,32 +19,32 @@ CANONICAL = "099720109477"
 RELEASES = {"22.04": ("jammy", "hvm-ssd", "ebs-gp2"), "24.04": ("noble", "hvm-ssd-gp3", "ebs-gp3")}
 DEEP_LEARNING_ROOT_GIB = 75
 UBUNTU_ROOT_GIB = 8
-# The Deep Learning AMIs' systems: name in the parameter, name in the image, root device.
+# The Deep Learning AMIs' systems: name in the parameter, name in the image's name, root device.
 DEEP_LEARNING_SYSTEMS = (
     ("ubuntu-22.04", "Ubuntu 22.04", "/dev/sda1"),
     ("ubuntu-24.04", "Ubuntu 24.04", "/dev/sda1"),
     ("amazon-linux-2023", "Amazon Linux 2023", "/dev/xvda"),
 )
 ARCHITECTURES = (("x86_64", "amd64"), ("arm64", "arm64"))
-# Public images are deprecated after two years; the sandbox also publishes a deprecated one.
+# Public images are deprecated after two years. The sandbox also publishes one deprecated image.
 LIFETIME = dt.timedelta(days=730)
 OLD = dt.timedelta(days=900)
 
 
 class SandboxAmi(Ami):
-    """An image with the real one's root volume; moto's always have 15 GB."""
+    """An image with a root volume of the real size; moto's images always have 15 GB."""
 
     root_gib = UBUNTU_ROOT_GIB
     deprecated: dt.datetime | None = None
 
     @property
     def deprecation_time(self) -> str | None:
-        """In DescribeImages' format."""
+        """The deprecation time in DescribeImages' format, or None."""
         return self.deprecated.strftime("%Y-%m-%dT%H:%M:%S.000Z") if self.deprecated else None
 
     @property
     def block_device_mappings(self) -> list[dict[str, Any]]:
-        """The root volume, which is deleted with the instance unless the launch says otherwise."""
+        """The root volume, which is deleted with the instance unless the launch specifies otherwise."""
         [root] = super().block_device_mappings
         ebs = {"VolumeSize": self.root_gib, "DeleteOnTermination": True, "VolumeType": "gp3", "Encrypted": False}
         return [{**root, "Ebs": {**root["Ebs"], **ebs}}]
@@ -53,7 +53,7 @@ class SandboxAmi(Ami):
 def publish(backend: EC2Backend, created: dt.datetime) -> None:
     """Adds the newest Ubuntu images and Deep Learning AMIs to EC2 and SSM, and a deprecated Deep Learning AMI.
 
-    created: when the newest were published; part of their names.
+    created: when the newest images were published; the date is part of their names.
     """
     day = created.strftime("%Y%m%d")
     for architecture, debian in ARCHITECTURES:
@@ -97,7 +97,7 @@ def _publish_deep_learning(
 def _publish(
     backend: EC2Backend, created: dt.datetime, *, name: str, owner_alias: str | None, root_gib: int, **more: Any
 ) -> str:
-    """Adds a public image; returns its id, which depends on its name only."""
+    """Adds a public image and returns its id, which depends only on its name."""
     image_id = "ami-0" + hashlib.sha256(name.encode()).hexdigest()[:16]
     ami = SandboxAmi(
         backend,
@@ -122,9 +122,9 @@ def _publish(
 def _name(backend: EC2Backend, place: str, image_id: str, created: dt.datetime) -> None:
     """Adds an SSM parameter with an image's id."""
     name = f"/aws/service/{place}/ami-id"
-    parameters = ssm_backends[DEFAULT_ACCOUNT_ID][backend.region_name]._parameters  # noqa: SLF001 -- moto has no other way to put what begins with /aws
+    parameters = ssm_backends[DEFAULT_ACCOUNT_ID][backend.region_name]._parameters  # noqa: SLF001 -- moto refuses names that begin with /aws
     parameters[name].append(
-        Parameter(  # type: ignore[abstract]  # as moto itself makes them
+        Parameter(  # type: ignore[abstract]  # moto creates them the same way
             account_id=DEFAULT_ACCOUNT_ID,
             name=name,
             value=image_id,

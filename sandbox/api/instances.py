@@ -1,4 +1,4 @@
-"""EC2's instances, with states that take time; and their spot requests and placement groups."""
+"""EC2's instances, with states that take time, and their spot requests and placement groups."""
 
 import copy
 import datetime as dt
@@ -20,7 +20,7 @@ from sandbox.hosts.network import mac_address_of
 
 STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 ENDED = ("shutting-down", "terminated")
-INTERRUPTED = "Server.SpotInstanceTermination"  # the state reason of a spot instance that EC2 took back
+INTERRUPTED = "Server.SpotInstanceTermination"  # the state reason of a spot instance that EC2 reclaimed
 STRATEGIES = ("cluster", "spread", "partition")
 MAX_PARTITIONS = 7
 
@@ -48,28 +48,28 @@ class SandboxInstance(Instance):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._state = InstanceState("pending", STATES["pending"])
-        # When its host ended, whatever ended it; None while it has one.
+        # When its host ended, for whatever reason. None while it has a host.
         self.host_ended_at: dt.datetime | None = None
-        # Of the key pair at launch; the key pair may be deleted later.
+        # The public key of the key pair at launch. The key pair may be deleted later.
         self.public_key = ""
-        # Counts calls of RebootInstances; the daemon compares it with its own reboots.
+        # The number of RebootInstances calls. The daemon compares it with the number of reboots that it has done.
         self.reboots = 0
         # Set by register_spot_requests.
         self.spot_instance_request_id: str | None = None
         self._entered = time.monotonic()
-        # A spot instance's end, once it has been announced.
+        # The end of a spot instance, once it is announced.
         self.interruption: Interruption | None = None
         # Set by a fault: the instance gets no host and stays `pending`.
         self.never_boots = False
-        # The id of the capacity fault whose `free` rises again when the instance ends.
+        # The id of the capacity fault whose `free` increases again when the instance ends.
         self.capacity_fault: str | None = None
-        # The capacity reservation in which it was launched.
+        # The id of the capacity reservation in which it was launched.
         self.capacity_reservation_id: str | None = None
-        # Since when its host is dead or frozen, which only EC2's status checks show.
+        # When its host died or froze. Only EC2's status checks show this.
         self.impaired_at: dt.datetime | None = None
 
     def prep_nics(self, nic_spec: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
-        """As moto's, but by default interfaces are deleted with their instance, as on EC2."""
+        """As in moto, but by default, interfaces are deleted with their instance, as on EC2."""
         nics = nic_spec or [{"DeviceIndex": 0}]
         for nic in nics:
             if "NetworkInterfaceId" not in nic:
@@ -77,17 +77,17 @@ class SandboxInstance(Instance):
         super().prep_nics(nics, *args, **kwargs)
         for interface in self.nics.values():
             interface.mac_address = mac_address_of(str(interface.private_ip_address))
-        # An instance has the groups of its first interface; moto gives it only those of RunInstances itself.
+        # An instance has the groups of its first interface. moto sets only those that RunInstances itself names.
         self.security_groups = list(self.nics[0].group_set)
 
     @property
     def instance_id(self) -> str:
-        """The id; moto's DescribeInstanceStatus looks for this name."""
+        """The id, under the name that moto's DescribeInstanceStatus reads."""
         return str(self.id)
 
     @property
     def instance_status(self) -> dict[str, Any]:
-        """As moto's, but `impaired` if the host does not answer."""
+        """As in moto, but `impaired` if the host does not respond."""
         status = super().instance_status
         if self.impaired_at is not None and self.state == "running":
             check = {"Name": "reachability", "Status": "failed", "ImpairedSince": self.impaired_at}
@@ -102,11 +102,11 @@ class SandboxInstance(Instance):
         return previous
 
     def _note(self) -> None:
-        """Logs the state, for the bill."""
+        """Logs the state for the bill."""
         self.ec2_backend.settings.note(self)
 
     def _say_who(self) -> None:
-        """A call ends it; only for calls does EC2 say when."""
+        """Records that a call ended the instance, and when. EC2 gives the time only for calls."""
         self._reason = f"User initiated ({utcnow():%Y-%m-%d %H:%M:%S} GMT)"
         self.state_reason = StateReason(
             "Client.UserInitiatedShutdown: User initiated shutdown", "Client.UserInitiatedShutdown"
@@ -114,35 +114,38 @@ class SandboxInstance(Instance):
 
     @property
     def may_arrive(self) -> bool:
-        """Whether it has been booting or ending for at least the delay in [sandbox]."""
+        """Whether it has been booting or ending for at least the delay in [sandbox] of cluster.toml."""
         config: SandboxConfig = self.ec2_backend.settings.config
         delay_s = config.boot_delay_s if self.state == "pending" else config.end_delay_s
         return time.monotonic() - self._entered >= delay_s
 
     @property
     def market(self) -> Market:
-        """Spot or on-demand."""
+        """The market: spot or on-demand."""
         return "spot" if self.lifecycle == "spot" else "on-demand"
 
     def enter_running(self) -> None:
-        """Its host has booted."""
+        """Makes the instance `running`. Call it when the host has booted."""
         self._enter("running")
         self._note()
 
     def fail_to_boot(self, reason: str) -> None:
-        """Its host did not boot: the instance ends, with the reason in its StateReason."""
+        """Ends an instance whose host did not boot. `reason` becomes part of its StateReason."""
         self._end_for("shutting-down", "Server.InternalError", reason)
 
     def lose_host(self) -> None:
-        """Its host is lost, as on broken hardware: EC2 stops the instance."""
+        """Stops an instance that has lost its host, as EC2 does after a hardware failure."""
         self._end_for("stopping", "Server.ScheduledStop", "Stopped due to scheduled retirement")
 
     def reclaim(self) -> None:
-        """EC2 takes the spot instance back."""
+        """Reclaims a spot instance."""
         self._end_for("shutting-down", INTERRUPTED, "Spot instance termination")
 
     def shut_down_from_inside(self) -> None:
-        """Its host was powered off from inside: stops or terminates, by InstanceInitiatedShutdownBehavior."""
+        """Stops or terminates an instance whose host was shut down from inside.
+
+        InstanceInitiatedShutdownBehavior decides which.
+        """
         stops = self.instance_initiated_shutdown_behavior == "stop"
         state = "stopping" if stops else "shutting-down"
         self._end_for(state, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
@@ -154,7 +157,7 @@ class SandboxInstance(Instance):
         self._note()
 
     def terminate(self) -> InstanceState:
-        """Starts the termination; `finish_termination` follows when the host has ended."""
+        """Starts the termination. `finish_termination` completes it when the host has ended."""
         if self.state in ENDED:
             return copy.copy(self._state)
         previous = self._enter("shutting-down")
@@ -163,7 +166,7 @@ class SandboxInstance(Instance):
         return previous
 
     def finish_termination(self) -> None:
-        """Its host has ended: removes interface, addresses and volumes."""
+        """Completes the termination: removes the interface, addresses and volumes. Call it when the host has ended."""
         reason, state_reason = self._reason, self.state_reason
         super().terminate()
         self._reason, self.state_reason = reason, state_reason
@@ -177,7 +180,7 @@ class SandboxInstance(Instance):
             self.capacity_fault = None
 
     def stop(self) -> InstanceState:
-        """Starts the stop; `finish_stop` follows when the host has ended."""
+        """Starts the stop. `finish_stop` completes it when the host has ended."""
         if self.state in ENDED:
             raise IncorrectInstanceStateError(self.id, "stopped")
         if self.state in ("stopping", "stopped"):
@@ -188,7 +191,7 @@ class SandboxInstance(Instance):
         return previous
 
     def finish_stop(self) -> None:
-        """Its host has ended: keeps its disk, but not its public address."""
+        """Completes the stop: keeps the disk, but not the public address. Call it when the host has ended."""
         reason, state_reason = self._reason, self.state_reason
         super().stop()
         self._reason, self.state_reason = reason, state_reason
@@ -202,27 +205,27 @@ class SandboxInstance(Instance):
         if self.state != "stopped":
             raise IncorrectInstanceStateError(self.id, "started")
         super().start()
-        self.launch_time = utcnow()  # EC2 counts from the last start
+        self.launch_time = utcnow()  # as on EC2, the time of the last start
         self._enter("pending")
         self._note()
         self.never_boots = False
         return InstanceState("stopped", STATES["stopped"])
 
     def reboot(self) -> None:
-        """Asks the daemon to reboot the host; the instance stays `running`, as on EC2."""
+        """Asks the daemon to reboot the host. The instance stays `running`, as on EC2."""
         if self.state != "running":
             raise IncorrectInstanceStateError(self.id, "rebooted")
         self.reboots += 1
 
     @property
     def root_volume_bytes(self) -> int:
-        """The size of the root volume."""
+        """The size of the root volume in bytes."""
         gib: int = self.block_device_mapping[self.root_device_name].size
         return gib << 30
 
 
 class SandboxSpotRequest(SpotInstanceRequest):
-    """As moto's, but for an existing instance, and with a state that follows the instance's."""
+    """A spot request of an existing instance. Its state follows the instance's state."""
 
     def __init__(self, instance: SandboxInstance, options: dict[str, Any], tags: dict[str, dict[str, str]]) -> None:
         self._instance = instance
@@ -247,19 +250,19 @@ class SandboxSpotRequest(SpotInstanceRequest):
             ramdisk_id=None,
             monitoring_enabled=instance.monitored,
             subnet_id=cast("str", instance.subnet_id),
-            # moto stores RunInstances' tags for these under a misspelled key.
+            # moto adds the tags under this key to the request.
             tags={**tags, "spot-instances-request": tags.get("spot-instances-request", {})},
             spot_fleet_id=None,
             instance_interruption_behaviour=options.get("InstanceInterruptionBehavior"),
         )
 
     def launch_instance(self) -> SandboxInstance:
-        """The existing instance."""
+        """Returns the existing instance."""
         return self._instance
 
     @property
     def state(self) -> str:
-        """`active` while the instance exists, then `closed`, unless it was cancelled before."""
+        """`active` while the instance exists, then `closed`, unless the request was cancelled before."""
         if self._stored_state == "active" and self._instance.state in ENDED:
             return "closed"
         return self._stored_state
@@ -270,7 +273,7 @@ class SandboxSpotRequest(SpotInstanceRequest):
 
     @property
     def status(self) -> dict[str, Any]:
-        """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html."""
+        """The status, as in https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html."""
         if self._instance.state not in ENDED:
             cancelled = self._stored_state == "cancelled"
             code = "request-canceled-and-instance-running" if cancelled else "fulfilled"
@@ -282,7 +285,7 @@ class SandboxSpotRequest(SpotInstanceRequest):
 
     @property
     def create_time(self) -> dt.datetime:  # type: ignore[override]  # moto's is a str
-        """When the request was made; moto's is a constant."""
+        """When the request was created; moto returns a constant."""
         return self._created
 
     @property
@@ -291,7 +294,7 @@ class SandboxSpotRequest(SpotInstanceRequest):
         return self._instance.placement.zone
 
     def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
-        """As moto's, with more filters."""
+        """As in moto, with more filters."""
         known = {"instance-id": self._instance.id, "launched-availability-zone": self.launched_availability_zone,
                  "status-code": self.status["Code"], "type": self.type}  # fmt: skip
         return known[filter_name] if filter_name in known else super().get_filter_value(filter_name, method_name)
@@ -300,7 +303,7 @@ class SandboxSpotRequest(SpotInstanceRequest):
 def register_spot_requests(
     instances: list[SandboxInstance], options: dict[str, Any], tags: dict[str, dict[str, str]]
 ) -> None:
-    """Makes the spot request of each instance of a spot launch."""
+    """Creates a spot request for each instance of a spot launch."""
     for instance in instances:
         request = SandboxSpotRequest(instance, options, tags)
         instance.spot_instance_request_id = request.id
@@ -308,7 +311,7 @@ def register_spot_requests(
 
 
 class PlacementGroup(TaggedEC2Resource):
-    """A placement group, with the attributes of EC2's answer. It has no effect: all hosts are on one machine."""
+    """A placement group, with the attributes of EC2's response. It has no effect: all hosts run on one machine."""
 
     def __init__(
         self, ec2_backend: Any, name: str, strategy: str, partitions: int | None, spread_level: str | None
@@ -323,14 +326,14 @@ class PlacementGroup(TaggedEC2Resource):
         self.spread_level = (spread_level or "rack") if strategy == "spread" else None
 
     def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
-        """As for moto's other resources."""
+        """Returns a filter's value, as for moto's other resources."""
         if filter_name == "spread-level":
             return self.spread_level or ""
         return super().get_filter_value(filter_name, method_name or "DescribePlacementGroups")
 
 
 class PlacementGroups:
-    """The placement groups of one region, which moto lacks. Each method but `find` raises EC2ClientError.
+    """The placement groups of one region, which moto lacks. All methods except `find` may raise EC2ClientError.
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreatePlacementGroup.html
     """
@@ -340,7 +343,7 @@ class PlacementGroups:
         self._groups: dict[str, PlacementGroup] = {}
 
     def create(self, name: str, strategy: str, partitions: int | None, spread_level: str | None) -> PlacementGroup:
-        """Makes a group."""
+        """Creates a group."""
         if not name:
             raise EC2ClientError("MissingParameter", "The request must contain the parameter groupName")
         if name in self._groups:
@@ -353,17 +356,17 @@ class PlacementGroups:
         return group
 
     def find(self, name: str) -> PlacementGroup | None:
-        """A group by its name or its id."""
+        """Returns the group with this name or id, or None."""
         return next((group for group in self._groups.values() if name in (group.group_name, group.id)), None)
 
     def get(self, name: str) -> PlacementGroup:
-        """As `find`, but the group has to exist."""
+        """Returns the group with this name or id, which must exist."""
         if group := self.find(name):
             return group
         raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
 
     def delete(self, name: str, *, used: Container[str]) -> None:
-        """Deletes a group. used: the names of the groups with instances in them."""
+        """Deletes a group. used: the names of the groups that have instances."""
         group = self.get(name)
         if group.group_name in used:
             raise EC2ClientError(
@@ -373,6 +376,6 @@ class PlacementGroups:
         self._backend.tags.pop(group.id, None)
 
     def describe(self, names: Iterable[str] = (), filters: dict[str, Any] | None = None) -> list[PlacementGroup]:
-        """The groups with these names or ids, or all, that match the filters."""
+        """Returns the groups with these names or ids, or all groups, that match the filters."""
         groups = [self.get(name) for name in names] or list(self._groups.values())
         return generic_filter(filters or {}, groups)

@@ -1,4 +1,4 @@
-"""What limits a launch: where a type is offered, vCPU quotas, and capacity; and AWS's Service Quotas, which moto lacks.
+"""The limits of a launch: zones that offer a type, vCPU quotas and capacity. Also AWS's Service Quotas, for EC2.
 
 https://docs.aws.amazon.com/servicequotas/2019-06-24/apireference/API_GetServiceQuota.html
 """
@@ -21,26 +21,26 @@ VCPUS: dict[str, int] = {name: known["VCpuInfo"]["DefaultVCpus"] for name, known
 
 
 def find_quota(instance_type: str, market: Market) -> Quota | None:
-    """The quota of a type; None for types that the sandbox does not count."""
-    # c for c5.xlarge, gr for gr6.4xlarge, dl for dl1, which is not D; im4gn and is4gen belong to the I family.
+    """Returns the quota of a type, or None for types that the sandbox does not count."""
+    # For example c for c5.xlarge, gr for gr6.4xlarge. dl1 is not in the D family; im4gn and is4gen are in the I family.
     letters = re.split(r"[\d.]", instance_type)[0]
     letters = {"im": "i", "is": "i"}.get(letters, letters)
     return next((q for q in QUOTAS.values() if q.market == market and letters in q.families), None)
 
 
 def count_vcpus(quota: Quota, running: Iterable[tuple[str, Market]]) -> int:
-    """How many vCPUs count against a quota. running: (type, market) of each instance. Pure."""
+    """Returns the number of vCPUs that count against a quota. running: (type, market) of each instance. Pure."""
     return sum(VCPUS[kind] for kind, market in running if find_quota(kind, market) is quota)
 
 
 def zones_offering(instance_type: str, region: str) -> list[str]:
-    """The region's zones that offer a type, as published by AWS; sorted."""
+    """Returns the region's zones that offer a type, according to AWS's published list, sorted."""
     offerings = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, [])
     return sorted(offer["Location"] for offer in offerings if offer["InstanceType"] == instance_type)
 
 
 def check_offered(instance_type: str, zone: str, region: str) -> None:
-    """Raises EC2ClientError when a zone does not offer a type."""
+    """Raises EC2ClientError if a zone does not offer a type."""
     zones = zones_offering(instance_type, region)
     if zone in zones:
         return
@@ -53,7 +53,7 @@ def check_offered(instance_type: str, zone: str, region: str) -> None:
 
 
 def check_architecture(instance_type: str, architecture: str) -> None:
-    """Raises EC2ClientError when an image cannot run on a type."""
+    """Raises EC2ClientError if an image cannot run on a type."""
     supported = INSTANCE_TYPES[instance_type]["ProcessorInfo"]["SupportedArchitectures"]
     if architecture not in supported:
         raise EC2ClientError(
@@ -65,7 +65,7 @@ def check_architecture(instance_type: str, architecture: str) -> None:
 
 
 def check_strategy(instance_type: str, strategy: str, group_name: str) -> None:
-    """Raises EC2ClientError when a type cannot be in a placement group with a strategy."""
+    """Raises EC2ClientError if a type does not support a placement group's strategy."""
     supported = INSTANCE_TYPES[instance_type].get("PlacementGroupInfo", {}).get("SupportedStrategies", [])
     if strategy not in supported:
         raise EC2ClientError(
@@ -76,7 +76,7 @@ def check_strategy(instance_type: str, strategy: str, group_name: str) -> None:
 
 
 def check_spot_price(instance_type: str, price: float | None, lowest: float | None) -> None:
-    """Raises EC2ClientError when a caller offers less than the spot price. Dollars an hour."""
+    """Raises EC2ClientError if the caller's maximum is below the spot price. Both prices are in dollars per hour."""
     if price is None or lowest is None or price >= lowest or instance_type not in ON_DEMAND:
         return
     raise EC2ClientError(
@@ -96,9 +96,10 @@ def allow_by_quota(
     granted: Mapping[str, int],
     book: FaultBook,
 ) -> int:
-    """How many instances the vCPU quota allows a launch, `low` to `high`. Raises EC2ClientError when that is less.
+    """Returns how many instances, `low` to `high`, the vCPU quota allows a launch. Raises EC2ClientError for fewer.
 
-    running: (type, market) of the instances that count; granted: vCPUs by quota code, if not the default.
+    running: (type, market) of the instances that count. granted: the vCPUs by quota code, where they differ from the
+    default.
     """
     quota = find_quota(instance_type, market)
     if quota is None:
@@ -122,21 +123,23 @@ def allow_by_quota(
 def reserve_capacity(
     instance_type: str, market: Market, low: int, high: int, *, zones: Iterable[str], book: FaultBook, named: bool
 ) -> tuple[str, int, str | None]:
-    """The zone where a launch gets most instances, and how many, `low` to `high`; raises EC2ClientError for less.
+    """Returns the zone that has capacity for the most instances of a launch, and how many it gets, `low` to `high`.
 
-    Also returns the id of the capacity fault whose `free` they reduce, so that their end can raise it again.
-    zones: the possible ones. named: whether the caller chose the zone.
+    Also returns the id of the capacity fault whose `free` the launch reduces, so that the end of its instances can
+    increase it again; None if there is none. Raises EC2ClientError for fewer than `low` instances.
+
+    zones: the zones to choose from. named: whether the caller chose the zone.
     """
     faults = {zone: book.find("capacity", type=instance_type, market=market, zone=zone) for zone in zones}
     room = {zone: int(fault.parameters.get("free", "0")) if fault else high for zone, fault in faults.items()}
-    zone = max(room, key=lambda name: room[name])  # the first of equal ones
+    zone = max(room, key=lambda name: room[name])  # the first of several with equal room
     count, fault = min(high, room[zone]), faults[zone]
     if count >= low:
         if fault is None or "free" not in fault.parameters:
             return zone, count, None
         book.spend(fault.id, "free", count)
         return zone, count, fault.id
-    # A refused launch counts once for each fault, whatever the number of zones.
+    # A refused launch counts once for each fault, regardless of the number of zones.
     for name, in_zone in {fault.id: (name, fault) for name, fault in faults.items() if fault}.values():
         book.take(in_zone.kind, type=instance_type, market=market, zone=name)
     where = f"in the Availability Zone you requested ({zone})" if named else "in any of the region's Availability Zones"
@@ -152,7 +155,7 @@ def reserve_capacity(
 
 
 class SandboxQuotasResponse(ServiceQuotasResponse):
-    """The four actions that read quotas. `granted`: vCPUs by quota code, if not the default."""
+    """The four actions that read quotas. `granted`: the vCPUs by quota code, where they differ from the default."""
 
     granted: ClassVar[Mapping[str, int]] = {}
 
@@ -187,17 +190,17 @@ class SandboxQuotasResponse(ServiceQuotasResponse):
         }
 
     def list_service_quotas(self) -> str:
-        """The account's quotas."""
+        """Returns the account's quotas."""
         return json.dumps({"Quotas": self._list(default=False)})
 
     def list_aws_default_service_quotas(self) -> str:
-        """AWS's default quotas."""
+        """Returns AWS's default quotas."""
         return json.dumps({"Quotas": self._list(default=True)})
 
     def get_service_quota(self) -> str:
-        """One of the account's quotas."""
+        """Returns one of the account's quotas."""
         return self._get(default=False)
 
     def get_aws_default_service_quota(self) -> str:
-        """One of AWS's default quotas."""
+        """Returns one of AWS's default quotas."""
         return self._get(default=True)

@@ -1,4 +1,4 @@
-"""The API log, one JSON object for each call; and the log of instances' states."""
+"""The API log, with one JSON object for each call, and the log of the instances' states."""
 
 import datetime as dt
 import io
@@ -18,8 +18,8 @@ from moto.core.routing import get_service_router
 from moto.core.utils import utcnow
 from werkzeug.exceptions import HTTPException
 
-# Keys of a request's WSGI environment: the call's description, its access key id, the caller's ARN once the signature
-# has been checked, the fault that struck it, the missing permission.
+# Keys in a request's WSGI environment: the description of the call, its access key id, the caller's ARN once the
+# signature is verified, the fault that struck the call, and the permission that the caller lacked.
 CALL_KEY = "sandbox.call"
 ACCESS_KEY = "sandbox.access_key"
 CALLER_KEY = "sandbox.caller"
@@ -30,7 +30,7 @@ log = logging.getLogger("sandbox.api_log")
 
 FORM = "application/x-www-form-urlencoded"
 CREDENTIAL_SCOPE = re.compile(r"Credential=([^/,]+)/\d{8}/([^/]*)/([^/]+)/aws4_request")
-# Services whose name in signatures is not botocore's.
+# Services whose name in signatures differs from botocore's name.
 SIGNED_AS = {"elasticfilesystem": "efs"}
 XML_CODE = re.compile(rb"<Code>([^<]+)</Code>")
 JSON_TYPE = re.compile(rb'"__type"\s*:\s*"(?:[^"#]*#)?([^"]+)"')
@@ -40,9 +40,9 @@ class ApiLog:
     """WSGI middleware that writes the log.
 
     Each line has `time` (ISO 8601, UTC), `duration_ms`, `service`, `region`, `action`, `status` (HTTP), `dry_run`,
-    and, null if there is none: `caller` (an ARN; of calls whose signature is right), `error` (AWS's code),
-    `client_token`, `resource` (bucket and key of an S3 call), `fault` (the one that struck the call) and `refused` (the
-    permission that the caller lacked). No line has an access key id.
+    and these, which are null if they do not apply: `caller` (an ARN, if the signature is valid), `error` (AWS's code),
+    `client_token`, `resource` (bucket and key of an S3 call), `fault` (the fault that struck the call) and `refused`
+    (the permission that the caller lacked). No line contains an access key id.
     """
 
     def __init__(self, app: WSGIApplication, path: Path) -> None:
@@ -51,7 +51,7 @@ class ApiLog:
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Passes the call on, and logs it when the answer is complete."""
+        """Forwards the call, and logs it when its status is known."""
         begun = dt.datetime.now(dt.UTC)
         environ[CALL_KEY] = describe_call(environ)
         status = [0]
@@ -79,15 +79,15 @@ class ApiLog:
         try:
             with self._lock:
                 self._file.write(json.dumps(entry) + "\n")
-        except OSError:  # a full disk must not cost the caller the answer
+        except OSError:  # on a full disk, the caller still gets the response
             log.exception("the API log cannot be written")
 
 
 class StateLog:
-    """The log of what is billed: one JSON object whenever an instance enters a state.
+    """The log on which the bill is based: one JSON object each time that an instance enters a state.
 
     Each line has `time` (ISO 8601, UTC), `instance`, `state`, `reason` (EC2's code, if it ended), `type`, `market`,
-    `zone`, `public_address` (whether it has one) and `disks_gib` (of its volumes, as they are now).
+    `zone`, `public_address` (whether it has one) and `disks_gib` (the current sizes of its volumes).
     """
 
     def __init__(self, path: Path) -> None:
@@ -113,7 +113,10 @@ class StateLog:
 
 
 def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
-    """What a call asks for; notes the access key id that it names. Puts back a form's body that it reads."""
+    """Returns the description of a call, and stores its access key id in `environ`.
+
+    Restores a form's body after reading it.
+    """
     environ[ACCESS_KEY], region, service = _find_credential(environ)
     form = _read_form(environ)
     target = environ.get("HTTP_X_AMZ_TARGET", "")
@@ -135,9 +138,9 @@ def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
 
 
 def _find_credential(environ: WSGIEnvironment) -> tuple[str | None, str | None, str | None]:
-    """The access key id, region and service of a signature, in the header or in a presigned URL.
+    """Returns the access key id, region and service of a signature in the header or in a presigned URL.
 
-    S3's signature version 2, which MXNet and presigned URLs may use, has only the key.
+    S3's signature version 2, which MXNet and presigned URLs may use, contains only the key id.
     """
     header = environ.get("HTTP_AUTHORIZATION", "")
     query = parse_qs(environ.get("QUERY_STRING", ""))
@@ -151,9 +154,9 @@ def _find_credential(environ: WSGIEnvironment) -> tuple[str | None, str | None, 
 
 
 def _name_operation(environ: WSGIEnvironment, service: str) -> str:
-    """The operation's name in botocore's model, or the request's method if no operation matches.
+    """Returns the operation's name in botocore's model, or the request's method if no operation matches.
 
-    service: as in the signature; one whose operations are paths, such as s3.
+    service: its name in signatures. Its operations are identified by paths, as in S3.
     """
     try:
         router = get_service_router(SIGNED_AS.get(service, service))
@@ -172,6 +175,6 @@ def _read_form(environ: WSGIEnvironment) -> dict[str, list[Any]]:
 
 
 def find_error_code(body: bytes) -> str | None:
-    """AWS's error code in an XML or a JSON answer."""
+    """Returns AWS's error code in an XML or JSON response, or None."""
     found = XML_CODE.search(body) or JSON_TYPE.search(body)
     return found.group(1).decode() if found else None

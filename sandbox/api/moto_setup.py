@@ -34,7 +34,7 @@ from sandbox.api.s3 import install_uploads
 from sandbox.api.volumes import SandboxAttachment, SandboxVolume
 from sandbox.hosts.names import Names
 
-# DescribeInstances' filters that moto lacks, and the instance's attribute that each compares.
+# DescribeInstances' filters that moto lacks, and the instance attribute that each one compares.
 INSTANCE_FILTERS = {
     "placement-group-name": "placement.group_name", "client-token": "client_token", "instance-lifecycle": "lifecycle",
     "spot-instance-request-id": "spot_instance_request_id", "instance-state-code": "state_code",
@@ -44,7 +44,7 @@ _list_modules = backends.list_of_moto_modules
 
 
 def install(settings: Ec2Settings) -> Backend:
-    """Installs the sandbox's classes; returns the EC2 of the sandbox's region, or of all its regions."""
+    """Installs the sandbox's classes. Returns the EC2 backend of the sandbox's region, or of all its regions."""
     SandboxEC2Backend.settings = settings
     ec2_backends.backend = SandboxEC2Backend
     ec2_urls.url_paths = {"{0}/": SandboxEC2Response.dispatch}
@@ -61,11 +61,11 @@ def install(settings: Ec2Settings) -> Backend:
     SandboxQuotasResponse.granted = settings.config.quotas
     quota_urls.url_paths = {"{0}/$": SandboxQuotasResponse.dispatch}
     install_uploads()
-    # IAM accepts a policy without a version as one of 2008; moto would refuse it.
+    # IAM treats a policy without a version as version 2008-10-17; moto would refuse it.
     validator = policy_validation.BaseIAMPolicyValidator
     validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
-    # To find a key, moto would make the IAM of every partition, and read all of AWS's policies for each: a second.
-    iam_models.PARTITION_NAMES = [get_partition(settings.region)]  # type: ignore[attr-defined]  # it is imported there
+    # To find a key, moto would create IAM for every partition and read all of AWS's policies for each, which takes 1 s.
+    iam_models.PARTITION_NAMES = [get_partition(settings.region)]  # type: ignore[attr-defined]  # iam.models imports it
     remember_lookups()
     regions = (settings.region, *settings.others)
     made = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in regions]
@@ -78,19 +78,22 @@ def install(settings: Ec2Settings) -> Backend:
     for backend in found:
         images.publish(backend, _some_weeks_ago())
     whole = found[0] if len(found) == 1 else Regions(found)
-    # A call in one region must not forget the hosts of the others.
+    # A call in one region must also apply the groups of the hosts in the other regions.
     SandboxEC2Backend.settings = replace(settings, enforce=lambda _: settings.enforce(whole))
     return whole
 
 
 def _some_weeks_ago() -> dt.datetime:
-    """When the public images were published: recently, and on the same day for all sandboxes of a month."""
+    """Returns when the public images were published: the 10th of last month.
+
+    So all sandboxes that start in the same month have the same images.
+    """
     month = utcnow().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return (month - dt.timedelta(days=1)).replace(day=10)
 
 
 def remember_lookups() -> None:
-    """Caches two slow functions of moto that it calls for every request."""
+    """Caches two slow functions that moto calls for every request."""
     modules = tuple(_list_modules())
     backends.list_of_moto_modules = lambda: modules
-    responses.method_names_from_class = cache(utils.method_names_from_class)  # type: ignore[attr-defined]  # it is imported there
+    responses.method_names_from_class = cache(utils.method_names_from_class)  # type: ignore[attr-defined]  # core.responses imports it

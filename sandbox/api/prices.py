@@ -1,9 +1,9 @@
-"""The prices of instances: a small table of approximate prices.
+"""Approximate prices of instances, in a small table.
 
-On-demand Linux in us-east-1, in dollars an hour, as of 2025; the real ones: https://aws.amazon.com/ec2/pricing/on-demand/
-Spot prices are made up: a share of these that differs by type and zone.
+On-demand Linux in us-east-1, in dollars per hour, as of 2025. The exact prices: https://aws.amazon.com/ec2/pricing/on-demand/
+Spot prices are invented: a share of the on-demand price that differs by type and zone.
 
-Answers GetProducts of AWS's price list service, which moto lacks, for Linux on demand, gp3 volumes and public IPs:
+Implements GetProducts of AWS's price list service, which moto lacks, for on-demand Linux, gp3 volumes and public IPs:
 https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
 """
 
@@ -18,12 +18,12 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from sandbox.api.refusals import Refusal, RefusedError, refuse
 
-# In most families the price is proportional to the size, here in units of an xlarge.
+# In most families, the price is proportional to the size. The unit here is one xlarge.
 UNITS = {"large": 0.5, "xlarge": 1, "2xlarge": 2, "4xlarge": 4, "8xlarge": 8, "9xlarge": 9, "12xlarge": 12,
          "16xlarge": 16, "18xlarge": 18, "24xlarge": 24}  # fmt: skip
 SMALL = ("large", "xlarge", "2xlarge", "4xlarge")
 USUAL = (*SMALL, "8xlarge", "12xlarge", "16xlarge", "24xlarge")
-# A family's xlarge in dollars an hour, and its sizes.
+# By family: the price of an xlarge in dollars per hour, and the sizes.
 FAMILIES: dict[str, tuple[float, tuple[str, ...]]] = {
     "c5": (0.17, (*SMALL, "9xlarge", "12xlarge", "18xlarge", "24xlarge")),
     "c5n": (0.216, (*SMALL, "9xlarge", "18xlarge")),
@@ -48,11 +48,11 @@ OTHERS = {
 ON_DEMAND: dict[str, float] = OTHERS | {
     f"{family}.{size}": round(price * UNITS[size], 4) for family, (price, sizes) in FAMILIES.items() for size in sizes
 }
-# Dollars per GiB and month; https://aws.amazon.com/ebs/pricing/
+# Dollars per GiB per month; https://aws.amazon.com/ebs/pricing/
 GP3_GIB_MONTH = 0.08
 # Dollars per hour; https://aws.amazon.com/vpc/pricing/
 PUBLIC_ADDRESS = 0.005
-# How often spot prices change, and how far back their history goes.
+# The interval at which spot prices change, and the length of their history.
 SPOT_STEP = dt.timedelta(hours=6)
 SPOT_HISTORY = dt.timedelta(days=90)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -62,7 +62,10 @@ PAGE = 100
 
 
 def spot_price(instance_type: str, zone: str, at: dt.datetime) -> float | None:
-    """Dollars an hour: 30 to 50 % of the on-demand price, the same for the same time; None for unknown types. Pure."""
+    """Returns the spot price in dollars per hour, or None for an unknown type. Pure.
+
+    It is 30 to 50 % of the on-demand price, and always the same for a given time.
+    """
     on_demand = ON_DEMAND.get(instance_type)
     if on_demand is None:
         return None
@@ -72,7 +75,7 @@ def spot_price(instance_type: str, zone: str, at: dt.datetime) -> float | None:
 
 
 def spot_times(begin: dt.datetime, end: dt.datetime, now: dt.datetime) -> Iterator[dt.datetime]:
-    """The start times of the prices in effect between two times, the newest first. Pure."""
+    """Yields the start times of the prices in effect between two times, newest first. Pure."""
     begin = max(begin, now - SPOT_HISTORY)
     step = _step_of(min(end, now))
     while step >= _step_of(begin):
@@ -85,7 +88,7 @@ def _step_of(at: dt.datetime) -> int:
 
 
 def answer_pricing(app: WSGIApplication, region: str, others: Sequence[str] = ()) -> WSGIApplication:
-    """Adds the price list service to an application, with prices for the sandbox's region and its others."""
+    """Adds the price list service to an application, with prices for the sandbox's region and its other regions."""
 
     def answering(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         target = environ.get("HTTP_X_AMZ_TARGET", "")
@@ -103,7 +106,10 @@ def answer_pricing(app: WSGIApplication, region: str, others: Sequence[str] = ()
 
 
 def answer_call(action: str, asked: dict[str, Any], region: str, others: Sequence[str] = ()) -> dict[str, Any]:
-    """The answer to a call. Pure. Raises RefusedError, and NotImplementedError for other actions."""
+    """Returns the response to a call. Pure.
+
+    Raises RefusedError for an unknown service, and NotImplementedError for actions other than GetProducts.
+    """
     if action != "GetProducts":
         raise NotImplementedError(f"its price list has no {action}")
     service = asked.get("ServiceCode", "AmazonEC2")
@@ -140,7 +146,7 @@ def _products(region: str) -> Iterator[dict[str, Any]]:
 
 
 def _addresses(region: str) -> Iterator[dict[str, Any]]:
-    """Public IPv4 addresses: in use, idle, and of a contiguous block."""
+    """Yields the products for public IPv4 addresses: in use, idle, and in a contiguous block."""
     for use, dollars in (("InUseAddress", PUBLIC_ADDRESS), ("IdleAddress", PUBLIC_ADDRESS), ("ContiguousBlock", 0.008)):
         attributes = {"group": "VPCPublicIPv4Address", "regionCode": region, "usagetype": f"USE1-PublicIPv4:{use}"}
         what = f"{use} public IPv4 address per hour"
@@ -151,7 +157,7 @@ def _addresses(region: str) -> Iterator[dict[str, Any]]:
 def _product(
     family: str, name: str, attributes: Mapping[str, str], *, unit: str, dollars: float, what: str
 ) -> dict[str, Any]:
-    """A product with its price on demand, in the form of the price list. dollars: for each `unit`."""
+    """Returns a product with its on-demand price, in the format of the price list. dollars: the price of one `unit`."""
     sku = hashlib.sha256(name.encode()).hexdigest()[:16].upper()
     term, rate = f"{sku}.JRTCKXETXF", f"{sku}.JRTCKXETXF.6YS6EN2CT7"
     dimension = {

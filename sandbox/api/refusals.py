@@ -1,4 +1,4 @@
-"""Error answers that moto does not give. Each of AWS's protocols has its own form, and often its own code.
+"""Error responses that moto lacks. Each of AWS's protocols has its own form, and often its own code.
 
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_access-denied.html
@@ -15,9 +15,9 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """An error answer. `code` is EC2's; `query_code`, `json_code` and `s3_code` are for the protocols where it differs.
+    """An error response. `code` is EC2's code; `query_code`, `json_code` and `s3_code` replace it in other protocols.
 
-    json_status: in the JSON protocol, 400 for every error but the service's own.
+    json_status: the status in the JSON protocol, which is 400 for every error except those of the service itself.
     """
 
     code: str
@@ -89,7 +89,7 @@ BROKEN = Refusal(
     status=INTERNAL, json_status=INTERNAL, code="InternalError", query_code="InternalFailure",
     json_code="InternalServerError", message="An internal error has occurred",
 )  # fmt: skip
-# Clients would retry a status of 500 or more.
+# The status is 400, because clients would retry 500 or more.
 UNSUPPORTED = Refusal(code="UnsupportedOperation", s3_code="NotImplemented", message="The sandbox cannot do this")
 SANDBOX_BROKEN = Refusal(
     status=INTERNAL, json_status=INTERNAL, code="InternalError", query_code="InternalFailure",
@@ -98,7 +98,7 @@ SANDBOX_BROKEN = Refusal(
 
 
 class RefusedError(Exception):
-    """A call is refused; `refusal` is the answer."""
+    """A call is refused. `refusal` is the response."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -106,7 +106,7 @@ class RefusedError(Exception):
 
 
 def forbid(message: str) -> Refusal:
-    """The answer to a caller who may not do this. Pure."""
+    """Returns the response to a caller who is not authorized. Pure."""
     return Refusal(
         status=FORBIDDEN, code="UnauthorizedOperation", query_code="AccessDenied", json_code="AccessDeniedException",
         s3_code="AccessDenied", message=message,
@@ -114,9 +114,10 @@ def forbid(message: str) -> Refusal:
 
 
 def deny(service: str | None, caller: str, action: str, resource: str = "*", *, explicit: bool = False) -> Refusal:
-    """The answer to a caller who lacks a permission, in AWS's words. Pure.
+    """Returns the response to a caller who lacks a permission, with AWS's message. Pure.
 
-    caller: an ARN; action: `service:Action`; explicit: whether a policy denies it; otherwise no policy allows it.
+    caller: an ARN. action: `service:Action`. explicit: whether a policy denies the action; otherwise, no policy allows
+    it.
     """
     on = "" if resource == "*" else f" on resource: {resource}"
     why = (
@@ -138,7 +139,7 @@ def deny(service: str | None, caller: str, action: str, resource: str = "*", *, 
 def refuse(
     environ: WSGIEnvironment, start_response: StartResponse, service: str | None, refusal: Refusal
 ) -> Iterable[bytes]:
-    """Answers a call with an error, in the protocol of the call."""
+    """Sends an error response in the protocol of the call, and returns its body."""
     ending = f"<RequestId>{uuid.uuid4()}</RequestId>"
     message = f"<Message>{escape(refusal.message, quote=False)}</Message>"
     status, kind = refusal.status, "text/xml"
@@ -154,7 +155,7 @@ def refuse(
         code = refusal.query_code or refusal.code
         text = f"<ErrorResponse><Error><Code>{code}</Code>{message}</Error>{ending}</ErrorResponse>"
     body = (text if kind.endswith("json-1.1") else f'<?xml version="1.0" encoding="UTF-8"?>{text}').encode()
-    # The JSON protocols without a target take the code from here.
+    # Clients of JSON protocols without a target read the code from this header.
     names = [("x-amzn-ErrorType", refusal.json_code or refusal.code)] if service != "s3" else []
     start_response(status, [("Content-Type", kind), ("Content-Length", str(len(body))), *names])
     return [body]

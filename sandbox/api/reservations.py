@@ -1,4 +1,4 @@
-"""Capacity reservations, which moto lacks: made, described, cancelled, and used by launches that name them.
+"""Capacity reservations, which moto lacks: create, describe, cancel, and launch instances in them.
 
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateCapacityReservation.html
 """
@@ -19,7 +19,7 @@ USING = ("pending", "running", "stopping")
 
 
 class CapacityReservation(TaggedEC2Resource):
-    """A reservation, with the attributes of EC2's answer. `reservation_type`: default or capacity-block."""
+    """A reservation, with the attributes of EC2's response. `reservation_type`: default or capacity-block."""
 
     def __init__(self, ec2_backend: Any, asked: dict[str, Any], *, count: int, reservation_type: str) -> None:
         self.ec2_backend = ec2_backend
@@ -42,14 +42,14 @@ class CapacityReservation(TaggedEC2Resource):
 
     @property
     def available_instance_count(self) -> int:
-        """How many more instances may launch in it."""
+        """The number of instances that can still launch in it."""
         if self.state != "active":
             return 0
         users = (one for one in self.ec2_backend.sandbox_instances() if one.capacity_reservation_id == self.id)
         return self.total_instance_count - sum(one.state in USING for one in users)
 
     def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
-        """As for moto's other resources."""
+        """Returns a filter's value, as for moto's other resources."""
         names = {"instance-type": "instance_type", "state": "state", "availability-zone": "availability_zone"}
         if filter_name in names:
             return getattr(self, names[filter_name])
@@ -57,20 +57,20 @@ class CapacityReservation(TaggedEC2Resource):
 
 
 class CapacityReservations:
-    """The reservations of one region. Each method raises EC2ClientError."""
+    """The reservations of one region. Methods that look up a reservation raise EC2ClientError for an unknown id."""
 
     def __init__(self, ec2_backend: Any) -> None:
         self._backend = ec2_backend
         self._reservations: dict[str, CapacityReservation] = {}
 
     def create(self, asked: dict[str, Any], *, count: int, reservation_type: str = "default") -> CapacityReservation:
-        """Makes a reservation, active at once."""
+        """Creates a reservation, which is active immediately."""
         made = CapacityReservation(self._backend, asked, count=count, reservation_type=reservation_type)
         self._reservations[made.id] = made
         return made
 
     def get(self, reservation_id: str) -> CapacityReservation:
-        """A reservation by its id."""
+        """Returns the reservation with this id."""
         if reservation_id not in self._reservations:
             raise EC2ClientError(
                 "InvalidCapacityReservationId.NotFound",
@@ -79,14 +79,17 @@ class CapacityReservations:
         return self._reservations[reservation_id]
 
     def describe(self, ids: Iterable[str], filters: dict[str, Any] | None) -> list[CapacityReservation]:
-        """The reservations with these ids, or all, that match the filters."""
+        """Returns the reservations with these ids, or all reservations, that match the filters."""
         found = [self.get(one) for one in ids] or list(self._reservations.values())
         return generic_filter(filters or {}, found)
 
     def check_launch(
         self, reservation_id: str, *, instance_type: str, zone: str | None, low: int, market_type: str | None
     ) -> int:
-        """How many instances a launch that names the reservation may have, at least `low`."""
+        """Returns how many instances a launch in the reservation can have, at least `low`.
+
+        Raises EC2ClientError if the launch does not match the reservation, or if fewer are free.
+        """
         reservation = self.get(reservation_id)
         if reservation.state != "active":
             raise EC2ClientError(
@@ -119,6 +122,6 @@ class CapacityReservations:
 
     @staticmethod
     def assign(instances: Iterable[SandboxInstance], reservation_id: str) -> None:
-        """Notes that instances use a reservation."""
+        """Records that the instances use a reservation."""
         for instance in instances:
             instance.capacity_reservation_id = reservation_id

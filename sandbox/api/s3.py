@@ -1,4 +1,4 @@
-"""S3's uploads in progress: ListMultipartUploads in pages, with initiator and time, which moto lacks.
+"""S3's multipart uploads in progress: ListMultipartUploads with pages, initiators and times, which moto lacks.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListMultipartUploads.html
 """
@@ -22,21 +22,21 @@ _UPLOAD_ID = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UploadStart:
-    """How an upload began. initiator: an ARN."""
+    """When an upload was initiated, and by whom. initiator: an ARN."""
 
     at: dt.datetime
     initiator: str
 
 
 class SandboxS3Response(S3Response):
-    """moto's S3 actions, with more about uploads. starts: by the upload's id."""
+    """moto's S3 actions, with more data about uploads. starts: by upload id."""
 
     starts: ClassVar[dict[str, UploadStart]] = {}
 
     def _key_response_post(
         self, request: Any, body: bytes, bucket_name: str, query: dict[str, Any], key_name: str
     ) -> TYPE_RESPONSE:
-        """As moto's, and records who began an upload, and when."""
+        """As in moto, and records who initiated an upload, and when."""
         answer: TYPE_RESPONSE = super()._key_response_post(request, body, bucket_name, query, key_name)
         if "uploads" in query and answer[0] < 300:
             content = answer[2].encode() if isinstance(answer[2], str) else answer[2]
@@ -45,7 +45,7 @@ class SandboxS3Response(S3Response):
         return answer
 
     def list_multipart_uploads(self) -> TYPE_RESPONSE:
-        """A page of the uploads with the prefix, in the order of their keys, after the markers."""
+        """Returns a page of the uploads with the prefix that follow the markers, in the order of their keys."""
         asked = {name: values[0] for name, values in self.querystring.items() if values}
         most = min(int(asked.get("max-uploads", PAGE)), PAGE)
         marker = (asked.get("key-marker", ""), asked.get("upload-id-marker", "\U0010ffff"))
@@ -77,13 +77,13 @@ class SandboxS3Response(S3Response):
         )
 
     def _read_caller(self) -> str:
-        """The caller's ARN, as GetCallerIdentity gives it."""
+        """Returns the caller's ARN, as GetCallerIdentity does."""
         _, arn, _ = sts_backends[self.current_account]["global"].get_caller_identity(self.get_access_key(), self.region)
         return str(arn)
 
 
 def install_uploads() -> None:
-    """Replaces moto's class; before the first request, when moto looks it up by its name."""
+    """Replaces moto's class. Call it before the first request, because moto then looks the class up by name."""
     responses.S3Response = SandboxS3Response  # type: ignore[misc]
 
 

@@ -1,7 +1,7 @@
 """The sandbox's HTTPS server: moto's application behind TLS, with connections that stay open.
 
-moto's own server (Werkzeug's) closes every connection after one request, and does TLS handshakes in the thread that
-accepts connections, so that one silent client blocks all others.
+moto's own server, from Werkzeug, closes every connection after one request. It also does TLS handshakes in the thread
+that accepts connections, so one silent client blocks all others.
 """
 
 import io
@@ -30,7 +30,10 @@ log = logging.getLogger("sandbox.server")
 
 
 def make_tls_context(place: Place, gateway: str) -> ssl.SSLContext:
-    """A server's TLS context for `gateway`. Writes the authority's certificate into the sandbox's folder."""
+    """Creates a new certificate authority, and returns a server's TLS context for `gateway`.
+
+    Writes the authority's certificate into the sandbox's folder.
+    """
     authority = trustme.CA(organization_name="cluster sandbox", organization_unit_name=place.id)
     authority.cert_pem.write_to_path(str(place.ca_file))
     place.ca_file.chmod(0o644)
@@ -40,7 +43,7 @@ def make_tls_context(place: Place, gateway: str) -> ssl.SSLContext:
 
 
 class KeepAliveHandler(MotoRequestHandler):
-    """Moto's request handler with HTTP/1.1's persistent connections."""
+    """moto's request handler with HTTP/1.1's persistent connections."""
 
     protocol_version = "HTTP/1.1"
     timeout = IDLE_TIMEOUT_S
@@ -48,7 +51,7 @@ class KeepAliveHandler(MotoRequestHandler):
     wbufsize = -1
 
     def run_wsgi(self) -> None:
-        """Answers one request, and reads its body to the end, so that the next request can follow."""
+        """Answers one request, and reads its body to the end so that the next request can follow."""
         self.environ = environ = self.make_environ()
         status, headers = "", list[tuple[str, str]]()
 
@@ -58,7 +61,7 @@ class KeepAliveHandler(MotoRequestHandler):
             return lambda _: None
 
         try:
-            if "wsgi.input_terminated" in environ:  # chunked: only its reader finds the end
+            if "wsgi.input_terminated" in environ:  # chunked: only this reader detects the end
                 body: io.BufferedIOBase = io.BytesIO(environ["wsgi.input"].read())
             else:
                 limited: Any = LimitedStream(environ["wsgi.input"], int(environ.get("CONTENT_LENGTH") or 0))
@@ -85,21 +88,21 @@ class KeepAliveHandler(MotoRequestHandler):
         self.wfile.flush()
 
     def handle_expect_100(self) -> bool:
-        """Sends `100 Continue` at once: the client waits for it."""
+        """Sends `100 Continue` without buffering, because the client waits for it."""
         super().handle_expect_100()
         self.wfile.flush()
         return True
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Logs nothing: the API log has it."""
+        """Logs nothing, because the API log has each request."""
 
-    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 -- the base class names it so
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 -- the name in the base class
         """Writes to the daemon's log."""
         log.log(logging.ERROR if type == "error" else logging.INFO, message.rstrip(), *args)
 
 
 class TlsServer(ThreadingMixIn, BaseWSGIServer):
-    """A thread for each connection, including its TLS handshake."""
+    """An HTTPS server that handles each connection, including its TLS handshake, in its own thread."""
 
     multithread = True
     daemon_threads = True
@@ -116,7 +119,7 @@ class TlsServer(ThreadingMixIn, BaseWSGIServer):
         request.settimeout(IDLE_TIMEOUT_S)
         try:
             connection = self.ssl_context.wrap_socket(request, server_side=True)
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # includes ssl.SSLError
             log.info("no TLS connection with %s: %s", client_address[0], error)
             return
         with connection:
@@ -124,18 +127,18 @@ class TlsServer(ThreadingMixIn, BaseWSGIServer):
 
 
 def catch_errors(app: WSGIApplication) -> WSGIApplication:
-    """Answers 500, as AWS does, when the application fails; the traceback goes to the daemon's log.
+    """Answers 500, as AWS does, if the application fails. The traceback goes to the daemon's log.
 
-    Calls that moto lacks get an error that clients do not retry.
+    Calls that moto does not implement get an error that clients do not retry.
     """
 
     def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return list(app(environ, start_response))
-        except (NotImplementedError, ModuleNotFoundError) as error:  # some parts of moto need further packages
+        except (NotImplementedError, ModuleNotFoundError) as error:  # some parts of moto need extra packages
             unsupported = replace(UNSUPPORTED, message=f"{UNSUPPORTED.message}: {error}")
             return refuse(environ, start_response, environ[CALL_KEY]["service"], unsupported)
-        except Exception:  # the client gets an answer in any case
+        except Exception:  # the client must always get a response
             log.exception("%s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
             return refuse(environ, start_response, environ[CALL_KEY]["service"], SANDBOX_BROKEN)
 
@@ -143,7 +146,7 @@ def catch_errors(app: WSGIApplication) -> WSGIApplication:
 
 
 def create_app(service: Any) -> Any:
-    """Moto's application for a service. Raises NotImplementedError for None: a service that moto lacks."""
+    """Returns moto's application for a service. Raises NotImplementedError for None, a service that moto lacks."""
     if service is None:
         raise NotImplementedError("it does not have this service")
     return create_backend_app(service)

@@ -11,13 +11,13 @@ from moto.ec2.models.elastic_block_store import Volume, VolumeAttachment
 from sandbox.api.instances import SandboxInstance
 
 DEVICES = tuple(f"/dev/sd{letter}" for letter in "fghijklmnop") + tuple(f"/dev/xvd{letter}" for letter in "fghijklmnop")
-"""Names for attached volumes (https://docs.aws.amazon.com/ebs/latest/userguide/nvme-ebs-volumes.html)."""
+"""The device names for attached volumes (https://docs.aws.amazon.com/ebs/latest/userguide/nvme-ebs-volumes.html)."""
 
 
 class SandboxAttachment(VolumeAttachment):
     """An attachment. status: attaching, attached, busy or detaching.
 
-    by_call: AttachVolume made it; otherwise it is of the launch.
+    by_call: whether AttachVolume created it; otherwise, the launch did.
     """
 
     delete_on_termination = False
@@ -25,17 +25,17 @@ class SandboxAttachment(VolumeAttachment):
 
 
 class SandboxVolume(Volume):
-    """A volume that is `creating` until the daemon has seen it."""
+    """A volume that is `creating` until the daemon processes it."""
 
     is_ready = False
 
     @property
     def status(self) -> str:
-        """As moto's, with `creating`."""
+        """As in moto, but also `creating`."""
         return "creating" if not self.is_ready and self.attachment is None else super().status
 
     def is_attached_to(self, instance_id: str) -> bool:
-        """Whether it is attached to this instance by a call, or is being attached."""
+        """Returns whether AttachVolume has attached it to this instance, or is attaching it."""
         attachment = cast("SandboxAttachment | None", self.attachment)
         return (
             attachment is not None
@@ -46,12 +46,12 @@ class SandboxVolume(Volume):
 
     @property
     def image_bytes(self) -> int:
-        """Its size in bytes."""
+        """The size in bytes."""
         return int(self.size) << 30
 
 
 def attach(backend: Any, volume_id: str, instance_id: str, device: str) -> SandboxAttachment:
-    """Begins to attach a volume; the daemon ends it. Raises EC2ClientError with EC2's codes."""
+    """Starts to attach a volume; the daemon completes it. Raises EC2ClientError with EC2's codes."""
     volume = cast("SandboxVolume", backend.get_volume(volume_id))
     instance = cast("SandboxInstance", backend.get_instance(instance_id))
     if volume.attachment is not None:
@@ -79,7 +79,7 @@ def attach(backend: Any, volume_id: str, instance_id: str, device: str) -> Sandb
 
 
 def detach(backend: Any, volume_id: str, instance_id: str | None, device: str | None) -> SandboxAttachment:
-    """Begins to detach a volume; the daemon ends it. Raises EC2ClientError with EC2's codes."""
+    """Starts to detach a volume; the daemon completes it. Raises EC2ClientError with EC2's codes."""
     volume = cast("SandboxVolume", backend.get_volume(volume_id))
     attachment = cast("SandboxAttachment | None", volume.attachment)
     if attachment is None:

@@ -1,4 +1,4 @@
-"""Each host's own control group, whose subtree belongs to root in the host (cgroups(7), "Delegating a hierarchy")."""
+"""The control group of each host. Its subtree belongs to root in the host (cgroups(7), "Delegating a hierarchy")."""
 
 import os
 import time
@@ -10,20 +10,23 @@ POLL_S = 0.01
 
 
 def cgroup_of(sandbox_id: str) -> Path | None:
-    """The control group of a sandbox, which contains those of its hosts; None without cgroup2 or the right to it."""
+    """Returns the control group of a sandbox, which contains those of its hosts.
+
+    Returns None without cgroup2, or without permission to write to it.
+    """
     mounted = _find_mount()
     return mounted / f"cluster-sandbox-{sandbox_id}" if mounted and os.access(mounted, os.W_OK) else None
 
 
 def find_own() -> str:
-    """The control group of this process; "" on a machine without cgroup2."""
+    """Returns the control group of this process, or "" on a machine without cgroup2."""
     mounted = _find_mount()
     line = next((line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None)
     return f"{mounted}{line.removeprefix('0::')}" if mounted and line else ""
 
 
 def make(path: Path, owner: int) -> None:
-    """Makes a host's control group for the user `owner`, with the controllers that the machine delegates."""
+    """Creates a host's control group for the user `owner`, with the controllers that the machine delegates."""
     path.mkdir(parents=True, exist_ok=True)
     delegated = (path.parents[1] / "cgroup.subtree_control").read_text().split()
     (path.parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in delegated))
@@ -32,7 +35,10 @@ def make(path: Path, owner: int) -> None:
 
 
 def remove(path: Path) -> None:
-    """Kills all processes in a control group, and removes it with its subgroups. Raises OSError if that takes long."""
+    """Kills all processes in a control group, and removes it with its subgroups.
+
+    Raises OSError if the processes do not end within END_TIMEOUT_S.
+    """
     deadline = time.monotonic() + END_TIMEOUT_S
     while "populated 1" in (path / "cgroup.events").read_text() and time.monotonic() < deadline:
         (path / "cgroup.kill").write_text("1")

@@ -1,7 +1,7 @@
 """Adds the device of a disk to a running host, or removes it: disk_in_host.py add|remove PID NODE VOLUME.
 
-The daemon starts it as the machine's root; it enters the host's mount namespace. PID: of the host's process 1. NODE:
-the device's node on the machine. Standard library only and Python >= 3.10, like pid1.py.
+The daemon starts it as the machine's root, and it enters the host's mount namespace. PID: the host's process 1. NODE:
+the device node on the machine. Imports only the standard library; Python 3.10 or later, like pid1.py.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2]))  # which -I leaves out
+sys.path.append(str(Path(__file__).parents[2]))  # which -I omits
 
 from sandbox.hosts.namespaces import (
     AT_FDCWD,
@@ -28,7 +28,7 @@ BY_ID = Path("/dev/disk/by-id")
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Add or remove the device that the command line names."""
     verb, pid, node, volume_id = sys.argv[1:]
     tree = -1
     if verb == "add":
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def add(tree: int, link: Path) -> None:
-    """Show the device under the first free name, and a link to it by the volume's id, as udev makes it on EC2."""
+    """Mount the device at the first free name, and link to it by the volume's id, as udev does on EC2."""
     if link.is_symlink():
         return
     number = 1
@@ -66,7 +66,7 @@ def add(tree: int, link: Path) -> None:
 
 @contextmanager
 def hosts_root() -> Iterator[None]:
-    """In the block, files belong to the host's root: the machine's is no user there."""
+    """Within the block, new files belong to the host's root, because the machine's root is not a user of the host."""
     owner = Path("/dev").stat()
     os.setegid(owner.st_gid)
     os.seteuid(owner.st_uid)

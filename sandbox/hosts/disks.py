@@ -1,10 +1,10 @@
-"""The disks of EBS volumes that are attached to a host. Each is a sparse image file on the machine.
+"""The disks of EBS volumes that are attached to a host. Each disk is a sparse image file on the machine.
 
-The fleet calls these functions, in its main thread and under EC2's lock, until they succeed: for a volume that was
-attached, after each boot of its instance's host, and for one that is to be detached.
+The fleet calls these functions in the main thread, under EC2's lock, and repeats them until they succeed: for each
+attached volume after each boot of its instance's host, and for each volume to detach.
 
 A disk is a loop device, which the kernel releases when neither the daemon nor a process of the host has it open. A host
-cannot make a device node that works, so disk_in_host.py puts one there from outside.
+cannot create a device node that works, so disk_in_host.py adds one from outside.
 """
 
 import fcntl
@@ -25,13 +25,13 @@ TRIES = 10
 
 
 class DiskBusyError(OSError):
-    """The host uses the disk: EC2 then shows the attachment as `busy`, and detaches it when it is unmounted."""
+    """The host uses the disk. EC2 then shows the attachment as `busy`, and detaches the volume once it is unmounted."""
 
 
 def attach_disk(host: Host, volume_id: str, image: Path, size_bytes: int) -> None:
-    """Makes a volume's disk appear in a running host; does nothing if it is there. Raises OSError, CommandError.
+    """Adds a volume's disk to a running host, unless the host already has it. Raises OSError, CommandError.
 
-    image: on the machine; it is made if the volume has never been attached, and then blank.
+    image: the disk's image on the machine. It is created, blank, if the volume has never been attached.
     """
     if volume_id in host.disks:
         return
@@ -50,9 +50,9 @@ def attach_disk(host: Host, volume_id: str, image: Path, size_bytes: int) -> Non
 
 
 def detach_disk(host: Host, volume_id: str) -> None:
-    """Removes a volume's disk from a host; does nothing if it is not there, or if the host has ended.
+    """Removes a volume's disk from a host, and closes it. Does nothing if the host does not have the disk.
 
-    Raises DiskBusyError while the host uses it, CommandError.
+    Raises DiskBusyError while the host uses the disk, or CommandError.
     """
     device = host.disks.get(volume_id)
     if device is None:
@@ -65,7 +65,7 @@ def detach_disk(host: Host, volume_id: str) -> None:
 
 
 def open_loop(image: Path) -> int:
-    """A descriptor of a new loop device over an image, which lives as long as it is open somewhere. Raises OSError."""
+    """Opens a new loop device for an image. The device exists as long as any process has it open. Raises OSError."""
     backing = os.open(image, os.O_RDWR | os.O_CLOEXEC)
     try:
         for left in reversed(range(TRIES)):
@@ -77,7 +77,7 @@ def open_loop(image: Path) -> int:
             device = os.open(f"/dev/loop{number}", os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.ioctl(device, LOOP_SET_FD, backing)
-            except OSError:  # somebody else was faster
+            except OSError:  # another process took the device first
                 os.close(device)
                 if not left:
                     raise
@@ -92,11 +92,11 @@ def open_loop(image: Path) -> int:
 
 
 def is_open(number: int) -> bool:
-    """Whether another process has a block device open. number: st_rdev."""
+    """Returns whether another process has a block device open. number: the device's st_rdev."""
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             found = descriptor.stat()
-        except OSError:  # it has ended, or is no file
+        except OSError:  # the process has ended, or the descriptor is not a file
             continue
         if stat.S_ISBLK(found.st_mode) and found.st_rdev == number and descriptor.parts[2] != str(os.getpid()):
             return True
@@ -104,7 +104,7 @@ def is_open(number: int) -> bool:
 
 
 def make_image(image: Path, size_bytes: int) -> None:
-    """Makes a blank image; keeps an existing one."""
+    """Creates a blank image, unless it exists."""
     if image.exists():
         return
     image.parent.mkdir(mode=0o700, exist_ok=True)

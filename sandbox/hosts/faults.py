@@ -1,4 +1,4 @@
-"""Immediate faults, on running hosts. Everything here is called in the main thread."""
+"""Immediate faults on running hosts. Call all functions in the main thread."""
 
 import datetime as dt
 import os
@@ -14,14 +14,14 @@ from sandbox.hosts.network import CommandError
 from sandbox.place import wait_until
 
 SPOT_NOTICE_S = 120.0
-# In the host's root folder, owned by root, until `free-disk` or somebody in the host removes it.
+# In the host's root folder, owned by root, until `free-disk` or a process of the host removes it.
 FILL_FILE = ".sandbox-full-disk"
 FREEZE_ROUNDS = 20
 END_TIMEOUT_S = 5.0
 
 
 class HostFaults:
-    """Causes the immediate kinds of faults. `acts`: by kind."""
+    """Causes immediate faults. `acts`: the functions that cause them, by kind."""
 
     def __init__(self, fleet: Fleet, backend: regions.Backend) -> None:
         self._fleet = fleet
@@ -34,7 +34,7 @@ class HostFaults:
         self.acts = {kind: _with_fault_errors(kind, act) for kind, act in acts.items()}
 
     def _kill(self, parameters: Mapping[str, str]) -> str:
-        """Cuts the host's power. The instance then stops, as on lost hardware, or EC2 does not notice."""
+        """Kills the host. The instance then stops, as after a hardware failure; with leaves=running, it does not."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
             slot.lost = parameters.get("leaves") == "running"
@@ -44,7 +44,7 @@ class HostFaults:
         return f"killed the host of {instance.id}; the instance " + ("stays running" if slot.lost else "stops")
 
     def _freeze(self, parameters: Mapping[str, str]) -> str:
-        """Stops all processes and the network, as if the kernel had stopped."""
+        """Stops all processes and the network of the host, as if its kernel had stopped."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
             self._fleet.links.switch(instance.id, on=False)
@@ -54,7 +54,7 @@ class HostFaults:
         return f"froze {instance.id} with {len(slot.frozen)} processes"
 
     def _thaw(self, parameters: Mapping[str, str]) -> str:
-        """Continues the processes that `freeze` stopped."""
+        """Continues the processes that `freeze` stopped, and reconnects the network."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
             if not slot.frozen:
@@ -67,7 +67,7 @@ class HostFaults:
         return f"{instance.id} continues"
 
     def _partition(self, parameters: Mapping[str, str]) -> str:
-        """Drops all packets between two hosts, those of open connections too."""
+        """Drops all packets between two hosts, including those of open connections."""
         one, other = self._pair("partition", parameters)
         with ec2.lock:
             self._fleet.links.part(one, other)
@@ -84,7 +84,7 @@ class HostFaults:
         return f"{one} and {other} can reach each other again"
 
     def _fill_disk(self, parameters: Mapping[str, str]) -> str:
-        """Fills the root volume. It takes no space on the machine's own disk: it is reserved, not written."""
+        """Fills the root volume. The space is reserved, not written, so it takes none on the machine's own disk."""
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
             process = Path(f"/proc/{_pid_of(slot)}")
@@ -96,7 +96,7 @@ class HostFaults:
             )
         free = os.statvfs(root).f_bavail * os.statvfs(root).f_frsize
         with (root / FILL_FILE).open("wb") as stream:
-            # In steps, because the file's own extents also take space.
+            # In steps, because the file's extents also take space.
             while free >= os.statvfs(root).f_frsize:
                 try:
                     os.posix_fallocate(stream.fileno(), os.fstat(stream.fileno()).st_size, free)
@@ -134,7 +134,7 @@ class HostFaults:
         return f"announced to {instance.id} that it ends in {after_s:g} s"
 
     def _find(self, instance_id: str) -> tuple[SandboxInstance, HostSlot]:
-        """An instance with a running host. Raises FaultError."""
+        """Returns an instance and its host. Raises FaultError if the host does not run."""
         instance = self._instance(instance_id)
         slot = self._fleet.find_slot(instance_id)
         if slot is None or slot.host.exit_code is not None or not slot.boot.done():
@@ -155,7 +155,7 @@ class HostFaults:
 
 
 def _with_fault_errors(kind: str, act: Act) -> Act:
-    """The same, but errors of the machine become FaultErrors."""
+    """Returns a function that calls `act`, and raises FaultError for errors of the machine."""
 
     def wrapped(parameters: Mapping[str, str]) -> str:
         try:
@@ -174,16 +174,16 @@ def _pid_of(slot: HostSlot) -> int:
 
 
 def _wait_until_dead(instance_id: str, slot: HostSlot) -> None:
-    """Waits until no process of the host is left. Raises FaultError.
+    """Waits until all processes of the host have ended. Raises FaultError.
 
-    The kernel ends a whole pid namespace before its process 1 is reaped, and its parent ends after that.
+    The kernel ends a whole pid namespace before its process 1 can be reaped.
     """
     if not wait_until(lambda: slot.host.exit_code is not None, END_TIMEOUT_S):
         raise FaultError(f"the host of {instance_id} is still alive {END_TIMEOUT_S:g} s after it was killed")
 
 
 def _stop_processes(first: int) -> set[int]:
-    """Stops all running processes of the pid namespace, until no new one appears; returns them."""
+    """Stops all processes of a pid namespace, until no new ones appear. Returns the pids of the stopped processes."""
     namespace = Path(f"/proc/{first}/ns/pid").readlink()
     stopped: set[int] = set()
     for _ in range(FREEZE_ROUNDS):
@@ -202,7 +202,7 @@ def _pids_in(namespace: Path) -> Iterator[int]:
             try:
                 if (entry / "ns/pid").readlink() == namespace:
                     yield int(entry.name)
-            except (FileNotFoundError, ProcessLookupError, PermissionError):  # has ended, or is a kernel thread
+            except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended, or is a kernel thread
                 continue
 
 

@@ -1,4 +1,4 @@
-"""The files of a new host: accounts, services, shutdown commands, and user data in cloud-init's layout.
+"""The files of a new host: accounts, services, shutdown commands, and user data in the layout of cloud-init.
 
 Source: cloud-init documentation, "User-data formats" and "Boot stages".
 """
@@ -121,9 +121,9 @@ RUNNER = f"{CLOUD}/sandbox-run"
 OUTPUT_LOG = "/var/log/cloud-init-output.log"
 MAX_PARTS = 100
 
-# Runs boothooks and the scripts for every boot, then those for the first boot, in order; reports a failed script and
-# continues. Scripts may leave processes running, so `tee` may not end: boot-finished is written once the last line is
-# in the log, and so everything is on the console.
+# Runs the boothooks, the scripts for every boot and then those for the first boot, in order. Reports a failed script
+# and continues. Scripts may leave processes running, so `tee` may not end: boot-finished is written once the last line
+# is in the log, because the console then has the whole output.
 RUN_SCRIPTS = f"""\
 #!/bin/sh
 # Runs at each boot when the network is up, as root; output goes to the console and to {OUTPUT_LOG}.
@@ -154,7 +154,7 @@ run() {{
 }} 2>&1 | tee -a {OUTPUT_LOG}
 """
 
-# Launchers call this on a new host, mostly `cloud-init status --wait`.
+# Launchers call this on a new host, usually as `cloud-init status --wait`.
 CLOUD_INIT = f"""\
 #!/bin/sh
 case "$1" in
@@ -170,7 +170,7 @@ status)
 esac
 """
 
-FOLDERS = {  # of a part's content type
+FOLDERS = {  # by a part's content type
     "text/x-shellscript": f"{INSTANCE}/scripts",
     "text/x-shellscript-per-instance": f"{INSTANCE}/scripts",
     "text/x-shellscript-per-once": f"{INSTANCE}/scripts",
@@ -190,10 +190,10 @@ TYPES_BY_BEGINNING = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostFile:
-    """One file of a host. `directory_mode`: of missing folders above it, which also belong to `uid`.
+    """One file of a host. `directory_mode`: the mode of missing parent folders, which also belong to `uid`.
 
-    `append`: add to the machine's file. `link`: a symbolic link to `content`. `each_boot`: write it again at each boot,
-    as cloud-init does with boothooks; a full disk keeps the old one.
+    `append`: append to the machine's file. `link`: create a symbolic link to `content`. `each_boot`: write the file
+    again at each boot, as cloud-init does with boothooks; if the disk is full, the old file remains.
     """
 
     path: str
@@ -208,13 +208,14 @@ class HostFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSpec:
-    """Everything that a host needs to boot; pid1.py reads it as JSON.
+    """Everything that a host needs to boot. pid1.py reads it as JSON.
 
-    `folder`: the host's on the machine (`Folder` in hosts.py). `disk_bytes`: size of the root volume. `packages`:
-    folder with packages to install. `layers`, `links`: the operating system. The host's ids 0 to `uids` - 1 are the
-    machine's from `first_uid` on, or the daemon's if that is None. `cgroup`: the host's own, "" if it has none.
-    `outer_cgroup`: the daemon's. `fuse`: whether the machine supports FUSE. `network`: input of `ip -batch` inside the
-    host. `after_boot`: a command to run at each boot when sshd answers. `sshd`: whether to start it.
+    `folder`: the host's folder on the machine (`Folder` in hosts.py). `disk_bytes`: the size of the root volume.
+    `packages`: the folder with packages to install. `layers`, `links`: the operating system. The host's ids 0 to
+    `uids` - 1 are the machine's ids from `first_uid`, or the daemon's ids if that is None. `cgroup`: the host's control
+    group, or "". `outer_cgroup`: the daemon's control group. `fuse`: whether the machine supports FUSE. `network`: the
+    input of `ip -batch` inside the host. `after_boot`: a command to run at each boot once sshd answers. `sshd`: whether
+    to start sshd.
     """
 
     instance_id: str
@@ -236,9 +237,10 @@ class HostSpec:
 
 
 def render_accounts(passwd: str, group: str) -> tuple[HostFile, ...]:
-    """passwd, group, shadow and gshadow: the machine's system accounts and the user, without the machine's own users.
+    """Returns passwd, group, shadow, gshadow, subuid and subgid, without the machine's own users.
 
-    passwd, group: the machine's files. No account has a password: `*`, because sshd refuses accounts with `!`.
+    They have the machine's system accounts and the user. passwd, group: the machine's files. No account has a password;
+    shadow has `*`, because sshd refuses accounts with `!`.
     """
     users = [":".join(fields) for fields in _system_entries(passwd, 7)]
     groups = [
@@ -255,13 +257,13 @@ def render_accounts(passwd: str, group: str) -> tuple[HostFile, ...]:
         HostFile(path="/etc/group", content=_lines(groups)),
         HostFile(path="/etc/shadow", content=_lines(shadow), mode=0o640),
         HostFile(path="/etc/gshadow", content=_lines(gshadow), mode=0o640),
-        # For containers without root, as useradd assigns them.
+        # The ids for rootless containers, as useradd assigns them.
         *(HostFile(path=f"/etc/{name}", content=f"{USER}:100000:65536\n") for name in ("subuid", "subgid")),
     )
 
 
 def _system_entries(text: str, length: int) -> Iterator[list[str]]:
-    """The entries of system accounts or groups."""
+    """Yields the entries of system accounts or groups."""
     for fields in (line.split(":") for line in text.splitlines()):
         is_whole = len(fields) == length and fields[0] != USER
         if is_whole and not FIRST_HUMAN_UID <= int(fields[2]) <= LAST_HUMAN_UID:
@@ -269,7 +271,7 @@ def _system_entries(text: str, length: int) -> Iterator[list[str]]:
 
 
 def render_home(public_key: str) -> tuple[HostFile, ...]:
-    """The user's home, with the launched key pair's public key when there is one."""
+    """Returns the files of the user's home, with the public key of the launch's key pair if it has one."""
     files = [
         HostFile(path=f"/home/{USER}/.profile", uid=USER_UID, directory_mode=0o750,
                  content='[ -n "$BASH_VERSION" ] && [ -f "$HOME/.bashrc" ] && . "$HOME/.bashrc"\n'
@@ -291,10 +293,10 @@ def render_home(public_key: str) -> tuple[HostFile, ...]:
 
 
 def render_identity(full_name: str, private_ip: str, name_server: str, machine_id: str) -> tuple[HostFile, ...]:
-    """The host's name, and its name server.
+    """Returns the files with the host's name and its name server.
 
-    Its own name resolves without the name server: sudo looks it up, also when the network is cut, and `hostname -f`
-    gives the whole name whatever the machine's nsswitch.conf says.
+    The host's own name resolves without the name server: sudo looks it up, even if the network is cut, and
+    `hostname -f` must print the full name, whatever the machine's nsswitch.conf contains.
     """
     hostname, _, domain = full_name.partition(".")
     hosts = f"127.0.0.1 localhost\n{private_ip} {full_name} {hostname}\n"
@@ -308,7 +310,7 @@ def render_identity(full_name: str, private_ip: str, name_server: str, machine_i
 
 
 def render_services(ca_pem: str) -> tuple[HostFile, ...]:
-    """sshd, sudo, and trust in the sandbox's certificate authority."""
+    """Returns the settings of sshd and sudo, and the certificate of the sandbox's authority, which the host trusts."""
     return (
         HostFile(path="/etc/ssh/sshd_config", content=SSHD_CONFIG),
         HostFile(path="/etc/sudoers", content=SUDOERS, mode=0o440),
@@ -319,11 +321,11 @@ def render_services(ca_pem: str) -> tuple[HostFile, ...]:
 
 
 def render_network(private: ipaddress.IPv4Interface, public_ip: str | None, public_range: str, mtu: int) -> str:
-    """Input of `ip -batch` for eth0.
+    """Returns the input of `ip -batch` that sets up eth0.
 
-    The public address is on lo: on EC2, it is not on the instance's interface either. It is the source address for
-    other public addresses, as if EC2's gateway translated it; without one, the host cannot reach them. The metric makes
-    the unreachable route the last one; Network.move_public_address adds and removes the other.
+    The public address is on lo, because on EC2, too, it is not on the instance's interface. It is the source address of
+    packets to other public addresses, as if EC2's gateway translated it. Without one, the host cannot reach them. The
+    metric makes the unreachable route the last choice; Network.move_public_address adds and removes the other route.
     """
     lines = [
         "link set lo up",
@@ -343,7 +345,7 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def render_commands() -> tuple[HostFile, ...]:
-    """The shutdown commands, which replace the machine's, and a command that mounts the disks of EBS volumes."""
+    """Returns the shutdown commands, which replace the machine's, and a command that mounts disks of EBS volumes."""
     files = dict.fromkeys(("shutdown", "poweroff", "halt", "reboot"), COMMAND) | {"mount.ext4": MOUNT_EXT4}
     return tuple(HostFile(path=f"/usr/sbin/{name}", content=content, mode=0o755) for name, content in files.items())
 
@@ -356,7 +358,7 @@ class Part(NamedTuple):
 
 
 def render_first_boot(instance_id: str, user_data: bytes) -> tuple[HostFile, ...]:
-    """The scripts to run at boot, and the files that show launchers that they have run. Pure."""
+    """Returns the scripts to run at boot, and the files by which launchers see that the scripts have run. Pure."""
     parts = parse_user_data(user_data)
     folder = f"{CLOUD}/instances/{instance_id}"
     scripts, warnings = [], []
@@ -381,7 +383,10 @@ def render_first_boot(instance_id: str, user_data: bytes) -> tuple[HostFile, ...
 
 
 def parse_user_data(raw: bytes) -> tuple[Part, ...]:
-    """The parts of user data: one unless it is a MIME message. Unpacks compressed ones. Pure."""
+    """Returns the parts of user data, decompressed: one part, unless the user data is a MIME message. Pure.
+
+    Returns no parts for empty user data.
+    """
     raw = _unpacked(raw)
     if not raw.strip():
         return ()

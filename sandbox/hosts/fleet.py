@@ -1,4 +1,4 @@
-"""The hosts of all instances: starts and ends them according to the instances' states in EC2."""
+"""The hosts of all instances. Starts and ends them according to the instances' states in EC2."""
 
 import base64
 import datetime as dt
@@ -48,16 +48,16 @@ from sandbox.hosts.system import copy_system, find_links, is_machines_root
 from sandbox.place import HostStatus, Place, Settings
 
 MAX_THREADS = 16
-# Each host has its own range of the machine's user ids, with room for containers in it (subuid(5)), from the part that
-# systemd leaves to containers (systemd.io/UIDS-GIDS).
+# Each host has its own range of the machine's user ids, with room for containers (subuid(5)). The ranges are in the
+# part that systemd leaves to containers (systemd.io/UIDS-GIDS).
 FIRST_UID, UIDS, HOSTS_WITH_IDS = 1 << 29, 1 << 18, 4096
-CONSOLE_BYTES = 64 * 1024  # GetConsoleOutput gives the last 64 KB
+CONSOLE_BYTES = 64 * 1024  # GetConsoleOutput returns the last 64 KB
 
 log = logging.getLogger("sandbox.fleet")
 
 
 class Links:
-    """The links of all hosts. Use it under EC2's lock; changes take effect with `refresh`."""
+    """The links of all hosts. Use it under EC2's lock. Changes take effect with `refresh`."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -67,7 +67,7 @@ class Links:
         self._loaded = ""
 
     def attach(self, instance_id: str, number: int) -> None:
-        """Adds the link of a host; nothing passes before the next `refresh`."""
+        """Adds the link of a host. No packet passes until the next `refresh`."""
         self._numbers[instance_id] = number
 
     def detach(self, instance_id: str) -> None:
@@ -76,21 +76,21 @@ class Links:
         self._off.discard(instance_id)
 
     def part(self, one: str, other: str) -> None:
-        """Cuts the connection between two instances, also for their later hosts."""
+        """Cuts the connection between two instances, also between their later hosts."""
         self._partitions.add(frozenset((one, other)))
 
     def join(self, one: str, other: str) -> bool:
-        """Undoes `part`; False if they were not parted."""
+        """Undoes `part`. Returns False if the two were not parted."""
         known = frozenset((one, other)) in self._partitions
         self._partitions.discard(frozenset((one, other)))
         return known
 
     def switch(self, instance_id: str, *, on: bool) -> None:
-        """Connects a host, or cuts it from everything."""
+        """Connects a host to the network, or disconnects it."""
         (self._off.discard if on else self._off.add)(instance_id)
 
     def refresh(self, backend: regions.Backend) -> None:
-        """Loads the security groups into the router if anything has changed."""
+        """Loads the security groups and cuts into the router if anything has changed."""
         ports = [
             Port(link=link_of(number), groups=_groups_of(backend, instance_id))
             for instance_id, number in self._numbers.items()
@@ -102,7 +102,7 @@ class Links:
         try:
             self._network.load_firewall(ruleset)
         except CommandError as error:
-            log.error("the security groups did not change: %s", error)  # noqa: TRY400 -- it is one command
+            log.error("the security groups did not change: %s", error)  # noqa: TRY400 -- the message is enough
             return
         self._loaded = ruleset
 
@@ -126,9 +126,9 @@ def _groups_of(backend: regions.Backend, instance_id: str) -> tuple[str, ...]:
 class HostSlot:
     """An instance's host, and its boot or end in progress.
 
-    `number`: of its link. `reboots`: the instance's count when the host was started. `public_ip`: its current one.
-    `lost`: killed without EC2 noticing. `frozen`: its stopped processes. `disks`: ids of the attached volumes that it
-    has as disks.
+    `number`: the number of its link. `reboots`: the instance's `reboots` when the host was started. `public_ip`: its
+    current public address. `lost`: it was killed without EC2 noticing. `frozen`: its stopped processes. `disks`: the
+    ids of the attached volumes that it has as disks.
     """
 
     host: Host
@@ -143,10 +143,10 @@ class HostSlot:
 
 
 class PhantomFleet:
-    """Instances without hosts, for [sandbox] hosts = "none": each enters its next state at once."""
+    """Instances without hosts, for [sandbox] hosts = "none". Each enters its next state immediately."""
 
     def reconcile(self, backend: regions.Backend) -> None:
-        """Takes every instance one step further, without waiting."""
+        """Advances each instance and volume by one step, without waiting."""
         with ec2.lock:
             for instance in backend.sandbox_instances():
                 if instance.state != "terminated":
@@ -156,7 +156,7 @@ class PhantomFleet:
             self.enforce(backend)
 
     def _advance_volume(self, backend: regions.Backend, volume: SandboxVolume) -> None:
-        """Takes a volume and its attachment one step further."""
+        """Advances a volume and its attachment by one step."""
         volume.is_ready = True
         attachment = cast("SandboxAttachment | None", volume.attachment)
         if attachment is None:
@@ -171,11 +171,11 @@ class PhantomFleet:
                 attachment.status = "busy"
 
     def _attach(self, _volume: SandboxVolume, _attachment: SandboxAttachment, /) -> bool:
-        """Makes the disk appear in the host; whether it has."""
+        """Adds the disk to the host. Returns whether this is done."""
         return True
 
     def _detach(self, _volume: SandboxVolume, _attachment: SandboxAttachment, /) -> bool:
-        """Removes the disk from the host; whether it has."""
+        """Removes the disk from the host. Returns whether this is done."""
         return True
 
     def _advance(self, instance: SandboxInstance) -> None:
@@ -189,7 +189,7 @@ class PhantomFleet:
             instance.finish_stop()
 
     def describe(self, backend: regions.Backend) -> tuple[HostStatus, ...]:
-        """The instances that are not terminated, with their hosts."""
+        """Returns the instances that are not terminated, with their hosts."""
         with ec2.lock:
             return tuple(
                 HostStatus(
@@ -210,7 +210,7 @@ class PhantomFleet:
         """Applies the security groups to the hosts' links. Call it under EC2's lock."""
 
     def read_console(self, _instance_id: str, /) -> str:
-        """The end of the host's console output."""
+        """Returns the end of the host's console output."""
         return ""
 
     def end_all(self) -> None:
@@ -218,7 +218,10 @@ class PhantomFleet:
 
 
 class Fleet(PhantomFleet):
-    """One host for each running instance. Only `read_console` may be called outside the main thread."""
+    """One host for each running instance.
+
+    Only `read_console`, and `enforce` under EC2's lock, may be called outside the main thread.
+    """
 
     def __init__(
         self, place: Place, settings: Settings, network: Network, book: FaultBook, wake: Callable[[], None]
@@ -232,7 +235,7 @@ class Fleet(PhantomFleet):
         self._pool = bounded_pool(MAX_THREADS)
         self._slots: dict[str, HostSlot] = {}
         self._launched = 0
-        # As in EC2, the output of terminated instances stays: it shows why a boot failed.
+        # As on EC2, the output of terminated instances is kept, because it shows why a boot failed.
         self._last_consoles: dict[str, str] = {}
         self._ca_pem = place.ca_file.read_text()
         self._is_machines_root = is_machines_root()
@@ -265,7 +268,7 @@ class Fleet(PhantomFleet):
         try:
             host = hosts.spawn(self._place, instance.id)
         except OSError as error:
-            log.error("%s: %s", instance.id, error)  # noqa: TRY400 -- the message says it all
+            log.error("%s: %s", instance.id, error)  # noqa: TRY400 -- the message is enough
             instance.fail_to_boot(str(error))
             return
         sshd = self._book.take("no-sshd", **asked) is None
@@ -320,7 +323,7 @@ class Fleet(PhantomFleet):
         )
 
     def reconcile(self, backend: regions.Backend) -> None:
-        """As above; also removes the images of deleted volumes."""
+        """Advances each instance and volume by one step, and removes the images of deleted volumes."""
         super().reconcile(backend)
         if self._place.volumes_dir.exists():
             with ec2.lock:
@@ -336,7 +339,7 @@ class Fleet(PhantomFleet):
         return slot.boot.done() and self._give_disk(slot, volume)
 
     def _give_disk(self, slot: HostSlot, volume: SandboxVolume) -> bool:
-        """Whether the host has the volume's disk now."""
+        """Adds a volume's disk to the host. Returns whether the host has it."""
         if volume.id in slot.disks:
             return True
         try:
@@ -353,7 +356,7 @@ class Fleet(PhantomFleet):
         return slot is None or self._take_disk(slot, volume.id)
 
     def _take_disk(self, slot: HostSlot, volume_id: str) -> bool:
-        """Whether the host no longer has the volume's disk."""
+        """Removes a volume's disk from the host. Returns whether this is done."""
         if volume_id not in slot.disks:
             return True
         try:
@@ -367,7 +370,7 @@ class Fleet(PhantomFleet):
         return True
 
     def _give_disks(self, instance: SandboxInstance, slot: HostSlot) -> bool:
-        """After a boot: whether the host has the disks of all attached volumes."""
+        """Adds the disks of all attached volumes to a host that has booted. Returns whether it has all of them."""
         attached = [v for v in instance.ec2_backend.sandbox_volumes() if v.is_attached_to(instance.id)]
         return all(self._give_disk(slot, volume) for volume in attached)
 
@@ -394,7 +397,7 @@ class Fleet(PhantomFleet):
             self._move_public_address(instance, slot)
 
     def _follow_host_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
-        """The host has ended without the daemon."""
+        """Updates an instance whose host ended by itself."""
         log.info("%s: its host ended unasked (%s)", instance.id, slot.host.ending or slot.host.exit_code)
         match slot.host.ending:
             case "reboot":
@@ -405,14 +408,14 @@ class Fleet(PhantomFleet):
                 instance.lose_host()
 
     def _move_public_address(self, instance: SandboxInstance, slot: HostSlot) -> None:
-        """An elastic address was associated or disassociated."""
+        """Updates the host's public address after an elastic address was associated or disassociated."""
         old, slot.public_ip = slot.public_ip, instance.public_ip
         if slot.host.pid is None:
             return
         try:
             self._network.move_public_address(slot.number, slot.host.pid, old, instance.public_ip)
         except CommandError as error:
-            log.error("%s: public address: %s", instance.id, error)  # noqa: TRY400 -- it is one command
+            log.error("%s: public address: %s", instance.id, error)  # noqa: TRY400 -- as above
 
     def _begin_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
         log.info("%s: ending its host", instance.id)
@@ -424,7 +427,7 @@ class Fleet(PhantomFleet):
         slot.end.add_done_callback(lambda _: self._wake())
 
     def _finish_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
-        assert slot.end is not None  # noqa: S101 -- the caller looked
+        assert slot.end is not None  # noqa: S101 -- the caller has checked
         if not slot.end.done():
             return
         if error := slot.end.exception():
@@ -440,7 +443,7 @@ class Fleet(PhantomFleet):
         self._wake()
 
     def _settle(self, instance: SandboxInstance) -> None:
-        """Its host has ended: the instance becomes terminated or stopped."""
+        """Makes an instance whose host has ended `terminated` or `stopped`."""
         if not instance.may_arrive:
             return
         if instance.state == "shutting-down":
@@ -467,7 +470,7 @@ class Fleet(PhantomFleet):
         return slot.host.pid if slot else None
 
     def read_console(self, instance_id: str, /) -> str:
-        """The last 64 KB of the host's console output."""
+        """Returns the last 64 KB of the host's console output."""
         console = hosts.Folder(self._place, instance_id).console
         try:
             with console.open("rb") as stream:
@@ -477,11 +480,11 @@ class Fleet(PhantomFleet):
             return self._last_consoles.get(instance_id, "")
 
     def shape(self, slot: HostSlot, pid: int, mbit: float) -> None:
-        """Limits a host's link to `mbit` Mbit/s in each direction; 0: no limit. Raises CommandError."""
+        """Limits a host's link to `mbit` Mbit/s in each direction; 0 means no limit. Raises CommandError."""
         self._network.shape(slot.number, pid, mbit)
 
     def find_slot(self, instance_id: str) -> HostSlot | None:
-        """An instance's host. Use it under EC2's lock."""
+        """Returns an instance's host, or None. Call it under EC2's lock."""
         return self._slots.get(instance_id)
 
     def end_all(self) -> None:
@@ -494,5 +497,5 @@ class Fleet(PhantomFleet):
 
 
 def read_user_data(instance: SandboxInstance) -> bytes:
-    """An instance's user data; empty if it has none."""
+    """Returns an instance's user data, which is empty if it has none."""
     return base64.b64decode(str(instance.user_data)) if instance.user_data else b""

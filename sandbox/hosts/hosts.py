@@ -1,4 +1,4 @@
-"""Starting and ending hosts, each the process 1 of its namespaces (pid1.py), and a child of the daemon."""
+"""Starts and ends hosts. Each host is process 1 of its namespaces (pid1.py) and a child of the daemon."""
 
 import ctypes
 import json
@@ -26,9 +26,9 @@ PYTHON = "/usr/bin/python3"
 BOOT_TIMEOUT_S = 60.0
 INSTALL_TIMEOUT_S = 900.0
 END_TIMEOUT_S = 10.0
-SHUTDOWN_TIMEOUT_S = 8.0  # a little more than process 1 gives the others (pid1.py)
-# The exit codes of a host that was shut down from inside: those of pid1.py, or the signals with which the kernel ends a
-# pid namespace after a call of reboot(2).
+SHUTDOWN_TIMEOUT_S = 8.0  # a little more than process 1 allows the other processes (pid1.py)
+# The exit codes of a host that was shut down from inside: those of pid1.py, or the signals by which the kernel ends a
+# pid namespace after reboot(2).
 ENDINGS: dict[int, Literal["power-off", "reboot"]] = {
     70: "power-off", 71: "reboot", -signal.SIGINT: "power-off", -signal.SIGHUP: "reboot",
 }  # fmt: skip
@@ -42,18 +42,18 @@ class Folder:
     def __init__(self, place: Place, instance_id: str) -> None:
         self.path = place.hosts_dir / instance_id
         self.disk = self.path / "disk"  # the image of the root volume; sparse
-        # Where pid1.py mounts, in its own mount namespace, the root volume, the machine's system, and the host's root.
+        # pid1.py mounts the root volume, the machine's system and the host's root here, in its own mount namespace.
         self.mount_points = tuple(self.path / name for name in ("volume", "stage", "root"))
         self.console = self.path / "console.log"  # the console output since the launch
         self.cgroup = place.cgroup / instance_id if place.cgroup else None
 
 
 class BootError(Exception):
-    """A host did not boot; the message becomes the instance's state reason."""
+    """A host did not boot. The message becomes the instance's state reason."""
 
 
 class Host:
-    """A started host. `boot` and `end` may be called in any thread, `spawn` only in the main one."""
+    """A host, created by `spawn` in the main thread. `boot` and `end` may be called in any thread."""
 
     def __init__(self, folder: Folder, starter: subprocess.Popen[bytes], ready_fd: int) -> None:
         self.folder = folder
@@ -66,21 +66,21 @@ class Host:
 
     @property
     def pid(self) -> int | None:
-        """The machine's pid of the host's process 1; None before it is started and after it has ended."""
+        """The machine's pid of the host's process 1; None before it starts and after it has ended."""
         return self._first.pid if self._first and self._first.poll() is None else None
 
     @property
     def exit_code(self) -> int | None:
-        """None while the host lives."""
+        """The host's exit code; None while it runs."""
         return self._first.poll() if self._first else self._starter.poll() or None
 
     @property
     def ending(self) -> Literal["power-off", "reboot"] | None:
-        """How the host was shut down from inside; None while it lives, or if it ended otherwise."""
+        """How the host was shut down from inside; None while it runs, or if it ended for another reason."""
         return ENDINGS.get(self.exit_code) if self.exit_code is not None else None
 
     def boot(self, network: Network, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
-        """Makes the disk, connects the host and waits until its sshd answers. Raises BootError."""
+        """Creates the disk, connects the host and waits until its sshd answers. Raises BootError."""
         with self._booting:
             deadline = time.monotonic() + (INSTALL_TIMEOUT_S if any(Path(spec.packages).iterdir()) else BOOT_TIMEOUT_S)
             try:
@@ -99,7 +99,7 @@ class Host:
             self._wait_for_answer(deadline)
 
     def _send(self, line: str) -> None:
-        assert self._starter.stdin is not None  # noqa: S101 -- tells mypy what PIPE means
+        assert self._starter.stdin is not None  # noqa: S101 -- PIPE sets it, which mypy does not know
         self._starter.stdin.write(line.encode() + b"\n")
         self._starter.stdin.flush()
 
@@ -120,7 +120,7 @@ class Host:
     def kill(self) -> None:
         """Kills every process of the host; `end` waits until they have ended.
 
-        SIGKILL to process 1 is enough: the kernel ends the rest of its pid namespace before it is reaped.
+        SIGKILL to process 1 is enough, because the kernel ends the rest of its pid namespace before it is reaped.
         """
         self._ending.set()
         self._starter.kill()
@@ -128,7 +128,7 @@ class Host:
             self._first.send(signal.SIGKILL)
 
     def shut_down(self) -> None:
-        """Asks the host to shut down, as EC2 does before it stops an instance; then as `end`."""
+        """Asks the host to shut down, as EC2 does before it stops an instance, and then ends it."""
         self._ending.set()
         if self._first:
             self._first.send(POWER_OFF_SIGNAL)
@@ -136,13 +136,13 @@ class Host:
         self.end()
 
     def end(self) -> None:
-        """Kills the host and waits until its namespaces and its loop device have ended."""
+        """Kills the host, and waits until its processes have ended and its loop devices are released."""
         self.kill()
         self._starter.wait(END_TIMEOUT_S)
         if self._starter.stdin is not None:
             self._starter.stdin.close()
         with self._booting:
-            self.kill()  # what was started in the meantime
+            self.kill()  # processes that started in the meantime
             if self._first:
                 self._first.reap(END_TIMEOUT_S)
             os.close(self._ready_fd)
@@ -152,7 +152,7 @@ class Host:
 
 
 class ProcessOne:
-    """A host's process 1. Any thread may ask how it ended; the first one that does reaps it."""
+    """A host's process 1. Thread-safe. The first `poll` or `wait` after its end reaps it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -161,14 +161,14 @@ class ProcessOne:
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it lives."""
+        """Returns its exit code, negative for a signal, or None while it runs."""
         with self._lock:
             if self._code is None and (found := os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG)):
                 self._code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
             return self._code
 
     def wait(self, timeout_s: float) -> int | None:
-        """As `poll`, once it has ended or the time is over."""
+        """Waits until it has ended, at most `timeout_s`. Returns the same as `poll`."""
         if self.poll() is None:
             ended = select.poll()
             ended.register(self._fd, select.POLLIN)
@@ -176,7 +176,7 @@ class ProcessOne:
         return self.poll()
 
     def reap(self, timeout_s: float) -> None:
-        """Waits for its end and closes its descriptor. Raises TimeoutError."""
+        """Waits until it has ended, and closes its descriptor. Raises TimeoutError."""
         if self.wait(timeout_s) is None:
             raise TimeoutError(f"process 1 does not end ({self.pid})")
         os.close(self._fd)
@@ -189,13 +189,13 @@ class ProcessOne:
 
 
 def adopt_hosts() -> None:
-    """Makes this process the parent of each process 1 whose own parent has ended (prctl(2))."""
+    """Makes this process the parent of each process 1 whose parent has ended (prctl(2))."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def spawn(place: Place, instance_id: str) -> Host:
-    """Starts the process that makes an instance's namespaces and process 1, once `Host.boot` tells it to.
+    """Starts the process that creates an instance's namespaces and process 1 when `Host.boot` is called.
 
     Call it in the main thread: the host must end with the daemon, and the kernel sends the signal for that when the
     *thread* that started a process ends.
@@ -215,13 +215,13 @@ def spawn(place: Place, instance_id: str) -> Host:
 
 
 def make_disk(folder: Folder, disk_bytes: int) -> None:
-    """Makes an empty root volume; keeps an existing one."""
+    """Creates an empty root volume, unless it exists."""
     if folder.disk.exists():
         return
     fresh = folder.disk.with_suffix(".new")
     with fresh.open("wb") as image:
         image.truncate(disk_bytes)
-    # No journal: hosts do not survive the machine anyway.
+    # Without a journal, because hosts do not survive the machine.
     run_quietly(("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal",
                  "-E", "lazy_itable_init=1,nodiscard", str(fresh)))  # fmt: skip
     fresh.rename(folder.disk)
@@ -229,7 +229,7 @@ def make_disk(folder: Folder, disk_bytes: int) -> None:
 
 # --- requirements of the machine
 
-# Folders of sshd and other commands, which an ordinary user's PATH lacks.
+# The folders of sshd and other commands, which are not in an ordinary user's PATH.
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 COMMANDS = (
     "sshd", "ssh-keygen", "ip", "tc", "nft", "unshare", "nsenter", "setpriv", "mount", "pivot_root", "mkfs.ext4",
@@ -239,7 +239,7 @@ TRIAL_TIMEOUT_S = 30
 
 
 def check_machine() -> None:
-    """Raises SandboxError, with a hint, when this machine cannot run a sandbox."""
+    """Raises SandboxError, with a hint, if this machine cannot run a sandbox."""
     if sys.platform != "linux":
         raise SandboxError(
             f"The sandbox needs Linux, and this is {sys.platform}.",
@@ -261,18 +261,18 @@ def check_machine() -> None:
 
 
 def add_sbin() -> None:
-    """Adds the folders to PATH that an ordinary user's lacks."""
+    """Adds the folders in SBIN to PATH."""
     path = os.environ.get("PATH", "").split(":")
     os.environ["PATH"] = ":".join([*path, *(folder for folder in SBIN if folder not in path)])
 
 
 def sudo_command() -> str:
-    """This command with root's rights for the sandbox."""
+    """Returns the command line that runs this command under sudo."""
     return shlex.join(["sudo", "-E", *sys.argv])
 
 
 def check_kernel() -> None:
-    """Raises SandboxError when the kernel refuses what hosts need, as in most containers."""
+    """Raises SandboxError if the kernel refuses an operation that hosts need, as in most containers."""
     done = subprocess.run(
         (PYTHON, "-I", "-S", "-B", str(PID1), "try"), capture_output=True, text=True, check=False,
         timeout=TRIAL_TIMEOUT_S,

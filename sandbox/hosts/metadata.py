@@ -1,7 +1,7 @@
 """The instance metadata service (IMDS) at http://169.254.169.254, in both versions.
 
 It listens in the router's namespace, which only hosts can reach. The peer's address identifies the instance, because
-the router drops packets with another host's address. As on EC2, security groups do not apply.
+the router drops packets with another host's source address. As on EC2, security groups do not apply.
 
 Source: EC2 user guide, "Use the Instance Metadata Service to access instance metadata".
 """
@@ -32,11 +32,11 @@ from sandbox.hosts.network import METADATA_ADDRESS
 META = "meta-data"
 INSTANCE_TAGS = f"{META}/tags/instance"
 CREDENTIALS_S = 6 * 3600
-RENEW_S = 15 * 60  # renew credentials that long before they expire
+RENEW_S = 15 * 60  # how long before they expire credentials are renewed
 PUBLIC_KEYS = f"{META}/public-keys"
 
 Tree = Mapping[str, str]
-"""The text at each path below /latest/; the levels above are folders."""
+"""The text at each path below /latest/. Parents of these paths are folders."""
 
 TOKEN_PATH = "/latest/api/token"  # noqa: S105 -- a path
 TOKEN_HEADER = "X-aws-ec2-metadata-token"  # noqa: S105 -- a header's name
@@ -57,7 +57,7 @@ class RoleCredentials:
         self._known: dict[tuple[str, str], tuple[dt.datetime, str]] = {}
 
     def read(self, instance: SandboxInstance, role_arn: str) -> str:
-        """IMDS's document with the credentials, the same until their renewal."""
+        """Returns IMDS's document with the credentials, which is the same until their renewal."""
         now = dt.datetime.now(dt.UTC)
         ends, document = self._known.get((instance.id, role_arn), (now, ""))
         if (ends - now).total_seconds() > RENEW_S:
@@ -88,12 +88,12 @@ class RoleCredentials:
 
 
 def render_time(time: dt.datetime) -> str:
-    """As IMDS writes it: UTC, to the second. Pure."""
+    """Formats a time as IMDS does: in UTC, to the second. Pure."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_tree(backend: regions.Backend, instance: SandboxInstance, credentials: RoleCredentials) -> Tree:
-    """Everything that IMDS has for an instance, except its user data. Use it under EC2's lock."""
+    """Returns everything that IMDS has for an instance, except its user data. Call it under EC2's lock."""
     zone = str(instance.availability_zone)
     tree: dict[str, str | None] = {
         f"{META}/ami-id": instance.image_id,
@@ -130,7 +130,10 @@ def read_tree(backend: regions.Backend, instance: SandboxInstance, credentials: 
 
 
 def list_folder(tree: Tree, folder: str, key_name: str | None) -> str | None:
-    """IMDS's answer for a folder's path (without a slash at its end): its entries; None for an unknown folder."""
+    """Returns IMDS's response for a folder, which lists its entries, or None for an unknown folder.
+
+    folder: a path without a slash at its end.
+    """
     if folder == PUBLIC_KEYS and key_name and any(path.startswith(f"{PUBLIC_KEYS}/") for path in tree):
         return f"0={key_name}"
     prefix = f"{folder}/" if folder else ""
@@ -140,7 +143,7 @@ def list_folder(tree: Tree, folder: str, key_name: str | None) -> str | None:
 
 
 def mac_of(instance: SandboxInstance) -> str:
-    """The hardware address of eth0."""
+    """Returns the hardware address of eth0."""
     return str(instance.nics[0].mac_address)
 
 
@@ -227,7 +230,7 @@ def _role(instance: SandboxInstance, credentials: RoleCredentials) -> dict[str, 
 
 
 class Answer(NamedTuple):
-    """An answer. `hops`: the IP time to live of its packets."""
+    """A response. `hops`: the IP time to live of its packets."""
 
     status: HTTPStatus
     body: bytes = b""
@@ -236,27 +239,27 @@ class Answer(NamedTuple):
 
 
 class Tokens:
-    """IMDSv2's session tokens, each for one instance."""
+    """IMDSv2's session tokens. Each is valid for one instance."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._ends: dict[tuple[str, str], float] = {}
 
     def issue(self, instance_id: str, ttl_s: int) -> str:
-        """A token that is valid for `ttl_s` seconds. Forgets expired tokens."""
+        """Returns a token that is valid for `ttl_s` seconds. Removes expired tokens."""
         now, token = self._clock(), secrets.token_urlsafe(42)
         self._ends = {known: ends for known, ends in self._ends.items() if ends > now}
         self._ends[instance_id, token] = now + ttl_s
         return token
 
     def is_good(self, instance_id: str, token: str) -> bool:
-        """Whether the token was issued to this instance and has not expired."""
+        """Returns whether the token was issued to this instance and has not expired."""
         ends = self._ends.get((instance_id, token))
         return ends is not None and self._clock() < ends
 
 
 class MetadataService:
-    """Answers requests. Any thread may call it."""
+    """Answers requests. Thread-safe."""
 
     def __init__(self, backend: regions.Backend) -> None:
         self._backend = backend
@@ -264,7 +267,7 @@ class MetadataService:
         self._credentials = RoleCredentials()
 
     def answer(self, peer: str, method: str, path: str, headers: Any) -> Answer:
-        """The answer to a request from the host with the address `peer`."""
+        """Returns the response to a request from the host with the address `peer`."""
         with ec2.lock:
             instance = self._find(peer)
             if instance is None:
@@ -281,7 +284,7 @@ class MetadataService:
             return self._look_up(instance, path)
 
     def _is_admitted(self, instance: SandboxInstance, token: str | None) -> bool:
-        """IMDSv2 with a valid token, or IMDSv1, without one, if the instance allows it."""
+        """Returns whether the token is valid (IMDSv2), or without a token, whether the instance allows IMDSv1."""
         if token is None:
             return bool(instance.metadata_options.http_tokens != "required")
         return self._tokens.is_good(instance.id, token)
@@ -344,14 +347,14 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815 -- the base class looks for these names
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815 -- the base class calls these names
 
     def log_message(self, *_: Any) -> None:
-        """Logs nothing: hosts ask all the time."""
+        """Logs nothing, because hosts send requests all the time."""
 
 
 class MetadataServer(ThreadingMixIn, TCPServer):
-    """A thread for each connection."""
+    """A server that handles each connection in its own thread."""
 
     daemon_threads = True
     block_on_close = False
@@ -362,10 +365,10 @@ class MetadataServer(ThreadingMixIn, TCPServer):
         self.service = service
 
     def start(self) -> None:
-        """Serves in a thread of its own."""
+        """Serves in a separate thread."""
         threading.Thread(target=self.serve_forever, name="metadata", daemon=True).start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs an error in a connection's thread."""
+        """Logs the error that a connection's thread raised."""
         del request
         log.error("%s: %s", client_address[0], traceback.format_exc())

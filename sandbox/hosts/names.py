@@ -1,7 +1,7 @@
 """The names of instances, and the name server that resolves them for hosts, as AmazonProvidedDNS does.
 
 A private name contains the address. Within the VPC, a public name resolves to the private address of the instance that
-has the public address at that moment. Other names do not resolve: there is no Internet.
+currently has the public address. Other names do not resolve, because hosts have no access to the Internet.
 
 Source: VPC user guide, "DNS attributes for your VPC" and "Understanding Amazon DNS".
 """
@@ -30,7 +30,7 @@ log = logging.getLogger("sandbox.names")
 
 
 class Record(NamedTuple):
-    """The record of a name. `kind`: its type."""
+    """A DNS record. `kind`: its type."""
 
     kind: str
     value: str
@@ -38,23 +38,23 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Names:
-    """The names of the instances of a region. `private`: the VPC's addresses; `public`: those of the Internet."""
+    """The names of the instances in a region. `private`: the VPC's range. `public`: the range of public addresses."""
 
     region: str
     private: IPv4Network
     public: IPv4Network
 
     def name_of(self, address: str) -> str:
-        """The name of a public or else a private address. Pure."""
+        """Returns the name of a public or private address. Pure."""
         dashed, home = address.replace(".", "-"), self.region == "us-east-1"
         if IPv4Address(address) in self.public:
             return f"ec2-{dashed}.{'compute-1' if home else f'{self.region}.compute'}.amazonaws.com"
         return f"ip-{dashed}.{'ec2' if home else f'{self.region}.compute'}.internal"
 
     def look_up(self, name: str, private_of: Callable[[str], str | None]) -> Record | None:
-        """The record of a name in lower case; None if there is no such name. Pure.
+        """Returns the record of a name in lower case, or None if the name does not exist. Pure.
 
-        private_of: the private address of the instance that has a public one; None if no instance has it.
+        private_of: returns the private address of the instance that has this public address, or None.
         """
         if name.endswith(REVERSE):
             address = _read_address(".".join(reversed(name.removesuffix(REVERSE).split("."))))
@@ -77,7 +77,7 @@ def _read_address(text: str) -> IPv4Address | None:
 
 
 def answer(query: bytes, names: Names, private_of: Callable[[str], str | None]) -> bytes | None:
-    """The answer to a message; None if the message is invalid. private_of: as for `look_up`."""
+    """Returns the response to a message, or None if the message is invalid. private_of: as for `look_up`."""
     try:
         asked = dns.message.from_wire(query)
         reply = dns.message.make_response(asked, recursion_available=True)
@@ -104,7 +104,7 @@ class _Server(socketserver.UDPServer):
 
 class _Handler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
-        """One question, one answer."""
+        """Sends the response to one message."""
         assert isinstance(self.server, _Server)  # noqa: S101 -- no other server uses it
         query, connection = self.request
         if reply := self.server.answer(query):
@@ -112,7 +112,7 @@ class _Handler(socketserver.BaseRequestHandler):
 
 
 def serve_names(addresses: Iterable[str], names: Names, private_of: Callable[[str], str | None]) -> None:
-    """Answers at these addresses, in threads of its own. Only by UDP: no answer is too long for it."""
+    """Answers at these addresses, in separate threads. Uses only UDP, because all responses are short enough."""
     for address in addresses:
         server = _Server((address, PORT), _Handler)
         server.answer = lambda query: answer(query, names, private_of)

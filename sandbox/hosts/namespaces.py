@@ -1,6 +1,6 @@
-"""A host's namespaces and file system: what process 1 (pid1.py) needs of the kernel.
+"""A host's namespaces and file system: the kernel's functions that process 1 (pid1.py) needs.
 
-Like pid1.py, standard library only and Python >= 3.10.
+Imports only the standard library; Python 3.10 or later, like pid1.py.
 """
 
 import ctypes
@@ -23,14 +23,14 @@ MNT_DETACH = 2
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
-# The same numbers on every architecture; the C library of Debian 12 has no functions for these.
+# The numbers are the same on every architecture. The C library of Debian 12 has no functions for these calls.
 SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 428, 429, 442
 AT_FDCWD, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = -100, 0x1000, 1, 4
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_IDMAP = 1, 0x100000
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
-# In the host's folder on the machine: the image of its disk, and the mount points of this disk, of the operating
-# system's layers and of the host's root.
+# In the host's folder on the machine: the image of its disk, and the mount points of the disk, of the layers of the
+# operating system, and of the host's root.
 DISK, VOLUME, STAGE, ROOT = Path("disk"), Path("volume"), Path("stage"), Path("root")
 OWN_DIRECTORIES = (("home", 0o755), ("root", 0o700), ("srv", 0o755), ("mnt", 0o755), ("media", 0o755), ("boot", 0o755),
                    ("run", 0o755), ("dev", 0o755), ("proc", 0o555), ("sys", 0o555), ("tmp", 0o1777))  # fmt: skip
@@ -39,10 +39,10 @@ DEVICE_LINKS = (
     ("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
     ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"),
 )  # fmt: skip
-# The machine's disks: a program that formats instance store volumes must not find them.
+# The machine's disks, which a program that formats instance store volumes must not find.
 SYS_HIDDEN = ("block", "class/block", "dev/block")
-# The kernel allows a new mount of proc or sysfs, which containers and `ip netns exec` need, only if there is one that
-# hides nothing. LXC also keeps them in such a place.
+# The kernel allows a new mount of proc or sysfs, which containers and `ip netns exec` need, only if a mount exists that
+# hides nothing. LXC uses such a folder, too.
 UNHIDDEN = "dev/.sandbox"
 PACKAGES = "run/host/packages"
 TRIAL_UID = 1 << 29
@@ -52,12 +52,12 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def say(text: str) -> None:
-    """Writes a line to the console, with the time since the machine's boot, as the kernel does."""
+    """Writes a line to the console with the time since the machine's boot, as the kernel does."""
     os.write(1, f"[{time.monotonic():12.6f}] {text}\n".encode())
 
 
 def check(result: int, what: str) -> int:
-    """A system call's result; raises OSError with `what` when it failed."""
+    """Returns a system call's result. Raises OSError, with `what` in its message, if the call failed."""
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{what}: {os.strerror(code)}")
@@ -65,13 +65,13 @@ def check(result: int, what: str) -> int:
 
 
 def mount(source: str, target: Path, kind: str, flags: int = 0, options: str = "") -> None:
-    """The system call; OSError names the target."""
+    """Makes the system call. Raises OSError that names the target."""
     made = libc.mount(source.encode(), str(target).encode(), kind.encode(), flags, options.encode())
     check(made, f"mount {kind or 'bind'} {target}")
 
 
 def unshare(flags: int) -> None:
-    """The system call, for this process."""
+    """Makes the system call for this process. Raises OSError."""
     check(libc.unshare(flags), "unshare")
 
 
@@ -84,7 +84,7 @@ def end_with_parent() -> None:
 
 
 def open_user_namespace(uid_map: str, gid_map: str) -> int:
-    """A descriptor of a new user namespace with these maps (user_namespaces(7))."""
+    """Returns a descriptor of a new user namespace with these maps (user_namespaces(7)). Raises OSError."""
     ready_read, ready_write = os.pipe()
     holder = os.fork()
     if holder == 0:
@@ -105,9 +105,9 @@ def open_user_namespace(uid_map: str, gid_map: str) -> int:
 
 
 def open_shift(spec: dict[str, Any]) -> int | None:
-    """The user namespace that shows files with the host's owners; None if the host has the daemon's ids.
+    """Returns the user namespace that shows files with the host's owners, or None if the host has the daemon's ids.
 
-    The machine's own root may write there too; its files then belong to nobody.
+    The machine's own root can also write there. Its files then belong to nobody.
     """
     first, count = spec["first_uid"], spec["uids"]
     if first is None:
@@ -117,7 +117,7 @@ def open_shift(spec: dict[str, Any]) -> int | None:
 
 
 def open_users(spec: dict[str, Any]) -> int:
-    """The host's user namespace."""
+    """Returns a descriptor of the host's user namespace."""
     first, count = spec["first_uid"], spec["uids"]
     if first is None:
         return open_user_namespace(read_same_ids("uid_map"), read_same_ids("gid_map"))
@@ -125,19 +125,19 @@ def open_users(spec: dict[str, Any]) -> int:
 
 
 def read_same_ids(name: str) -> str:
-    """A map that keeps all ids of this namespace."""
+    """Returns a map that keeps all ids of this namespace."""
     lines = [line.split() for line in Path("/proc/self", name).read_text().splitlines()]
     return "".join(f"{inside} {inside} {count}\n" for inside, _, count in lines)
 
 
 def start_building(spec: dict[str, Any]) -> tuple[int, int]:
-    """Starts a process that mounts what is outside while this one makes namespaces; its pid and a pipe to wait on.
+    """Starts a process that makes the mounts outside the host while this process creates the host's namespaces.
 
-    They share this mount namespace, which process 1 copies.
+    Returns its pid and a pipe to wait on. Both processes share this mount namespace, which process 1 copies.
     """
     unshare(CLONE_NEWNS)
     mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
-    # From here on paths are relative: the host's root may not pass through the folders above.
+    # From here on, paths are relative, because the host's root cannot pass through the parent folders.
     os.chdir(spec["folder"])
     built_read, built_write = os.pipe()
     builder = os.fork()
@@ -150,7 +150,7 @@ def start_building(spec: dict[str, Any]) -> tuple[int, int]:
 
 
 def await_built(built: int) -> None:
-    """Waits for all mounts outside, and makes the host's mount namespace from them."""
+    """Waits for all mounts outside the host, and copies them into the host's mount namespace."""
     if not os.read(built, 1):
         sys.exit("could not mount the host's file systems")
     os.close(built)
@@ -158,9 +158,9 @@ def await_built(built: int) -> None:
 
 
 def enter_namespaces(users: int, cgroup: str, outer_cgroup: str) -> int:
-    """Forks process 1 in new namespaces, whose root has no rights outside; returns its pid or 0, as fork(2).
+    """Forks process 1 in new namespaces, whose root has no rights outside. Returns its pid or 0, as fork(2) does.
 
-    cgroup: the host's own, "" if it has none. outer_cgroup: the one that this process returns to.
+    cgroup: the host's control group, or "". outer_cgroup: the control group that this process returns to.
     """
     if cgroup:
         Path(cgroup, "cgroup.procs").write_text("0")
@@ -175,7 +175,7 @@ def enter_namespaces(users: int, cgroup: str, outer_cgroup: str) -> int:
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
-        # The change of ids has cleared both.
+        # The change of ids has cleared this flag, and PR_SET_PDEATHSIG.
         check(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
     return first
 
@@ -183,8 +183,8 @@ def enter_namespaces(users: int, cgroup: str, outer_cgroup: str) -> int:
 def build_outside(spec: dict[str, Any]) -> None:
     """Mounts the host's disk and the machine's system for process 1.
 
-    Files on the disk and in the machine's folders belong to the machine's root. In these mounts they belong to the
-    host's root, an ordinary user of the machine.
+    Files on the disk and in the machine's folders belong to the machine's root. In these mounts, they belong to the
+    host's root, who is an ordinary user of the machine.
     """
     shift = open_shift(spec)
     attach_disk(spec["disk_bytes"])
@@ -199,14 +199,14 @@ def build_outside(spec: dict[str, Any]) -> None:
     (STAGE / "packages").mkdir()
     show(Path(spec["packages"]), STAGE / "packages", shift, MOUNT_ATTR_RDONLY)
     if spec["fuse"]:
-        # Hosts may mount FUSE file systems, as on EC2; the machine's own device may be open to its root only.
+        # Hosts can mount FUSE file systems, as on EC2. The machine's own device may allow only its root.
         os.mknod(STAGE / "fuse", stat.S_IFCHR, os.makedev(10, 229))
         (STAGE / "fuse").chmod(0o666)
         mount(str(STAGE / "fuse"), Path("/dev/fuse"), "", MS_BIND)
 
 
 def attach_disk(size_bytes: int) -> None:
-    """Mounts the root volume: a loop device over a sparse ext4 image; without loop devices, it stays a folder."""
+    """Mounts the root volume, a loop device with a sparse ext4 image. Without loop devices, it stays a folder."""
     attached = subprocess.run(
         ("mount", "-t", "ext4", "-o", "loop,noinit_itable,noatime", DISK, VOLUME),
         capture_output=True, text=True, check=False, env=ENVIRONMENT,
@@ -218,7 +218,7 @@ def attach_disk(size_bytes: int) -> None:
 
 
 def show(source: Path, target: Path, shift: int | None, attributes: int = 0) -> None:
-    """Mounts a directory at `target`, with the host's owners if `shift` is given."""
+    """Mounts a directory at `target`, with the host's owners if `shift` is not None."""
     if shift is not None:
         mount_shifted(source, target, shift, attributes)
         return
@@ -230,7 +230,7 @@ def show(source: Path, target: Path, shift: int | None, attributes: int = 0) -> 
 
 
 def mount_shifted(source: Path, target: Path, users: int, attributes: int = 0) -> None:
-    """Mounts a directory at `target`, with its owners as the user namespace `users` maps them (mount_setattr(2))."""
+    """Mounts a directory at `target`, with owners mapped by the user namespace `users` (mount_setattr(2))."""
     flags = OPEN_TREE_CLONE | os.O_CLOEXEC
     tree = check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, str(source).encode(), flags), f"open_tree {source}")
     asked = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP | attributes, 0, 0, users)
@@ -242,7 +242,7 @@ def mount_shifted(source: Path, target: Path, users: int, attributes: int = 0) -
 
 
 def try_kernel() -> None:
-    """Tries what hosts need of the kernel, which removes everything when this process ends."""
+    """Tries the kernel's functions that hosts need. The kernel removes everything when this process ends."""
     unshare(CLONE_NEWNS)
     mount("none", Path("/"), "", MS_REC | MS_PRIVATE)
     mount("tmpfs", Path("/mnt"), "tmpfs")
@@ -269,10 +269,10 @@ def try_kernel() -> None:
 
 
 def build_root(spec: dict[str, Any]) -> bool:
-    """Mounts the rest of the host's root and enters it. True at the first boot, when the disk is empty."""
+    """Mounts the rest of the host's root and enters it. Returns True at the first boot, when the disk is empty."""
     root = ROOT
     os.umask(0o022)
-    # Only a mount made in this namespace can become the root.
+    # Only a mount that was made in this namespace can become the root.
     mount(str(root), root, "", MS_BIND | MS_REC)
     first_boot = not (root / ".overlay").exists()
     if first_boot:
@@ -291,7 +291,7 @@ def build_root(spec: dict[str, Any]) -> bool:
 
 
 def mount_os(spec: dict[str, Any], *, first_boot: bool) -> None:
-    """Mounts the operating system: overlays on the machine's, with upper layers on the host's disk."""
+    """Mounts the operating system: overlays of the machine's folders, with upper layers on the host's disk."""
     uppers = ROOT / ".overlay"
     uppers.mkdir(mode=0o700, exist_ok=True)
     if first_boot:
@@ -302,7 +302,7 @@ def mount_os(spec: dict[str, Any], *, first_boot: bool) -> None:
         upper, work = (uppers / layer["name"].replace("/", "-") / part for part in ("upper", "work"))
         for folder in (upper, work, ROOT / layer["name"]):
             folder.mkdir(parents=True, exist_ok=True)
-        # userxattr: marks in attributes that the root of a user namespace may set.
+        # userxattr: overlayfs stores its marks in attributes that the root of a user namespace can set.
         mount("overlay", ROOT / layer["name"], "overlay", 0,
               f"lowerdir={lowers},upperdir={upper},workdir={work},userxattr")  # fmt: skip
 
@@ -325,12 +325,12 @@ def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
     cgroups = root / "sys/fs/cgroup"
     mount("cgroup2", cgroups, "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     if has_cgroup:
-        # A cgroup with processes cannot have groups with limits below it (cgroups(7), "No internal processes").
+        # A cgroup with processes cannot have subgroups with limits (cgroups(7), "No internal processes").
         (cgroups / "init").mkdir(exist_ok=True)
         (cgroups / "init/cgroup.procs").write_text("0")
     (root / "run/sshd").mkdir(mode=0o755)
     (root / "run/lock").mkdir(mode=0o1777)
-    (root / "run/utmp").touch(0o664)  # sshd records logins only if it exists; `logname` and `who` read it
+    (root / "run/utmp").touch(0o664)  # sshd records logins only if this exists; `logname` and `who` read it
     for name in DEVICES:
         if Path("/dev", name).exists():
             (dev / name).touch()
@@ -369,7 +369,7 @@ def write_files(root: Path, files: list[dict[str, Any]]) -> None:
 
 
 def renew_files(root: Path, files: list[dict[str, Any]]) -> None:
-    """Writes files whose content has changed since the last boot."""
+    """Writes the files whose content has changed since the last boot."""
     for file in files:
         path = root / file["path"].lstrip("/")
         try:
@@ -383,7 +383,7 @@ def renew_files(root: Path, files: list[dict[str, Any]]) -> None:
 
 
 def enter(root: Path) -> None:
-    """Makes `root` the root of this namespace and unmounts the machine's."""
+    """Makes `root` the root of this mount namespace, and unmounts the machine's root."""
     os.chdir(root)
     subprocess.run(("pivot_root", ".", "."), check=True, env=ENVIRONMENT)
     if libc.umount2(b".", MNT_DETACH) != 0:

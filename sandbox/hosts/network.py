@@ -1,8 +1,9 @@
-"""The sandbox's network: a router in a network namespace of its own, with one link to the machine and one to each host.
+"""The sandbox's network: a router in its own network namespace, with one link to the machine and one to each host.
 
-As in a VPC, every packet between two hosts passes through the router, which checks it against their security groups,
-out of the hosts' reach. In a namespace of its own, the router does not change the machine's forwarding and firewall,
-nor do these interfere. A namespace ends with the process that holds it, and with it the router and all links.
+As in a VPC, every packet between two hosts passes through the router, which checks it against their security groups.
+Hosts cannot change the router. Because the router has its own namespace, it does not change the machine's forwarding
+and firewall, and they do not affect the router. The namespace ends with the process that holds it, and so do the router
+and all links.
 """
 
 import ctypes
@@ -22,12 +23,12 @@ MTU = 9001  # between instances of a VPC (EC2 user guide, "Network maximum trans
 METADATA_ADDRESS = "169.254.169.254"
 NAME_SERVER_ADDRESS = "169.254.169.253"
 COMMAND_TIMEOUT_S = 20
-CLONE_NEWNET = 0x40000000  # linux/sched.h; os.setns came with Python 3.12
+CLONE_NEWNET = 0x40000000  # linux/sched.h; Python has os.setns since 3.12
 
-# Applied before the first link, because new links start with `default`. proxy_arp: the router answers for every address
+# Applied before the first link, because new links inherit `default`. proxy_arp: the router answers for every address
 # that is not on the same link. rp_filter: a host can send only from its own addresses (EC2's source check).
 # tcp_be_liberal: offloaded checksums and segments do not break connections. icmp_ratemask: every packet to the outside
-# gets its rejection, without a limit.
+# is rejected with an ICMP message, without a rate limit.
 SETTINGS = """\
 echo 1 >/proc/sys/net/ipv4/ip_forward
 echo 0 >/proc/sys/net/ipv4/icmp_ratemask
@@ -38,21 +39,21 @@ echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6 2>/dev/null || true
 echo 1 >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal 2>/dev/null || true
 """
 
-# The router answers ARP at once instead of within 0.8 s, the kernel's default, which can only be set per link.
+# The router answers ARP immediately. The kernel's default delay is up to 0.8 s, and it can only be set for each link.
 PROMPT = "ip -batch - && echo 0 >/proc/sys/net/ipv4/neigh/{link}/proxy_delay"
 
-# A burst is at least one timer tick's worth of bytes, and at least a full segment (tc-tbf(8)).
+# A burst must hold the bytes of one timer tick, and at least a full segment (tc-tbf(8)).
 BURST_S = 0.005
 LEAST_BURST_BYTES = 65536 + 1024
 LATENCY_MS = 50
 
 
 class CommandError(Exception):
-    """A command failed; the message has the command and its error output."""
+    """A command failed. The message contains the command and its error output."""
 
 
 def run_quietly(arguments: tuple[str, ...], stdin: str | None = None) -> None:
-    """Runs a command. Raises CommandError."""
+    """Runs a command and discards its output. Raises CommandError."""
     try:
         subprocess.run(arguments, input=stdin, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
     except subprocess.CalledProcessError as error:
@@ -62,12 +63,12 @@ def run_quietly(arguments: tuple[str, ...], stdin: str | None = None) -> None:
 
 
 def name_server_of(vpc: IPv4Network) -> str:
-    """The VPC's own address of its name server (VPC user guide, "Amazon DNS server")."""
+    """Returns the address of the name server in a VPC (VPC user guide, "Amazon DNS server")."""
     return str(vpc[2])
 
 
 def link_of(number: int) -> str:
-    """The router's interface to a host."""
+    """Returns the name of the router's interface to a host."""
     return f"h{number}"
 
 
@@ -80,11 +81,11 @@ class Network:
 
     @property
     def is_up(self) -> bool:
-        """Whether the namespace still exists; without it no host can be reached."""
+        """Whether the namespace still exists. Without it, no host can be reached."""
         return self.holder.poll() is None
 
     def plug_in(self, number: int, host_pid: int, mac_address: str, addresses: tuple[str, ...]) -> None:
-        """Connects the network namespace of `host_pid` to the router with an eth0 that is not yet up.
+        """Connects the network namespace of `host_pid` to the router. Its eth0 is not yet up.
 
         number: unique for each host. addresses: all addresses of the host.
         """
@@ -97,10 +98,10 @@ class Network:
         _run_inside(self.holder.pid, "/bin/sh", "-c", PROMPT.format(link=link), lines=batch)
 
     def move_public_address(self, number: int, host_pid: int, old: str | None, new: str | None) -> None:
-        """Replaces a running host's public address. None: no address."""
+        """Replaces a running host's public address. None means no address."""
         inside, outside = [], []
         if old is not None:
-            inside.append(f"addr del {old}/32 dev lo")  # its route goes with it
+            inside.append(f"addr del {old}/32 dev lo")  # the kernel removes its route
             outside.append(f"route replace blackhole {old}/32")
         if new is not None:
             inside += [f"addr add {new}/32 dev lo", f"route replace {self.public} dev eth0 src {new}"]
@@ -109,7 +110,7 @@ class Network:
         _run_inside(self.holder.pid, "ip", "-batch", "-", lines=outside)
 
     def shape(self, number: int, host_pid: int, mbit: float) -> None:
-        """Limits a host's link to `mbit` Mbit/s in each direction; 0: no limit. Raises CommandError."""
+        """Limits a host's link to `mbit` Mbit/s in each direction; 0 means no limit. Raises CommandError."""
         queue = ["noqueue"]
         if mbit:
             burst = max(LEAST_BURST_BYTES, int(mbit * 1e6 / 8 * BURST_S))
@@ -118,13 +119,13 @@ class Network:
             _run_inside(pid, "tc", "qdisc", "replace", "dev", link, "root", *queue)
 
     def load_firewall(self, ruleset: str) -> None:
-        """Replaces the whole ruleset (`render_ruleset`) in one step. Raises CommandError."""
+        """Replaces the whole ruleset (`render_ruleset`) atomically. Raises CommandError."""
         _run_inside(self.holder.pid, "nft", "-f", "-", lines=ruleset.splitlines())
 
     def call_inside(self, function: Callable[[], T]) -> T:
-        """Calls a function in the router's namespace, where its sockets stay. Only hosts can reach them.
+        """Calls a function in the router's namespace and returns its result. Only hosts can reach its sockets.
 
-        It runs in a thread of its own, because a thread can change its namespace.
+        The function runs in a separate thread, because each thread can have its own namespace.
         """
 
         def call() -> T:
@@ -135,18 +136,18 @@ class Network:
 
 
 def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Network) -> Network:
-    """Makes the router and the machine's link to it, with routes to the private and the public range.
+    """Creates the router and the machine's link to it, with routes to the private and the public range.
 
-    mark: for the holder's command line. name: of the machine's end of the link.
-    Call it in the main thread: the holder ends with the thread that started it.
+    mark: an argument for the holder's command line. name: the machine's interface.
+    Call it in the main thread, because the holder ends with the thread that started it.
     """
     holder = subprocess.Popen(
-        # The shell waits for the end of its input, which is the daemon's end.
+        # The shell waits for the end of its input, which comes when the daemon ends.
         ("setpriv", "--pdeathsig", "KILL", "--", "unshare", "--net", "--",
          "/bin/sh", "-c", "echo; read -r _", mark),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, cwd="/",
     )  # fmt: skip
-    assert holder.stdout is not None  # noqa: S101 -- tells mypy what PIPE means
+    assert holder.stdout is not None  # noqa: S101 -- PIPE sets it, which mypy does not know
     holder.stdout.readline()
     _run_inside(holder.pid, "/bin/sh", "-e", lines=SETTINGS.splitlines())
     run_quietly(
@@ -156,8 +157,8 @@ def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Netwo
         f"link set {name} up\n"
         f"route add {public} dev {name} src {gateway.ip}\n",
     )
-    # The router drops packets to an address that no host has, as EC2 does. Packets to the outside would go to lo; the
-    # firewall rejects them first (render_ruleset).
+    # The router drops packets to an address that no host has, as EC2 does. Packets to the outside would go to lo, but
+    # the firewall rejects them (render_ruleset).
     setup = (
         "link set lo up",
         f"link set {UPLINK} up",
@@ -175,12 +176,12 @@ def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Netwo
 
 
 def _run_inside(pid: int, *words: str, lines: Iterable[str] = ()) -> None:
-    """Runs a command in a process's network namespace. lines: its input. Raises CommandError."""
+    """Runs a command in a process's network namespace. lines: the command's input. Raises CommandError."""
     run_quietly(("nsenter", "--net", "--target", str(pid), "--", *words), "".join(f"{line}\n" for line in lines))
 
 
 def _enter_network_of(pid: int) -> None:
-    """Moves the calling thread, and only that, into a process's network namespace. Raises OSError."""
+    """Moves only the calling thread into a process's network namespace. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -192,9 +193,9 @@ def _enter_network_of(pid: int) -> None:
 
 
 def mac_address_of(private_ip: str) -> str:
-    """The hardware address for a private address, the same for every instance that gets it.
+    """Returns the hardware address for a private address. It is the same for every instance that gets the address.
 
-    Otherwise hosts would use the old one in their ARP cache for most of a minute.
+    Otherwise, hosts would use the old hardware address in their ARP cache for most of a minute.
     """
     return "06:00:" + ":".join(f"{int(part):02x}" for part in private_ip.split("."))
 
@@ -203,8 +204,8 @@ def mac_address_of(private_ip: str) -> str:
 #
 # A packet passes if a rule of one of the sender's groups and a rule of one of the receiver's groups allow it. Packets
 # of an allowed connection pass in both directions, even after the rule is removed, as with EC2's connection tracking.
-# Packets from or to this machine, which stands for the Internet, are checked on the host's side only. A host with
-# unknown groups is cut off.
+# Packets from or to this machine, which represents the Internet, are checked only on the host's side. A host with
+# unknown groups is disconnected.
 #
 # Source: EC2 user guide, "Security group rules" and "Amazon EC2 security group connection tracking".
 
@@ -216,9 +217,9 @@ PROTOCOLS = {"tcp": 6, "udp": 17, "icmp": 1}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """What one rule allows. `protocol`: -1, a name or a number. `peer`: a network or a security group's id.
+    """A rule, which allows packets. `protocol`: -1, a name or a number. `peer`: a network or a security group's id.
 
-    `from_port`, `to_port`: -1 means any; for icmp, type and code.
+    `from_port`, `to_port`: a range of ports, or the type and code for icmp; -1 means any.
     """
 
     protocol: str
@@ -247,14 +248,14 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cuts:
-    """Links that faults have cut. `between`: pairs that cannot reach each other; `off`: cut from everything."""
+    """Links that faults have cut. `between`: pairs that cannot reach each other. `off`: disconnected links."""
 
     between: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     off: frozenset[str] = field(default_factory=frozenset)
 
 
 def render_ruleset(groups: Iterable[Group], ports: Iterable[Port], cuts: Cuts) -> str:
-    """Input of `nft -f` that replaces all rules. Pure, and independent of the arguments' order."""
+    """Returns input for `nft -f` that replaces all rules. Pure, and independent of the arguments' order."""
     groups, ports = sorted(groups, key=lambda group: group.id), sorted(ports, key=lambda port: port.link)
     known = {group.id for group in groups}
     lines = [f"table inet {TABLE} {{", "}", f"delete table inet {TABLE}", f"table inet {TABLE} {{"]
@@ -293,7 +294,7 @@ def _render_members(group: Group) -> list[str]:
 
 
 def _render_rules(rules: Iterable[Rule], side: str, verdict: str, known: set[str]) -> list[str]:
-    """Leaves out rules with an unknown group or impossible numbers: they allow nothing."""
+    """Renders the rules, except those with an unknown group or invalid numbers, which allow nothing."""
     lines = []
     for rule in filter(_makes_sense, rules):
         if isinstance(rule.peer, IPv4Network):
@@ -318,7 +319,10 @@ def _render_match(rule: Rule) -> list[str]:
 
 
 def _makes_sense(rule: Rule) -> bool:
-    """Moto accepts any protocol and ports; nft would refuse the whole ruleset for an invalid one."""
+    """Returns whether the protocol and the ports of a rule are valid.
+
+    moto accepts any values, but nft would refuse the whole ruleset for an invalid one.
+    """
     if rule.protocol not in (ALL, *PROTOCOLS) and not (rule.protocol.isdigit() and int(rule.protocol) < 256):
         return False
     if rule.protocol == "icmp":
@@ -331,5 +335,5 @@ def _render_chain(name: str, rules: list[str]) -> list[str]:
 
 
 def _name(group_id: str) -> str:
-    # nft's names have no hyphen.
+    # nft's names cannot contain a hyphen.
     return group_id.replace("-", "_")

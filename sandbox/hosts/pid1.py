@@ -1,16 +1,16 @@
-"""Process 1 of a sandbox host: builds the host's file system, starts sshd, reaps, and stays.
+"""Process 1 of a sandbox host: builds the host's file system, starts sshd, and then reaps processes.
 
-The daemon starts it as `/usr/bin/python3 -I -S -B pid1.py MARK READY_FD`. That process, the machine's root, mounts the
-host's disk, makes namespaces whose root is an ordinary user of the machine, and forks process 1 in them
-(namespaces.py). Standard library only and Python >= 3.10: the machine's own Python runs it, because the host may not
-see the virtual environment.
+The daemon starts it as `/usr/bin/python3 -I -S -B pid1.py MARK READY_FD`. This process runs as the machine's root. It
+mounts the host's disk, creates namespaces whose root is an ordinary user of the machine, and forks process 1 in them
+(namespaces.py). Imports only the standard library; Python 3.10 or later, because the machine's own Python runs it. The
+host may not see the virtual environment.
 
 The first line of standard input is the host's description (`HostSpec` in files.py). The daemon keeps standard input
-open as long as it lives, and the host ends when it closes. Standard output is the console. READY_FD gets one byte when
-the network is up and sshd answers.
+open as long as it runs, and the host ends when it closes. Standard output is the console. READY_FD receives the pid of
+process 1, and one byte when the network is up and sshd answers.
 
-All mounts are in the host's own mount namespace, and the disk is a loop device that detaches itself: when the last
-process of the host ends, for whatever reason, the kernel removes everything.
+All mounts are in the host's own mount namespace, and the disk is a loop device that detaches itself. So the kernel
+removes everything when the last process of the host ends, for whatever reason.
 """
 
 import json
@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-sys.path.append(str(Path(__file__).parents[2]))  # which -I leaves out
+sys.path.append(str(Path(__file__).parents[2]))  # which -I omits
 
 from sandbox.hosts.namespaces import (
     ENVIRONMENT,
@@ -41,11 +41,11 @@ from sandbox.hosts.namespaces import (
 )
 
 SSHD = ("/usr/sbin/sshd", "-D", "-E", "/var/log/auth.log", "-f", "/etc/ssh/sshd_config")
-SSHD_RESTART_S = 0.1  # as Ubuntu's ssh.service: Restart=on-failure, RestartSec=100ms
+SSHD_RESTART_S = 0.1  # as in Ubuntu's ssh.service: Restart=on-failure, RestartSec=100ms
 SSHD_TIMEOUT_S = 10.0
 SSH_PORT = 22
 NETWORK_TIMEOUT_S = 20.0
-# After that, remaining processes are killed; like systemd's DefaultTimeoutStopSec, but shorter.
+# Remaining processes are then killed. Like systemd's DefaultTimeoutStopSec, but shorter.
 SHUTDOWN_S = 5.0
 # systemd(1), "Signals". The exit codes tell the daemon what to do with the instance (hosts.py).
 POWER_OFF, REBOOT = signal.SIGRTMIN + 4, signal.SIGRTMIN + 5
@@ -54,14 +54,14 @@ SHUTDOWNS = {POWER_OFF: ("power down", POWERED_OFF_CODE), REBOOT: ("restarting s
 
 
 def hand_over(first: int, builder: int, ready_fd: int) -> NoReturn:
-    """Tells the daemon process 1's pid and ends, so that process 1 becomes the daemon's own child."""
+    """Reports process 1's pid to the daemon and ends, so that process 1 becomes the daemon's own child."""
     os.write(ready_fd, f"{first}\n".encode())
     os.waitpid(builder, 0)
     os._exit(0)
 
 
 def read_line() -> bytes:
-    """Reads a line of the daemon from standard input: the host's description, later an empty line."""
+    """Reads a line from the daemon on standard input: first the host's description, later an empty line."""
     line = bytearray()
     while not line.endswith(b"\n"):
         chunk = os.read(0, 65536)
@@ -72,7 +72,7 @@ def read_line() -> bytes:
 
 
 def boot(spec: dict[str, Any]) -> None:
-    """Prepares the host for sshd."""
+    """Prepares everything that sshd needs."""
     first_boot = build_root(spec)
     socket.sethostname(spec["hostname"])
     if first_boot:
@@ -84,7 +84,7 @@ def boot(spec: dict[str, Any]) -> None:
 
 
 def configure_network(commands: str) -> None:
-    """Waits until the daemon has added eth0, then sets it up with `ip -batch`."""
+    """Waits until the daemon has added eth0, and sets it up with `ip -batch`."""
     deadline = time.monotonic() + NETWORK_TIMEOUT_S
     while not Path("/sys/class/net/eth0").exists():
         if time.monotonic() > deadline:
@@ -94,7 +94,7 @@ def configure_network(commands: str) -> None:
 
 
 def make_host_keys() -> None:
-    """Generates the host keys."""
+    """Generates the SSH host keys."""
     for kind in ("ed25519", "ecdsa"):
         path = f"/etc/ssh/ssh_host_{kind}_key"
         subprocess.run(("ssh-keygen", "-q", "-t", kind, "-N", "", "-C", f"root@{socket.gethostname()}", "-f", path),
@@ -102,7 +102,7 @@ def make_host_keys() -> None:
 
 
 def print_host_keys() -> None:
-    """Writes the host keys to the console as cloud-init does at every boot, so that clients can compare them."""
+    """Writes the host keys to the console, as cloud-init does at every boot, so that clients can verify them."""
     publics = sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub"))
     for name, command in (("FINGERPRINTS", ("ssh-keygen", "-l", "-f")), ("KEYS", ("cat",))):
         os.write(1, f"-----BEGIN SSH HOST KEY {name}-----\n".encode())
@@ -112,10 +112,10 @@ def print_host_keys() -> None:
 
 
 def install_packages() -> None:
-    """Installs the packages of `cluster sandbox install`; dpkg's output goes to the console."""
+    """Installs the packages of `cluster sandbox install`. dpkg's output goes to the console."""
     for folder in sorted(Path("/", PACKAGES).glob("[0-9]*")):
         files = sorted(str(path) for path in folder.glob("*.deb"))
-        for _ in range(2):  # a package may need another one that was configured before (Pre-Depends)
+        for _ in range(2):  # a package may need another package to be configured before it (Pre-Depends)
             done = subprocess.run(
                 ("dpkg", "--install", *files), stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False,
                 env={**ENVIRONMENT, "DEBIAN_FRONTEND": "noninteractive"},
@@ -129,7 +129,7 @@ def install_packages() -> None:
 def log_in(user: str) -> None:
     """Sets the login name for `logname`, as PAM would.
 
-    Not possible in kernels without audit, or that allow it only to the machine's own root.
+    Does nothing if the kernel has no audit, or allows this only for the machine's own root.
     """
     try:
         Path("/proc/self/loginuid").write_text(str(pwd.getpwnam(user).pw_uid))
@@ -138,7 +138,7 @@ def log_in(user: str) -> None:
 
 
 def start_sshd() -> int:
-    """Starts sshd in a session of its own; returns its pid when it answers."""
+    """Starts sshd in its own session. Returns its pid when sshd answers, or after SSHD_TIMEOUT_S."""
     null = os.open("/dev/null", os.O_RDWR)
     pid = os.posix_spawn(
         SSHD[0], SSHD, ENVIRONMENT, setsid=True,
@@ -152,7 +152,7 @@ def start_sshd() -> int:
 
 
 def sshd_answers() -> bool:
-    """Whether sshd accepts connections, from inside the host, where security groups do not apply."""
+    """Returns whether sshd accepts connections from inside the host, where security groups do not apply."""
     try:
         with socket.create_connection(("127.0.0.1", SSH_PORT), timeout=1.0):
             return True
@@ -161,7 +161,7 @@ def sshd_answers() -> bool:
 
 
 def stay(spec: dict[str, Any], ready_fd: int) -> NoReturn:
-    """Reaps processes, restarts sshd, and ends the host on a signal or when the daemon has ended."""
+    """Reaps processes and restarts sshd. Ends the host on a signal, or when the daemon has ended."""
     wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wakeup_write)
     for number in (signal.SIGCHLD, POWER_OFF, REBOOT):
@@ -186,7 +186,7 @@ def stay(spec: dict[str, Any], ready_fd: int) -> NoReturn:
 
 
 def shut_down(what: str, code: int) -> NoReturn:
-    """Ends every process, with SIGTERM first, and then this one with `code`."""
+    """Ends all processes, first with SIGTERM, and then exits with `code`."""
     say(f"{what}: sending SIGTERM to all processes")
     deadline = time.monotonic() + SHUTDOWN_S
     _kill_all(signal.SIGTERM)
@@ -211,7 +211,7 @@ def _has_children() -> bool:
 
 
 def reap() -> list[int]:
-    """The pids of the children, including adopted ones, that have ended since the last call."""
+    """Reaps all children that have ended, including adopted ones. Returns their pids."""
     ended: list[int] = []
     while True:
         try:
@@ -224,9 +224,9 @@ def reap() -> list[int]:
 
 
 def main() -> NoReturn:
-    """Builds the host's namespaces, boots the host in them, and stays."""
+    """Creates the host's namespaces, boots the host in them, and runs as process 1."""
     ready_fd = int(sys.argv[2])
-    os.set_inheritable(ready_fd, False)  # noqa: FBT003 -- takes it by position only
+    os.set_inheritable(ready_fd, False)  # noqa: FBT003 -- a positional-only parameter
     end_with_parent()
     spec = json.loads(read_line())
     say(f"{spec['instance_id']}: booting {spec['hostname']}")
@@ -234,7 +234,7 @@ def main() -> NoReturn:
     first = enter_namespaces(open_users(spec), spec["cgroup"], spec["outer_cgroup"])
     if first:
         hand_over(first, builder, ready_fd)
-    read_line()  # the daemon is the parent now; if it ends before the next line, `stay` notices
+    read_line()  # the daemon is the parent now. If it ends before the next line, `stay` detects that
     end_with_parent()
     await_built(built)
     boot(spec)

@@ -1,7 +1,7 @@
-"""The machine's operating system as hosts see it: /usr and /opt as they are, and copies of the rest that they need.
+"""The machine's operating system as hosts see it: /usr and /opt of the machine, and copies of other files.
 
-A host cannot read what an ordinary user of the machine cannot: secrets are not copied, and are masked in /usr and /opt.
-Hosts cannot reach the single layers of their file systems.
+A host cannot read files that an ordinary user of the machine cannot read: they are not copied, and are masked in /usr
+and /opt. Hosts cannot reach the individual layers of their file systems.
 """
 
 import os
@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# The machine's users can read these, but hosts should not: accounts, keys, disks and network peers.
+# Files that the machine's users can read, but hosts must not: accounts, keys, disks and network peers.
 NOT_IN_ETC = frozenset({
     "passwd-", "group-", "subuid", "subgid", "subuid-", "subgid-", "fstab", "crypttab", "NetworkManager", "netplan",
     "systemd/network", "wpa_supplicant", "wireguard", "openvpn", "ppp", "letsencrypt", "kubernetes", "rancher",
@@ -22,13 +22,13 @@ NOT_IN_ETC = frozenset({
 EMPTY_IN_VAR = (("cache", 0o755), ("local", 0o755), ("log", 0o755), ("mail", 0o755), ("opt", 0o755), ("spool", 0o755),
                 ("tmp", 0o1777))  # fmt: skip
 LINKS_IN_VAR = {"lock": "/run/lock", "run": "/run"}
-# Of /var, only what belongs to packages: copies of the small parts, and the machine's package database. Without
-# man-db, dpkg does not rebuild the index of all manual pages, which takes five seconds.
+# Hosts have only the folders of /var that belong to packages: copies of the small ones, and the machine's package
+# database. Without man-db, dpkg does not rebuild the index of all manual pages, which takes five seconds.
 COPIED_OF_VAR_LIB = ("pam", "python", "ucf", "sgml-base", "xml-core", "ca-certificates")
 SHARED_OF_VAR_LIB = ("dpkg", "apt")
-# These may have secrets that no package of the distribution has put there.
+# These may contain secrets, because their files are not from packages of the distribution.
 MASKED = ("opt", "usr/local")
-# Folders of set-uid programs, and of files that sudo accepts only from root.
+# Folders with set-uid programs, and with files that sudo accepts only if root owns them.
 RUNS_AS_ROOT = ("usr/bin", "usr/sbin", "usr/lib/openssh", "usr/lib/sudo", "usr/libexec/sudo")
 MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 UNKNOWN_ID = 65534  # /proc/sys/kernel/overflowuid
@@ -37,21 +37,22 @@ READABLE_FOLDER, READABLE_FILE = 0o005, 0o004
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """A folder in a host's root. sources: the folders that it shows, the first one on top."""
+    """A folder in a host's root. sources: the folders that it consists of, topmost first."""
 
     name: str
     sources: tuple[str, ...]
 
 
 def is_machines_root() -> bool:
-    """Whether this root is the machine's, and not that of an ordinary user's namespace (rootless.py)."""
+    """Returns whether this process is the machine's root, and not root in a user's namespace (rootless.py)."""
     return Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
 
 
 def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
-    """Copies what hosts see of /etc and /var to `target`, masks secrets, and returns the layers, outer ones first.
+    """Copies the parts of /etc and /var that hosts see to `target`, masks secrets, and returns the layers.
 
-    as_own: this process is not the machine's root, and has to own what belongs to root in a host.
+    Outer layers come first. as_own: this process is not the machine's root, and must own the files that belong to root
+    in a host.
     """
     masks = {name: tuple(_find_unreadable(Path("/", name))) for name in MASKED}
     copy_readable(Path("/etc"), target / "etc", NOT_IN_ETC)
@@ -69,7 +70,7 @@ def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
         _make_folder(mask, 0o755)
         if Path(whole) in hidden:
             sources: tuple[str, ...] = (str(mask),)
-        elif as_own:  # this process cannot read what others cannot
+        elif as_own:  # this process cannot read files that others cannot read
             own_folders(Path(whole), mask)
             sources = (str(mask), whole)
         else:
@@ -83,11 +84,11 @@ def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
 
 
 def own_folders(source: Path, target: Path) -> None:
-    """Makes a layer in `target` in which the folders of `source`, and its set-uid programs, belong to this process.
+    """Creates a layer in `target` in which the folders of `source` and its set-uid programs belong to this process.
 
     Root in a host cannot write to a folder of an unknown user, nor become root by another user's set-uid program.
     """
-    # find fails for folders that only others can enter.
+    # find exits with an error if it cannot enter a folder.
     found = subprocess.run(("find", str(source), "-xdev", "-type", "d", "-print0"), check=False, capture_output=True)
     for name in found.stdout.split(b"\0")[:-1]:
         folder = Path(os.fsdecode(name))
@@ -105,12 +106,12 @@ def own_folders(source: Path, target: Path) -> None:
 
 
 def find_links() -> tuple[tuple[str, str], ...]:
-    """The links in / to folders in /usr, such as /bin, and their targets."""
+    """Returns the links in / to folders in /usr, such as /bin, and their targets."""
     return tuple((name, str(Path("/", name).readlink())) for name in MERGED_USR if Path("/", name).is_symlink())
 
 
 def copy_readable(source: Path, target: Path, left_out: Iterable[str] = ()) -> None:
-    """Copies what everybody can read of a folder. left_out: paths below it that are not copied."""
+    """Copies the files in a folder that all users can read. left_out: paths below it that are not copied."""
     shown = source.stat()
     _make_folder(target, stat.S_IMODE(shown.st_mode))
     _give(target, shown)
@@ -129,7 +130,7 @@ def copy_readable(source: Path, target: Path, left_out: Iterable[str] = ()) -> N
 
 
 def is_readable(mode: int) -> bool:
-    """Whether every user can read it, and enter it if it is a folder. Pure."""
+    """Returns whether all users can read a file, or read and enter a folder, with this mode. Pure."""
     if stat.S_ISLNK(mode):
         return True
     needed = READABLE_FOLDER if stat.S_ISDIR(mode) else READABLE_FILE
@@ -139,8 +140,8 @@ def is_readable(mode: int) -> bool:
 def write_mask(target: Path, hidden: Iterable[Path]) -> None:
     """Writes a layer below `target` that hides absolute paths from the layers below it.
 
-    A device 0:0 hides the file of its name (kernel.org/doc/html/latest/filesystems/overlayfs.html). The layer's folders
-    cover those of the machine, and look the same.
+    A device 0:0 hides the file with its name (kernel.org/doc/html/latest/filesystems/overlayfs.html). The layer's
+    folders have the same owners and modes as the machine's folders that they cover.
     """
     for path in hidden:
         with suppress(FileNotFoundError):  # deleted in the meantime
@@ -152,10 +153,10 @@ def write_mask(target: Path, hidden: Iterable[Path]) -> None:
 
 
 def _find_unreadable(folder: Path) -> Iterator[Path]:
-    """The topmost files and folders below a folder of the machine that not everybody can read."""
+    """Yields the topmost files and folders in a folder of the machine that not all users can read."""
     if not folder.is_dir():
         return
-    # find fails for folders that it cannot enter, after it has named them.
+    # find fails for folders that it cannot enter, but prints them first.
     found = subprocess.run(
         ("find", str(folder), "-xdev", "(", "-type", "d", "!", "-perm", "-0005",
          "-o", "!", "-type", "d", "!", "-type", "l", "!", "-perm", "-0004", ")", "-print0", "-prune"),
@@ -166,7 +167,7 @@ def _find_unreadable(folder: Path) -> Iterator[Path]:
 
 
 def _give(path: Path, like: os.stat_result) -> None:
-    """Gives a file the owner of another one, or root if that owner is unknown here."""
+    """Gives a file the owner of another file, or root if that owner is unknown in this namespace."""
     uid, gid = (0 if owner == UNKNOWN_ID else owner for owner in (like.st_uid, like.st_gid))
     os.chown(path, uid, gid, follow_symlinks=False)
 

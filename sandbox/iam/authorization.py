@@ -19,25 +19,25 @@ from sandbox.iam.policies import Ask, PolicyError
 from sandbox.iam.principals import Principal, Trust, check_session, find_principal, find_secret, find_trust, name_caller
 from sandbox.iam.signatures import check_signature, read_signature
 
-# Services with an endpoint in each region; the others are global, or have one region for all.
+# Services with an endpoint in each region. The others are global, or accept any region.
 REGIONAL = ("ec2", "ssm", "servicequotas")
-# AWS allows these to everybody, regardless of policies.
+# AWS allows these for all callers, regardless of policies.
 ALWAYS_ALLOWED = (("sts", "GetCallerIdentity"), ("sts", "GetSessionToken"))
 ASSUME_ROLE = ("sts", "AssumeRole")
-# To callers who may not list a bucket, these answer 403 instead of 404.
+# These answer 403 instead of 404 to callers who may not list the bucket.
 # https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html
 TELLS_OF_ABSENCE = ("GetObject", "HeadObject")
 
 
 class Authorization:
-    """WSGI middleware below ApiLog, which describes each call. regions: the sandbox's."""
+    """WSGI middleware below ApiLog, which describes each call. regions: the sandbox's regions."""
 
     def __init__(self, app: WSGIApplication, regions: Iterable[str]) -> None:
         self._app = app
         self._regions = tuple(regions)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Passes the call on, or refuses it with AWS's error."""
+        """Forwards the call, or refuses it with AWS's error."""
         known = environ[CALL_KEY]
         service, action = known["service"], known["action"]
         try:
@@ -54,7 +54,11 @@ class Authorization:
         return self._app(environ, start_response)
 
     def _identify(self, environ: WSGIEnvironment, known: Mapping[str, Any]) -> Principal:
-        """The caller. Raises RefusedError for a call that is not signed by a known key, or is for another region."""
+        """Returns the caller.
+
+        Raises RefusedError for a call that is not signed with a known key, that is for another region, or that the
+        caller's temporary keys do not allow. Also raises it if one of the caller's policies is not supported.
+        """
         signature = read_signature(environ)
         access_key_id = signature.access_key_id
         secret, token = find_secret(access_key_id)
@@ -81,7 +85,10 @@ class Authorization:
                 raise RefusedError(deny(call.service, principal.arn, ask.action, ask.resource, explicit=explicit))
 
     def _find_trust(self, call: Call, principal: Principal, resource: str) -> Trust:
-        """How the resource's own policy trusts the caller; "account" if it has none."""
+        """Returns how the resource's own policy trusts the caller, or "account" if it has none.
+
+        Raises RefusedError if the policy is not supported.
+        """
         if (call.service, call.action) != ASSUME_ROLE:
             return "account"
         try:
@@ -93,14 +100,14 @@ class Authorization:
         if call.service != "ec2":
             return describe_asks(call)
         backend = ec2_backends[DEFAULT_ACCOUNT_ID][call.region]
-        assert isinstance(backend, ec2.SandboxEC2Backend)  # noqa: S101 -- moto_setup.py put it there
+        assert isinstance(backend, ec2.SandboxEC2Backend)  # noqa: S101 -- moto_setup.py installed it
         with ec2.lock:
             return list(Ec2Asks(call, backend).describe())
 
     def _answer_without_absence(
         self, environ: WSGIEnvironment, start_response: StartResponse, call: Call, principal: Principal
     ) -> Iterable[bytes]:
-        """The answer, with 403 instead of 404 for a caller who may not list the bucket."""
+        """Forwards the call, but answers 403 instead of 404 to a caller who may not list the bucket."""
         begun: list[Any] = []
 
         def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None, /) -> Callable[[bytes], object]:
@@ -119,7 +126,7 @@ class Authorization:
 
 
 def _read_call(environ: WSGIEnvironment) -> Call:
-    """The parts of a call that permissions depend on. Puts back a body that it reads."""
+    """Returns the parts of a call on which permissions depend. Restores a body after reading it."""
     known = environ[CALL_KEY]
     service, action = known["service"] or "", known["action"]
     is_form = environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")

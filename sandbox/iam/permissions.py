@@ -1,6 +1,6 @@
 """The permissions that a call needs: IAM's action, the resources, and the values of condition keys.
 
-Unknown actions need a permission on "*".
+Unknown actions need permission on "*".
 
 https://docs.aws.amazon.com/service-authorization/latest/reference/reference_policies_actions-resources-contextkeys.html
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
@@ -24,7 +24,7 @@ Context = Mapping[str, tuple[str, ...]]
 Tree = Mapping[str, Any]
 """The parameters of a query protocol call: `A.1.B=c` is {"A": {"1": {"B": "c"}}}."""
 
-# S3's operations whose permission has a different name.
+# S3 operations whose permission has a different name.
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
 S3_ACTIONS = {
     "ListBuckets": "ListAllMyBuckets", "HeadBucket": "ListBucket", "ListObjects": "ListBucket",
@@ -44,19 +44,19 @@ S3_ACTIONS = {
 WITH_PREFIX = ("ListBucket", "ListBucketVersions")
 OF_A_VERSION = ("GetObject", "DeleteObject")
 
-# The parameters of IAM's calls that name the resource; the first one counts.
+# The parameters of IAM calls that name the resource. The first one in a call counts.
 IAM_NAMED = {"InstanceProfileName": "instance-profile", "RoleName": "role", "UserName": "user", "GroupName": "group",
              "PolicyName": "policy"}  # fmt: skip
 IAM_ARNS = ("PolicySourceArn", "PolicyArn")
 
-# Parameters that name resources, and their kinds.
+# Parameters of EC2 calls that name resources, and the kinds of the resources.
 NAMED = {
     "InstanceId": "instance", "GroupId": "security-group", "KeyName": "key-pair", "KeyPairId": "key-pair",
     "VolumeId": "volume", "NetworkInterfaceId": "network-interface", "SubnetId": "subnet", "VpcId": "vpc",
     "ImageId": "image", "SnapshotId": "snapshot", "AllocationId": "elastic-ip", "LaunchTemplateId": "launch-template",
     "SpotInstanceRequestId": "spot-instances-request", "SecurityGroupRuleId": "security-group-rule",
 }  # fmt: skip
-# The kind of resource that an action makes, and the parameter with its name if its ARN contains a name.
+# The kind of resource that an action creates, and the parameter with its name if the ARN contains a name.
 CREATED: dict[str, tuple[str, str | None]] = {
     "CreateSecurityGroup": ("security-group", None), "ImportKeyPair": ("key-pair", "KeyName"),
     "CreateKeyPair": ("key-pair", "KeyName"), "CreatePlacementGroup": ("placement-group", "GroupName"),
@@ -65,7 +65,7 @@ CREATED: dict[str, tuple[str, str | None]] = {
     "CreateLaunchTemplate": ("launch-template", None), "AllocateAddress": ("elastic-ip", None),
     "CreateImage": ("image", None),
 }  # fmt: skip
-# Describe actions have no resources, except for these.
+# Describe actions do not have resources, except these.
 READ_OF_RESOURCES = ("DescribeInstanceAttribute",)
 TAGGING = ("CreateTags", "DeleteTags")
 PUBLIC_KINDS = ("image", "snapshot")  # their ARNs have no account
@@ -73,10 +73,10 @@ PUBLIC_KINDS = ("image", "snapshot")  # their ARNs have no account
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """The parts of a call that permissions depend on.
+    """The parts of a call on which permissions depend.
 
-    tree: parameters of the query protocol. document: parameters of the JSON protocol. path, query, source (the header
-    x-amz-copy-source), body (of DeleteObjects only): of S3.
+    tree: the parameters in the query protocol. document: the parameters in the JSON protocol. For S3: path, query,
+    source (the header x-amz-copy-source) and body (only of DeleteObjects).
     """
 
     service: str
@@ -96,7 +96,7 @@ class Call:
 
 
 def describe_asks(call: Call) -> Iterator[Ask]:
-    """All permissions that a call needs, for any service but EC2."""
+    """Yields all permissions that a call needs, for any service except EC2."""
     if call.service == "s3":
         yield from _describe_s3(call)
     elif call.service == "iam":
@@ -110,7 +110,7 @@ def describe_asks(call: Call) -> Iterator[Ask]:
 
 
 def _sts_resource(call: Call) -> str:
-    """The role to assume or the federated user to make."""
+    """Returns the ARN of the role to assume, or of the federated user to create."""
     if call.action == "GetFederationToken":
         return f"arn:aws:sts::{DEFAULT_ACCOUNT_ID}:federated-user/{call.tree.get('Name', '')}"
     return str(call.tree.get("RoleArn", "*"))
@@ -138,16 +138,16 @@ def _describe_s3(call: Call) -> Iterator[Ask]:
 
 
 def s3_arn(bucket: str, key: str = "") -> str:
-    """The ARN of a bucket or of an object in it; "*" without a bucket. Pure."""
+    """Returns the ARN of a bucket or of an object in it, or "*" without a bucket. Pure."""
     if not bucket:
         return "*"
     return f"arn:aws:s3:::{bucket}/{key}" if key else f"arn:aws:s3:::{bucket}"
 
 
 def _keys_of(body: bytes) -> list[str]:
-    """The keys in the body of DeleteObjects; [""] if it is not XML, which S3 refuses."""
+    """Returns the keys in the body of DeleteObjects, or [""] if it is not XML, which S3 refuses."""
     try:
-        root = ET.fromstring(body)  # noqa: S314 -- from the sandbox's own user, and expat has a limit for entities
+        root = ET.fromstring(body)  # noqa: S314 -- from the sandbox's own user, and expat limits entities
     except ET.ParseError:
         return [""]
     return [element.text or "" for element in root.iter() if element.tag.rpartition("}")[2] == "Key"]
@@ -170,7 +170,7 @@ def _describe_iam(call: Call, iam: IAMBackend) -> Iterator[Ask]:
 
 
 def _ask_to_pass(call: Call, role_arn: str) -> Ask:
-    """The permission to pass a role to EC2."""
+    """Returns the permission to pass a role to EC2."""
     context = {**call.context, "iam:passedtoservice": ("ec2.amazonaws.com",)}
     return Ask(action="iam:PassRole", resource=role_arn, context=context)
 
@@ -180,7 +180,7 @@ def _iam_arn(kind: str, name: str, path: str = "/") -> str:
 
 
 def _find_iam_resource(call: Call, iam: IAMBackend) -> tuple[str, Mapping[str, str]]:
-    """The ARN and the tags of the resource of a call."""
+    """Returns the ARN and the tags of a call's resource."""
     if call.action == "CreateServiceLinkedRole":
         service = str(call.tree.get("AWSServiceName", ""))
         return _iam_arn("role", "*", f"/aws-service-role/{service}/"), {}
@@ -200,7 +200,7 @@ def _find_iam_resource(call: Call, iam: IAMBackend) -> tuple[str, Mapping[str, s
 
 
 def _parameters(call: Call) -> Iterator[str]:
-    """The ARNs of the SSM parameters that a call names; AWS's public ones have no account."""
+    """Yields the ARNs of the SSM parameters that a call names. AWS's public parameters have no account."""
     names = [call.document.get("Name") or call.document.get("Path"), *call.document.get("Names", [])]
     named = [name for name in names if isinstance(name, str)]
     for name in named:
@@ -215,7 +215,7 @@ def _parameters(call: Call) -> Iterator[str]:
 
 
 def read_tree(form: Mapping[str, str]) -> Tree:
-    """Nests the parameters of a form by the dots in their names. Pure."""
+    """Returns the parameters of a form, nested by the dots in their names. Pure."""
     tree: dict[str, Any] = {}
     for name, value in form.items():
         *above, last = name.split(".")
@@ -231,7 +231,7 @@ def read_tree(form: Mapping[str, str]) -> Tree:
 
 
 def read_list(found: Any) -> list[Any]:
-    """The entries of a list in a tree, in order; a single value is a list of one. Pure."""
+    """Returns the entries of a list in a tree, in order. A single value is a list with one entry. Pure."""
     if isinstance(found, Mapping):
         numbered = sorted((int(number), value) for number, value in found.items() if number.isdecimal())
         return [value for _, value in numbered]
@@ -239,12 +239,12 @@ def read_list(found: Any) -> list[Any]:
 
 
 def read_tags(found: Any) -> dict[str, str]:
-    """The tags in a list of `Key` and `Value` pairs. Pure."""
+    """Returns the tags in a list of `Key` and `Value` pairs. Pure."""
     return {str(tag.get("Key", "")): str(tag.get("Value", "")) for tag in read_list(found) if isinstance(tag, Mapping)}
 
 
 def tag_context(*, requested: Mapping[str, str], present: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The condition keys of the tags that a call sets, and of its resource's tags. Pure."""
+    """Returns the condition keys for the tags that a call sets, and for the tags of its resource. Pure."""
     context: dict[str, tuple[str, ...]] = {
         f"aws:requesttag/{key.lower()}": (value,) for key, value in requested.items()
     }
@@ -271,7 +271,7 @@ class Ec2Asks:
         self._given = {str(one.get("ResourceType", "")): read_tags(one.get("Tag")) for one in specifications}
 
     def describe(self) -> Iterator[Ask]:
-        """All of them."""
+        """Yields all permissions that the call needs."""
         action = self._call.action
         if action.startswith("Describe") and action not in READ_OF_RESOURCES:
             yield self._ask("*")
@@ -295,7 +295,7 @@ class Ec2Asks:
         for parameter, named in NAMED.items():
             if parameter != name_parameter:
                 asks += [self._ask_of(named, name) for name in read_list(self._tree.get(parameter))]
-        # When the call makes a group, GroupName is the new group's name.
+        # If the call creates a group, GroupName is the name of the new group.
         if kind is None and "GroupName" in self._tree:
             named = "security-group" if "SecurityGroup" in self._call.action else "placement-group"
             asks += [self._ask_of(named, name) for name in read_list(self._tree["GroupName"])]
@@ -303,7 +303,7 @@ class Ec2Asks:
         yield from self._ask_for_role()
 
     def _describe_launch(self) -> Iterator[Ask]:
-        """RunInstances needs a permission on each resource that it makes or uses."""
+        """Yields the permissions for RunInstances: on each resource that it creates or uses."""
         instance_type = str(self._tree.get("InstanceType", DEFAULT_INSTANCE_TYPE))
         yield self._ask_to_make("instance", "*", {"ec2:instancetype": (instance_type,)})
         yield self._ask_to_make("volume", "*")
@@ -333,7 +333,7 @@ class Ec2Asks:
         yield from self._ask_for_role()
 
     def _ask_for_role(self) -> Iterator[Ask]:
-        """A profile's role is passed to EC2. EC2 itself refuses an unknown profile."""
+        """Yields the permission to pass an instance profile's role to EC2. EC2 itself refuses an unknown profile."""
         asked = self._tree.get("IamInstanceProfile", {})
         for profile in list(iam_backends[DEFAULT_ACCOUNT_ID]["aws"].get_instance_profiles()):
             if profile.name == asked.get("Name") or profile.arn == asked.get("Arn"):
@@ -344,7 +344,7 @@ class Ec2Asks:
         return Ask(action=f"ec2:{self._call.action}", resource=resource, context={**self._context, **(context or {})})
 
     def _ask_of(self, kind: str, name: Any, *, requested: Mapping[str, str] | None = None) -> Ask:
-        """A permission on an existing resource. EC2 itself refuses an unknown one."""
+        """Returns the permission on an existing resource. EC2 itself refuses an unknown resource."""
         name, tags = self._look_up(kind, str(name))
         return self._ask(self._arn(kind, name), tag_context(requested=requested or {}, present=tags))
 
@@ -353,7 +353,7 @@ class Ec2Asks:
         return self._ask(self._arn(kind, name), {**given, **(more or {})})
 
     def _ask_to_tag(self, kind: str, tags: Mapping[str, str]) -> Ask:
-        """Tags at creation also need ec2:CreateTags."""
+        """Returns the permission for tags at creation, which also need ec2:CreateTags."""
         made = CREATED.get(self._call.action, (None, None))[0]
         context = {**tag_context(requested=tags, present={}), "ec2:createaction": (self._call.action,)}
         resource = self._arn(kind, self._new_name() if kind == made else "*")
@@ -370,7 +370,7 @@ class Ec2Asks:
         return f"arn:aws:ec2:{self._call.region}:{account}:{kind}/{name}"
 
     def _look_up(self, kind: str, name: str) -> tuple[str, dict[str, str]]:
-        """A resource's name as in its ARN, and its tags. name: its name or its id."""
+        """Returns a resource's name in its ARN, and its tags. name: its name or its id."""
         backend, resource_id = self._backend, name
         if kind == "security-group" and (group := backend.get_security_group_by_name_or_id(name)):
             name = resource_id = str(group.id)
@@ -382,13 +382,13 @@ class Ec2Asks:
         return name, {str(key): str(value) for key, value in backend.tags.get(resource_id, {}).items()}
 
     def _default_subnet(self) -> str:
-        """The subnet of a launch that names none; known in advance only if the launch has a zone."""
+        """Returns the subnet of a launch that does not name one, or "*" unless the launch names a zone."""
         subnets = self._backend.get_default_subnets()
         zone = self._tree.get("Placement", {}).get("AvailabilityZone")
         return str(subnets[zone].id) if zone in subnets else "*"
 
     def _default_group(self, subnet_id: str) -> str:
-        """The group of a launch that names none: the default group of its VPC."""
+        """Returns the group of a launch that does not name one: the default group of its VPC."""
         vpc_id = next((one.vpc_id for one in self._backend.describe_subnets() if one.id == subnet_id), None)
         group = self._backend.get_default_security_group(vpc_id)
         return str(group.id) if group else "*"

@@ -1,7 +1,7 @@
-"""IAM's policy language: reads documents, and decides requests. Pure: no AWS, no moto.
+"""IAM's policy language: parses documents and evaluates requests. Pure: no AWS, no moto.
 
-moto's own evaluation ignores resources and conditions. A document with unsupported elements is refused: ignoring them
-could grant a permission that nobody gave.
+moto's own evaluation ignores resources and conditions. A document with unsupported elements is refused, because
+ignoring them could grant a permission that the document does not grant.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_grammar.html
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
@@ -30,7 +30,7 @@ TAG_KEYS = ("aws:resourcetag/", "ec2:resourcetag/", "aws:requesttag/")
 
 
 class PolicyError(ValueError):
-    """A policy document is invalid or not supported; the message says where and why."""
+    """A policy document is invalid or not supported. The message says where and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """One key of a Condition block. `key`: in lower case. `if_exists`: it also holds if the key is missing."""
+    """One key of a Condition block. `key`: in lower case. `if_exists`: whether it also holds if the key is missing."""
 
     operator: str
     quantifier: str
@@ -57,7 +57,7 @@ class Condition:
     values: tuple[str, ...]
 
     def holds(self, context: Mapping[str, tuple[str, ...]]) -> bool:
-        """Whether it holds for a request."""
+        """Returns whether it holds for a request."""
         given = context.get(self.key, ())
         if self.operator == "Null":
             return ("false" if given else "true") in self.values
@@ -78,7 +78,11 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statement:
-    """One statement. `other_actions`: NotAction; it applies to all but its actions. `other_resources`: NotResource."""
+    """One statement.
+
+    `other_actions`: whether it has NotAction, and so applies to all actions except its own. `other_resources`: the same
+    for NotResource.
+    """
 
     allows: bool
     actions: tuple[str, ...]
@@ -88,7 +92,7 @@ class Statement:
     conditions: tuple[Condition, ...]
 
     def applies(self, ask: Ask) -> bool:
-        """Whether its actions, resources and conditions match a request."""
+        """Returns whether its actions, resources and conditions match a request."""
         has_action = any(matches(pattern.lower(), ask.action.lower()) for pattern in self.actions)
         has_resource = any(matches(pattern, ask.resource) for pattern in self.resources)
         return (
@@ -106,7 +110,7 @@ class Policy:
 
     @property
     def allows_everything(self) -> bool:
-        """Whether it allows every request, so that none has to be checked."""
+        """Whether it allows all requests, so that no request needs a check."""
         return all(statement.allows for statement in self.statements) and any(
             (one.actions, one.resources, one.conditions) == (("*",), ("*",), ())
             and not (one.other_actions or one.other_resources)
@@ -115,7 +119,7 @@ class Policy:
 
 
 def decide(policies: Iterable[Policy], ask: Ask) -> Verdict:
-    """The verdict of all policies: a Deny wins. Pure."""
+    """Returns the verdict of all policies. A Deny takes precedence. Pure."""
     verdicts = {one.allows for policy in policies for one in policy.statements if one.applies(ask)}
     if False in verdicts:
         return "denied"
@@ -129,7 +133,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a whole text matches a pattern with * and ?. Pure."""
+    """Returns whether the whole text matches a pattern with * and ?. Pure."""
     return _compile(pattern).fullmatch(text) is not None
 
 
@@ -153,7 +157,7 @@ def parse_policy(text: str) -> Policy:
 
 
 def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuses two members with the same name, of which JSON's readers silently drop the first."""
+    """Returns a JSON object. Raises PolicyError for a repeated name, of which JSON parsers keep only the last value."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -196,7 +200,7 @@ def _parse_statement(found: Any, number: int) -> Statement:
 
 
 def _parse_choice(found: Mapping[str, Any], name: str, where: str) -> tuple[tuple[str, ...], bool]:
-    """The value of `Action` or `NotAction`, and whether it was the latter."""
+    """Returns the value of `Action` or `NotAction` (or of another name), and whether it was the latter."""
     if (name in found) is (f"Not{name}" in found):
         raise PolicyError(f"{where}: needs either {name} or Not{name}")
     inverted = name not in found

@@ -1,7 +1,7 @@
-"""The callers and their rights: the sandbox's own user, users and roles made in it, and their sessions.
+"""The callers and their permissions: the sandbox's own user, users and roles created in it, and their sessions.
 
-All are in moto's IAM and STS, so changes through IAM's API take effect at once. GetSessionToken and GetFederationToken
-replace moto's, which return the same keys to everybody and do not remember them.
+All are in moto's IAM and STS, so changes through IAM's API take effect immediately. GetSessionToken and
+GetFederationToken replace those of moto, which return the same keys to all callers and do not store them.
 """
 
 import datetime as dt
@@ -27,7 +27,7 @@ from sandbox.iam import policies
 from sandbox.iam.policies import Ask, PolicyError, Verdict, decide, matches, parse_policy
 
 Trust = Literal["named", "account", "nobody", "denied"]
-"""named: the policy names the caller, who needs no other permission. account: it names the account, so that the
+"""named: the policy names the caller, who needs no other permission. account: the policy names the account, so the
 caller's own policies decide."""
 
 ACTION = "sts:AssumeRole"
@@ -43,16 +43,18 @@ SESSION_S = 12 * 3600
 MIN_SESSION_S = 900
 MAX_FEDERATION_S = 36 * 3600
 ROLE_SESSION_S = 3600
-"""The default MaxSessionDuration of a role, and the limit when a role assumes a role."""
+"""The default MaxSessionDuration of a role, and the limit if a role assumes a role."""
 MAX_SESSION_POLICY = 2048
 FEDERATED_NAME = r"[\w+=,.@-]{2,32}"
 OF_USERS_ALONE = ("GetSessionToken", "GetFederationToken")
 
 
 def read_trust(document: str, *, names: AbstractSet[str]) -> Trust:
-    """How a role's trust policy trusts a caller. Raises PolicyError for unsupported elements, such as conditions.
+    """Returns how a role's trust policy trusts a caller.
 
-    names: the caller's ARNs: the user's, or the session's and its role's.
+    names: the caller's ARNs, which are the user's ARN, or those of the session and its role.
+
+    Raises PolicyError for unsupported elements, such as conditions.
     """
     try:
         statements = json.loads(document).get("Statement", [])
@@ -87,8 +89,8 @@ def _words(found: Any) -> list[str]:
 class Principal:
     """A caller.
 
-    grants: groups of policies that all have to allow an action: first the rights, then their limits.
-    names: the ARNs by which a trust policy may name the caller.
+    grants: groups of policies, all of which must allow an action. The first group grants the rights; the others limit
+    them. names: the ARNs by which a trust policy can name the caller.
     """
 
     arn: str
@@ -97,11 +99,11 @@ class Principal:
 
     @property
     def may_do_all(self) -> bool:
-        """Whether every call is allowed."""
+        """Whether all calls are allowed."""
         return all(len(group) == 1 and group[0].allows_everything for group in self.grants)
 
     def decide(self, ask: Ask, *, trust: Trust = "account") -> Verdict:
-        """The verdict on a permission. trust: from the resource's own policy, if it has one."""
+        """Returns the verdict on a permission. trust: from the resource's own policy, if it has one."""
         if trust in ("nobody", "denied"):
             return "denied" if trust == "denied" else "unmentioned"
         rights, *limits = [decide(group, ask) for group in self.grants]
@@ -115,10 +117,10 @@ class Principal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """Temporary keys of a user; the first four as in STS's answer. `expiration`: UTC without a zone, as moto has it.
+    """Temporary keys of a user. The first four fields are as in STS's response.
 
-    owner: the user's access key id. federated: the name given to GetFederationToken; None for GetSessionToken.
-    policy: limits the session further.
+    expiration: UTC, naive, as in moto. owner: the user's access key id. federated: the name from GetFederationToken, or
+    None for GetSessionToken. policy: limits the session further.
     """
 
     access_key_id: str
@@ -136,7 +138,7 @@ class Session:
 
 
 class SandboxStsBackend(STSBackend):
-    """moto's STS, which also remembers sessions."""
+    """moto's STS, which also stores sessions."""
 
     _url_module = sts_urls
 
@@ -147,7 +149,7 @@ class SandboxStsBackend(STSBackend):
     def open_session(
         self, owner: str, duration_s: int, *, federated: str | None = None, policy: str | None = None
     ) -> Session:
-        """Makes temporary keys of a user."""
+        """Creates temporary keys for a user."""
         key = _iam().create_temp_access_key()
         session = Session(
             access_key_id=key.access_key_id,
@@ -162,7 +164,7 @@ class SandboxStsBackend(STSBackend):
         return session
 
     def get_caller_identity(self, access_key_id: str, region: str) -> tuple[str, str, str]:
-        """As moto's; a session has its user's identity, but a federated user has its own."""
+        """As in moto, but a session has its user's identity, and a federated user has its own identity."""
         session = self.sessions.get(access_key_id)
         if session and session.federated:
             return f"{DEFAULT_ACCOUNT_ID}:{session.federated}", session.federated_arn, DEFAULT_ACCOUNT_ID
@@ -171,15 +173,15 @@ class SandboxStsBackend(STSBackend):
 
 
 class SandboxStsResponse(TokenResponse):
-    """moto's actions, with new keys for each session."""
+    """moto's STS actions, with new keys for each session."""
 
     def get_session_token(self) -> ActionResult:
-        """Temporary keys with the caller's rights."""
+        """Returns temporary keys with the caller's permissions."""
         duration_s = self._get_int_param("DurationSeconds", SESSION_S)
         return ActionResult({"Credentials": _sts().open_session(self.get_access_key(), duration_s)})
 
     def get_federation_token(self) -> ActionResult:
-        """Temporary keys with the rights that both the caller and the given policy have."""
+        """Returns temporary keys with the permissions that both the caller's policies and the given policy grant."""
         name, policy = self._get_param("Name") or "", self._get_param("Policy")
         if re.fullmatch(FEDERATED_NAME, name, re.ASCII) is None:
             raise STSValidationError(f"Value '{name}' at 'name' failed to satisfy constraint: {FEDERATED_NAME}")
@@ -191,7 +193,7 @@ class SandboxStsResponse(TokenResponse):
         return ActionResult({"Credentials": session, "FederatedUser": user, "PackedPolicySize": 6})
 
     def assume_role(self) -> ActionResult:
-        """As moto's, for at most the role's MaxSessionDuration, or an hour when a role assumes a role."""
+        """As in moto, for at most the role's MaxSessionDuration, or one hour if a role assumes a role."""
         _check_policy(self._get_param("Policy"))
         role = _find_role(self._get_param("RoleArn"))
         limit_s = int((role and role.max_session_duration) or ROLE_SESSION_S)
@@ -223,10 +225,10 @@ def _check_policy(policy: str | None) -> None:
 
 
 def install_principals(access_key_id: str, secret_access_key: str, policy: str) -> None:
-    """Makes the sandbox's own user. policy: the IAM policy document that limits them; "": no limit."""
+    """Creates the sandbox's own user. policy: the IAM policy document of the user, or "" to allow everything."""
     sts_backends.backend = SandboxStsBackend
     sts_urls.url_paths = {"{0}/$": SandboxStsResponse.dispatch}
-    user = _iam().create_user("us-east-1", OPERATOR)  # IAM's users are of no region; the name tells moto the partition
+    user = _iam().create_user("us-east-1", OPERATOR)  # IAM is global; moto derives the partition from this name
     key = user.create_access_key("AKIA")
     key.access_key_id, key.secret_access_key = access_key_id, secret_access_key
     user.put_policy(OPERATOR_POLICY, policy or ALLOW_ALL)
@@ -238,12 +240,12 @@ def _iam() -> IAMBackend:
 
 def _sts() -> SandboxStsBackend:
     backend = sts_backends[DEFAULT_ACCOUNT_ID][PARTITION]
-    assert isinstance(backend, SandboxStsBackend)  # noqa: S101 -- install_principals put it there
+    assert isinstance(backend, SandboxStsBackend)  # noqa: S101 -- install_principals installed it
     return backend
 
 
 def find_secret(access_key_id: str) -> tuple[str, str | None]:
-    """The secret of an access key, and its session's token. Raises RefusedError for an unknown key."""
+    """Returns the secret of an access key, and its session's token or None. Raises RefusedError for an unknown key."""
     role = _sts().get_assumed_role_from_access_key(access_key_id)
     keys = role or _sts().sessions.get(access_key_id)
     if keys is not None:
@@ -255,7 +257,10 @@ def find_secret(access_key_id: str) -> tuple[str, str | None]:
 
 
 def find_principal(access_key_id: str) -> Principal:
-    """The owner of an access key. Raises RefusedError, and PolicyError for a policy that is not supported."""
+    """Returns the owner of an access key.
+
+    Raises RefusedError for an unknown or expired key, and PolicyError for a policy that is not supported.
+    """
     role = _sts().get_assumed_role_from_access_key(access_key_id)
     if role is not None:
         _check_not_expired(role)
@@ -271,11 +276,11 @@ def find_principal(access_key_id: str) -> Principal:
     principal = _describe_user(user)
     if session is None or session.federated is None:
         return principal
-    limits = _parse_all([session.policy]) if session.policy else ()  # without a policy, nothing is allowed
+    limits = _parse_all([session.policy]) if session.policy else ()  # without a policy, no action is allowed
     return Principal(arn=session.federated_arn, grants=(*principal.grants, limits))
 
 
-# list() copies in one step, because other threads may add users and roles.
+# list() copies atomically; other threads may add users and roles.
 
 
 def _find_user(access_key_id: str) -> User | None:
@@ -294,7 +299,7 @@ def _describe_user(user: User) -> Principal:
 
 
 def check_session(access_key_id: str, service: str, action: str) -> None:
-    """Raises RefusedError for what temporary keys cannot do, regardless of policies.
+    """Raises RefusedError for calls that temporary keys cannot make, regardless of policies.
 
     https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_sts-comparison.html
     """
@@ -310,13 +315,13 @@ def check_session(access_key_id: str, service: str, action: str) -> None:
 
 
 def find_trust(principal: Principal, role_arn: str) -> Trust:
-    """How a role trusts a caller. Raises PolicyError when its trust policy is not supported."""
+    """Returns how a role trusts a caller. Raises PolicyError if its trust policy is not supported."""
     role = _find_role(role_arn)
     return read_trust(role.assume_role_policy_document, names=principal.names) if role else "nobody"
 
 
 def name_caller(access_key_id: str | None) -> str:
-    """The ARN of an access key's owner, for messages."""
+    """Returns the ARN of an access key's owner, for messages and the API log."""
     session = _sts().sessions.get(access_key_id or "")
     if session and session.federated:
         return session.federated_arn
@@ -332,9 +337,9 @@ def _check_not_expired(keys: AssumedRole | Session) -> None:
 
 
 def _grants_of_session(assumed: AssumedRole) -> tuple[tuple[policies.Policy, ...], ...]:
-    """The role's policies, its permissions boundary and the session's policy."""
+    """Returns the groups of the role's policies, its permissions boundary and the session's policy."""
     role = _find_role(assumed.role_arn)
-    if role is None:  # deleted: its sessions may do nothing
+    if role is None:  # deleted: its sessions have no permissions
         return ((),)
     limits: list[Any] = [_iam().get_policy(role.permissions_boundary_arn)] if role.permissions_boundary_arn else []
     limits += [assumed.policy] if assumed.policy else []
@@ -342,7 +347,7 @@ def _grants_of_session(assumed: AssumedRole) -> tuple[tuple[policies.Policy, ...
 
 
 def _policies_of(*holders: Any) -> tuple[policies.Policy, ...]:
-    """The inline and the managed policies of users, groups or roles."""
+    """Returns the inline and managed policies of users, groups or roles."""
     return _parse_all(
         policy for holder in holders for policy in (*holder.policies.values(), *holder.managed_policies.values())
     )
@@ -353,7 +358,7 @@ def _parse_all(found: Iterable[Any]) -> tuple[policies.Policy, ...]:
 
 
 def _text_of(found: Any) -> str:
-    """The document of a policy, managed or inline."""
+    """Returns the document of a managed or inline policy."""
     if isinstance(found, Policy):
         return str(next(version.document for version in found.versions if version.is_default))
     return str(found)

@@ -1,4 +1,4 @@
-"""Signature Version 4: whether a call was recently signed with the secret of its access key.
+"""Signature Version 4: verifies that a call was recently signed with the secret of its access key.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
 """
@@ -31,7 +31,7 @@ UNSIGNED = "UNSIGNED-PAYLOAD"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signature:
-    """The parts of a call's signature. `expires_s`: of a presigned URL; None for a signature in the headers."""
+    """The parts of a call's signature. `expires_s`: for a presigned URL; None for a signature in the headers."""
 
     access_key_id: str
     scope: str
@@ -43,7 +43,10 @@ class Signature:
 
 
 def read_signature(environ: WSGIEnvironment) -> Signature:
-    """The signature in a call's headers or URL. Raises RefusedError for a missing one and for other versions."""
+    """Returns the signature in a call's headers or URL.
+
+    Raises RefusedError for a missing signature, and for other signature versions.
+    """
     header, query = environ.get("HTTP_AUTHORIZATION", ""), parse_qs(environ.get("QUERY_STRING", ""))
     asked = {name: values[0] for name, values in query.items()}
     if header:
@@ -76,9 +79,9 @@ def _read_expires(text: str) -> int:
 def check_signature(
     environ: WSGIEnvironment, found: Signature, secret: str, token: str | None, now: dt.datetime
 ) -> None:
-    """Raises RefusedError unless the call was signed with `secret`, for now, and completely.
+    """Raises RefusedError unless the call was signed with `secret`, recently, and with all required headers.
 
-    token: the session's, for temporary keys. now: UTC. Puts back a body that it reads.
+    token: the session's token for temporary keys, or None. now: UTC. Restores a body after reading it.
     """
     date, region, service, ending = (*found.scope.split("/"), "", "", "")[:4]
     if found.token != token:
@@ -111,7 +114,7 @@ def _check_time(found: Signature, now: dt.datetime) -> None:
 
 
 def describe_request(environ: WSGIEnvironment, found: Signature, service: str) -> bytes:
-    """The canonical request, which does not depend on how a client escapes."""
+    """Returns the canonical request, which does not depend on how a client escapes characters."""
     path, _, query = str(environ.get("REQUEST_URI") or environ["PATH_INFO"]).partition("?")
     path = quote(unquote_to_bytes(path), safe="/~")
     lines = [

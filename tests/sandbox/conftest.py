@@ -1,4 +1,4 @@
-"""A running sandbox for the tests of this folder, and what it takes to look at it from outside."""
+"""A running sandbox for the tests of this folder, and fixtures to inspect it from outside."""
 
 import subprocess
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def keeper(shared_sandbox: RunningSandbox) -> EC2Client:
     with pytest.MonkeyPatch.context() as patch:
         enter(shared_sandbox, patch)
         client = boto3.client("ec2")
-        client.describe_vpcs()  # from now on it knows its credentials
+        client.describe_vpcs()  # from now on it has its credentials
         return client
 
 
@@ -39,7 +39,7 @@ def keeper(shared_sandbox: RunningSandbox) -> EC2Client:
 def sandbox(
     shared_sandbox: RunningSandbox, keeper: EC2Client, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RunningSandbox]:
-    """The shared sandbox, with this test's environment pointing at it; what it launches ends with it."""
+    """The shared sandbox, with this test's environment pointing at it. Instances that the test launches end with it."""
     enter(shared_sandbox, monkeypatch)
     before = find_live(keeper)
     yield shared_sandbox
@@ -69,7 +69,7 @@ def phantom(shared_phantom: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def own_project(tmp_path: Path) -> Iterator[Path]:
-    """A folder whose sandbox, if the test starts one, is the test's own to break."""
+    """A folder for a sandbox of the test's own, which it may break."""
     try:
         yield tmp_path
     finally:

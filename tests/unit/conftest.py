@@ -1,8 +1,8 @@
-"""Fixtures of the unit tests; each stands in the module that it belongs to."""
+"""Fixtures of the unit tests; each is defined in the module that it belongs to."""
 
 import os
 
-os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # moto reads it when it is imported; the sandbox has its own images
+os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # moto reads it at its import; the sandbox has its own images
 
 from provision_world import ec2, late_world, world
 from sandbox.api.moto_setup import remember_lookups
@@ -10,5 +10,5 @@ from sandbox.api.s3 import install_uploads
 
 __all__ = ["ec2", "late_world", "world"]
 
-install_uploads()  # moto would say of all unfinished uploads that they were begun in 2010
-remember_lookups()  # for the tests whose S3 is moto's own server, too
+install_uploads()  # moto itself would date the start of all unfinished uploads to 2010
+remember_lookups()  # also for the tests whose S3 is moto's own server

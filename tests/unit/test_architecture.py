@@ -1,4 +1,4 @@
-"""How the packages import each other: every module alone, downwards only, and without a cycle."""
+"""How the packages import each other: each module works alone, imports lead only downwards, and there is no cycle."""
 
 import ast
 import graphlib
@@ -20,15 +20,15 @@ BELOW = {
     "provision": {"foundation"},
     "sandbox": {"foundation"},
     "foundation": {"mxnet_cluster"},
-    "mxnet_cluster": {"cluster"},  # its main alone, which starts the command
+    "mxnet_cluster": {"cluster"},  # only in its main, which starts the command
 }
 RUN_BY_PATH = (
     "train/scripts/",
     "cluster/templates/",
     "bootstrap/node/",
     "train/node/bench_kvstore.py",
-)  # on the nodes, or for MXNet's or PyTorch's Python
-MOST_FILES = 18  # in a folder
+)  # programs on the nodes, or for MXNet's or PyTorch's Python
+MOST_FILES = 18  # per folder
 ONLY_IN = {"fabric": "bootstrap/ssh/", "click": "cluster/", "rich": "cluster/"}
 
 
@@ -50,7 +50,10 @@ def parse_all() -> dict[str, ast.Module]:
 
 
 def find_imports(node: ast.AST, known: Mapping[str, object], *, everywhere: bool) -> Iterator[str]:
-    """What is imported: modules that are `known` by their own names; everywhere: in functions and for types, too."""
+    """Yield the names of imported modules. A module in `known` counts under its own name.
+
+    everywhere: whether to include imports in functions and those for types.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
@@ -77,7 +80,7 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
         name: {found for found in find_imports(tree, FILES, everywhere=False) if found in FILES} - {name}
         for name, tree in parse_all().items()
     }
-    assert any("." in found for found in graph["cluster.app"])  # it is understood who imports whom
+    assert any("." in found for found in graph["cluster.app"])  # find_imports works
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
@@ -94,11 +97,11 @@ def test_a_package_imports_only_those_below_it(package: str) -> None:
 
 
 def test_threads_decode_by_foundation_decode() -> None:
-    """msgspec's own functions crash where threads use a type for the first time at once."""
+    """msgspec's own functions crash if several threads use a type for the first time at once."""
     found = [
         f"{name}:{node.lineno}"
         for name, tree in parse_all().items()
-        if name not in {"foundation.decode", "foundation.settings"}  # the other is of the main thread
+        if name not in {"foundation.decode", "foundation.settings"}  # foundation.settings runs in the main thread
         for node in ast.walk(tree)
         if (isinstance(node, ast.Attribute) and ast.unparse(node) in {"msgspec.convert", "msgspec.json.decode"})
         or (

@@ -1,7 +1,7 @@
-"""Public datasets by name: their files, the checksums of these, and how they become files that MXNet reads.
+"""Public datasets by name: their files, the files' checksums, and their conversion to files that MXNet reads.
 
-To add one, add it to the table at the end. All are written as RecordIO shards of PNG images, train/part-0000N.rec and
-val/part-00000.rec; MNIST and the digits also as MNIST's four idx files. An idx file is a header with the shape, and
+To add a dataset, add it to the table at the end. All are written as RecordIO shards of PNG images, train/part-0000N.rec
+and val/part-00000.rec; MNIST and the digits also as MNIST's four idx files. An idx file is a header with the shape, and
 unsigned bytes:
 
     0, 0, 0x08 (unsigned byte), number of dimensions | each dimension, 32 bits, big-endian | the bytes
@@ -9,9 +9,9 @@ unsigned bytes:
 Source: http://yann.lecun.com/exdb/mnist/. MXNet's MNISTIter reads images of three dimensions (count, rows, columns) and
 labels of one (count).
 
-Sizes and SHA-256 are of the files as their authors publish them, who give only MD5s. They are those of TensorFlow
-Datasets (url_checksums/mnist.txt, cifar10.txt); the MD5s of MNIST are those of torchvision
-(torchvision/datasets/mnist.py), CIFAR-10's is on https://www.cs.toronto.edu/~kriz/cifar.html.
+Sizes and SHA-256 are those of the files as their authors publish them. The authors give only MD5s, so the sizes and
+SHA-256 come from TensorFlow Datasets (url_checksums/mnist.txt, cifar10.txt). The MD5s of MNIST are those of torchvision
+(torchvision/datasets/mnist.py); CIFAR-10's is on https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
 import gzip
@@ -62,7 +62,7 @@ Labelled = tuple[int, Image.Image]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """What was written: the number of images of each part, and the size in bytes of each file by its name."""
+    """A written dataset: the number of images in each part, and the size in bytes of each file by its name."""
 
     train_images: int
     val_images: int
@@ -80,13 +80,13 @@ class Source:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Where it is, in the order to try."""
+        """The URLs to try, in order."""
         return tuple(f"{mirror}/{self.name}" for mirror in self.mirrors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dataset:
-    """A dataset. write(sources, folder, shards): writes it into a folder, in this many shards for training.
+    """A dataset. write(sources, folder, shards): writes it into a folder, with this many shards for training.
 
     `write` raises ClusterError for damaged sources, and OSError.
     """
@@ -143,7 +143,7 @@ def _write_shards(part: _Part, paths: Sequence[Path]) -> None:
 
 
 def _write_mnist(sources: Path, folder: Path, shards: int) -> Written:
-    """MNIST's four files, unpacked, and the same images as RecordIO."""
+    """Write MNIST's four files, unpacked, and the same images as RecordIO."""
     for name in MNIST_FILES:
         _unzip(sources / f"{name}.gz", folder / name)
     train = _read_mnist(folder, TRAIN_IMAGES, TRAIN_LABELS)
@@ -180,7 +180,7 @@ def _read_idx(path: Path, *, dimensions: int) -> tuple[tuple[int, ...], bytes]:
 
 
 def encode_idx(shape: Sequence[int], content: bytes) -> bytes:
-    """A whole idx file of this shape; `content` is row by row, one unsigned byte each.
+    """A whole idx file of this shape; `content` is row by row, one unsigned byte per element.
 
     Raises ValueError if the shape does not hold exactly that many bytes.
     """
@@ -192,7 +192,7 @@ def encode_idx(shape: Sequence[int], content: bytes) -> bytes:
 def decode_idx(file: bytes, *, name: str) -> tuple[tuple[int, ...], bytes]:
     """The shape and the bytes, row by row, of a whole idx file.
 
-    name: what an error calls the file. Raises ClusterError if it is not a whole idx file of unsigned bytes.
+    name: the file's name in errors. Raises ClusterError if it is not a whole idx file of unsigned bytes.
     """
     if len(file) < 4 or file[:3] != bytes([0, 0, _UNSIGNED_BYTE]):
         raise ClusterError(f"{name}: not an idx file of unsigned bytes")
@@ -210,7 +210,7 @@ def decode_idx(file: bytes, *, name: str) -> tuple[tuple[int, ...], bytes]:
 
 
 def _write_cifar10(sources: Path, folder: Path, shards: int) -> Written:
-    """CIFAR-10 as RecordIO, in the order of its batches, which is not that of the archive."""
+    """Write CIFAR-10 as RecordIO, in the order of its batches, which is not that of the archive."""
     with TemporaryDirectory(dir=folder) as unpacked:
         _unpack(sources / CIFAR_ARCHIVE, names={*CIFAR_TRAIN, CIFAR_VAL}, folder=Path(unpacked))
         train, val = (_read_batches([Path(unpacked) / name for name in names]) for names in (CIFAR_TRAIN, (CIFAR_VAL,)))
@@ -218,7 +218,7 @@ def _write_cifar10(sources: Path, folder: Path, shards: int) -> Written:
 
 
 def _unpack(archive: Path, *, names: set[str], folder: Path) -> None:
-    """Write these files of the archive, from whatever folders, into one folder."""
+    """Extract these files of the archive, from any of its folders, into one folder."""
     missing = set(names)
     try:
         with tarfile.open(archive, "r|gz") as members:
@@ -264,7 +264,7 @@ def write_demo(folder: Path) -> Written:
 
 
 def _write_digits(_: Path, folder: Path, shards: int) -> Written:
-    """The digits as MNIST's four files and as RecordIO; always the same bytes."""
+    """Write the digits as MNIST's four files and as RecordIO; always the same bytes."""
     train, val = _split_digits(load_digits())
     for part, images, labels in ((train, TRAIN_IMAGES, TRAIN_LABELS), (val, VAL_IMAGES, VAL_LABELS)):
         pixels = b"".join(image.tobytes() for _, image in part)
@@ -300,7 +300,7 @@ def _split_digits(digits: Sequence[Labelled]) -> tuple[list[Labelled], list[Labe
     sizes = Counter(label for label, _ in digits)
     seen: Counter[int] = Counter()
     ranks: dict[int, float] = {}
-    # The share of its label's digits that come before it: a cut at one share takes that share of every label.
+    # A rank is the share of the label's digits that come before: a cut at one share takes that share of every label.
     for index in order:
         label, _ = digits[index]
         ranks[index] = (seen[label] + 0.5) / sizes[label]
@@ -324,7 +324,7 @@ _MNIST_MIRRORS = (
 )
 _CIFAR_MIRRORS = (
     "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10",
-    "https://www.cs.toronto.edu/~kriz",  # the authors' own: they slow every connection down
+    "https://www.cs.toronto.edu/~kriz",  # the authors' own mirrors, which throttle every connection
     "https://cave.cs.toronto.edu/kriz",
 )
 _ALL = (

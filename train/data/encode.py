@@ -1,7 +1,7 @@
-"""Encodes a picture as a record, like mxnet/tools/im2rec.py: with the same library (OpenCV), so with the same pixels.
+"""Encodes a picture as a record, like mxnet/tools/im2rec.py: the same library (OpenCV) gives the same pixels.
 
-The only difference: a JPEG at least twice as large as wanted is decoded at 1/2, 1/4 or 1/8 of its size, which is faster
-and keeps more detail than a linear filter does.
+The only difference: a JPEG that is at least twice as large as required is decoded at 1/2, 1/4 or 1/8 of its size, which
+is faster and keeps more detail than a linear filter does.
 """
 
 import shlex
@@ -20,19 +20,19 @@ REQUIREMENTS = ("opencv-python-headless>=4.11", "simplejpeg>=1.8")
 """The extra `pack` of pyproject.toml."""
 _REDUCTIONS = (8, 4, 2)
 _START_OF_SCAN = 0xDA
-# Start-of-frame markers are 0xC0 to 0xCF but for these three: https://www.w3.org/Graphics/JPEG/itu-t81.pdf, table B.1.
+# Start-of-frame markers are 0xC0 to 0xCF except these three: https://www.w3.org/Graphics/JPEG/itu-t81.pdf, table B.1.
 _NO_FRAME = (0xC4, 0xC8, 0xCC)
 _ORIENTATION = (b"\x01\x12\x00\x03", b"\x12\x01\x03\x00")
 """The beginning of EXIF's orientation tag (number 0x112, type 3) in both byte orders."""
 
 
 class PictureError(Exception):
-    """A picture cannot be read, and why."""
+    """A picture cannot be read; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageOptions:
-    """How to encode pictures. resize: the length of the shorter edge in pixels; None: leave the size.
+    """How to encode pictures. resize: the length of the shorter edge in pixels; None: keep the size.
 
     quality: 1 to 100 for jpg; the compression level, 0 to 9, for png. pass_through: keep the file's bytes.
     """
@@ -62,13 +62,13 @@ def check_library() -> None:
     except ImportError as error:
         raise ClusterError(
             f"packing pictures needs OpenCV and simplejpeg: {error}",
-            # Not as this project's extra, which need not be in a package index.
+            # Not this project's extra: the project may not be in a package index.
             hint=f"{shlex.join([sys.executable, '-m', 'pip', 'install', *REQUIREMENTS])}, or --pass-through",
         ) from error
 
 
 def encode_pictures(pictures: Sequence[Picture], *, root: Path, options: ImageOptions) -> list[bytes | str]:
-    """Each picture's record, encoded as in a file, or why the picture cannot be read."""
+    """Each picture's record, encoded as in a file, or the reason why the picture cannot be read."""
     results: list[bytes | str] = []
     for picture in pictures:
         try:
@@ -92,11 +92,11 @@ def encode_picture(path: Path, options: ImageOptions) -> bytes:
 
 
 def _check_whole(content: bytes) -> None:
-    """Raises PictureError for an empty file and for a JPEG or PNG without its end, which OpenCV makes grey."""
+    """Raises PictureError for an empty file, or a JPEG or PNG without its end, which OpenCV would fill with grey."""
     if not content:
         raise PictureError("the file is empty")
     if content.startswith(b"\xff\xd8"):
-        # The end marker cannot occur in the scan's data, but it may come before, in a thumbnail.
+        # The end marker cannot occur in the scan's data, but it may occur before it, in a thumbnail.
         _, _, scan = _parse_jpeg(content)
         if content.find(b"\xff\xd9", scan) < 0:
             raise PictureError("the JPEG ends too early")
@@ -118,7 +118,7 @@ def find_reduction(width: int, height: int, shorter_edge: int) -> int:
 
 def _transform(content: bytes, options: ImageOptions) -> bytes:
     import cv2  # noqa: PLC0415 - check_library was called before
-    import numpy as np  # noqa: PLC0415 - comes with it
+    import numpy as np  # noqa: PLC0415 - comes with OpenCV
 
     cv2.setNumThreads(1)  # each core has a process already
 
@@ -192,7 +192,7 @@ def _crop(image: Any) -> Any:
 
 
 def _parse_jpeg(content: bytes) -> tuple[int, int, int]:
-    """A JPEG's width, height, and where its first scan begins. Raises PictureError without a complete header."""
+    """A JPEG's width, height, and the offset of its first scan. Raises PictureError without a complete header."""
     at, width, height = 2, 0, 0
     while at + 4 <= len(content) and content[at] == 0xFF:
         marker = content[at + 1]

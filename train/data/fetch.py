@@ -23,10 +23,10 @@ from train.data.datasets import Dataset, Source, Written
 _WORKPLACE = ".cluster-fetch"
 TIMEOUT_S = 30.0
 ATTEMPTS = 4
-"""How often a mirror is asked for the rest of a file after the connection broke."""
+"""The number of requests to a mirror for a file; those after a broken connection ask for the rest."""
 PAUSE_S = 1.0
 _CHUNK_BYTES = 1 << 18
-# Statuses after which a retry may help. 416: the file on the mirror is shorter than the part that is here.
+# Statuses after which a retry may help. 416: the file on the mirror is shorter than the local part.
 _RETRIED = frozenset({408, 416, 429})
 
 Advance = Callable[[int], None]
@@ -34,7 +34,7 @@ Advance = Callable[[int], None]
 
 
 class MirrorError(Exception):
-    """This mirror does not have the file, or only a part of it, or a different one: the message says which."""
+    """This mirror does not have the file, or has only a part of it or a different one; the message says which."""
 
 
 class BrokenOffError(Exception):
@@ -44,7 +44,7 @@ class BrokenOffError(Exception):
 def fetch(
     dataset: Dataset, folder: Path, *, shards: int | None, cache: Path, report: Report, advance: Advance
 ) -> Written:
-    """Download a dataset's files, unless they are in the cache, and write it into an empty folder.
+    """Download a dataset's files, unless they are in the cache, and write the dataset into an empty folder.
 
     shards: the number of files of training records; None: the dataset's default. cache: the folder of downloaded files.
     Raises ClusterError.
@@ -70,7 +70,7 @@ def fetch(
 
 @contextmanager
 def workplace(parent: Path) -> Iterator[Path]:
-    """An empty folder in another, removed at the end; removes what a killed run left first.
+    """Yield an empty folder in `parent`, removed at the end. First removes what a killed run left.
 
     Raises ClusterError if another run works there, or the folder cannot be created.
     """
@@ -90,7 +90,7 @@ def workplace(parent: Path) -> Iterator[Path]:
 
 
 def move_into(written: Written, work: Path, folder: Path) -> None:
-    """Move the files written in `work` to a folder on the same file system, each in one step. Raises ClusterError."""
+    """Move the files written in `work` to a folder on the same file system, each atomically. Raises ClusterError."""
     try:
         for name in written.files:
             target = folder / name
@@ -103,7 +103,7 @@ def move_into(written: Written, work: Path, folder: Path) -> None:
 
 
 def download(source: Source, folder: Path, *, report: Report, advance: Advance) -> Path:
-    """Download the file into the folder, unless it is there already; returns its path.
+    """Download the file into the folder, unless it already exists there; returns its path.
 
     Resumes NAME.part, which an interrupted run or a broken connection left, and discards it if the result is wrong.
     Raises ClusterError, with the error of each mirror, if none delivers the file; OSError for errors in the folder.
@@ -135,7 +135,7 @@ def _find_digest(path: Path) -> str:
 
 
 def _download_from(url: str, source: Source, part: Path, advance: Advance) -> None:
-    """Complete the file at `part`. Raises MirrorError, and then leaves a usable beginning there, or nothing."""
+    """Complete the file at `part`. Raises MirrorError, and then leaves a usable beginning of the file, or no file."""
     begun_elsewhere = part.exists()
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -153,7 +153,7 @@ def _download_from(url: str, source: Source, part: Path, advance: Advance) -> No
         advance(-part.stat().st_size)
         part.unlink()
         if begun_elsewhere:
-            # Perhaps the part was not the beginning of this file, but an error page of a mirror.
+            # The part was perhaps not the beginning of this file, but an error page of a mirror.
             _download_from(url, source, part, advance)
             return
         raise MirrorError(f"not the published file: its SHA-256 is {found}, not {source.sha256}")
@@ -193,7 +193,7 @@ def _open(url: str, *, begin: int) -> http.client.HTTPResponse:
         if error.code >= 500 or error.code in _RETRIED:
             raise BrokenOffError(said) from error
         raise MirrorError(said) from error
-    except urllib.error.URLError as error:  # not reached
+    except urllib.error.URLError as error:  # the mirror was not reached
         raise MirrorError(str(error.reason)) from error
     except (OSError, http.client.HTTPException) as error:
         raise BrokenOffError(str(error) or type(error).__name__) from error

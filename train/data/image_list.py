@@ -50,7 +50,7 @@ def list_folder(root: Path, *, extensions: Collection[str] = EXTENSIONS) -> Imag
 def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:
     """The pictures of a list file.
 
-    label_width: how many labels each record gets; 0: all of its line; None: each line must have exactly one.
+    label_width: how many labels each record gets; 0: all labels of its line; None: each line must have exactly one.
     Raises NotFoundError, UsageError for another number of labels, ClusterError that names an invalid line.
     """
     try:

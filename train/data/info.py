@@ -31,7 +31,7 @@ class ShardInfo:
 
     @property
     def record_sizes(self) -> list[int]:
-        """The bytes that each record takes in the file."""
+        """The size of each record in the file, in bytes."""
         ends = [*self.starts[1:], self.size_bytes]
         return [end - start for start, end in zip(self.starts, ends, strict=True)]
 
@@ -47,7 +47,7 @@ class PartInfo:
 def describe_shards(
     sources: Sources, shards: Sequence[Shard], *, full: bool, watch: Callable[[int], None]
 ) -> tuple[ShardInfo, ...]:
-    """Describe the shards. full: read every record, also in S3. watch: called with the bytes of each shard.
+    """Describe the shards. full: read every record, also in S3. watch: called with the size of each shard.
 
     Raises ClusterError that names the file, and the byte at which it is broken or that its index does not match.
     """
@@ -60,7 +60,7 @@ def describe_shards(
 
 
 def share_out(shards: Sequence[ShardInfo], workers: int) -> tuple[PartInfo, ...]:
-    """What each worker reads, by MXNet's rule."""
+    """The share of each worker, by MXNet's rule."""
     sizes = [shard.size_bytes for shard in shards]
     starts = [shard.starts for shard in shards]
     parts = [find_part(sizes, workers, rank) for rank in range(workers)]

@@ -36,7 +36,7 @@ _NAMED = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackPart:
-    """The pictures for one folder of shards, whose name ends with a slash or is empty.
+    """The pictures for one folder of shards. folder: its name, which ends with a slash or is empty.
 
     ends: the number of pictures after which each shard ends; empty if shards are cut by size.
     """
@@ -48,7 +48,7 @@ class PackPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackPlan:
-    """What to pack. shard_bytes: the maximum size of a shard, if shards are cut by size."""
+    """The pictures to pack, by part. shard_bytes: the maximum size of a shard, if shards are cut by size."""
 
     root: Path
     parts: tuple[PackPart, ...]
@@ -73,10 +73,10 @@ def plan_pack(
     shards: int | None,
     shard_bytes: int | None,
 ) -> PackPlan:
-    """Which picture goes into which shard, in the order of the parts.
+    """Plan which picture goes into which shard, in the order of the parts.
 
-    shards: of the largest part; the others get a proportional number, at least one. Reads the files' sizes if the
-    records' sizes depend on them. Raises UsageError for more shards than pictures.
+    shards: the number for the largest part; the others get a proportional number, at least one. Reads the files' sizes
+    if the records' sizes depend on them. Raises UsageError for more shards than pictures.
     """
     largest = max(map(len, parts.values()))
     planned = []
@@ -98,7 +98,7 @@ def plan_pack(
 def apply_pack(
     plan: PackPlan, destination: Destination, *, processes: int, skip_broken: bool, watch: Callable[[int], None]
 ) -> Packed:
-    """Pack the pictures. watch: called with the number of pictures that are done.
+    """Pack the pictures. watch: called with the number of pictures just packed.
 
     Leaves out unreadable pictures; at the end, raises ClusterError that names them, unless `skip_broken` and at least
     one picture was packed.
@@ -162,13 +162,13 @@ def _weigh(root: Path, images: Sequence[Picture], options: ImageOptions) -> list
     for image in images:
         try:
             weights.append((root / image.path).stat().st_size + 1)
-        except OSError:  # encoding it will fail and give the reason
+        except OSError:  # encoding the picture will fail with the reason
             weights.append(1)
     return weights
 
 
 def plan_cuts(weights: Sequence[int], shards: int) -> tuple[int, ...]:
-    """Where each of `shards` consecutive groups ends, so that their weights are about equal and none is empty.
+    """The end of each of `shards` consecutive groups, so that their weights are about equal and none is empty.
 
     Raises UsageError for fewer weights than shards.
     """
@@ -188,9 +188,9 @@ def plan_cuts(weights: Sequence[int], shards: int) -> tuple[int, ...]:
 
 
 def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, processes: int) -> Generator[Result]:
-    """work(task) for each task, in order; `work` must be picklable.
+    """Yield work(task) for each task, in order; `work` must be picklable.
 
-    With one process, does the work here. Raises what `work` raises, and ClusterError if a process is killed.
+    With one process, does the work in this process. Raises what `work` raises, and ClusterError if a process is killed.
     """
     if processes == 1:
         yield from map(work, tasks)

@@ -35,14 +35,14 @@ _UNDER_WAY = 2
 
 
 class Destination(Protocol):
-    """Takes finished files."""
+    """Receives finished files."""
 
     @property
     def work(self) -> Path:
-        """A folder on this machine for unfinished files; `deliver` moves files from its disk."""
+        """A folder on this machine for unfinished files; `deliver` takes files on the same disk."""
 
     def deliver(self, files: Mapping[str, Path]) -> None:
-        """Move finished files to their names at the destination, in this order. May wait for earlier ones."""
+        """Move finished files to their names at the destination, in this order. May wait for earlier files."""
 
 
 @contextmanager
@@ -51,8 +51,8 @@ def open_destination(
 ) -> Iterator[Destination]:
     """A destination for shards whose names begin with one of `folders`; complete when the block ends without an error.
 
-    Raises UsageError, before it changes anything, for finished shards there unless `replace`, and for other files
-    there, which MXNet would read as records; ClusterError if another run is writing there.
+    Raises UsageError, before it changes anything, if the destination has finished shards, unless `replace`, or other
+    files, which MXNet would read as records; ClusterError if another run is writing to it.
     """
     if not destination:
         raise UsageError("the destination is empty")
@@ -190,7 +190,7 @@ def _list_names(folder: str, *, region: str) -> list[str]:
 
 @contextmanager
 def _open_work(url: str) -> Iterator[Path]:
-    """A folder on this machine for the files for `url`, removed at the end; also removes those of killed runs."""
+    """A folder on this machine for the files for `url`, removed at the end; also removes the folders of killed runs."""
     base = cache_folder() / "packing"
     mine = base / hashlib.sha256(url.encode()).hexdigest()[:16]
     try:
@@ -199,7 +199,7 @@ def _open_work(url: str) -> Iterator[Path]:
             with locked(base / "lock"):
                 for other in base.iterdir():
                     if other.is_dir() and other != mine:
-                        with suppress(BlockingIOError), locked(other / "lock", wait=False):  # its run still works
+                        with suppress(BlockingIOError), locked(other / "lock", wait=False):  # its run is still working
                             shutil.rmtree(other)
                 mine.mkdir(exist_ok=True)
                 stack.enter_context(_lock(mine, url))
@@ -245,7 +245,7 @@ def _clear(work: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenShard:
-    """A written shard; name: below the destination."""
+    """A written shard; name: its path below the destination."""
 
     name: str
     records: int
@@ -325,11 +325,10 @@ def split_shards(
 ) -> tuple[WrittenShard, ...]:
     """Split the records of the sources into `shards` shards of about the same size, or of `shard_bytes` at most.
 
-    The records keep their bytes and their order, and are numbered from 0 through all shards in the indexes. With
-    `shards`, all bytes are cut into equal pieces, and a record belongs to the piece with its first byte. With
-    `shard_bytes`, a shard ends before the record that would exceed it, and has at least one. watch: called with the
-    bytes of each record. Raises ClusterError that names the file and the byte where one is broken, UsageError if a
-    shard would be empty.
+    The records keep their bytes and their order. The indexes number them from 0 across all shards. With `shards`, all
+    bytes are cut into equal pieces, and a record belongs to the piece with its first byte. With `shard_bytes`, a shard
+    ends before the record that would exceed it, and has at least one. watch: called with the size of each record.
+    Raises ClusterError that names the file and the byte where a record is broken, UsageError if a shard would be empty.
     """
     total = sum(shard.size_bytes for shard in found)
     key = at = number = 0

@@ -1,4 +1,4 @@
-"""Record files to read, as mxnet_cluster.sources finds and opens them, with plain explanations of S3's errors."""
+"""Finds and opens record files as mxnet_cluster.sources does, with plain explanations of S3's errors."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ class Sources(sources.Sources):
         return super().find(words, suffix=suffix)
 
     def explain(self, word: str, error: Exception) -> Exception:
-        """The error to show for what botocore raised."""
+        """The error to show for an error of botocore."""
         from train.s3.client import explain  # noqa: PLC0415 - botocore: not needed for local files
 
         url = parse_url(word)

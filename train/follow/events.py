@@ -44,11 +44,11 @@ class Process:
 class Event:
     """One line of the log; `at` in seconds since the epoch.
 
-    kind "process": `process` is new, or has changed. "line": `text` is its output. "say": `text` is the supervisor's
-    own. "state": the job's state is now `state`. "warnings": all current warnings. "result": the last event.
+    kind "process": `process` is new, or has changed. "line": `text` is its output. "say": `text` is a message of the
+    supervisor. "state": the job's state is now `state`. "warnings": all current warnings. "result": the last event.
     "damaged": an invalid line; `text` says why, and `at` is the time of the line before it.
     stalled_since: when the workers last made progress, in seconds since the epoch; 0.0: they make progress again;
-    None: the event does not say.
+    None: the event does not report it.
     """
 
     kind: Literal["process", "line", "say", "state", "warnings", "result", "damaged"]
@@ -62,7 +62,7 @@ class Event:
 
 
 class EventReader:
-    """Turns the log's lines into events. It must read all lines, as they build on each other."""
+    """Turns the log's lines into events. It must read all lines, because they depend on earlier ones."""
 
     def __init__(self) -> None:
         self.processes: dict[int, Process] = {}
@@ -70,7 +70,7 @@ class EventReader:
         self._at = 0.0
 
     def read(self, line: bytes) -> Event | None:
-        """The event of one line; None for an unknown kind."""
+        """The event of one line; None for an unknown kind of line."""
         if find_first_key(line) == "alive":  # a keep-alive, not part of the log
             return None
         try:
@@ -87,7 +87,7 @@ class EventReader:
             self.state = said.result.state
             return Event(kind="result", at=said.t, result=said.result, state=said.result.state)
         if said.state is not None:
-            if said.state not in STATES:  # a later version's
+            if said.state not in STATES:  # from a later version
                 return None
             self.state = cast("JobState", said.state)
             return Event(kind="state", at=said.t, state=self.state)
@@ -145,7 +145,7 @@ class Selection:
     since: float | None = None
 
     def takes(self, event: Event) -> bool:
-        """Whether an event is selected. A process whose rank is unknown has none of the selected ranks."""
+        """Whether an event is selected. A process without a known rank matches none of the selected ranks."""
         if self.since is not None and event.at < self.since:
             return False
         process = event.process

@@ -15,7 +15,7 @@ from foundation.thread_pool import run_in_thread
 from train.job.protocol import MAX_LINE_BYTES, find_first_key, parse_failure, shorten
 from train.node.programs import PYTHON_OPTIONS, program_words
 
-SILENCE_S = 15.0  # jobs.py speaks every 2 s
+SILENCE_S = 15.0  # jobs.py sends a line every 2 s
 ANSWER_TIMEOUT_S = 25.0
 WITHOUT_ANSWER_S = 10.0  # for a head that only sends keep-alives
 LINE_TIMEOUT_S = 15.0  # from a line's first byte to its end
@@ -24,7 +24,7 @@ END_TIMEOUT_S = 10.0  # from the end of its output to its exit
 SHELL_BYTES = 1 << 16  # what a login shell may print before the answer
 LOOK_EVERY_S = 0.1
 LAST_LINES = 10
-# Runs the program of this version of `cluster` if the head has it, else the newest one there.
+# Runs the program of this version of `cluster` if the head has it, otherwise the newest one that it has.
 _FIND_PROGRAM = f"""
 cd "$HOME/.cluster" 2>/dev/null || exit 0
 programs=tree/$1/train/node
@@ -45,7 +45,7 @@ def never() -> None:
 
 
 class HeadGoneError(ClusterError):
-    """The head no longer runs, nor do its jobs. Connecting again will not help."""
+    """The head no longer runs, and neither do its jobs. Connecting again will not help."""
 
 
 def program_command(name: str, words: Sequence[str], *, python: str, code_dir: str) -> str:
@@ -62,7 +62,7 @@ def found_program_command(name: str, words: Sequence[str], *, digest: str) -> st
 
 
 class AnswerError(ClusterError):
-    """The head sent an invalid answer, or none. Asking again will not help."""
+    """The head sent an invalid answer, or none. Another request will not help."""
 
 
 class Talk:
@@ -79,7 +79,7 @@ class Talk:
         channel.settimeout(LOOK_EVERY_S)
 
     def send(self, data: bytes) -> None:
-        """Send all of its input. Raises ConnectError."""
+        """Send the program's whole input. Raises ConnectError."""
         try:
             self._channel.settimeout(SILENCE_S)
             self._channel.sendall(data)
@@ -89,10 +89,10 @@ class Talk:
             raise self._lost(str(error) or "it broke") from error
 
     def answer(self, look: Look, *, timeout_s: float) -> bytes:
-        """The line that answers, or b"" if the program ended without one.
+        """The line with the answer, or b"" if the program ended without one.
 
-        Raises ConnectError when nothing arrives for timeout_s or the connection breaks, AnswerError when something
-        arrives but no answer, ClusterError when the program failed.
+        Raises ConnectError when nothing arrives for timeout_s or the connection breaks, AnswerError when only other
+        output arrives, ClusterError when the program failed.
         """
         deadline = time.monotonic() + timeout_s
         with closing(self.lines(look, silence_s=timeout_s, deadline=deadline)) as lines:
@@ -107,16 +107,16 @@ class Talk:
         return b""
 
     def lines(self, look: Look, *, silence_s: float = SILENCE_S, deadline: float = math.inf) -> Generator[bytes]:
-        """Its lines without newlines, until it ends; skips what a login shell prints first.
+        """The program's lines without newlines, until it ends. Skips what a login shell prints first.
 
-        look: called several times a second, and may raise. silence_s: how long it may send nothing. deadline: of the
-        monotonic clock. Raises ConnectError when the connection breaks, AnswerError for a line that is too long or
-        does not end, ClusterError when the program failed.
+        look: called several times a second, and may raise. silence_s: how long the program may send nothing. deadline:
+        a time of the monotonic clock. Raises ConnectError when the connection breaks, AnswerError for a line that is
+        too long or does not end, ClusterError when the program failed.
         """
         heard_at = time.monotonic()
         while True:
             look()
-            # Kept in self, not in this generator: the caller may stop here and continue with another generator.
+            # Stored in self, not in this generator: the caller may stop here and continue with another generator.
             while self._waiting:
                 line = self._waiting.popleft()
                 if self._is_message(line):
@@ -179,7 +179,7 @@ class Talk:
         code = wait_for_exit(self._channel, timeout_s=END_TIMEOUT_S)
         if code == 0:
             return
-        if code < 0 or code > 128:  # as shells report signals
+        if code < 0 or code > 128:  # how shells report signals
             raise self._lost("it broke, or the program on the node was killed")
         said = self._read_stderr().splitlines()
         if "Traceback (most recent call last):" in said:
@@ -207,9 +207,9 @@ class Talk:
 
 
 class Head:
-    """The head of a cluster. connect: makes a connection, or raises HeadGoneError if the head no longer runs.
+    """The head of a cluster. connect: opens a connection, or raises HeadGoneError if the head no longer runs.
 
-    command: the command line of jobs.py for its arguments. connection: an open one, which the caller closes.
+    command: the command line of jobs.py for its arguments. connection: an open connection, which the caller closes.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Head:
     def open(self, *words: str, look: Look = never) -> Talk:
         """Run jobs.py with these arguments, over a new connection if the last one is broken.
 
-        look: called several times a second while connecting, and may raise. Raises ConnectError and the like,
+        look: called several times a second while connecting, and may raise. Raises ConnectError and similar errors,
         HeadGoneError.
         """
         command = self._command(words)
@@ -242,19 +242,19 @@ class Head:
         return Talk(self._connection.open_channel(command), where=self.name)
 
     def drop(self) -> None:
-        """Stop using the connection, which is broken or brings no answers."""
+        """Stop using the connection, which is broken or delivers no answers."""
         self._connection = None
         self.close()
 
     def close(self) -> None:
-        """Close the connection if it was made here."""
+        """Close the connection if this object opened it."""
         own, self._own = self._own, None
         if own is not None:
             self._connection = None
             own.close()
 
     def ask(self, *words: str, look: Look = never, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
-        """The answer of jobs.py within timeout_s; b"" if no job has ever run. Raises ClusterError's kinds."""
+        """The answer of jobs.py within timeout_s; b"" if no job has ever run. Raises ClusterError or a subclass."""
         with closing(self.open(*words, look=look)) as talk:
             talk.send(b"")
             line = talk.answer(look, timeout_s=timeout_s)
@@ -263,7 +263,7 @@ class Head:
         return line
 
     def failed(self, line: bytes, *, hint: str) -> ClusterError:
-        """The error in a line of the head."""
+        """The error that a line from the head reports."""
         try:
             return ClusterError(f"{self.name}: {parse_failure(line)}", hint=hint)
         except ValueError as error:

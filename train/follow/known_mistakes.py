@@ -1,9 +1,9 @@
 """Known mistakes: patterns in a job's output, or exit codes, with one line of advice for each.
 
-To add one, add an entry to a table here and its sample to tests/support/jobs/mistake_samples.py. A line that contains
-`needle`, which is cheap to search for, is matched against `pattern`; the advice can use its named groups: {name}. What
-the user types is in backticks: a command, `[table] key` or `[table] key = value` of cluster.toml, an option.
-tests/unit/provision/aws/test_hints.py tries all of them.
+To add a mistake, add an entry to a table here and its sample to tests/support/jobs/mistake_samples.py. A line that
+contains `needle`, which is cheap to search for, is matched against `pattern`; the advice can use its named groups:
+{name}. Text for the user to type is in backticks: a command, `[table] key` or `[table] key = value` of cluster.toml, an
+option. tests/unit/provision/aws/test_hints.py tests all of them.
 """
 
 import re
@@ -19,9 +19,10 @@ SIGNAL_CODES = 128  # the exit code for signal N is 128 + N
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A mistake that a line of output shows.
+    """A mistake that shows in a line of output.
 
-    pattern: a regular expression, compiled when a line has the needle; None: the needle suffices. link: to read more.
+    pattern: a regular expression, compiled when a line has the needle; None: the needle suffices. link: to more
+    information.
     """
 
     needle: str
@@ -62,7 +63,7 @@ NO_MODULE = Mistake(
     pattern=r"^(?:\w+: )*(?:ModuleNotFoundError|ImportError): No module named '?(?!mxnet\b|cv2'|distutils')"
     r"(?P<module>[\w.]+)",
 )
-"""The files next to the program on this machine make this advice more precise: missing_module.py."""
+"""missing_module.py makes this advice more precise, by the files next to the program on this machine."""
 
 LIBRARIES = (
     Mistake(
@@ -208,7 +209,7 @@ S3 = (
     ),
     Mistake(" Could not resolve host: ", S3_UNKNOWN, pattern=r"CURLE_OK: (?:Error: )?Could not resolve host: "),
     Mistake(
-        "Couldn't resolve host name",  # while writing
+        "Couldn't resolve host name",  # printed while writing
         S3_UNKNOWN,
         pattern=r"s3_filesys\.cc:\d+: .*failed with error Couldn't resolve host name",
     ),
@@ -274,7 +275,7 @@ RESOURCES = (
 # What programs print when a host name cannot be resolved.
 DOWNLOADS = (
     Mistake(
-        "[Errno -",  # getaddrinfo below Python's urllib and requests; MXNet's gluon.utils.download uses requests
+        "[Errno -",  # from getaddrinfo, below Python's urllib and requests; MXNet's gluon.utils.download uses requests
         DOWNLOAD,
         pattern=r"\[Errno -[235]\] (?:Name or service not known|Temporary failure in name resolution|No address assoc)",
     ),
@@ -349,12 +350,12 @@ ENDINGS_IN_CONTAINERS: dict[int, str] = {
 
 
 class Advisor:
-    """Reads a job's events and gives each advice once."""
+    """Reads a job's events and gives each piece of advice once."""
 
     def __init__(
         self, advise_on_module: Callable[[str], str] | None = None, *, endings: Mapping[int, str] = ENDINGS
     ) -> None:
-        """advise_on_module: the advice for a missing module, if more than its name is known. endings: as ENDINGS."""
+        """advise_on_module: returns the advice for a missing module; None: NO_MODULE's. endings: as ENDINGS."""
         self._advise_on_module = advise_on_module
         self._left = list(MISTAKES)
         self._last_line = ""
@@ -362,7 +363,7 @@ class Advisor:
         self._endings = endings
 
     def take(self, event: Event) -> str | None:
-        """The advice for an event; None for most."""
+        """The advice for an event; None for most events."""
         if event.kind == "line":
             return self._read(event.text)
         if event.state is not None and event.state in {"ending", "done", "failed", "stopped"}:
@@ -384,7 +385,7 @@ class Advisor:
                 groups = find_groups(mistake, text)
                 advice = render_advice(mistake, text)
                 if advice is not None and groups is not None:
-                    # Several entries may share advice.
+                    # Several entries may have the same advice.
                     self._left = [other for other in self._left if other.advice != mistake.advice]
                     if mistake is NO_MODULE and self._advise_on_module is not None:
                         return self._advise_on_module(groups["module"])

@@ -16,7 +16,7 @@ PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Modules whose package has another name."""
+"""Modules whose package has a different name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,7 @@ class Nearby:
     """Files next to a job's program on this machine.
 
     modules: its own modules. requirements: the path of a requirements file from cluster.toml's folder, or None.
-    is_used: whether [bootstrap] packages has that file.
+    is_used: whether [bootstrap] packages names that file.
     """
 
     modules: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class Nearby:
 def find_nearby(words: Sequence[str], *, project_dir: Path, packages: Sequence[str]) -> Nearby:
     """Search next to the first of the words that is a file of the project, and in cluster.toml's folder.
 
-    words: the job's script, or its command. packages: [bootstrap]'s.
+    words: the job's script, or its command. packages: those of [bootstrap].
     """
     program = next((project_dir / word for word in words if is_project_file(project_dir, word)), None)
     folders = [*([program.parent] if program is not None else []), project_dir]
@@ -52,7 +52,7 @@ def _is_package(path: Path) -> bool:
 
 
 def advise(module: str, nearby: Nearby) -> str:
-    """What to do about a missing module, with what the user types in backticks. Pure."""
+    """The advice for a missing module, with text for the user to type in backticks. Pure."""
     top = module.partition(".")[0]
     package = PACKAGES.get(top, top)
     if top in nearby.modules:

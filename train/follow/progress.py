@@ -14,7 +14,7 @@ PyTorch's examples and tutorials, torchvision's references and Hugging Face's Tr
     Epoch: [0]  [ 10/5005]  eta: 0:10:00  lr: 0.1  img/s: 250.1  loss: 6.9 (7.0)  acc1: 0.0 (0.1)
     Epoch [1/10], Step [100/600], Loss: 0.2345    {'loss': 0.6, 'learning_rate': 5e-05, 'epoch': 0.5}
 
-A slow worker shows up only where its speed is independent of the others' (dist_async, uneven data). With dist_sync
+A slow worker can be detected only if its speed is independent of the others' (dist_async, uneven data). With dist_sync,
 each step waits for the slowest worker, and all workers report its speed.
 """
 
@@ -33,7 +33,7 @@ NEW_SHARE = 0.3  # of the newest report in the smoothed speed
 SLOW_OF_MEDIAN = 0.8
 SLOW_OF_OTHER = 0.7
 FLAGS = re.IGNORECASE | re.ASCII
-LONGEST = 2000  # characters of a line that are looked at
+LONGEST = 2000  # characters of a line that are examined
 
 SPEED_PATTERN = re.compile(
     r"\bspeed:?\s*(\d[\d.]*(?:e[+-]?\d+)?|inf)\s*samples/s|\b(?:img|images|samples)/s(?:ec)?[:=]\s*(\d[\d.]*)", FLAGS
@@ -56,7 +56,7 @@ NO_METRICS = frozenset({"lr", "cost", "throughput", "learning_rate"})
 class Report:
     """The report in one line. Metrics of the training set have their own names, others "validation-NAME".
 
-    epoch_s: the duration of a whole epoch. samples: that the worker has read in this epoch, if there is no speed.
+    epoch_s: the duration of a whole epoch. samples: read by the worker in this epoch, if the line has no speed.
     """
 
     epoch: int | None
@@ -68,13 +68,13 @@ class Report:
 
     @property
     def is_passing(self) -> bool:
-        """Whether it covers only some batches, and a later report replaces it."""
+        """Whether the report covers only some batches, so that a later report replaces it."""
         return self.batch is not None or self.samples is not None
 
 
 def parse_report(text: str) -> Report | None:
     """The report in a line of a worker's output; None for other lines. Pure."""
-    # Most lines have none, and there may be very many lines.
+    # Most lines have no report, and there may be very many lines.
     if "poch" not in text and "samples/s" not in text and "oss" not in text:
         return None
     text = text[:LONGEST]
@@ -108,7 +108,7 @@ def _metrics(text: str) -> dict[str, float]:
 
 
 def _losses(text: str, which: str) -> dict[str, float]:
-    """The metrics of PyTorch's usual loops; "Accuracy: 9812/10000" is a share."""
+    """The metrics of PyTorch's usual loops; "Accuracy: 9812/10000" becomes a share."""
     metrics = {}
     for name, words, whole in LOSS_PATTERN.findall(text):
         value = _number(words)
@@ -165,7 +165,7 @@ class RankProgress:
         return self.process.exit_code is not None
 
     def take(self, report: Report) -> None:
-        """Take in a report."""
+        """Update the progress with a report."""
         same_batch = report.epoch == self.epoch and report.batch is not None and report.batch == self.batch
         if report.epoch is not None and report.epoch != self.epoch:
             self.epoch, self.batch = report.epoch, None
@@ -174,7 +174,7 @@ class RankProgress:
         if report.samples is not None:
             self._take_samples(report.samples)
         if report.samples_per_s is not None and not same_batch:
-            # Before MXNet 1.2 there was one line for each metric, all with the same speed.
+            # Before 1.2, MXNet printed one line for each metric, all with the same speed.
             self.speed = smooth(self.speed, report.samples_per_s)
         if report.epoch_s is not None:
             self.epoch_s = report.epoch_s
@@ -183,14 +183,14 @@ class RankProgress:
                 self.metrics[name] = value
 
     def _take_samples(self, samples: int) -> None:
-        """Take in a number of samples read: over the time since the last such report, it is a speed."""
+        """Update the speed: the samples read since the last such report, over the time since then."""
         before, self.counted = self.counted, (self.heard_at, samples)
         if before is not None and samples > before[1] and self.heard_at > before[0]:
             self.speed = smooth(self.speed, (samples - before[1]) / (self.heard_at - before[0]))
 
 
 class Progress:
-    """All workers of a job. Give it every event of the job's log, in order."""
+    """The progress of all workers of a job. Needs every event of the job's log, in order."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, RankProgress] = {}
@@ -202,7 +202,7 @@ class Progress:
         self.stalled_since: float | None = None  # when a worker last made progress, if the supervisor reported a stall
 
     def take(self, event: Event) -> Report | None:
-        """Take in an event; returns the report in its line, if any."""
+        """Update the progress with an event; returns the report in its line, if any."""
         self.now = max(self.now, event.at)
         if event.state is not None:
             self._take_state(event.state, event.at)
@@ -245,13 +245,13 @@ class Progress:
 
     @property
     def speed(self) -> float | None:
-        """Samples/s of all workers together, with the last speed of those that have ended. None: no reports."""
+        """Samples/s of all workers together, with the last speed of those that have ended; None without reports."""
         speeds = [rank.speed for rank in self._ranks.values() if rank.speed is not None]
         return sum(speeds) if speeds else None
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of the foremost worker."""
+        """The epoch of the most advanced worker."""
         return max((rank.epoch for rank in self._ranks.values() if rank.epoch is not None), default=None)
 
     @property
@@ -279,7 +279,7 @@ class Progress:
         return (self.ended_at if self.ended_at is not None else self.now) - self.began_at
 
     def render_summary(self) -> str | None:
-        """The job in a line: "12.3 k samples/s over 4 workers, epoch 9, accuracy 0.98, 2 min 3 s". None: no reports."""
+        """The job in one line: "12.3 k samples/s over 4 workers, epoch 9, accuracy 0.98, 45 s"; None: no reports."""
         reporting, speed = self.reporting, self.speed
         if speed is None:
             return None
@@ -299,12 +299,12 @@ def _order(rank: RankProgress) -> tuple[float, int]:
 
 
 def smooth(before: float | None, now: float) -> float:
-    """A speed that does not jump with each report. Pure."""
+    """A smoothed speed, which does not jump with each report. Pure."""
     return now if before is None else before + NEW_SHARE * (now - before)
 
 
 def find_stragglers(speeds: Mapping[int, float]) -> frozenset[int]:
-    """Those slower than 80 % of the median of three or more, or than 70 % of the other of two. Pure."""
+    """The workers slower than 80 % of the median of three or more, or than 70 % of the other of two. Pure."""
     if len(speeds) < 2:
         return frozenset()
     of_two = len(speeds) == 2

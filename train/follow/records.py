@@ -1,4 +1,4 @@
-"""A job's record, from the head, and from S3 if [data] results is set.
+"""Reads jobs' records, from the head, and from S3 if [data] results is set.
 
 The copy in S3 (train/node/supervisor/publish.py) outlives the cluster.
 """
@@ -32,7 +32,7 @@ from train.s3.url import S3Url, parse_url
 Source = Literal["head", "s3"]
 RUNNING: frozenset[str] = frozenset({"pending", "starting", "running", "waiting", "ending"})
 UNKNOWN_ID = "?"
-"""The id of a damaged record without one."""
+"""The id for a damaged record that has none."""
 MAX_S3_RECORDS = 50
 PIECE_BYTES = 1 << 20
 
@@ -41,12 +41,12 @@ PIECE_BYTES = 1 << 20
 class JobRecord:
     """One job. Times in seconds since the epoch; `data` is the record as it was written.
 
-    source: where the record was read. The one in S3 may be older.
+    source: where the record was read. The copy in S3 may be older.
     state: "damaged" if the record cannot be read; then only `id`, `source` and `error` are valid.
-    stall: why the job makes no progress, while it makes none. scheduler, job_number: the batch scheduler that assigns
-    the nodes, and its number of the job; image: the one that it runs in; pending: why it has not done so yet.
-    attempts: all that have started; waiting_for: the names of the nodes that the next one waits for.
-    cost_usd: what its nodes cost while it had them; None if unknown.
+    stall: why the job makes no progress, while it makes none. image: the container image that it runs in.
+    scheduler, job_number: the batch scheduler that assigns the nodes, and its number for the job; pending: why it has
+    not assigned them yet. attempts: all attempts that have started; waiting_for: the names of the nodes that the next
+    attempt waits for. cost_usd: what the job's nodes cost while it had them; None if unknown.
     """
 
     id: str
@@ -112,7 +112,7 @@ class DamagedRecordError(ClusterError):
 
 
 def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRecord:
-    """Parse a job's record; a damaged one has that state. job: its id, if known."""
+    """Parse a job's record; a damaged one gets the state "damaged". job: its id, if known."""
     try:
         form = parse_record(data)
     except ValueError as error:
@@ -128,7 +128,7 @@ def read_jobs(line: bytes) -> tuple[JobRecord, ...]:
 
 
 def merge_records(*sources: Iterable[JobRecord]) -> tuple[JobRecord, ...]:
-    """All jobs, newest first, damaged records last; the first intact one of several records of a job."""
+    """All jobs, newest first, damaged records last. Of several records of a job, returns the first intact one."""
     found: dict[str, JobRecord] = {}
     unknown: list[JobRecord] = []
     for records in sources:
@@ -179,9 +179,9 @@ def find_running(records: Iterable[JobRecord]) -> JobRecord | None:
 
 
 def read_s3_records(results: str, *, region: str) -> tuple[JobRecord, ...]:
-    """The newest jobs below [data] results, newest first, without folders of anything else.
+    """The newest jobs below [data] results, newest first. Skips folders that are not a job's.
 
-    Raises ClusterError's kinds; a bucket that does not exist has no jobs.
+    Returns none if the bucket does not exist. Raises ClusterError or a subclass.
     """
     try:
         return asyncio.run(_read_records(parse_url(results), region=region))
@@ -190,7 +190,7 @@ def read_s3_records(results: str, *, region: str) -> tuple[JobRecord, ...]:
 
 
 def fetch_s3_log(results: str, job: str, *, region: str, into: BinaryIO) -> None:
-    """Write a job's events into a file. Raises NotFoundError, and ClusterError's other kinds."""
+    """Write a job's events into a file. Raises ClusterError or a subclass, such as NotFoundError."""
     asyncio.run(_fetch_log(_inside(parse_url(results), job, "events"), region=region, into=into))
 
 

@@ -42,11 +42,11 @@ class RefusedError(ClusterError):
 
 
 class HeadReplacesError(ClusterError):
-    """The head is replacing the nodes of a job itself."""
+    """The head itself is replacing the nodes of a job."""
 
 
 class NotReplacedError(ClusterError):
-    """The head has not taken new hosts for a job, for example because it does not wait for any."""
+    """The head has not accepted new hosts for a job, for example because the job does not wait for any."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +59,7 @@ class Started:
 
 
 def open_submission(head: Head, *, follow: bool) -> Talk:
-    """Start the program on the head that takes an order, before the order is known. Raises ConnectError and others."""
+    """Start the head's program that accepts an order, before the order is known. Raises as Head.open."""
     return head.open("submit", *(["--follow"] if follow else []))
 
 
@@ -83,13 +83,13 @@ def submit(head: Head, order: Order, *, follow: bool, look: Look = never, talk: 
 
 
 def continue_job(head: Head, order: Order, log: bytes) -> JobState:
-    """Go on with a job whose head was lost, on a new one. log: of its attempts so far. Raises as submit."""
+    """Continue a job whose head was lost, on a new head. log: of its attempts so far. Raises as submit."""
     with closing(head.open("continue")) as talk:
         return _hand_over(talk, order, never, head=head.name, silence_s=SUBMIT_TIMEOUT_S, log=log)
 
 
 def check_order(head: Head, order: Order) -> str | None:
-    """Have the head check an order as for `submit`, without starting anything; the batch scheduler's script, if any.
+    """Have the head check an order as for `submit`, but start nothing; returns the batch scheduler's script, if any.
 
     Raises UsageError for a job that cannot run, ConnectError, ClusterError for the head's errors.
     """
@@ -110,9 +110,9 @@ def check_order(head: Head, order: Order) -> str | None:
 def _hand_over(
     talk: Talk, order: Order, look: Look, *, head: str, silence_s: float = SILENCE_S, log: bytes = b""
 ) -> JobState:
-    """Send the order and read the answer. silence_s: how long that may take. Raises AnswerError and the like.
+    """Send the order and read the answer. silence_s: how long that may take. Raises as submit.
 
-    log: what follows the order, see continue_job.
+    log: sent after the order; see continue_job.
     """
     talk.send(json.dumps(to_builtins(order)).encode() + b"\n" + log)
     try:
@@ -164,7 +164,7 @@ class LogStream:
     """The lines of a job's log, each exactly once and in order, over as many connections as necessary.
 
     offset: where to start, in bytes. wait: at the log's end, wait for more until the caller stops. look: called several
-    times a second, and may raise. say: gets messages about the connection.
+    times a second, and may raise. say: receives messages about the connection.
     """
 
     def __init__(
@@ -191,8 +191,8 @@ class LogStream:
     def lines(self, talk: Talk | None = None) -> Generator[bytes]:
         """The lines from the offset on, without newlines. talk: a connection that already sends them.
 
-        A call after an exception of `look` continues. Raises ConnectError when the head is out of reach for
-        CLIENT_PATIENCE_S, HeadGoneError, NotFoundError, AnswerError.
+        A call after an exception of `look` continues where the last one stopped. Raises ConnectError when the head
+        cannot be reached for CLIENT_PATIENCE_S, HeadGoneError, NotFoundError, AnswerError.
         """
         while True:
             try:
@@ -270,9 +270,9 @@ class LogStream:
 
 
 class Follower:
-    """One job's events, each exactly once and in order. take: gets them; other arguments as in LogStream.
+    """One job's events, each exactly once and in order. take: receives them; other arguments as in LogStream.
 
-    reader: the one that has read the log up to `offset`.
+    reader: an EventReader that has read the log up to `offset`.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class Follower:
         self._take = take
 
     def run(self, talk: Talk | None = None) -> JobResult:
-        """Follow the job to its end; raises and can be called again as LogStream.lines."""
+        """Follow the job to its end. Raises, and can be called again, as LogStream.lines."""
         with closing(self._stream.lines(talk)) as lines:
             for line in lines:
                 event = self.reader.read(line)
@@ -305,7 +305,7 @@ class Follower:
 def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Callable[[str], None]) -> JobResult:
     """Run a job to its end; Ctrl-C stops it without asking.
 
-    take: gets each event. say: gets messages about the connection. Give the result to `check_result`.
+    take: receives each event. say: receives messages about the connection. Pass the result to `check_result`.
     Raises RefusedError, ConnectError, HeadGoneError, ClusterError.
     """
     started = submit(head, order, follow=True)
@@ -317,7 +317,7 @@ def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Cal
 
 
 def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult, bool]:
-    """Stop a job and wait until all of its processes have ended; its result, and whether it had ended before.
+    """Stop a job and wait until its processes have ended; returns its result, and whether it had ended before.
 
     gone: ids of instances that no longer run. Raises ConnectError, AnswerError, ClusterError.
     """
@@ -332,9 +332,10 @@ def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult,
 
 
 def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, ...]:
-    """Hand new hosts to a job that waits for them; the names of those that it still waits for.
+    """Hand new hosts to a job that waits for them; returns the names of those that it still waits for.
 
-    hosts: none, to say that nodes are about to be launched: the job then does not look for the lost ones meanwhile.
+    hosts: empty to announce that nodes are about to be launched: the job then does not look for the lost ones
+    meanwhile.
 
     Raises ConnectError, AnswerError; NotReplacedError for the head's errors; HeadReplacesError without hosts while the
     head replaces the nodes itself.
@@ -390,7 +391,7 @@ def end_everywhere(ends: Mapping[str, Callable[[], str]]) -> Left:
 
 
 def render_left(left: Left) -> str:
-    """The remaining processes of a job in a line. Pure."""
+    """The remaining processes of a job in one line. Pure."""
     # Process 0: the whole host could not be searched.
     return "; ".join(
         f"{node}: process {pid} ({words})" if pid else f"{node} {words}"

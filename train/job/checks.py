@@ -1,4 +1,4 @@
-"""Checks a job before anything of it starts: errors, which refuse it, and warnings. Pure."""
+"""Checks a job before it starts: finds errors, for which the job is refused, and warnings. Pure."""
 
 import re
 from collections import Counter
@@ -17,12 +17,12 @@ from train.job.placement import Placement, share_gpus
 from train.job.reading import guess_ranks
 from train.job.survey import Data
 
-# launch.py and the supervisor set these. With other values a job would not find its scheduler, or not be found.
+# launch.py and the supervisor set these. With other values, a job could not find its scheduler, or be found itself.
 RESERVED = frozenset(
     {"DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "CLUSTER_JOB_ID"}
 )
 P3_SINCE = (1, 7)
-# A kv-store that a command names, also within a line for a shell. nccl works on one machine, too.
+# A kv-store that a command names, also within a line for a shell. Like local and device, nccl works on one machine.
 _STORE_OF_COMMAND = re.compile(r"""(?:^|\s)(--kv[-_]?store)(?:=|\s+)['"]?((?:local|device|nccl|dist)\w*)""")
 
 
@@ -33,7 +33,7 @@ _WITH_CUDA = re.compile(r"mxnet-cu[0-9]|source@")
 def check_framework(launcher: str, framework: Framework, *, has_image: bool = False) -> None:
     """Raises ConfigError for an engine that does not start programs of this framework. Pure.
 
-    has_image: jobs run in a container, whose image may have what "none" does not install.
+    has_image: jobs run in a container, whose image may have the framework that "none" does not install.
     """
     if framework in ENGINES[launcher].frameworks or (has_image and framework == "none"):
         return
@@ -48,11 +48,11 @@ def check_framework(launcher: str, framework: Framework, *, has_image: bool = Fa
 class ProposedJob:
     """A job that has not been checked yet.
 
-    library: "mxnet==1.7.0.post2", "source@v1.7.x", "torch==2.13.0+cpu". shipped: the name of this project's script that
-    it runs, None for the user's own. command: what it runs instead of a script, () for nothing. data: the content of
-    [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the nodes' credentials, not
-    this machine's. staged: it reads files that the nodes fetch from S3. has_results: [data] results is set. volumes:
-    the folders where [[volumes]] are mounted.
+    library: such as "mxnet==1.7.0.post2", "source@v1.7.x" or "torch==2.13.0+cpu". shipped: the name of this project's
+    script that the job runs, None for the user's own. command: the command that it runs instead of a script, or ().
+    data: the content of [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the
+    nodes' credentials, not this machine's. staged: it reads files that the nodes fetch from S3. has_results: [data]
+    results is set. volumes: the folders where [[volumes]] are mounted.
     """
 
     config: TrainConfig
@@ -98,22 +98,22 @@ class ProposedJob:
 
     @property
     def distributed(self) -> bool:
-        """Whether gradients go over the network."""
+        """Whether the job sends gradients over the network."""
         return self.config.kv_store.startswith("dist")
 
     @property
     def reads_something_else(self) -> bool:
-        """Whether it is one of this project's scripts, with arguments that name other data."""
+        """Whether the job runs one of this project's scripts, with arguments that name other data."""
         return self.shipped is not None and any(word.partition("=")[0] in _DATA_OPTIONS for word in self.config.args)
 
     @property
     def reads_data_url(self) -> bool:
-        """Whether it is one of this project's scripts and reads [data] url."""
+        """Whether the job runs one of this project's scripts, which reads [data] url."""
         return self.data_url is not None and self.shipped is not None and not self.reads_something_else
 
 
 def check(job: ProposedJob) -> tuple[str, ...]:
-    """The warnings about a job. Raises ConfigError, with all errors, for one that cannot work."""
+    """The warnings about a job. Raises ConfigError, with all errors, if the job cannot work."""
     data_problems: list[Problem] = []
     costs: list[str] = []
     if job.data is not None and job.data_url is not None and not job.reads_something_else:
@@ -128,7 +128,7 @@ def check(job: ProposedJob) -> tuple[str, ...]:
             ranks = Counter(guess_ranks(job.placement))
             costs += find_costs(job.data, job.data_url, workers=ranks, script=job.shipped, staged=job.staged)
     problems = [problem for rule in _ERRORS for problem in rule(job)]
-    # Nobody knows what the user's own script reads: for it, problems of the data are warnings.
+    # It is unknown what the user's own script reads: for it, problems with the data are warnings.
     problems += [problem for problem in data_problems if problem.certain and job.reads_data_url]
     if problems:
         hint = next((problem.hint for problem in problems if problem.hint), None)
@@ -168,7 +168,7 @@ def _compression(job: ProposedJob) -> Iterator[Problem]:
 
 
 def _overridden(job: ProposedJob) -> Iterator[Problem]:
-    """Of an option given twice, scripts take the last: the one that is added after [train] args."""
+    """Scripts use the last value of a repeated option: the one that is added after [train] args."""
     args = job.config.args
     given = [] if job.command else script_options(job.config, gpus=None, shipped=job.shipped is not None)
     for option, value in zip(given[::2], given[1::2], strict=True):
@@ -290,7 +290,7 @@ def _idle_threshold(job: ProposedJob) -> Iterator[str]:
     config = job.config
     if config.gc_type != "none":
         return
-    # cluster.toml may have it for other jobs.
+    # cluster.toml may set it for other jobs.
     if config.gc_threshold != TrainConfig().gc_threshold:
         yield f'train.gc_threshold = {config.gc_threshold} has no effect without train.gc_type = "2bit"'
     of_args = None if job.shipped is None else find_option(config.args, "--gc-threshold")
@@ -299,8 +299,8 @@ def _idle_threshold(job: ProposedJob) -> Iterator[str]:
 
 
 def _store_of_command(job: ProposedJob) -> Iterator[str]:
-    """Warnings only: nobody knows what the user's own program does with its arguments."""
-    # Where kv_store is added to a script's arguments, _overridden has checked them.
+    """Warnings only: it is unknown what the user's own program does with its arguments."""
+    # If kv_store is added to a script's arguments, _overridden has checked them.
     added = job.shipped is not None or job.config.kv_store_option
     words = job.command or (() if added else job.config.args)
     found: list[tuple[str, str]] = _STORE_OF_COMMAND.findall(" ".join(words))
@@ -357,7 +357,7 @@ def _not_passed_on(job: ProposedJob) -> Iterator[str]:
 
 
 def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
-    """A new node cannot read what was saved on the disk of a lost one."""
+    """A new node cannot read checkpoints that were saved on the disk of a lost one."""
     config, prefix = job.config, find_option(job.config.args, "--model-prefix")
     nodes = [node for node in job.placement.of_workers if not node.host.spec]
     if job.shipped is None or not prefix or config.on_node_loss == "fail" or len(nodes) < 2:

@@ -1,4 +1,4 @@
-"""[train] and [data] of cluster.toml: what a job runs, and what it reads."""
+"""[train], [data] and [queue] of cluster.toml: what a job runs, reads, and requests from a batch scheduler."""
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -26,11 +26,11 @@ ProcessCount = Literal["auto"] | Annotated[int, Meta(ge=1, le=1000)]
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 FolderUrl = Annotated[str, check_place]
 HOST_PATTERN = r"([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?"
-# An option's name; "" is none.
+# An option's name; "" for none.
 OPTION_PATTERN = r"auto|(--?[A-Za-z][A-Za-z0-9_-]*)?"
-# A folder on the nodes; "" is none. Not /: files copied there would overwrite the system's.
+# A folder on the nodes; "" for none. Not /: files copied there would overwrite the system's.
 FOLDER_PATTERN = r"((/|~/)[^/\x00][^\x00]*)?"
-# In MXNet's readers ; # and ? have a meaning of their own.
+# MXNet's readers give ; # and ? a special meaning.
 CACHE_PATTERN = r"auto|(/|~/)[A-Za-z0-9_.][A-Za-z0-9_./ +-]*"
 SHORTEST_WALLTIME_S = 60  # schedulers count in minutes
 QUEUE_PATTERN = r"([A-Za-z0-9_][A-Za-z0-9_.@:+-]*)?"
@@ -206,7 +206,7 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
     ] = "90s"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
-        """Contradictions between settings."""
+        """Yield a message for each contradiction between settings."""
         if self.hosts and self.nodes != "current":
             yield "hosts and nodes both select the nodes of a job: set one of them"
         if self.workers != "auto" and self.processes != "auto":
@@ -238,7 +238,7 @@ class JobFile(TrainConfig, frozen=True, kw_only=True):
     ] = ()
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
-        """Contradictions between settings."""
+        """Yield a message for each contradiction between settings."""
         yield from super().conflicts(said)
         if self.command and not said.isdisjoint({"script", "args"}):
             yield "command replaces script and args: set one or the other"
@@ -257,7 +257,7 @@ def _check_option(option: str) -> str:
 
 
 class QueueConfig(Settings, frozen=True, kw_only=True):
-    """What a job asks a batch scheduler for."""
+    """What a job requests from a batch scheduler."""
 
     name: Annotated[
         str,
@@ -294,7 +294,7 @@ class QueueConfig(Settings, frozen=True, kw_only=True):
         return None if max_duration_s is None else (max_duration_s + 59) // 60 * 60
 
     def find_conflict(self, max_duration_s: int | None) -> str | None:
-        """The error for a job that may run longer than the scheduler lets it, or None."""
+        """The error for a job that may run longer than the scheduler allows, or None."""
         walltime_s = self.find_walltime_s(max_duration_s)
         if max_duration_s is None or walltime_s is None or max_duration_s <= walltime_s:
             return None
@@ -343,18 +343,18 @@ class DataConfig(Settings, frozen=True, kw_only=True):
 
     @property
     def s3_url(self) -> str | None:
-        """The url if it is in S3."""
+        """url, if it is in S3; otherwise None."""
         return self.url if self.url is not None and is_s3(self.url) else None
 
     @property
     def s3_results(self) -> str | None:
-        """The results if they are in S3."""
+        """results, if it is in S3; otherwise None."""
         return self.results if self.results is not None and is_s3(self.results) else None
 
     def find_conflicts(self, volumes: Mapping[str, bool]) -> Iterator[str]:
-        """Paths that are on none of the volumes, or would be written to one that is read only. Pure.
+        """Yield a message for each path that is on no volume, or would be written to a read-only one. Pure.
 
-        volumes: whether each is read only, by its mount.
+        volumes: whether each volume is read only, by its mount.
         """
         for key, path in (("url", self.url), ("results", self.results)):
             if path is None or is_s3(path):

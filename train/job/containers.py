@@ -1,4 +1,4 @@
-"""How the processes of a job, and the commands of a user, run in containers, by node. Pure."""
+"""Plans how the processes of a job, and the commands of a user, run in containers, by node."""
 
 import secrets
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from train.engines.engine import Framework
 from train.job.protocol import Container
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Of images that have none."""
+"""The PATH for images that set none."""
 PYTHON = "python3"
 """The program that runs scripts in an image with its own framework."""
 SHELL_JOB = "shell"
-"""In the place of a job's id, for the containers of `cluster exec` and `cluster ssh`."""
+"""Takes the place of a job's id for the containers of `cluster exec` and `cluster ssh`."""
 LOGIN_SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash -l || exec sh -l")
 
 
@@ -28,7 +28,7 @@ def plan_containers(
     *,
     volumes: Sequence[str] = (),
 ) -> dict[str, Container]:
-    """The containers on each node that has the image; {} without one. volumes: where [[volumes]] are mounted."""
+    """The containers on each node that has the image; {} without one. volumes: where [[volumes]] are mounted. Pure."""
     if image is None:
         return {}
     return {
@@ -59,7 +59,7 @@ def shell_words(
 ) -> tuple[str, ...]:
     """The command line on a node that runs a command, () for a shell, in a new container with a job's mounts.
 
-    volumes: as for plan_containers. stdin: what the command reads; None for nothing.
+    volumes: as for plan_containers. stdin: what the command reads; None for no input.
     """
     here = plan_containers(config, image, [node], framework, volumes=volumes)[node.host.name]
     home = node.facts.home

@@ -1,4 +1,4 @@
-"""What a job's nodes have cost. The head computes it; Python 3.9. Pure."""
+"""Computes what a job's nodes have cost. Runs on the head: Python 3.9. Pure."""
 
 from collections.abc import Iterable
 from typing import Optional
@@ -9,7 +9,7 @@ from train.job.protocol import JobHost, Record
 def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:
     """What the nodes among these hosts cost in this time, in US dollars; None if a price is unknown, or without nodes.
 
-    Hosts of the user's own cost nothing here.
+    The user's own hosts do not count.
     """
     prices = {host.name: host.usd_per_hour for host in hosts if host.place is None}
     known = [price for price in prices.values() if price is not None]
@@ -19,9 +19,10 @@ def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:
 
 
 def find_cost(record: Record, now: float) -> Optional[float]:
-    """What a job's nodes have cost since it has them, up to its end or now; None as in cost_of. Pure.
+    """What a job's nodes have cost since it got them, up to its end or now; None as in cost_of. Pure.
 
-    Between two attempts, it has those that it has not lost. Only what the record says of ended attempts counts.
+    Between two attempts, the job has the nodes that it has not lost. For an ended attempt, the cost in the record
+    counts.
     """
     if record.held_at is None:
         return None

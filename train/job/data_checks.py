@@ -1,4 +1,4 @@
-"""Checks a job's data before it starts: problems, and what its shards cost in time. Pure."""
+"""Checks a job's data before the job starts: finds problems, and shards that cost time. Pure."""
 
 import shlex
 from bisect import bisect_left, bisect_right
@@ -13,12 +13,12 @@ from train.job.survey import Data, Refusal
 RECORD_SCRIPTS = ("train_cifar10.py", "train_imagenet.py")
 ARCHIVED = "InvalidObjectState"
 UNEVEN = 1.2
-"""How much more than its share a node may fetch, or a shard may have, before the user gets a warning."""
+"""The multiple of its share that a node may fetch, or that a shard may have, before the user gets a warning."""
 MIB = 1 << 20
 COSTS_BYTES = 64 * MIB
-"""Compared with a job's start, nobody notices the time for fewer bytes."""
+"""The time for fewer bytes is not noticeable next to a job's start."""
 PER_NODE = 16
-"""Shards per node. A node fetches up to one shard more than its share: here at most a sixteenth."""
+"""Shards per node. A node fetches up to one shard more than its share: at most a sixteenth, with this many."""
 LEAST_PER_NODE = 4
 LEAST_BYTES = MIB
 MOST_BYTES = 1 << 30
@@ -35,7 +35,11 @@ class Problem(NamedTuple):
 def find_problems(
     data: Data, url: str, *, region: str | None, script: str | None, nodes_credentials: bool
 ) -> Iterator[Problem]:
-    """region: the nodes'. script: this project's, if the job runs one. nodes_credentials: it uses the nodes'."""
+    """The problems of a job's data at [data] url.
+
+    region: the nodes'. script: this project's script, if the job runs one. nodes_credentials: the job uses the nodes'
+    credentials.
+    """
     if url.startswith("/"):
         yield from _find_folder_problems(data, url, script=script)
         return
@@ -55,7 +59,7 @@ def find_problems(
 
 
 def _find_folder_problems(data: Data, folder: str, *, script: str | None) -> Iterator[Problem]:
-    """For a folder on a volume."""
+    """The problems of a folder on a volume."""
     put = f"cluster cp LOCAL_FOLDER node-0:{folder}"
     if not data.bucket_exists:
         yield Problem(f'data.url = "{folder}": there is no such folder', put)
@@ -67,7 +71,7 @@ def _find_folder_problems(data: Data, folder: str, *, script: str | None) -> Ite
 
 
 def _find_content_problems(data: Data, url: str, *, script: str | None, put: str) -> Iterator[Problem]:
-    """What is wrong with the files. put: the command that copies them there."""
+    """The problems of the files. put: the command that copies files there."""
     if data.complete and not data.objects:
         yield Problem(f'data.url = "{url}": there is nothing to read', put)
     elif data.complete and not data.in_train and script in RECORD_SCRIPTS:
@@ -118,7 +122,7 @@ def find_costs(data: Data, url: str, *, workers: Mapping[str, int], script: str 
     """Warnings about the shards' number and sizes. workers: how many each node has, in the order of their ranks.
 
     MXNet divides the bytes of all shards, one after another, into equal parts, one for each worker. A worker that
-    reads S3 itself reads its part; where data is staged, the node fetches every shard that the part touches.
+    reads S3 itself reads only its part; if data is staged, the node fetches every shard that the part touches.
     """
     per_node = [number for number in workers.values() if number]
     count, nodes = sum(per_node), len(per_node)
@@ -142,7 +146,7 @@ def find_costs(data: Data, url: str, *, workers: Mapping[str, int], script: str 
 
 
 def find_fetched(sizes: Sequence[int], workers: Sequence[int]) -> tuple[int, ...]:
-    """The bytes that each node fetches to stage what its workers read, in whole shards.
+    """The bytes that each node fetches, in whole shards, to stage the data that its workers read.
 
     sizes: the shards' bytes, in order. workers: how many each node has; ps-lite numbers them host by host, so the
     parts of a node's workers are adjacent.
@@ -166,14 +170,14 @@ def find_excess(sizes: Sequence[int], workers: Sequence[int]) -> tuple[float, in
 
 
 def are_uneven(sizes: Sequence[int], workers: Sequence[int]) -> bool:
-    """Whether fetching whole shards noticeably costs a node more than a fifth on top of its share."""
+    """Whether a node that fetches whole shards noticeably exceeds its share, by more than a fifth."""
     times, more_bytes = find_excess(sizes, workers)
     of_different_size = max(sizes, default=0) * len(sizes) > UNEVEN * sum(sizes)
     return times > UNEVEN and (more_bytes >= COSTS_BYTES or of_different_size)
 
 
 def choose_count(total_bytes: int, *, workers: int, nodes: int) -> int:
-    """The best number of shards: the same for each worker, none too small for a request of its own, none too large."""
+    """The best number of shards: as many for each worker, none too small for a request of its own, none too large."""
     wanted = max(min(PER_NODE * nodes, total_bytes // LEAST_BYTES), total_bytes // MOST_BYTES, LEAST_PER_NODE * nodes)
     return -(-wanted // workers) * workers
 

@@ -1,4 +1,4 @@
-"""A job's defaults: threads, servers, GPUs, its name; and how its settings read before each start. Pure."""
+"""Chooses a job's defaults (threads, servers, GPUs, name), and renders its settings before each start. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from train.job.plan import Job
 
 KV_STORE_OPTION = "--kv-store"
-"""The option of this project's own scripts."""
+"""The option for kv_store of this project's own scripts."""
 _SCRIPT_OPTION = "--gpus"
 _PYTHON = re.compile(r"python[0-9.]*")
 
@@ -39,7 +39,7 @@ class Threads:
 def choose_threads(placement: Placement) -> Threads:
     """Divide the cores of a node among the job's processes there; the node with the fewest per process decides.
 
-    Unset, every process takes all cores, and they slow each other down: 17-28 s instead of 4 on 2 cores.
+    Without the variable, every process uses all cores, and they slow each other down: 17-28 s instead of 4 on 2 cores.
     """
     cores = {node.host.name: node.facts.cores for node in placement.nodes}
     shares = [
@@ -62,7 +62,7 @@ def choose_servers(nodes: Sequence[ReadyNode], workers: int) -> int:
 
 
 def choose_processes(config: TrainConfig, node: ReadyNode) -> int:
-    """The number of processes on a node for [train] processes: for "auto", its GPUs that the job uses, or 1."""
+    """The number of processes on a node for [train] processes: for "auto", one for each GPU that the job uses, or 1."""
     if config.processes != "auto":
         return config.processes
     if config.gpus == "auto":
@@ -91,7 +91,7 @@ def choose_gpus(
 def script_options(config: TrainConfig, *, gpus: str | None, shipped: bool) -> list[str]:
     """The options added after a script's arguments. gpus: from choose_gpus.
 
-    The user's own script gets --gpus only where [train] gpus lists GPUs: it may not have the option.
+    The user's own script gets --gpus only if [train] gpus lists GPUs: it may not have the option.
     """
     option = KV_STORE_OPTION if shipped else config.kv_store_option
     words = [option, config.kv_store] if option and config.kv_store != "none" else []
@@ -104,7 +104,7 @@ def script_options(config: TrainConfig, *, gpus: str | None, shipped: bool) -> l
 
 
 def find_option(words: Sequence[str], name: str) -> str | None:
-    """The value of an option among words, the last one of several; None for none. Pure."""
+    """The last value of an option among words; None if the option is not among them. Pure."""
     found = None
     for index, word in enumerate(words):
         option, equals, value = word.partition("=")
@@ -114,7 +114,7 @@ def find_option(words: Sequence[str], name: str) -> str | None:
 
 
 def render_settings(job: Job) -> list[str]:
-    """The job in a few lines, with its defaults and their reasons, without the values of the user's variables."""
+    """The job in a few lines: its defaults with their reasons, but not the values of the user's variables."""
     order = job.order
     used = count(len(set(order.hostfile)), "node")
     if order.kv_store == "none":
@@ -213,7 +213,7 @@ def _preparation(order: Order) -> str:
 
 
 def job_name(name: str, command: Sequence[str]) -> str:
-    """[train] name; for "auto" that of the program: train_mnist for `python train_mnist.py`."""
+    """[train] name; for "auto", the name of the program: train_mnist for `python train_mnist.py`."""
     if name != "auto":
         return name
     program = find_program(command) or "job"
@@ -222,7 +222,7 @@ def job_name(name: str, command: Sequence[str]) -> str:
 
 
 def find_program(command: Sequence[str]) -> str | None:
-    """The program of a command: the script or module of `python train.py`, else its first word. Pure."""
+    """The program of a command: the script or module of `python train.py`, otherwise the first word. Pure."""
     words = [word for word in command if word]
     if tuple(words[:-1]) == SHELL:
         words = _words_of_line(words[-1])
@@ -232,7 +232,7 @@ def find_program(command: Sequence[str]) -> str | None:
 
 
 def _words_of_line(line: str) -> list[str]:
-    """The words of a line for the shell; in "cd a && python b.py" those from `python` on."""
+    """The words of a shell line; in "cd a && python b.py", those from `python` on."""
     try:
         words = shlex.split(line)
     except ValueError:  # quotes that only a shell understands
@@ -242,7 +242,7 @@ def _words_of_line(line: str) -> list[str]:
 
 
 def _program(words: Sequence[str]) -> str | None:
-    """The script or -m MODULE in Python's arguments; None for neither."""
+    """The script or -m MODULE in Python's arguments; None if there is neither."""
     for index, word in enumerate(words):
         if word == "-m":
             return next(iter(words[index + 1 :]), None)

@@ -1,4 +1,4 @@
-"""Looks at [data] url when it is a folder of the nodes, below a volume: as survey.py does for S3."""
+"""Surveys [data] url if it is a folder on a volume of the nodes, as survey.py does for S3."""
 
 import json
 import shlex
@@ -49,7 +49,7 @@ print(json.dumps(found))
 
 
 class Look(Struct, frozen=True):
-    """What a node found. error: (path, reason) of what it cannot read."""
+    """What a node found. error: (path, reason) of a file or folder that it cannot read."""
 
     exists: bool
     complete: bool
@@ -79,7 +79,7 @@ def find_folder_data(nodes: Sequence[ReadyNode], folder: str) -> Data:
 
 
 def summarize(folder: str, looks: dict[str, Look]) -> Data:
-    """What all nodes have found, the head first. Pure."""
+    """Combine what all nodes have found, the head first. Pure."""
     head = next(iter(looks.values()))
     lacking = [name for name, look in looks.items() if not look.exists]
     if len(lacking) == len(looks):

@@ -13,7 +13,7 @@ from foundation.errors import ConfigError
 from foundation.progress import Event, Report
 
 SCRIPTS_DIR = "train/scripts"
-"""In the code tree, which has the same folders as this project."""
+"""A folder in the code tree, which has the same folders as this project."""
 CODE = (
     "foundation/__init__.py",
     "foundation/decode.py",
@@ -39,15 +39,15 @@ CODE = (
     "train/node",
     "train/scripts",
 )
-"""What the nodes get of this project: files, and all Python files in folders."""
+"""The parts of this project that the nodes get: files, and all Python files in folders."""
 
 Approve = Callable[[Path, int, int], None]
-"""Takes a folder, and the number of files and bytes to send from it; raises to refuse."""
+"""Called with a folder, and the number of files and bytes to send from it; raises to refuse."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Payload:
-    """The trees of a job. script: a path in the project tree if is_own, else in the code tree.
+    """The trees of a job. script: a path in the project tree if is_own, otherwise in the code tree.
 
     code: this project's files. project: the user's script and [bootstrap] sync, at their paths below the folder of
     cluster.toml; None for no such files.
@@ -65,7 +65,7 @@ def shipped_scripts() -> list[str]:
 
 
 def find_script(script: str, *, project_dir: Path) -> Path | None:
-    """The user's own script file, or None where `script` names a shipped one. Raises ConfigError."""
+    """The user's own script file, or None if `script` names a shipped one. Raises ConfigError."""
     path = project_dir / script
     if path.is_file():
         return path
@@ -84,7 +84,7 @@ def find_script(script: str, *, project_dir: Path) -> Path | None:
 
 
 def find_likely(folder: Path) -> str:
-    """The name of the script in a folder that is most likely meant."""
+    """The name of the script in a folder that the user most likely means."""
     names = sorted(path.name for path in folder.glob("*.py"))
     return next((name for word in ("train", "main", "") for name in names if word in name), "train.py")
 
@@ -102,10 +102,10 @@ def collect_trees(
 ) -> Payload:
     """Read all files that the nodes get besides the library. project_dir: the folder of cluster.toml.
 
-    A script from outside that folder gets its base name as its path, and ignores `exclude`. command: what runs
-    instead of the script, if anything. approve: called with the files that sync = "auto" finds, before reading them.
-    private: a file that is not sent, because it contains a secret.
-    Raises ConfigError, ClusterError as bootstrap.sync does, and as approve does.
+    A script from outside that folder gets its base name as its path, and ignores `exclude`. command: the command that
+    runs instead of the script, if any. approve: called for the folder that sync = "auto" finds, before its files are
+    read. private: a file that is not sent, because it contains a secret.
+    Raises ConfigError, ClusterError as bootstrap.transfer.sync does, and what `approve` raises.
     """
     own = find_script(script, project_dir=project_dir)
     if sync == "auto":
@@ -132,7 +132,7 @@ def _leave_out(found: Found, private: Path, report: Report) -> None:
 def _find_beside(
     script: Path | None, command: Sequence[str], *, project_dir: Path, exclude: Sequence[str], approve: Approve
 ) -> Found:
-    """The folder of the user's own program; of a command, that of the first word that is a file of the project."""
+    """The files beside the user's own program, or beside the first word of a command that is a file of the project."""
     program = (
         next((project_dir / word for word in command if is_project_file(project_dir, word)), None)
         if command
@@ -154,7 +154,7 @@ def is_project_file(folder: Path, word: str) -> bool:
 
 
 def find_shadowed(script: str, *, project_dir: Path) -> str | None:
-    """The message for a user whose own script has the name of a shipped one; None for others."""
+    """The message if the user's own script has the name of a shipped one; None otherwise."""
     if script not in shipped_scripts() or not (project_dir / script).is_file():
         return None
     return (

@@ -1,4 +1,4 @@
-"""Which process of a job runs on which node, as its engine places them, and with which GPUs. Pure."""
+"""Places a job's processes on nodes as its engine does, and divides the GPUs among them. Pure."""
 
 import difflib
 from collections import Counter
@@ -15,9 +15,9 @@ SSH_PORT = "22"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """A job's processes. nodes: those that it uses, the cluster's head first, because the launcher runs there.
+    """Where a job's processes run. nodes: the used ones, the cluster's head first, because the launcher runs there.
 
-    hostfile: the launcher's, private addresses with the port where it is not 22. workers, servers: their number by the
+    hostfile: the launcher's: private addresses, with the port if it is not 22. workers, servers: their number by the
     node's name.
     """
 
@@ -28,7 +28,7 @@ class Placement:
 
     @property
     def processes(self) -> Mapping[str, int]:
-        """The number of processes by node, without the idle scheduler; only nodes that have some."""
+        """The number of processes by node, without the idle scheduler; only for nodes that have processes."""
         return {name: count for name, count in (Counter(self.workers) + Counter(self.servers)).items() if count}
 
     @property
@@ -43,10 +43,10 @@ class Placement:
 
 
 def find_hosts(hosts: Sequence[str], nodes: Sequence[ReadyNode]) -> tuple[ReadyNode, ...]:
-    """The nodes that [train] hosts names, in its order; all nodes when it is empty.
+    """The nodes that [train] hosts names, in its order; all nodes if it is empty.
 
     A host is a node's name or private address, either also with ":22"; or the spec of one of the user's own hosts
-    among `nodes`. Raises ConfigError for others.
+    among `nodes`. Raises ConfigError for any other host.
     """
     own = [node for node in nodes if not node.host.spec] or list(nodes)
     known = {node.host.name: node for node in own} | {node.host.private_ip: node for node in own}
@@ -91,9 +91,9 @@ def place(chosen: Sequence[ReadyNode], *, head: ReadyNode, launcher: str, worker
 
 
 def find_slots(chosen: Sequence[ReadyNode], processes: Mapping[str, int]) -> tuple[ReadyNode, ...]:
-    """The nodes, each as often as it runs processes. Pure.
+    """The nodes, each repeated once per process. Pure.
 
-    processes: by the node's name. If the hosts name a node repeatedly, its mentions count instead.
+    processes: by the node's name. If the hosts name a node repeatedly, the repetitions count instead.
     """
     names = [node.host.name for node in chosen]
     if len(set(names)) < len(names):
@@ -102,7 +102,7 @@ def find_slots(chosen: Sequence[ReadyNode], processes: Mapping[str, int]) -> tup
 
 
 def share_gpus(gpus: int, workers: int) -> tuple[tuple[int, ...], ...]:
-    """The GPUs of each of a node's workers, in equal parts; () where they cannot be divided equally. Pure."""
+    """The GPUs of each of a node's workers, in equal parts; () if they cannot be divided equally. Pure."""
     if not workers or not gpus or gpus % workers:
         return ()
     size = gpus // workers
@@ -116,7 +116,7 @@ def describe_hosts(
     target: Callable[[ReadyNode], str | None],
     prices: Mapping[str, float],
 ) -> tuple[JobHost, ...]:
-    """The hosts of a job's order; one that is not a node of the cluster has paths of its own.
+    """The hosts of a job's order; a host that is not a node of the cluster has its own paths.
 
     words: the command of the job's processes on a host. target: the folder there to copy the user's files to.
     prices: see plan_job.
@@ -165,7 +165,7 @@ def other_warnings(
 ) -> Iterator[str]:
     """Warnings about hosts that are not nodes of the cluster.
 
-    library: the nodes'. of_nodes: the job uses the credentials of the nodes' instance profile.
+    library: that of the nodes. of_nodes: the job uses the credentials of the nodes' instance profile.
     """
     others = [node for node in placement.nodes if node.host.spec]
     for node in others:

@@ -36,10 +36,10 @@ from train.s3.environment import S3Access
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One run: its order, still without secrets, and what the user sees of it.
+    """One run of a job: its order, still without secrets, and what the user sees of it.
 
     config: [train] with its overrides. gpus: the value of --gpus, None for none. reading: how its workers read s3://.
-    credentials: a line that describes them.
+    credentials: a line that describes the job's credentials.
     """
 
     order: Order
@@ -81,10 +81,10 @@ def plan_job(
     """Plan a job. script: its absolute path on the nodes; `command` replaces it. Pure.
 
     nodes: the head first. access: the job's access to S3; [train] env overrides its variables. credentials: a line
-    that describes them. queue: [queue]. framework, mxnet: [bootstrap]'s. program: the text of the user's own program,
-    as far as it is known. survey: what AWS answered, if it was asked. hidden, volumes, notify: see Order.
-    prices: of instances by their ids, in US dollars per hour, as far as they are known.
-    container: [container]. image: the one that its processes run in, on the nodes that the job may use.
+    that describes the job's credentials. queue: [queue]. framework, mxnet: those of [bootstrap]. program: the text of
+    the user's own program, as far as it is known. survey: AWS's answers, if it was asked. hidden, volumes, notify: see
+    Order. prices: of instances by their ids, in US dollars per hour, as far as they are known.
+    container: [container]. image: the image that its processes run in, on the nodes that the job may use.
 
     Raises ConfigError for an invalid job.
     """
@@ -98,7 +98,7 @@ def plan_job(
         launcher=engine.name,
         kv_store=config.kv_store if engine.uses_kv_store(started) else "none",
         kv_store_option=choose_kv_store_option(config.kv_store_option, program),
-        on_node_loss=config.on_node_loss if scheduler is None else "fail",  # an allocation ends with a node
+        on_node_loss=config.on_node_loss if scheduler is None else "fail",  # an allocation ends when it loses a node
     )
     placement = _place(config, nodes)
     is_shipped = not command and script.startswith(f"{head.code_dir}/")
@@ -235,9 +235,10 @@ def _place(config: TrainConfig, nodes: Sequence[ReadyNode]) -> Placement:
 
 
 def choose_launcher_use(config: TrainConfig, framework: Framework) -> LauncherUse:
-    """Whether a job in an image needs the launch.py in it: MXNet's kv-store needs it, and is not known from outside.
+    """Whether a job in an image uses the launch.py in the image, which MXNet's kv-store needs. Pure.
 
-    With mpi and with schedulers, an image that has MXNet is used as [bootstrap] framework = "mxnet" is. Pure.
+    Whether the image has MXNet is not known from outside. With mpi and with schedulers, an image that has it is treated
+    as [bootstrap] framework = "mxnet" is.
     """
     if framework != "none":
         return "none"
@@ -287,7 +288,7 @@ def _base(path: str) -> str:
 
 
 def _expand(folder: str, *, home: str) -> str | None:
-    """[train] sync_dst_dir as an absolute path; None for none."""
+    """[train] sync_dst_dir as an absolute path; None for ""."""
     expanded = f"{home}/{folder[2:]}" if folder.startswith("~/") else folder
     return expanded.rstrip("/") or None
 
@@ -295,7 +296,7 @@ def _expand(folder: str, *, home: str) -> str | None:
 def make_request(
     queue: QueueConfig, *, job: str, name: str, nodes: int, max_duration_s: int | None
 ) -> AllocationRequest:
-    """What a job asks a batch scheduler for, from [queue] and [train]. Pure.
+    """A job's request to a batch scheduler, from [queue] and [train]. Pure.
 
     job: its id. max_duration_s: [train] max_duration, if there is one.
     """

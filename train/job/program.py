@@ -1,4 +1,4 @@
-"""What the text of the user's own program tells: the modules that it imports, and its option for kv_store."""
+"""Reads the user's own program: the modules that it imports, and its option for kv_store."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ _LONGEST_BYTES = 1_000_000
 
 
 def read_program(script: str, *, command: Sequence[str], project_dir: Path) -> str:
-    """The text of the user's own Python program, with the modules that it imports from its folder; "" for others.
+    """The text of the user's own Python program and of the modules that it imports from its folder; "" if it has none.
 
-    command: what runs instead of [train] script, () for nothing.
+    command: the command that runs instead of [train] script, or ().
     """
     path = project_dir / (find_program(command) or script)
     if path.suffix != ".py" or not path.is_file():
@@ -64,8 +64,8 @@ def _find_imports(text: str, *, at: Path, folder: Path) -> Iterator[tuple[Path, 
 def choose_kv_store_option(option: str, program: str) -> str:
     """The option that passes kv_store to the user's own program; "" for none. Pure.
 
-    option: [train] kv_store_option; "auto" takes the one that the program's text names. program: its text; "" if
-    unknown, then "auto" takes that of MXNet's own examples.
+    option: [train] kv_store_option; "auto" selects the option that the program's text names. program: its text; if it
+    is unknown (""), "auto" selects the option of MXNet's own examples.
     """
     if option != "auto" or not program:
         return KV_STORE_OPTION if option == "auto" else option

@@ -1,8 +1,8 @@
-"""The forms of a job that this machine and the nodes exchange: order, record, log and answers.
+"""The messages about a job that this machine and the nodes exchange: order, record, log and answers.
 
-The command line imports this module here, and the programs of train/node on the nodes. Everything from a node or from
-S3 is decoded here before use: each value has its type and is within its limits, or a ValueError says in a line what
-is wrong. Keys of a newer version are skipped.
+The command line imports this module on this machine, and the programs of train/node import it on the nodes. Everything
+from a node or from S3 is decoded here before use: each value has its type and is within its limits, or a one-line
+ValueError says what is wrong. Keys of a newer version are ignored.
 
 The nodes run it on Python 3.9, so types are written as msgspec reads them there: Optional[str], not str | None.
 Pure.
@@ -18,29 +18,29 @@ from msgspec.json import Decoder
 from foundation.decode import decode
 
 MAX_LINE_BYTES = 8 << 20
-"""The longest line from the head; the list of all jobs is the longest there is."""
+"""The limit for a line from the head; the longest line is the list of all jobs."""
 MAX_RECORD_BYTES = 1 << 20
-MAX_RECORD_DEPTH = 32  # nested lists; printed with indentation, each level lengthens all below it
+MAX_RECORD_DEPTH = 32  # of nesting; printed with indentation, each level lengthens all lines below it
 MAX_JOBS = 1000  # the head keeps 50 that have ended
 MAX_VALUES = 600_000  # in the list of all jobs
 LONGEST_ERROR = 500  # characters
 OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-"""The ids that train.job.plan.new_job_id makes."""
+"""The ids that train.job.plan.new_job_id creates."""
 
 KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device", "none"]
 Role = Literal["scheduler", "server", "worker", "launcher", "setup"]
 JobState = Literal["queued", "pending", "starting", "running", "waiting", "ending", "done", "failed", "stopped"]
-"""waiting: for nodes that replace lost ones."""
+"""waiting: the job waits for nodes that replace lost ones."""
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
 OnNodeLoss = Literal["requeue", "fail"]
 EndReason = Literal["done", "stopped", "error", "overtime", "notice", "lost", "unhealthy"]
 """Why an attempt ended.
 
-notice: a node of it was about to be interrupted; lost: a node was lost without notice; unhealthy: it failed, and a node
-of it was unhealthy.
+notice: one of its nodes was about to be interrupted; lost: a node was lost without notice; unhealthy: the attempt
+failed, and one of its nodes was unhealthy.
 """
 LOSSES: frozenset[EndReason] = frozenset({"notice", "lost", "unhealthy"})
-"""Those of an attempt that counts among [train] restarts."""
+"""The reasons of attempts that count towards [train] restarts."""
 
 ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 """The whole name of an environment variable."""
@@ -83,7 +83,7 @@ class Container(Struct, frozen=True, kw_only=True):
     engine: the first words of its commands, such as ("podman",). image: the image's id. path, python_path: its PATH
     and PYTHONPATH.
     shm_size: of each process's own /dev/shm in bytes; None for the host's. mounts: [(source, target, read only), ...];
-    ~/ is the user's home there. gpus: the host has some. has_environment: the host's environment is mounted, and used.
+    ~/ is the user's home there. gpus: the host has GPUs. has_environment: the host's environment is mounted and used.
     """
 
     engine: tuple[str, ...]
@@ -100,7 +100,7 @@ class JobHost(Struct, frozen=True, kw_only=True):
     """A host of a job. ip: its private address. place: None for a node of the cluster.
 
     workers, servers: the number of processes there. usd_per_hour: the price of the instance; None if unknown.
-    gpus, memory_mib: what its instance type has.
+    gpus, memory_mib: those of its instance type.
     """
 
     name: Name
@@ -115,7 +115,7 @@ class JobHost(Struct, frozen=True, kw_only=True):
 
 
 class Notify(Struct, frozen=True, kw_only=True):
-    """[notify]: where the head reports a cluster's events. The webhook's URL is a secret, in no file of a disk."""
+    """[notify]: where the head reports a cluster's events. The webhook's URL is a secret, never written to disk."""
 
     cluster: str
     webhook: Optional[str] = None
@@ -132,7 +132,7 @@ class DataCheck(Struct, frozen=True, kw_only=True):
 class RunSettings(Struct, kw_only=True):
     """Keys of [train] that the processes on every node get unchanged.
 
-    open_files: their open-file limit. p3: MXNet's P3. silence_timeout_s: how long a node may send nothing.
+    open_files: their open-file limit. p3: MXNet's P3. silence_timeout_s: how long a node may be silent.
     """
 
     open_files: Union[int, Literal["auto"]] = "auto"
@@ -148,7 +148,7 @@ def copy_settings(given: Any) -> dict[str, Any]:
 class AllocationRequest(Struct, frozen=True, kw_only=True):
     """The nodes that a job needs from a batch scheduler.
 
-    job: its id. queue: "" is the scheduler's default. walltime_s: None is the queue's default. slots_per_node: 0 is
+    job: its id. queue: "" for the scheduler's default. walltime_s: None for the queue's default. slots_per_node: 0 for
     whole nodes. options: more lines of the script. environment: Grid Engine's parallel environment.
     """
 
@@ -169,20 +169,21 @@ class Order(RunSettings, kw_only=True):
     selection: [train] nodes. hosts: the head first. launcher: an engine's name. hostfile: the launcher's, private
     addresses. gpus_per_worker: the GPUs that each worker of a node sees, in their order; () for all. secrets: variables
     of workers and servers that are in no file. nodes_credentials: the secrets are those of the head's instance profile,
-    which it reads itself. hidden: by "env", "env_server" and "env_worker", the variables whose values the record masks.
+    which the head reads itself. hidden: by "env", "env_server" and "env_worker", the variables whose values the record
+    masks.
     setup: the digest of [bootstrap] setup, whose exports the processes get. job_setup: [train] setup.
     library, code, project: MXNet, and the digests of this project's and the user's files.
-    scheduler, request: the batch scheduler that assigns the nodes, and what it is asked for; then hosts are all that it
+    scheduler, request: the batch scheduler that assigns the nodes, and the request to it. Then hosts are all that it
     may choose from, and workers, servers and hostfile name the first ones in place of those that it assigns.
     volumes: the folders where [[volumes]] are mounted.
-    before: the ids of the jobs that it waits for; jobs.py sets it.
-    on_node_loss, restarts, restarts_on_error, checkpoint_grace_s: [train]'s. replace_command: a command on the head
+    before: the ids of the jobs that the job waits for; jobs.py sets it.
+    on_node_loss, restarts, restarts_on_error, checkpoint_grace_s: as in [train]. replace_command: a command on the head
     that replaces lost nodes: the job's id and the nodes' names are added, and it calls `jobs.py replace`; () for none.
-    attempts, submitted_at: of a job whose head was lost, which continues on another one: its attempts so far, and when
-    the first head took it. first_process: the number of the first process that starts, after those in its log.
-    image: the image that its processes run in, by digest. containers: how, by the host's name; {} for no containers.
-    image_launcher: the folder on the head with launch.py out of the image; None for that of the environment.
-    notify: [notify], in no file, as the secrets.
+    attempts, submitted_at: for a job whose head was lost, and which continues on another one: its attempts so far, and
+    when the first head accepted it. first_process: the number of the first process that starts, after those in its log.
+    image: the image that its processes run in, by digest. containers: how they run in it, by the host's name; {} for no
+    containers. image_launcher: the folder on the head with the image's launch.py; None for the environment's launch.py.
+    notify: [notify]; like the secrets, it is in no file.
     """
 
     job: JobId
@@ -238,7 +239,7 @@ class Order(RunSettings, kw_only=True):
 
     @property
     def output_url(self) -> Optional[str]:
-        """This job's own folder in S3."""
+        """This job's own folder in [data] results; None without results."""
         return f"{self.results_url.rstrip('/')}/{self.job}/" if self.results_url else None
 
 
@@ -255,12 +256,12 @@ class JobResult(Struct, frozen=True, kw_only=True):
 
 
 class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of a job's log, `events`; its keys tell its kind.
+    """A line of a job's log, `events`; its keys show its kind.
 
-    t: seconds since the epoch. p: the number of a process: with role and host a new one, with rank or pid more about
-    it, with line its output, with exit its end.
+    t: seconds since the epoch. p: the number of a process. With role and host, it is new; rank and pid add to what is
+    known of it; line is its output; exit is its end.
     say: the supervisor's message to the user; stalled_since: when the job last made progress, 0: it does again.
-    warnings: all current ones. result: on the last line.
+    warnings: all current warnings. result: on the last line.
     """
 
     t: Moment
@@ -301,11 +302,12 @@ class Stall(Struct, frozen=True, kw_only=True):
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """One start of a job's processes: the first, or after a loss or an error another one.
+    """One start of a job's processes: the first, or another one after a loss or an error.
 
-    nodes: the names of its hosts; instances: the ids of those that have one, by name. started_at: when it was started,
-    ended_at: when its processes had ended, or None. lost: the names of the nodes that it lost. lost_batches: finished
-    before its end, and done again by the next attempt; None: not known. cost_usd: of its nodes in this time.
+    nodes: the names of its hosts; instances: the instance ids by the host's name, if they have one. started_at: when it
+    was started; ended_at: when its processes had ended, or None. lost: the names of the nodes that it lost.
+    lost_batches: the batches finished before its end that the next attempt repeats; None if unknown. cost_usd: of its
+    nodes in this time.
     """
 
     number: Count
@@ -329,11 +331,11 @@ class Supervisor(Struct, frozen=True, kw_only=True):
 
 
 class Record(Struct, kw_only=True):
-    """A job's record.json. Fields with the names of the order's are the order's.
+    """A job's record.json. Fields that the order also has are the order's.
 
-    job_number: the batch scheduler's. pending: why the scheduler has not assigned the nodes yet.
-    attempts: the first one first. roles: the processes of the last one. waiting_for: the names of the lost nodes that
-    it waits for, in state waiting.
+    job_number: the batch scheduler's number for the job. pending: why the scheduler has not assigned the nodes yet.
+    attempts: the first one first. roles: the processes of the last attempt. waiting_for: the names of the lost nodes
+    that the job waits for, in state waiting.
     held_at: since when the job has had its nodes. cost_usd: what they have cost since then; see train/job/cost.py.
     """
 
@@ -388,7 +390,7 @@ class Record(Struct, kw_only=True):
 
     @property
     def result(self) -> JobResult:
-        """How it ended, once it has."""
+        """How the job ended, if it has ended."""
         return JobResult(state=self.state, exit_code=self.exit_code, error=self.error, left=self.left)
 
 
@@ -400,7 +402,7 @@ class _Identified(Struct, frozen=True, kw_only=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """The running job that is the reason for refusing another. waiting_for: as in its record."""
+    """The running job because of which another job is refused. waiting_for: as in its record."""
 
     id: JobId
     name: Name
@@ -419,7 +421,7 @@ class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Checked(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to an order that is only checked. script: the one for the batch scheduler, if there is one."""
+    """The answer to an order that is only checked. script: the batch scheduler's, if there is one."""
 
     script: Optional[str] = None
     unrunnable: Optional[str] = None
@@ -458,7 +460,7 @@ _JOBS_DECODER = Decoder(_Jobs)
 
 
 class Unhealthy(Struct, frozen=True, kw_only=True):
-    """A node that is unhealthy, as the head keeps it. id: its instance id, or its name if it has none."""
+    """An unhealthy node, as the head records it. id: its instance id, or its name if it has none."""
 
     id: Name
     reasons: tuple[Name, ...]
@@ -480,7 +482,7 @@ _INNERMOST = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
 
 
 def find_first_key(line: bytes) -> str:
-    """The first key of a line's JSON object, which tells the head's lines apart; "" for other lines."""
+    """The first key of a line's JSON object, which shows the kind of a line from the head; "" for other lines."""
     found = _FIRST_KEY.match(line)
     return found[1].decode("ascii") if found is not None else ""
 
@@ -518,7 +520,7 @@ def find_record_id(data: bytes) -> Optional[str]:
 
 
 def split_jobs(line: bytes) -> list[bytes]:
-    """The records in the head's list of jobs, each as it is written. Raises ValueError."""
+    """The records in the head's list of jobs, each as written there. Raises ValueError."""
     opening = _JOBS.match(line)
     if opening is None:
         raise ValueError("not a list of jobs")
@@ -566,6 +568,6 @@ def _walk(data: bytes, begin: int) -> Iterator[tuple[int, bytes, int]]:
 
 
 def shorten(text: str) -> str:
-    """A foreign text in one line of limited length."""
+    """Another program's text, in one line of limited length."""
     line = "; ".join(part.strip() for part in text[: 4 * LONGEST_ERROR].splitlines() if part.strip())
     return line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 3]}..."

@@ -1,4 +1,4 @@
-"""How a job's workers read their data from S3, and what its credentials allow there. Pure.
+"""Plans how a job's workers read their data from S3, and what its credentials allow there. Pure.
 
 MXNet reads s3:// itself, or local files that train/node/staging/ fetches.
 """
@@ -29,14 +29,14 @@ _OF_NODES = f'set [provision] instance_profile = "auto", and {_STAGE.removeprefi
 _URL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/(?:(?!,s3://)[^\s;'\"`|<>()?#*$\\\x00-\x1f\x7f])*)?"
 _URLS = re.compile(_URL)
 _SAVED = re.compile(rf"--model[-_]prefix(?:=|\s+)['\"]?({_URL})")
-"""MXNet's own option for where it saves and loads a model."""
+"""The option of MXNet's own scripts for where they save and load a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
     """mode: what reads S3: MXNet ("native"), stage.py, or the program itself ("own"). why: the reason in a few words.
 
-    limit_s: after so many seconds MXNet's credentials, which it cannot renew, end; None: no or an unknown limit.
+    limit_s: the seconds after which MXNet's credentials, which it cannot renew, end; None: no limit, or an unknown one.
     unreadable: a reader that the program uses and that cannot read s3:// in this mode.
     """
 
@@ -47,9 +47,9 @@ class Reading:
 
 
 def find_python_reader(program: str) -> str | None:
-    """The first of MXNet's readers in a program that opens files with Python, which cannot open s3://. Pure.
+    """The first MXNet reader named in a program that opens files in Python, which cannot open s3://. Pure.
 
-    Each of them opens an index or a list like this; other readers leave all files to MXNet's C++ code.
+    Such a reader opens an index or a list in Python; other readers leave all files to MXNet's C++ code.
     """
     found = _PYTHON_READERS.search(program)
     return found[0] if found is not None else None
@@ -58,9 +58,10 @@ def find_python_reader(program: str) -> str | None:
 def plan_reading(
     data: DataConfig, access: S3Access, *, library: str, framework: Framework = "mxnet", program: str = ""
 ) -> Reading:
-    """Decide for a job. library: "mxnet==1.7.0.post2", "source@v1.7.x". program: its text, as far as it is known.
+    """Decide how a job reads S3. library: such as "mxnet==1.7.0.post2" or "source@v1.7.x".
 
-    Raises ConfigError for mode "native" with an MXNet that cannot read s3://, and for a mode without MXNet.
+    program: its text, as far as it is known. Raises ConfigError for mode "native" with an MXNet that cannot read s3://,
+    and for any mode but "auto" without MXNet.
     """
     if data.url is not None and data.s3_url is None and data.s3_results is None and data.mode == "auto":
         return Reading(mode="own", why="")
@@ -103,8 +104,8 @@ def reading_environment(reading: Reading, data: DataConfig, placement: Placement
 def guess_ranks(placement: Placement) -> list[str]:
     """The workers' nodes in the order of the ranks that ps-lite will probably assign.
 
-    It sorts addresses as text, in descending order (src/van.cc, ProcessAddNodeCommandAtScheduler). A wrong guess only
-    makes prefetching useless.
+    ps-lite sorts addresses as text, in descending order (src/van.cc, ProcessAddNodeCommandAtScheduler). A wrong guess
+    only makes prefetching useless.
     """
     nodes = sorted(placement.of_workers, key=lambda node: node.host.private_ip, reverse=True)
     return [node.host.name for node in nodes for _ in range(placement.workers[node.host.name])]
@@ -116,7 +117,7 @@ def reading_warnings(reading: Reading, config: TrainConfig, access: S3Access) ->
     if reading.unreadable is not None:
         said.append(f'data.mode = "native": {reading.unreadable}, which the program uses, cannot read s3://: {_STAGE}')
     wanted_s = config.max_duration_s
-    # Nobody renews this machine's credentials; staging renews those of an instance profile.
+    # This machine's credentials are not renewed; staging renews those of an instance profile.
     limit_s, todo = (access.left_s, _OF_NODES) if access.left_s is not None else (reading.limit_s, _STAGE)
     if limit_s is not None and wanted_s is not None and wanted_s > limit_s:
         said.append(
@@ -132,7 +133,7 @@ def reading_warnings(reading: Reading, config: TrainConfig, access: S3Access) ->
 
 
 def render_reading(reading: Reading) -> str:
-    """The reading in a few words. Pure."""
+    """How the job's data is read, in a few words. Pure."""
     if reading.mode == "stage":
         return f"read from files staged on the nodes ({reading.why})"
     if reading.mode == "own":
@@ -145,9 +146,9 @@ def render_reading(reading: Reading) -> str:
 
 
 def find_scope(config: TrainConfig, data: DataConfig, *, command: Sequence[str] = ()) -> S3Scope:
-    """What a job needs: to read and write what [data] names, to read all other URLs, to write at --model-prefix.
+    """What a job needs: to read [data] url and all other URLs, and to read and write [data] results and --model-prefix.
 
-    command: what runs instead of [train] script.
+    command: the command that runs instead of [train] script, if any.
     """
     words = "\n".join(command or config.args)
     variables = [value for env in (config.env, config.env_server, config.env_worker) for value in env.values()]
@@ -167,7 +168,7 @@ def find_scope(config: TrainConfig, data: DataConfig, *, command: Sequence[str] 
 def _without_covered(
     urls: Iterable[str], *, folders: Iterable[str], beginnings: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """The URLs in none of the folders that begin with none of the others. A bucket's URL gets a final slash."""
+    """The URLs that are in none of the folders and begin with no other URL. A bucket's URL gets a final slash."""
     insides = tuple(f"{folder.rstrip('/')}/" for folder in folders)
     whole = {url if "/" in url.removeprefix("s3://") else f"{url}/" for url in urls}
     left = {url for url in whole if not f"{url}/".startswith(insides) and not url.startswith(beginnings)}
@@ -175,12 +176,12 @@ def _without_covered(
 
 
 def render_access(access: S3Access, scope: S3Scope) -> str:
-    """A job's credentials in a line: whose they are, what they allow, and for how long."""
+    """A job's credentials in one line: whose they are, what they allow, and for how long."""
     if access.of_nodes:
         return "credentials: those of the nodes' instance profile"
     if not access.secrets:
         return "credentials: none, because neither [data] nor the job's arguments and variables name an S3 URL"
-    # Rounded up: credentials for 36 hours are some seconds old by now.
+    # Rounded up: credentials for 36 hours are already some seconds old.
     left = f" for {render_minutes(access.left_s + 59)}" if access.left_s is not None else ""
     if access.warning is not None:
         return f"credentials: yours{left}, not limited"

@@ -1,7 +1,7 @@
-"""Which nodes a job has lost, and what it needs on the nodes that replace them. Pure.
+"""Finds the nodes that a job has lost, and what it needs on the nodes that replace them. Pure.
 
-A job whose head is lost is ordered again from its record in S3: from cluster.toml as it is now, with what the record
-contains in its place.
+A job whose head is lost is ordered again, from the current cluster.toml; values in the job's record in S3 override
+those of cluster.toml.
 """
 
 import re
@@ -16,14 +16,14 @@ from train.job.config import TrainConfig
 from train.job.protocol import LOSSES, Attempt, JobHost, Order, Record
 
 MASKED = "***"
-"""In the record, instead of a secret or a part of it (train/node/job_folder.py)."""
+"""Replaces a secret, or a part of it, in the record (train/node/job_folder.py)."""
 
 _NODE = re.compile(r"node-([0-9]{1,4})")
 _ENVIRONMENT = re.compile(r"/\.cluster/(env/[0-9a-f]{64})/bin/python")
 
 
 def find_lost(record: Record, names: Sequence[str]) -> dict[int, str]:
-    """Index -> id of the instance, of the hosts with these names of a job. Raises ClusterError for other hosts."""
+    """The instances of a job's hosts with these names: index -> instance id. Raises ClusterError for other hosts."""
     hosts = {host.name: host for host in record.nodes}
     lost = {}
     for name in names:
@@ -40,9 +40,9 @@ def find_lost(record: Record, names: Sequence[str]) -> dict[int, str]:
 def plan_hosts(
     record: Record, nodes: Sequence[ReadyNode], names: Sequence[str], prices: Mapping[str, float]
 ) -> tuple[JobHost, ...]:
-    """The hosts with these names as they are now, for the job. Raises ClusterError if one has not been replaced.
+    """The current hosts with these names, for the job. Raises ClusterError if one has not been replaced.
 
-    prices: US dollars per hour by the instance's id, as far as they are known.
+    prices: US dollars per hour by instance id, as far as they are known.
     """
     found = {node.host.name: node for node in nodes}
     before = {host.name: host.instance_id for host in record.nodes}
@@ -73,7 +73,7 @@ def find_paths(record: Record) -> tuple[str, ...]:
 
 
 def check_setup(record: Record, node: ReadyNode) -> None:
-    """Raises ClusterError if other set-up commands have run on the new node than on the job's others."""
+    """Raises ClusterError if the new node has run other set-up commands than the job's other nodes."""
     if node.setup != record.setup:
         raise ClusterError(
             f"[bootstrap] setup has changed since job {record.id} was started, so {node.host.name} differs from the "
@@ -88,12 +88,12 @@ def check_setup(record: Record, node: ReadyNode) -> None:
 def find_orphans(records: Iterable[Record], gone: Collection[str]) -> tuple[Record, ...]:
     """The jobs that had not ended when their head was lost, and are to continue: the one that ran, then those queued.
 
-    records: those in S3. gone: ids of the instances that were this cluster's and have ended.
+    records: those in S3. gone: ids of this cluster's instances that have ended.
     """
     ours = [record for record in records if record.nodes and record.nodes[0].instance_id in gone]
     ours.sort(key=lambda record: (record.submitted_at, record.id))
     begun = [index for index, record in enumerate(ours) if record.state != "queued" and _had_its_turn(record)]
-    # One job runs at a time: of an older one, only the copy does not say that it has ended.
+    # One job runs at a time: an older one has ended, even if its copy in S3 does not say so.
     ours = ours[begun[-1] :] if begun else ours
     return tuple(
         record
@@ -110,7 +110,7 @@ def _had_its_turn(record: Record) -> bool:
 
 
 def end_attempts(record: Record, lost: Sequence[str], *, at: float) -> tuple[Attempt, ...]:
-    """A job's attempts, after the last one has ended with its head. lost: names of nodes. at: when this was found."""
+    """A job's attempts, after the last one has ended with its head. lost: names of nodes. at: when that was found."""
     head = record.nodes[0].name
     attempts = record.attempts
     if not attempts and record.state not in ("queued", "pending"):
@@ -136,7 +136,7 @@ def check_restarts(record: Record, attempts: Iterable[Attempt], restarts: int) -
 
 
 def continued_config(config: TrainConfig, record: Record) -> TrainConfig:
-    """[train] for a job that continues: what its record does not contain is as in cluster.toml now."""
+    """[train] for a job that continues: what its record does not contain comes from the current cluster.toml."""
     uses_slots = ENGINES[record.launcher].uses_slots
     used = [host for host in record.nodes if host.workers or host.servers] or list(record.nodes)
     return structs.replace(
@@ -156,9 +156,9 @@ def continued_config(config: TrainConfig, record: Record) -> TrainConfig:
 def continue_order(
     planned: Order, record: Record, nodes: Sequence[ReadyNode], attempts: tuple[Attempt, ...], *, first_process: int
 ) -> tuple[Order, tuple[str, ...]]:
-    """The order of a job that continues, and warnings. planned: of plan_job with continued_config.
+    """The order of a job that continues, and warnings. planned: from plan_job with continued_config.
 
-    nodes: as they are now. first_process: see Order.
+    nodes: the current nodes. first_process: see Order.
     """
     now = {node.host.name: node.host for node in nodes}
     warnings = []
@@ -212,7 +212,7 @@ def _move(word: str, moved: dict[str, str]) -> str:
 
 
 def _continued_env(planned: Order, record: Record) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The variables of the record over the planned ones; the names of those whose values are not known any more."""
+    """The planned variables, overridden by the record's, and the names of those whose values are no longer known."""
     env, hidden = dict(planned.env), []
     for name, value in record.env.items():
         if " " in name:  # "NAME (servers)": those of [train] env_server and env_worker
@@ -220,6 +220,6 @@ def _continued_env(planned: Order, record: Record) -> tuple[dict[str, str], tupl
         if MASKED in value:
             if name not in env:
                 hidden.append(name)
-        elif not name.startswith(("AWS_", "S3_", "PATH")):  # these are of the machine and of the present keys
+        elif not name.startswith(("AWS_", "S3_", "PATH")):  # these depend on the machine and on the current keys
             env[name] = value
     return env, tuple(sorted(hidden))

@@ -26,7 +26,7 @@ class TooFewNodesError(ClusterError):
 
 
 def check_nodes(value: int | str) -> int | str:
-    """[train] nodes, unchanged. Pure. Raises ValueError."""
+    """Return [train] nodes unchanged. Pure. Raises ValueError."""
     if isinstance(value, int):
         if not 1 <= value <= 9999:
             raise ValueError("must be from 1 to 9999")
@@ -37,7 +37,7 @@ def check_nodes(value: int | str) -> int | str:
 
 
 def parse_nodes(text: str) -> int | str:
-    """The value of `--nodes`: a number in digits is a number. Pure."""
+    """The value of `--nodes`: an int if it consists of digits. Pure."""
     return int(text) if text.isdecimal() else text
 
 

@@ -19,9 +19,10 @@ MAX_PAGES = 10
 """The most pages of a listing that are read, a thousand objects each: a job does not wait for all of a large folder."""
 MAGIC = bytes.fromhex("0a23d7ce")
 """The first bytes of every RecordIO file."""
-# The job starts without these answers. botocore raises OSError and ValueError for an invalid CA bundle or endpoint.
+# After these errors, the job starts without the answer. botocore raises OSError and ValueError for an invalid CA bundle
+# or endpoint.
 _UNKNOWN = (BotoCoreError, ClusterError, OSError, ValueError)
-# S3's answers that do not change for these credentials.
+# S3's errors that do not change for these credentials.
 _REFUSALS = frozenset({"AccessDenied", "InvalidObjectState", "AllAccessDisabled", "InvalidRequest"})
 _VALIDATION = ("val/", "validation/", "test/")
 _TRAINING = "train/"
@@ -29,7 +30,7 @@ _TRAINING = "train/"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """What S3 refuses to this machine's credentials. what: "listed" or "read". code, words: S3's."""
+    """What S3 refuses to this machine's credentials. what: "listed" or "read". code, words: those of S3's error."""
 
     what: str
     where: str
@@ -43,9 +44,9 @@ class Data:
 
     records: the number of .rec files outside of validation folders. in_train: the number of those in train/.
     complete: everything below the URL was counted.
-    folder: where training finds its records below the URL ("train/", or ""). sizes: of the .rec files directly in that
-    folder, in S3's order, in bytes. others: the names of its other files that are not empty.
-    region: the bucket's; None when it is not known. at_aws: S3 was asked at AWS's own endpoint.
+    folder: where training finds its records below the URL (such as "train/", or ""). sizes: of the .rec files directly
+    in that folder, in S3's order, in bytes. others: the names of its other files that are not empty.
+    region: the bucket's; None if it is not known. at_aws: S3 was asked at AWS's own endpoint.
     refused: what S3 refuses. not_records: the URL of a .rec file that is not a RecordIO file. cut_short: the key below
     the URL of a .rec file whose size shows that it is incomplete.
     """
@@ -67,9 +68,9 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """data: None when it is not known, as when listing is denied. region: the job's.
+    """What is known of a job's data and owner. data: None if it is not known. region: the job's.
 
-    owner: an ARN, or a user name if the job uses no AWS; None when it is not known.
+    owner: an ARN, or a user name if the job uses no AWS; None if it is not known.
     """
 
     data: Data | None = None
@@ -80,12 +81,12 @@ class Survey:
 def count(items: list[tuple[str, int]], *, complete: bool) -> Data:
     """Count objects, given as names below the URL with sizes in bytes, in S3's order. Pure.
 
-    MXNet reads every file directly in a folder that is not empty, whatever its name, and nothing in its subfolders.
+    MXNet reads every non-empty file directly in a folder, whatever its name, and no file in its subfolders.
     """
     there = [(key, size_bytes) for key, size_bytes in items if size_bytes]
     records = [key for key, _ in there if key.endswith(".rec") and not key.startswith(_VALIDATION)]
     in_folders = Counter(key[: key.rfind("/") + 1] for key in records)
-    # The folder that the shipped scripts read, else the one with the most records.
+    # The folder that the shipped scripts read, otherwise the one with the most records.
     chosen = (folder for folder in (_TRAINING, "") if in_folders[folder])
     folder = next(chosen, max(in_folders, key=lambda name: in_folders[name], default=""))
     inside = [(key, size) for key, size in there if key.startswith(folder) and "/" not in key[len(folder) :]]
@@ -103,7 +104,7 @@ def count(items: list[tuple[str, int]], *, complete: bool) -> Data:
 
 
 class Surveyor:
-    """Asks AWS in threads of its own while the nodes are connected to; `result` waits for them.
+    """Asks AWS in background threads while the command connects to the nodes; `result` waits for the answers.
 
     clients: None if the job uses no AWS. owner: the job's owner if it is not the caller's ARN.
     """
@@ -125,7 +126,7 @@ class Surveyor:
 
 
 def find_owner(clients: Clients) -> str | None:
-    """The caller's ARN, as in the cluster's tags; None when AWS does not say."""
+    """The caller's ARN, as in the cluster's tags; None if AWS does not answer."""
     try:
         return clients.sts.get_caller_identity()["Arn"]
     except (ClientError, *_UNKNOWN):
@@ -133,7 +134,7 @@ def find_owner(clients: Clients) -> str | None:
 
 
 def find_data(clients: Clients, url: str) -> Data | None:
-    """Count the objects below [data] url and read a few bytes of one; None when S3 cannot be asked."""
+    """Count the objects below [data] url and read a few bytes of one; None if S3 cannot be asked."""
     try:
         where = parse_url(url)
         prefix = where.as_folder().key
@@ -150,7 +151,7 @@ def find_data(clients: Clients, url: str) -> Data | None:
 
 
 def _list(s3: "S3Client", bucket: str, prefix: str) -> tuple[Data, str | None]:
-    """The objects, and the key of the one to read. Raises ClientError for errors that pass or are unknown."""
+    """The objects, and the key of the one to read. Raises ClientError for temporary or unknown errors."""
     items: list[tuple[str, int]] = []
     request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
     complete, region = False, None
@@ -175,7 +176,7 @@ def _list(s3: "S3Client", bucket: str, prefix: str) -> tuple[Data, str | None]:
 
 
 def _find_refusal(error: ClientError, *, what: str, where: str) -> Refusal:
-    """The refusal that a job would get, too. Raises the error when it is another one."""
+    """The refusal, which a job would get, too. Raises any other error."""
     said = error.response.get("Error", {})
     if said.get("Code") not in _REFUSALS:
         raise error
@@ -191,12 +192,12 @@ def _find_region(s3: "S3Client", bucket: str) -> str | None:
 
 
 def _read(s3: "S3Client", bucket: str, key: str, found: Data) -> Data:
-    """Add whether the object can be read, and whether it starts as a RecordIO file does."""
+    """Complete `found`: whether the object can be read, and whether it starts as a RecordIO file does."""
     where = f"s3://{bucket}/{key}"
     try:
         begin = s3.get_object(Bucket=bucket, Key=key, Range=f"bytes=0-{len(MAGIC) - 1}")["Body"].read()
     except ClientError as error:
         return replace(found, refused=_find_refusal(error, what="read", where=where))
-    except BotoCoreError:  # the connection broke: says nothing about the job
+    except BotoCoreError:  # the connection broke, which says nothing about the job
         return found
     return replace(found, not_records=where if key.endswith(".rec") and begin != MAGIC else None)

@@ -1,4 +1,4 @@
-"""The s3fs client, and what S3's errors mean in plain words.
+"""The s3fs client, and plain explanations of S3's errors.
 
 The endpoint and the credentials are those that every AWS tool finds: AWS_ENDPOINT_URL, AWS_CA_BUNDLE, AWS_PROFILE,
 keys in the environment, ~/.aws, an instance's role. s3fs and boto3 are imported only to open a client or to explain an
@@ -56,7 +56,7 @@ class OwnBucketError(AwsError):
 
 
 class DamagedBodyError(AwsError):
-    """S3 rejected a body that does not match its checksum: it was damaged on the way."""
+    """S3 rejected a body that does not match its checksum: it was damaged in transit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +70,13 @@ class S3Object:
 
 
 class S3Client:
-    """Calls S3's API by boto3's names for it."""
+    """Calls S3's API by boto3's method names."""
 
     def __init__(self, filesystem: "s3fs.S3FileSystem") -> None:
         self._filesystem = filesystem
 
     async def call(self, method: str, **request: Any) -> dict[str, Any]:
-        """One call, retried by s3fs where that helps. Raises ClusterError's kinds."""
+        """One call, retried by s3fs where that helps. Raises ClusterError or a subclass."""
         try:
             # s3fs's asynchronous interface is its underscored methods (fsspec's convention for
             # AsyncFileSystem).
@@ -86,13 +86,13 @@ class S3Client:
         return response
 
     async def list_objects(self, folder: S3Url, *, limit: int | None = None) -> AsyncIterator[S3Object]:
-        """The objects whose keys begin with the URL's key, in the order of their keys. Raises ClusterError's kinds."""
+        """The objects whose keys begin with the URL's key, sorted by key. Raises ClusterError or a subclass."""
         async for page in self._pages(folder, limit):
             for item in page.get("Contents", ()):
                 yield read_object(folder.bucket, item)
 
     async def list_level(self, folder: S3Url) -> AsyncIterator[S3Object | S3Url]:
-        """The direct contents of a folder: objects, and subfolders as URLs. Raises ClusterError's kinds."""
+        """The direct contents of a folder: objects, and subfolders as URLs. Raises ClusterError or a subclass."""
         async for page in self._pages(folder, None, Delimiter="/"):
             for item in page.get("CommonPrefixes", ()):
                 yield S3Url(bucket=folder.bucket, key=item["Prefix"])
@@ -114,7 +114,7 @@ async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
     """A client with its own connections, closed at the end. Raises AwsError if there are no credentials."""
     import s3fs  # noqa: PLC0415 - see the top
 
-    # As botocore does for itself: otherwise a warning about credentials prints a traceback.
+    # botocore does the same for its own logger. Without it, a warning about credentials prints a traceback.
     logging.getLogger("aiobotocore").addHandler(logging.NullHandler())
     filesystem = s3fs.S3FileSystem(
         asynchronous=True,
@@ -134,8 +134,8 @@ async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
 
 
 def explain(error: Exception, method: str, *, bucket: str | None, key: str | None) -> ClusterError:
-    """The error to show for what botocore or s3fs raised."""
-    # s3fs turns botocore's errors into OSError's kinds, and keeps the original as their cause.
+    """The error to show for an error of botocore or s3fs."""
+    # s3fs turns botocore's errors into subclasses of OSError, and keeps the original as the cause.
     cause = error if isinstance(error, ClientError) else error.__cause__
     if not isinstance(cause, ClientError):
         return _explain_failure(error)
@@ -197,7 +197,7 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
 
 
 def read_object(bucket: str, item: dict[str, Any]) -> S3Object:
-    """An object of a ListObjectsV2 answer. Pure."""
+    """Convert an object of a ListObjectsV2 response. Pure."""
     return S3Object(
         url=S3Url(bucket=bucket, key=item["Key"]),
         size_bytes=item["Size"],

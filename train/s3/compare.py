@@ -1,12 +1,12 @@
 """Compares a folder in S3 with a local folder, or with its manifest.
 
-A manifest lists the folder's objects. It is next to the folder, not in it, so that nothing reads it as data:
+A manifest lists the folder's objects. It is stored next to the folder, not in it, so that no program reads it as data:
 
     s3://bucket/mnist/               the folder
     s3://bucket/mnist.manifest.json  its manifest
 
-It has each object's name below the folder, its size and its ETag, which S3 made of the verified upload. So one listing
-shows whether anything was changed, lost or added.
+It records each object's name below the folder, its size and its ETag, which S3 calculated from the verified upload. So
+one listing shows whether anything was changed, lost or added.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,14 +43,14 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """compared: the number of different names on both sides."""
+    """compared: the number of distinct names on both sides."""
 
     compared: int
     differences: tuple[Difference, ...]
 
 
 def verify(url: str, local: str | None, *, region: str, exclude: Sequence[str] = ()) -> Verdict:
-    """Compare what is in S3 with a local file or folder or, if `local` is None, with the manifest.
+    """Compare an object or folder in S3 with a local file or folder or, if `local` is None, with the manifest.
 
     Reads an object only if S3 keeps no digest of it that this machine can calculate. Raises UsageError, NotFoundError
     if one side does not exist at all, AwsError, OSError.
@@ -84,7 +84,7 @@ def _find(listing: Listing, where: S3Url) -> Iterable[FoundObject]:
     try:
         return find_objects(listing, [where])
     except NotFoundError:
-        listing.list_some(S3Url(bucket=where.bucket))  # raises where there is not even the bucket
+        listing.list_some(S3Url(bucket=where.bucket))  # raises if the bucket does not exist either
         return ()
 
 
@@ -142,14 +142,14 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON document."""
+    """The JSON document of a manifest."""
 
     format: int
     objects: tuple[Item, ...] = ()
 
 
 def manifest_url(folder: S3Url) -> S3Url:
-    """Where a folder's manifest is. Raises UsageError for a whole bucket, which has no place next to it. Pure."""
+    """The URL of a folder's manifest. Raises UsageError for a whole bucket, which has no place next to it. Pure."""
     if not folder.key.strip("/"):
         raise UsageError(f"{folder}: a whole bucket can have no manifest", hint="use a folder in it")
     return S3Url(bucket=folder.bucket, key=folder.key.rstrip("/") + _SUFFIX)
@@ -165,7 +165,7 @@ def make_items(folder: S3Url, objects: Sequence[S3Object]) -> tuple[Item, ...]:
 
 
 def parse_manifest(text: bytes, where: S3Url) -> tuple[Item, ...]:
-    """The objects in a manifest. Raises ClusterError if it is not one."""
+    """The objects in a manifest. Raises ClusterError if the text is not a manifest."""
     try:
         manifest = decode(text, Manifest)
     except ValueError as error:
@@ -176,7 +176,7 @@ def parse_manifest(text: bytes, where: S3Url) -> tuple[Item, ...]:
 
 
 def write_manifest(connection: Connection, folder: S3Url, objects: Sequence[S3Object]) -> S3Url:
-    """Put the folder's manifest next to it. Raises UsageError, AwsError."""
+    """Write the folder's manifest next to it; returns its URL. Raises UsageError, AwsError."""
     where = manifest_url(folder)
     body = msgspec.json.format(
         msgspec.json.encode(Manifest(format=_FORMAT, objects=make_items(folder, objects))), indent=1

@@ -1,9 +1,9 @@
 """A connection to S3: endpoint and credentials, obstore for content, and botocore for what obstore cannot do.
 
 The endpoint and the credentials are those that every AWS tool finds: the environment, AWS_PROFILE, ~/.aws, SSO, an
-instance's role. obstore (Rust, outside of Python's lock) lists, gets and puts. botocore follows S3 to another region,
-explains S3's errors, and handles keys that obstore would change. Its session is imported only where it is needed: that
-takes a quarter of a second, as long as putting a thousand small files.
+instance's role. obstore (in Rust, without Python's global lock) lists, gets and puts. botocore follows S3's redirects
+to another region, explains S3's errors, and handles keys that obstore would change. Its session is imported only where
+it is needed: the import takes a quarter of a second, as long as putting a thousand small files.
 """
 
 import os
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 CONNECTIONS = 8
-# Keys that are the same as a path of obstore's.
+# Keys that obstore does not change when it parses them as paths.
 _PLAIN_KEY = re.compile(r"(?!.*//)(?!.*(?:^|/)\.{1,2}(?:/|$))[\w !'()+,./:;=@&$-]*[\w]", re.ASCII)
 _BLOCK_BYTES = 2**18
 _TIMEOUT_S = 300
 
 
 def is_plain(key: str) -> bool:
-    """Whether obstore leaves a key as it is. Pure."""
+    """Whether obstore leaves a key unchanged. Pure."""
     return _PLAIN_KEY.fullmatch(key) is not None
 
 
@@ -53,9 +53,9 @@ _FRESH_FOR = timedelta(minutes=2)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class S3Endpoint:
-    """How obstore reaches S3. authorities: PEM, in addition to the system's. credentials: called again now and then.
+    """How obstore reaches S3. authorities: CAs as PEM, in addition to the system's. credentials: called regularly.
 
-    session: botocore's, if it was used: using it again does not ask for an MFA code again.
+    session: botocore's, if one was opened: if it is used again, it does not ask for another MFA code.
     """
 
     url: str | None
@@ -70,7 +70,7 @@ class S3Endpoint:
 
 
 def find_endpoint(*, region: str) -> S3Endpoint:
-    """The endpoint as botocore finds it. Raises AwsError if there are no credentials, ConfigError for AWS_CA_BUNDLE."""
+    """The endpoint, as botocore finds it. Raises AwsError without credentials, ConfigError for a bad AWS_CA_BUNDLE."""
     env = os.environ
     url = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
     if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY") and (url or not _may_set_endpoint(env)):
@@ -95,7 +95,7 @@ def _ask_botocore(region: str) -> S3Endpoint:
 
     with _explained():
         session = get_session()
-        # First, because STS is then asked in this region for the keys of an assumed role. The endpoint comes from
+        # The client comes first: STS is then called in this region for the keys of an assumed role. The URL comes from
         # AWS_ENDPOINT_URL, from a profile's endpoint_url, or is AWS's own for the region.
         url = session.create_client("s3", region_name=region).meta.endpoint_url
         credentials: Any = session.get_credentials()
@@ -120,7 +120,7 @@ def _ask_botocore(region: str) -> S3Endpoint:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raises AwsError for whatever fails while botocore asks programs, files, services and the user for keys."""
+    """Raises AwsError for any failure while botocore asks programs, files, services and the user for keys."""
     try:
         yield
     except (BotoCoreError, ClientError, EOFError, JSONDecodeError, OSError) as error:
@@ -137,11 +137,11 @@ def _read_authorities(path: str | None) -> str | None:
 
 
 class UnsureError(Exception):
-    """obstore cannot do it, or S3 refused: botocore does it, or explains why not."""
+    """obstore cannot do this, or S3 refused: botocore then does it, or explains why not."""
 
 
 class Connection:
-    """S3 in a region. Its methods may be called by several threads at once."""
+    """S3 in a region. Thread-safe."""
 
     def __init__(self, *, region: str) -> None:
         self.region = region
@@ -155,14 +155,14 @@ class Connection:
 
     @property
     def endpoint(self) -> str:
-        """The S3 that this is: its URL, or AWS."""
+        """The URL of this S3, or "AWS"."""
         return self._endpoint.url or "AWS"
 
     def list_folder(self, folder: S3Url) -> Iterator[S3Object]:
         """The objects below a folder or in a bucket, unsorted. Raises UnsureError.
 
-        obstore shows a folder's marker `a/` as an empty object `a`: unsure if an object is empty, or can only be the
-        marker of the listed folder.
+        obstore shows a folder's marker `a/` as an empty object `a`. So this also raises UnsureError if an object is
+        empty, or can only be the marker of the listed folder.
         """
         for item in self._list(folder):
             if not item["size"] or not item["e_tag"] or not item["path"].startswith(folder.key):
@@ -211,7 +211,7 @@ class Connection:
             raise UnsureError from error
 
     def get_range(self, url: S3Url, begin: int, length: int, *, etag: str) -> Iterator[memoryview]:
-        """The bytes of a range, in blocks, if the object has this ETag. Raises UnsureError, also in the middle."""
+        """The blocks of a range, if the object has this ETag. Raises UnsureError, perhaps after some blocks."""
         if not is_plain(url.key):
             raise UnsureError
         options: GetOptions = {"range": (begin, begin + length), "if_match": etag}
@@ -222,7 +222,7 @@ class Connection:
             raise UnsureError from error
 
     def call(self, method: str, **request: Any) -> dict[str, Any]:
-        """One call by botocore, retried where that helps. Raises ClusterError's kinds."""
+        """One call by botocore, retried where that helps. Raises ClusterError or a subclass."""
         try:
             response: dict[str, Any] = getattr(self._client, method)(**request)
         except (ClientError, BotoCoreError, OSError) as error:
@@ -232,9 +232,9 @@ class Connection:
         return response
 
     def put_by_botocore(self, url: S3Url, file: RawIOBase, *, part_bytes: int) -> None:
-        """Put what obstore cannot, or what S3 refused once: slower, but an error has S3's own message.
+        """Put an object that obstore cannot put, or that S3 refused once: slower, but an error has S3's own message.
 
-        Raises ClusterError's kinds, and what reading the file raises.
+        Raises ClusterError or a subclass, and what reading the file raises.
         """
         from s3transfer.exceptions import S3UploadFailedError  # noqa: PLC0415 - see the top
         from s3transfer.manager import TransferConfig, TransferManager  # noqa: PLC0415 - see the top
@@ -258,7 +258,7 @@ class Connection:
             return
 
     def _note_region(self, bucket: str, told: str) -> None:
-        """Have obstore use the bucket's region: unlike botocore, it does not follow S3 to another one."""
+        """Have obstore use the bucket's region: unlike botocore, it does not follow S3's redirects to another one."""
         with self._lock:
             if told != self._find_region(bucket):
                 self._regions[bucket] = told
@@ -270,7 +270,7 @@ class Connection:
             return self._regions.get(bucket, self.region)
 
     def find_headers(self, url: S3Url, *, etag: str | None = None, part: int | None = None) -> Mapping[str, str]:
-        """The headers of an object of this ETag, or of a part of it, with checksums.
+        """The headers of an object with this ETag, or of one of its parts, with checksums.
 
         Raises NotFoundError, AwsError.
         """

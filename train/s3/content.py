@@ -1,4 +1,4 @@
-"""Whether a local file and an object in S3 have the same content, by the digests that S3 keeps."""
+"""Compares the content of local files with that of objects in S3, by the digests that S3 keeps."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,10 +26,10 @@ _HASHED_AT_ONCE = min(4, os.cpu_count() or 1)
 def is_same(
     path: Path, *, size_bytes: int, etag: str, find_headers: Callable[..., Headers], go_on: Check
 ) -> bool | None:
-    """Whether file and object are the same; None if S3 keeps nothing to compare with.
+    """Whether a file and an object have the same content; None if S3 keeps no digest to compare with.
 
-    size_bytes, etag: of the object, from a listing. find_headers: asks S3 for the object's headers. go_on: called now
-    and then; raises to stop. Raises OSError, and what find_headers and go_on raise.
+    size_bytes, etag: of the object, from a listing. find_headers: asks S3 for the object's headers. go_on: called
+    regularly; raises to stop. Raises OSError, and what find_headers and go_on raise.
     """
     with path.open("rb") as file:
         descriptor = file.fileno()
@@ -47,9 +47,9 @@ def verify_open(
     go_on: Check,
     headers: Headers | None = None,
 ) -> bool | None:
-    """The same for an open file: its first bytes, as many as the object has.
+    """As is_same, but for the first `size_bytes` bytes of an open file.
 
-    headers: the object's, if S3 was asked for them already.
+    headers: the object's headers, if they were requested already.
     """
     if headers is None:  # most ETags are MD5s, and the listing has them
         check = integrity.find_check({"ETag": etag}, size_bytes)
@@ -99,7 +99,7 @@ def _read(descriptor: int, begin: int, length: int, go_on: Check) -> Iterator[me
 
 
 class RangeDigests:
-    """Compares a whole object by the digests of its ranges, which are made while they arrive."""
+    """Compares a whole object by the digests of its ranges, which are calculated while they arrive."""
 
     def __init__(self, check: integrity.Check, range_bytes: int) -> None:
         self._check = check
@@ -110,7 +110,7 @@ class RangeDigests:
         return _Crc32() if self._check.algorithm == "crc32" else integrity.new_digest(self._check.algorithm)
 
     def match(self, digests: Sequence[bytes]) -> bool:
-        """Whether the object whose ranges have these digests, in order, is what S3 keeps."""
+        """Whether these digests of the ranges, in order, match the digest that S3 keeps of the object."""
         if self._check.part_sizes:
             return self._check.matches_parts(digests)
         crc, left = 0, self._check.size_bytes
@@ -136,7 +136,8 @@ class _Crc32:
 def find_digests(headers: Headers, size_bytes: int, range_bytes: int) -> RangeDigests | None:
     """How to compare an object by the digests of ranges of this size; None if that is impossible. Pure.
 
-    Possible with a CRC-32 of all bytes, because those of ranges can be combined, and if it was sent in such parts.
+    It is possible with a CRC-32 of all bytes, because the CRCs of ranges can be combined, or if the object was sent in
+    parts of this size.
     """
     check = integrity.find_check(headers, size_bytes)
     if check is None:
@@ -148,7 +149,7 @@ def find_digests(headers: Headers, size_bytes: int, range_bytes: int) -> RangeDi
 def choose_uploads(
     connection: Connection, planned: Sequence[Upload], there: Sequence[S3Object]
 ) -> tuple[tuple[Upload, ...], tuple[Upload, ...]]:
-    """(to copy, unchanged), by content. Raises OSError for a file that cannot be read, ClusterError's kinds."""
+    """Return (to copy, unchanged), by content. Raises OSError for an unreadable file, ClusterError or a subclass."""
     if not there:
         return tuple(planned), ()
     objects = {item.url: item for item in there}
@@ -166,7 +167,7 @@ def choose_uploads(
 def choose_downloads(
     connection: Connection, planned: Sequence[Download]
 ) -> tuple[tuple[Download, ...], tuple[Download, ...]]:
-    """(to copy, unchanged), by content. Raises as choose_uploads does."""
+    """Return (to copy, unchanged), by content. Raises as choose_uploads does."""
     if not any(download.destination.is_file() for download in planned):
         return tuple(planned), ()
 

@@ -1,4 +1,4 @@
-"""Lists and deletes what is in S3: `cluster data ls`, `du` and `rm`."""
+"""Lists and deletes objects in S3: `cluster data ls`, `du` and `rm`."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Entry = S3Object | S3Url
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """How much is below a folder, or in a single object."""
+    """The number and size of the objects below a folder, or of a single object."""
 
     url: S3Url
     objects: int
@@ -30,7 +30,7 @@ def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry,
 
     recursive: all objects below the folder instead, without folders. A URL without a trailing slash names an object or
     a folder. A glob lists its matches; with a trailing slash, the contents of the folders that match. If an object or
-    folder has the glob as its name, lists only that. Raises UsageError, NotFoundError if there is nothing, AwsError.
+    folder has the glob as its name, lists only that. Raises UsageError, NotFoundError if nothing is found, AwsError.
     """
     where = parse_url(url) if url else None
 
@@ -51,7 +51,7 @@ def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry,
 def du(url: str, *, region: str) -> tuple[Usage, ...]:
     """The usage of each folder and object in a folder, sorted; the folder itself comes last.
 
-    Raises UsageError, NotFoundError if there is nothing, AwsError.
+    Raises UsageError, NotFoundError if nothing is found, AwsError.
     """
     where = parse_url(url)
     listing = Listing(Connection(region=region))
@@ -80,9 +80,9 @@ def find_whole_buckets(urls: Sequence[str], *, recursive: bool) -> tuple[str, ..
 
 
 def rm(urls: Sequence[str], *, region: str, recursive: bool = False) -> int:
-    """Delete objects, with `recursive` also folders and buckets and all that is in them; returns the number of objects.
+    """Delete objects and, with `recursive`, folders and buckets with their contents; returns the number of objects.
 
-    Raises UsageError for a folder or bucket without `recursive`, NotFoundError if there is nothing, AwsError, and
+    Raises UsageError for a folder or bucket without `recursive`, NotFoundError if nothing is found, AwsError, and
     ClusterError that names each object that could not be deleted.
     """
     targets = [parse_url(url) for url in urls]

@@ -1,4 +1,4 @@
-"""Where a put goes: what is there already, and the bucket, which is created private on request."""
+"""The destination of a put: the objects that it already has, and the bucket, which is created private on request."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from train.s3.sources import Listing
 from train.s3.url import S3Url
 
 UNFINISHED_DAYS = 7
-"""An upload may still be running for this long; S3 bills for the parts of unfinished ones as for objects."""
+"""An upload may run for this long. S3 bills the parts of unfinished uploads as it bills objects."""
 # The settings that make a bucket private, by the name in their get_ and put_ calls.
 _PROTECTION: dict[str, dict[str, Any]] = {
     "public_access_block": {
@@ -36,14 +36,14 @@ _PROTECTION: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What S3 shows of a destination. bucket: "closed" if the caller may not list it, as with another account's."""
+    """A destination's state in S3. bucket: "closed" if the caller may not list it, such as another account's."""
 
     bucket: Literal["there", "missing", "closed"]
     objects: Sequence[S3Object] = ()
 
 
 def look(listing: Listing, planned: Sequence[Upload], folder: S3Url, kept: Collection[S3Url], *, whole: bool) -> Found:
-    """What is at the destinations of the uploads (`kept`); whole: everything else in the folder, too.
+    """Find the objects at the destinations of the uploads (`kept`). whole: also everything else in the folder.
 
     Raises AwsError, but S3AccessDeniedError only with `whole`.
     """
@@ -64,8 +64,8 @@ def look(listing: Listing, planned: Sequence[Upload], folder: S3Url, kept: Colle
 def prepare_bucket(connection: Connection, listing: Listing, found: Found, bucket: str, report: Report) -> None:
     """Create the bucket, private, unless it exists.
 
-    An empty bucket is made private where nothing is set: the run that created it may have been killed before it did
-    so. Raises AwsError if another account has the name, or this caller may not create buckets.
+    Also sets the private settings that an existing, empty bucket lacks: the run that created it may have been killed
+    before it set them. Raises AwsError if another account has the name, or this caller may not create buckets.
     """
     where = f"s3://{bucket}"
     if found.bucket != "there":
@@ -79,24 +79,24 @@ def prepare_bucket(connection: Connection, listing: Listing, found: Found, bucke
         if _protect(connection, bucket, where_unset=True):
             report(Event(kind="done", what="made the empty bucket private to this account", where=where))
     except ClusterError as error:
-        # Writing may still work: it may be another account's, or set up by an administrator.
+        # Writing may still work: the bucket may be another account's, or set up by an administrator.
         report(Event(kind="warn", what=f"cannot tell whether the bucket is private: {error.message}", where=where))
 
 
 def _create(connection: Connection, bucket: str, *, closed: bool) -> bool:
-    """Whether it was created; False if it is this account's, or all this caller can do is try to write."""
-    # us-east-1 answers CreateBucket for one's own bucket with success: its settings would then be replaced.
+    """Create the bucket; returns False if it is already this account's, or if this caller can only try to write."""
+    # In us-east-1, CreateBucket succeeds for a bucket that the caller owns: its settings would then be replaced.
     if closed and _is_ours(connection, bucket):
         return False
     request: dict[str, Any] = {"Bucket": bucket}
-    if connection.region != "us-east-1":  # S3 rejects this one as a location
+    if connection.region != "us-east-1":  # S3 rejects us-east-1 as a location
         request["CreateBucketConfiguration"] = {"LocationConstraint": connection.region}
     try:
         connection.call("create_bucket", **request)
     except OwnBucketError:
         if closed:
             return False
-        # It was missing a moment ago: S3's answer was lost and the call retried, or another run was faster.
+        # It was missing a moment ago: S3's response was lost and the call retried, or another run was faster.
     except S3AccessDeniedError:
         if closed:
             return False
@@ -145,6 +145,6 @@ def _expire_unfinished_uploads(connection: Connection, bucket: str, report: Repo
     }
     try:
         connection.call("put_bucket_lifecycle_configuration", Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
-    except AwsError as error:  # the bucket is good without it
+    except AwsError as error:  # the bucket is usable without it
         what = f"S3 will not delete interrupted uploads automatically: {error.message}"
         report(Event(kind="warn", what=what, where=f"s3://{bucket}"))

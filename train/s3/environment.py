@@ -1,6 +1,7 @@
 """The environment of a job for MXNet's own S3 reader (dmlc-core, src/io/s3_filesys.cc): endpoint and credentials.
 
-The reader reads the environment once, knows neither instance profiles nor configuration files, and always uses https.
+The reader reads the environment once, supports neither instance profiles nor configuration files, and always uses
+https.
 """
 
 import os
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 class S3Access:
     """Environment variables for a job. `secrets` never appear on a command line, in a file or in a log.
 
-    of_nodes: no secrets: the job uses the credentials of the nodes' instance profile. left_s: how long the secrets are
-    valid, if known. warning: for the user, if the secrets allow more than the job needs.
+    of_nodes: there are no secrets, because the job uses the credentials of the nodes' instance profile. left_s: how
+    long the secrets are valid, if known. warning: for the user, if the secrets allow more than the job needs.
     """
 
     env: Mapping[str, str]
@@ -35,8 +36,8 @@ class S3Access:
 def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -> dict[str, str]:
     """The variables that give MXNet's reader the endpoint. Pure.
 
-    endpoint_url: as in AWS_ENDPOINT_URL; None is AWS itself. private_ca: its certificate is signed by a private CA,
-    which the reader cannot be given. Raises ConfigError for an endpoint that the reader cannot use.
+    endpoint_url: as in AWS_ENDPOINT_URL; None is AWS itself. private_ca: the endpoint's certificate is signed by a
+    private CA, which the reader cannot be given. Raises ConfigError for an endpoint that the reader cannot use.
     """
     env = {"AWS_REGION": region, "AWS_DEFAULT_REGION": region, "S3_REGION": region}
     if endpoint_url is None:
@@ -66,11 +67,12 @@ def find_s3_access(
 ) -> S3Access:
     """A job's access to S3. instance_profile: [provision] instance_profile of cluster.toml.
 
-    policy: what the job needs, as JSON (provision/aws/iam_policy.py); None: nothing. max_duration_s: the job's, or
-    None. clients: of the region, if they exist already.
+    policy: the permissions that the job needs, as JSON (provision/aws/iam_policy.py); None if it needs none.
+    max_duration_s: the job's, or None. clients: of the region, if they exist already.
 
     With the profile "none", the job gets temporary credentials for its duration, which allow what both the policy and
-    the caller's own permissions allow (job_keys.py). Otherwise it uses the nodes' own, and the caller's are not read.
+    the caller's own permissions allow (job_keys.py). Otherwise it uses the nodes' own credentials, and the caller's are
+    not read.
     Raises AwsError, and ConfigError for an endpoint that MXNet cannot read from.
     """
     env = s3_environment(

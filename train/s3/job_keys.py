@@ -1,8 +1,8 @@
-"""Temporary AWS credentials for a job, limited to what it needs of S3.
+"""Temporary AWS credentials for a job, limited to what it needs from S3.
 
-A user's long-lived key: STS GetFederationToken with a policy. A role: STS AssumeRole of the same role with a policy, as
-the profile assumes it, or by the role itself if it trusts itself. If AWS allows neither, the job gets the caller's own
-credentials, and the user is warned. Comparison of what STS offers:
+For a user's long-lived key: STS GetFederationToken with a policy. For a role: STS AssumeRole of the same role with a
+policy, as the profile assumes it, or by the role itself if it trusts itself. If AWS allows neither, the job gets the
+caller's own credentials, and the user is warned. STS's ways to request credentials, compared:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_sts-comparison.html
 """
 
@@ -31,7 +31,7 @@ CHAINED_S = 3600
 """AWS's limit for role chaining: keys of a role that are requested with the keys of a role."""
 SESSION_S = 12 * 3600
 START_S = 3600
-"""What a job may take in addition to its max_duration: to wait for its turn, to set up, to copy its log."""
+"""The time that a job may take in addition to its max_duration: to wait for its turn, to set up, to copy its log."""
 
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException"})
 _ASSUMED = re.compile(r"arn:([^:]+):sts::(\d+):assumed-role/([^/]+)/(.+)")
@@ -45,7 +45,7 @@ _PROFILE = 'set [provision] instance_profile = "auto"'
 class JobKeys:
     """secrets: environment variables. ends_at: None if unknown.
 
-    warning: why the keys are not limited, and what to do; None: they are.
+    warning: why the keys are not limited, and what to do; None if they are limited.
     """
 
     secrets: Mapping[str, str] = field(repr=False)
@@ -56,7 +56,7 @@ class JobKeys:
 def make_job_keys(
     session: boto3.Session, sts: "STSClient", *, policy: str, name: str, max_duration_s: int | None
 ) -> JobKeys:
-    """Credentials for a job, made with those of this machine.
+    """Create credentials for a job from those of this machine.
 
     policy: what they allow, as JSON. name: of the federated user. max_duration_s: the job's; None: as long as AWS
     allows. Raises AwsError if there are no credentials, and botocore's errors.
@@ -148,9 +148,9 @@ def _asks_for_code(session: BotocoreSession) -> bool:
 
 
 def _assume_itself(sts: "STSClient", arn: str, *, policy: str, wanted_s: int) -> JobKeys | None:
-    """The same role with a policy, assumed by itself; None if it may not, or the caller is no role."""
+    """Have the role assume itself with a policy; None if it may not, or if the caller is not a role."""
     found = _ASSUMED.fullmatch(arn)
-    if found is None or found[3].startswith(_OF_SSO):  # nobody can change the trust policy of an SSO role
+    if found is None or found[3].startswith(_OF_SSO):  # the trust policy of an SSO role cannot be changed
         return None
     try:
         made = sts.assume_role(

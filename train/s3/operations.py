@@ -33,9 +33,9 @@ Decide = Callable[[Plan], bool]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Done:
-    """What was done; `carried_out` is False if `decide` declined.
+    """The result of a put or get; `carried_out` is False if `decide` declined.
 
-    unverified: downloads of which only the length was verified, because S3 keeps no checksum of them to compare with.
+    unverified: downloads for which only the length was verified, because S3 keeps no checksum to compare with.
     """
 
     plan: Plan
@@ -66,12 +66,12 @@ def put(
     watch: Watch = unwatched,
     decide: Decide = yes,
 ) -> Done:
-    """Copy local files, folders and globs to S3, except what is there already with the same content.
+    """Copy local files, folders and globs to S3, except files that it already has with the same content.
 
     create_bucket: create a missing bucket, private; see prepare_bucket. manifest: write the folder's manifest at the
-    end. delete: delete what is at the destination and not at the sources. exclude: patterns of names. Raises UsageError
-    for impossible names, NotFoundError for a source or bucket that does not exist, AwsError if S3 refuses, and, after
-    the others are copied, ClusterError that names each file that failed.
+    end. delete: delete objects at the destination that are not at the sources. exclude: patterns of names. Raises
+    UsageError for impossible names, NotFoundError for a source or bucket that does not exist, AwsError if S3 refuses,
+    and, after the others are copied, ClusterError that names each file that failed.
     """
     target = parse_url(destination)
     if manifest:
@@ -117,7 +117,7 @@ def get(
     watch: Watch = unwatched,
     decide: Decide = yes,
 ) -> Done:
-    """Copy objects, folders and globs from S3 to this machine, except what is there already with the same content.
+    """Copy objects, folders and globs from S3 to this machine, except files that it already has with the same content.
 
     Never writes or deletes outside of the destination, whatever an object's key is, nor through a symbolic link below
     it. Raises as `put` does.
@@ -156,7 +156,7 @@ def get(
 
 
 def _refuse_partial_delete(sources: Iterable[tuple[str, bool]]) -> None:
-    """Raise UsageError if --delete comes with a source that is no folder. sources: (name, whether it is a folder)."""
+    """Raise UsageError if a source of a --delete is not a folder. sources: (name, whether it is a folder)."""
     for source, is_folder in sources:
         if has_glob(source) or not is_folder:
             raise UsageError(

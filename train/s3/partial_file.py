@@ -1,9 +1,9 @@
 """The folder that `data get` writes to, and the temporary file that a download is written to before it gets its name.
 
 The folder stays open: a symbolic link below it is never followed, even if it is created meanwhile. The name of a
-temporary file begins with a random token of its run. The file must not exist, and only its owner may read it: nobody
-can prepare one, even in a folder that others may write to. run_journal.py keeps the token, so that the next run deletes
-what a killed one left.
+temporary file begins with a random token of its run. The file must not exist, and only its owner may read it: no other
+user can create it in advance, even in a folder that others may write to. run_journal.py records the token, so that the
+next run deletes what a killed run left.
 """
 
 import errno
@@ -46,7 +46,7 @@ class LocalFolder:
         os.close(self._descriptor)
 
     def open_parent(self, file: Path, *, create: bool = False) -> int:
-        """A descriptor of the folder of a file below; the caller closes it.
+        """Open the folder of a file below; returns a descriptor, which the caller closes.
 
         create: create missing folders. Raises ClusterError for a link, OSError.
         """
@@ -171,7 +171,7 @@ class PartialFile:
         self._parent = parent
 
     def write(self, data: bytes | memoryview, begin: int) -> None:
-        """Write bytes of the object."""
+        """Write bytes of the object at the offset `begin`."""
         view = memoryview(data)
         while view:
             written = os.pwrite(self.descriptor, view, begin)
@@ -187,7 +187,7 @@ class PartialFile:
         self._close()
 
     def remove(self) -> None:
-        """Delete the file. If another process put something else in its place, that stays, unless it is a file too."""
+        """Delete the file. If another process has replaced it with anything but a regular file, that stays."""
         found = _find(self._name, self._parent)
         if found is not None and stat.S_ISREG(found.st_mode):
             os.unlink(self._name, dir_fd=self._parent)
@@ -199,7 +199,7 @@ class PartialFile:
 
 
 def _find(name: str, parent: int) -> os.stat_result | None:
-    """The status of what has this name, without following links; None if there is nothing."""
+    """The status of the entry with this name, without following links; None if there is none."""
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -207,11 +207,11 @@ def _find(name: str, parent: int) -> os.stat_result | None:
 
 
 def _refuse_folder(name: str, parent: int) -> None:
-    """Raises ClusterError if a folder, or a link to one, has this name."""
+    """Raise ClusterError if a folder, or a link to one, has this name."""
     try:
         status = os.stat(name, dir_fd=parent)
     except OSError:
-        return  # nothing, or a link to nothing: replaced
+        return  # no such name, or a dangling link, which is replaced
     if stat.S_ISDIR(status.st_mode):
         raise ClusterError("there is a folder of this name")
 

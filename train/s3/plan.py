@@ -1,4 +1,4 @@
-"""Which file goes where: the transfers for the files at the sources and a destination. Pure.
+"""Plans the transfers from sources to a destination: which file goes where. Pure.
 
 The rules, in both directions, are those of `cp -r`, with rsync's trailing slash:
 
@@ -48,7 +48,7 @@ class FoundObject:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Upload:
-    """One file to S3."""
+    """The upload of one file to S3."""
 
     source: Path
     destination: S3Url
@@ -57,7 +57,7 @@ class Upload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Download:
-    """One object from S3, as it was when it was listed (`etag`)."""
+    """The download of one object from S3, in the version that was listed (`etag`)."""
 
     source: S3Url
     destination: Path
@@ -67,7 +67,7 @@ class Download:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a put or get is about to do. deletions: what is in the destination and not at the sources."""
+    """What a put or get is about to do. deletions: files or objects in the destination that are not at the sources."""
 
     transfers: tuple[Upload | Download, ...]
     unchanged: tuple[Upload | Download, ...]
@@ -96,7 +96,7 @@ def plan_put(found: Sequence[FoundFile], destination: S3Url) -> tuple[Upload, ..
 
 
 def plan_get(found: Sequence[FoundObject], destination: str, *, folder_exists: bool) -> tuple[Download, ...]:
-    """The downloads of these objects. folder_exists: the destination is a folder already.
+    """The downloads of these objects. folder_exists: the destination is an existing folder.
 
     Raises ClusterError for an object whose name would lead out of the destination, and UsageError if two would become
     the same file, or a name both a file and a folder.

@@ -2,7 +2,8 @@
 
 Each run has a file in the user's state folder, holds a lock on it, and deletes it at its end: a file that can be locked
 belongs to a killed run. The next run removes what such a run left: parts of uploads, for which S3 bills, and temporary
-files. An upload is a killed run's if the run sent this object in parts and started before it: S3 does not tell more.
+files. S3 does not tell which run started an upload: it counts as a killed run's if that run sent this object in parts
+and began before the upload.
 """
 
 import os
@@ -29,11 +30,11 @@ PARTIAL_PREFIX = ".cluster-get-"
 CLOCKS_APART = timedelta(minutes=15)
 """S3 rejects requests from a machine whose clock differs more than this from its own."""
 NEW_S = 60.0
-"""A file younger than this may still be in the making."""
+"""Another process may still be writing a file that is younger than this."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run. endpoint: which S3; bucket, keys: objects that it sends in parts; folders: real paths that it writes to.
+    """A run. endpoint: its S3; bucket, keys: objects that it sends in parts; folders: real paths that it writes to.
 
     token: follows PARTIAL_PREFIX in the names of its temporary files.
     """
@@ -60,7 +61,7 @@ class KilledRun:
 
 @contextmanager
 def noted(run: Run) -> Iterator[None]:
-    """Keep the run's file, locked, while the block runs. Raises ClusterError if it cannot be written."""
+    """Hold the run's file, locked, while the block runs. Raises ClusterError if the file cannot be written."""
     folder = _folder()
     path = folder / f"{run.token}.json"
     new = folder / f".{run.token}.new"
@@ -81,7 +82,7 @@ def noted(run: Run) -> Iterator[None]:
 
 @contextmanager
 def killed_runs(report: Report | None = None) -> Iterator[Sequence[KilledRun]]:
-    """The runs that were killed. Warns of files that cannot be read, and leaves them."""
+    """The runs that were killed. Warns about files that cannot be read, and leaves them."""
     found: list[KilledRun] = []
     with ExitStack() as stack:
         for path in _folder().glob(".*.new"):  # of runs that were killed before they started anything

@@ -1,4 +1,4 @@
-"""The files and objects at the sources of a command: files, folders and globs, on this machine and in S3."""
+"""Finds the files and objects at the sources of a command: files, folders and globs, on this machine and in S3."""
 
 import glob
 import os
@@ -20,7 +20,7 @@ def find_files(sources: Sequence[str]) -> tuple[FoundFile, ...]:
     """Every file at the sources, following links, in the sources' order and sorted within each.
 
     Raises NotFoundError for a source that does not exist, a glob without a match or a folder without files,
-    ClusterError for what is not a regular file or cannot be read.
+    ClusterError for a file that is not a regular file or cannot be read.
     """
     found: list[FoundFile] = []
     for source in sources:
@@ -98,8 +98,9 @@ def _found_file(path: Path, name: str, *, alone: bool) -> FoundFile:
 class Listing:
     """Finds and lists objects in S3.
 
-    obstore shows an object `a/` with content as `a`. list_objects notices this if it is the marker of the listed folder
-    or something is below it; otherwise a later request for `a` fails. exact: use botocore, as before a deletion.
+    obstore shows an object `a/` with content as `a`. list_objects detects this if `a/` is the marker of the listed
+    folder or has objects below it; otherwise a later request for `a` fails. exact: always use botocore, for example
+    before a deletion.
     """
 
     def __init__(self, connection: Connection, *, exact: bool = False) -> None:
@@ -107,7 +108,7 @@ class Listing:
         self._exact = exact
 
     def find_object(self, url: S3Url) -> S3Object | None:
-        """The object of exactly this name, or None. Raises ClusterError's kinds."""
+        """The object of exactly this name, or None. Raises ClusterError or a subclass."""
         try:
             return self._connection.find_object(url)
         except UnsureError:
@@ -116,9 +117,9 @@ class Listing:
         return found[0] if found and found[0].url == url else None
 
     def list_objects(self, folder: S3Url, *, only: Collection[S3Url] | None = None) -> Sequence[S3Object]:
-        """The objects whose keys begin with the URL's, sorted, with folder markers. Raises ClusterError's kinds.
+        """The objects whose keys begin with the URL's, sorted, with folder markers. Raises ClusterError or a subclass.
 
-        only: just these, so that the others take no memory.
+        only: return only these, so that the others take no memory.
         """
         if self._exact:
             return self._ask_botocore(folder, only=only)
@@ -131,7 +132,7 @@ class Listing:
         return sorted(found, key=lambda item: item.url)
 
     def list_some(self, folder: S3Url) -> Sequence[S3Object]:
-        """One object, if there is any: shows whether the bucket exists and may be listed."""
+        """One object, if there is any. The call shows whether the bucket exists and may be listed."""
         try:
             return list(islice(self._connection.list_folder(folder), 1))
         except UnsureError:
@@ -194,7 +195,7 @@ def _find_one(listing: Listing, source: S3Url, *, several: bool) -> list[FoundOb
 
 
 def find_matches(listing: Listing, source: S3Url) -> list[tuple[S3Object, str]]:
-    """Every object that matches a glob or is in a folder that does, and the part of its key to keep; with markers.
+    """Every object that matches a glob or is in a folder that does, with the part of its key to keep; also markers.
 
     Raises UsageError for an invalid glob, AwsError if S3 refuses.
     """
@@ -209,9 +210,10 @@ def find_matches(listing: Listing, source: S3Url) -> list[tuple[S3Object, str]]:
 
 
 def matched_name(key: str, pattern: re.Pattern[str], *, only_folders: bool) -> str | None:
-    """The part of a key to keep if it, or a folder that it is in, matches; None if none does.
+    """The part of a key to keep if the key, or a folder that contains it, matches; None if neither does.
 
-    The part begins with the outermost match's name; with `only_folders` (a pattern with a trailing slash), after it.
+    The part begins with the name of the outermost match or, with `only_folders` (a pattern with a trailing slash),
+    after it.
     """
     ends = [at for at, char in enumerate(key) if char == "/"]
     # In `name/` nothing follows the last slash, and a * does not match an empty name.

@@ -1,8 +1,8 @@
-"""Carries out uploads and downloads: many files, and many parts of large ones, in parallel; whole files or none.
+"""Carries out uploads and downloads: many files, and many parts of large ones, in parallel.
 
-An object appears in S3 when it is complete and S3 has verified its SHA-256. A local file is written under a temporary
-name, compared with a checksum that S3 keeps, and renamed. After an interrupt, the next run copies the files that are
-missing; run_journal.py removes what the interrupted one left.
+Each file arrives whole or not at all. An object appears in S3 when it is complete and S3 has verified its SHA-256. A
+local file is written under a temporary name, compared with a checksum that S3 keeps, and renamed. After an interrupt,
+the next run copies the missing files, and run_journal.py removes what the interrupted run left.
 """
 
 import io
@@ -63,7 +63,7 @@ class ChangedError(ClusterError):
 
 
 class Progress:
-    """Called with what moved, by one thread at a time; this base class does nothing."""
+    """Receives the progress of transfers, from one thread at a time; this base class ignores it."""
 
     def moved(self, size_bytes: int) -> None:
         """This many more bytes arrived."""
@@ -73,7 +73,7 @@ class Progress:
 
 
 def is_in_parts(transfer: Upload | Download) -> bool:
-    """Whether it is sent in parts, which S3 keeps if the upload is killed. Pure."""
+    """Whether a file is sent in parts, which S3 keeps if the upload is killed. Pure."""
     return transfer.size_bytes > PART_BYTES
 
 
@@ -90,10 +90,11 @@ def apply(
     *,
     files: PartialFiles | None = None,
 ) -> Sequence[Download]:
-    """Carry out all transfers, also after one has failed.
+    """Carry out all transfers, even after one has failed.
 
-    files: makes the temporary files of downloads. Returns the downloads of which S3 keeps no checksum to compare with:
-    only their lengths were verified. When all are done, raises ClusterError that names each file that failed, and why.
+    files: creates the temporary files of downloads. Returns the downloads for which S3 keeps no checksum to compare
+    with: only their lengths were verified. When all are done, raises ClusterError that names each file that failed, and
+    why.
     """
     job = _Job(connection, progress, files)
     for tier in TIERS:
@@ -156,7 +157,7 @@ class _Job:
                 raise
 
     def _put_by_botocore(self, upload: Upload, source: "Source", part_bytes: int) -> None:
-        """Put again what S3 rejects as damaged."""
+        """Put a file, and try again if S3 rejects it as damaged."""
         for tries_left in reversed(range(_TRIES)):
             source.seek(0)
             try:
@@ -186,7 +187,7 @@ class _Job:
                 self.unverified.append(download)
 
     def _fetch_verified(self, download: Download, file: PartialFile, tier: Tier, check: Check) -> bool | None:
-        """Fetch it, again if it arrives damaged; None if S3 keeps nothing to compare with."""
+        """Fetch the object, again if it arrives damaged; returns None if S3 keeps no checksum to compare with."""
         ask = partial(self._find_headers, download)
         # The ETag of an object sent in parts says little; for a small file, a HEAD request is not worth it.
         headers = ask() if is_in_parts(download) else None
@@ -194,7 +195,7 @@ class _Job:
         for _ in range(_TRIES):
             digests = self._fetch(download, file, tier, check, compared)
             verified = compared and compared.match(digests)
-            if not verified:  # by other digests, and those of parts of another size
+            if not verified:  # compare other digests, or those of parts of another size
                 verified = verify_open(
                     file.descriptor,
                     size_bytes=download.size_bytes,
@@ -215,7 +216,7 @@ class _Job:
     def _fetch(
         self, download: Download, file: PartialFile, tier: Tier, check: Check, compared: RangeDigests | None
     ) -> Sequence[bytes]:
-        """Fetch all of it; returns the digests of its ranges, if they are compared."""
+        """Fetch the whole object; returns the digests of its ranges, if they are compared."""
 
         def fetch(begin: int, stop: Check) -> bytes:
             def both() -> None:
@@ -254,7 +255,7 @@ class _Job:
         raise AwsError(f"S3 sent {at - begin} bytes instead of {length}", hint="run the command again")
 
     def _read_range(self, download: Download, begin: int, length: int, *, surely: bool) -> Iterator[memoryview]:
-        """Its blocks; surely: by botocore, which explains errors. Raises BrokenReadError, ClusterError's kinds."""
+        """The blocks of a range. surely: by botocore, which explains errors. Raises BrokenReadError, ClusterError."""
         if not surely:
             try:
                 yield from self._connection.get_range(download.source, begin, length, etag=download.etag)
@@ -329,11 +330,11 @@ class Source(io.RawIOBase):
             raise self._error
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Yes: a request that is retried starts from the beginning."""
+        """Return True: a request that is retried starts from the beginning."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
@@ -346,18 +347,18 @@ class Source(io.RawIOBase):
 
 
 class BrokenReadError(Exception):
-    """The connection broke while an answer's body was read."""
+    """The connection broke while the body of a response was read."""
 
 
 def explain_broken(error: BrokenReadError, download: Download) -> ClusterError:
-    """The error to show for it."""
+    """The error to show for a broken read."""
     cause = error.__cause__
     reason = cause if isinstance(cause, Exception) else error
     return explain(reason, "get_object", bucket=download.source.bucket, key=download.source.key)
 
 
 def explain_missing(connection: Connection, download: Download, error: NotFoundError) -> ClusterError:
-    """The error to show for an object that was listed and not found: its name may end with a slash."""
+    """The error to show for an object that was listed but not found: its name may end with a slash."""
     folder = download.source.as_folder()
     try:
         connection.find_headers(folder)

@@ -47,7 +47,7 @@ def check_spelling(text: str) -> str:
 
 
 def check_folder(text: str) -> str:
-    """Return the S3 URL of a setting unchanged; pure. Raises ValueError that says what is wrong with it."""
+    """Return the S3 URL of a setting unchanged; pure. Raises ValueError with the reason if it is not valid."""
     check_spelling(text)
     if not is_s3(text):
         raise ValueError("not an S3 URL: write it as s3://BUCKET/FOLDER/")
@@ -77,7 +77,7 @@ def parse_url(text: str) -> S3Url:
     """The bucket and key of an s3:// URL.
 
     Raises UsageError if it is not one, the bucket's name is not allowed, or a part of the key is empty, "." or "..":
-    S3 takes those as plain names, other tools as paths.
+    S3 treats those as plain names, other tools as paths.
     """
     if not is_s3(text):
         raise UsageError(f"{text}: not an S3 URL", hint="write it as s3://BUCKET/FOLDER/")
@@ -101,7 +101,7 @@ def is_marker(key: str, size_bytes: int) -> bool:
 
 
 def has_glob(text: str) -> bool:
-    """Whether it contains *, ? or [."""
+    """Whether the text contains *, ? or [."""
     return _GLOB.search(text) is not None
 
 
@@ -112,7 +112,7 @@ def literal_prefix(pattern: str) -> str:
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """A pattern for whole keys: * and ? stay in a folder, ** crosses folders, [abc] and [!abc] are one character.
+    """A pattern for whole keys: ** and ? stay in a folder, ** crosses folders, [abc] and [!abc] match one character.
 
     Raises UsageError for a reversed range of characters, as in [z-a].
     """
@@ -139,9 +139,10 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 
 
 def compile_excludes(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """A function that tells whether a name below the destination, or a folder that it is in, is excluded.
+    """Return a function that tells whether a name below the destination, or a folder that contains it, is excluded.
 
-    A pattern with a slash matches whole names, one without the last part, at any depth. Raises UsageError.
+    A pattern with a slash matches whole names. A pattern without a slash matches the last part, at any depth. Raises
+    UsageError.
     """
     compiled = [
         compile_glob(pattern.strip("/") if "/" in pattern.strip("/") else f"**/{pattern.strip('/')}")
@@ -162,7 +163,7 @@ def is_safe_path(relative: str) -> bool:
 
 
 def _escape_members(members: str) -> str:
-    """Ranges stay ranges; the rest is escaped, also what a later Python might read as a set operation."""
+    """Escape all but ranges, including characters that a later Python might read as a set operation."""
     return re.sub(
         r"(.)-(.)|(.)",
         lambda found: f"{re.escape(found[1])}-{re.escape(found[2])}" if found[1] else re.escape(found[3]),

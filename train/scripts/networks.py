@@ -1,6 +1,6 @@
-"""Builds the symbol that MXNet trains from a network's name: input, network, softmax. Runs on the nodes.
+"""Builds the symbol that MXNet trains, from the network's name: input, network, softmax. Runs on the nodes.
 
-`common.network_names` lists the networks without MXNet.
+`common.network_names` lists the networks without importing MXNet.
 """
 
 from typing import Any, Callable, List, Optional, Tuple
@@ -67,7 +67,7 @@ def _block(network: str, depth: int, classes: int, *, small: bool) -> HybridBloc
 
 
 def _residual(network: str, depth: int, classes: int, *, small: bool) -> HybridBlock:
-    """Residual networks; small: of three stages, with 6 n + 2 or, ResNeXt, 9 n + 2 layers (He et al., 2015)."""
+    """A residual network. small: three stages with 6 n + 2 layers or, for ResNeXt, 9 n + 2 (He et al., 2015)."""
     if network == "resnext":
         units = [(depth - 2) // 9] * 3 if small else _UNITS[depth]
         channels = [64, 256, 512, 1024, 2048]
@@ -117,8 +117,8 @@ _INCEPTION_BN_SMALL: Tuple[Tuple[Optional[int], int], ...] = (
 class Bottleneck(HybridBlock):
     """Convolutions of 1, 3 and 1 pixels parallel to a shortcut, with the interface of the zoo's BottleneckV1.
 
-    The zoo's halves an image in its first convolution, which drops three of four pixels; this one in its second, as is
-    usual since then ("ResNet v1.5"). width: channels of the second convolution per output channel.
+    The zoo's block halves an image in its first convolution, which drops three of four pixels. This one halves it in
+    the second, as "ResNet v1.5" does. width: channels of the second convolution per output channel.
     """
 
     width, groups = 0.25, 1
@@ -166,7 +166,7 @@ def lenet(classes: int) -> HybridBlock:
 
 
 def inception_bn(classes: int, *, small: bool) -> HybridBlock:
-    """Inception with batch normalization (Ioffe and Szegedy, 2015); small: its variant for images like CIFAR's."""
+    """Inception with batch normalization (Ioffe and Szegedy, 2015); small: the variant for images like CIFAR's."""
     if small:
         stem = _conv_bn(96, 3, padding=1)
         blocks = [_small_inception(*channels) for channels in _INCEPTION_BN_SMALL]

@@ -1,4 +1,4 @@
-"""Run by Ray's own Python: launches a config's workers as Ray's monitor does on the head, until all are set up.
+"""Launches a config's workers, as Ray's monitor does on the head, until all are set up. Ray's own Python runs this.
 
 https://github.com/ray-project/ray/blob/ray-2.60.0/python/ray/autoscaler/_private/monitor.py
 """
@@ -18,9 +18,9 @@ TIMEOUT_S = 300.0
 
 
 def main() -> None:
-    """Update until the workers are there."""
-    # The config that `ray up` completed, and put on the head.
-    config = commands._bootstrap_config(yaml.safe_load(Path(sys.argv[1]).read_text()))  # noqa: SLF001 - what the head gets
+    """Update the autoscaler until all workers are up."""
+    # The config that `ray up` completes and copies to the head.
+    config = commands._bootstrap_config(yaml.safe_load(Path(sys.argv[1]).read_text()))  # noqa: SLF001 - the head's config
     autoscaler = StandardAutoscaler(lambda: config, LoadMetrics(), None, session_name="bench")
     wanted = config["available_node_types"]["worker"]["min_workers"]
     give_up_at = time.monotonic() + TIMEOUT_S

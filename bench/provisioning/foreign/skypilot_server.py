@@ -1,7 +1,7 @@
-"""Run by SkyPilot's own Python: for each order (a line of JSON) it forks, provisions, and prints `done` or `failed`.
+"""For each order (a line of JSON), forks, provisions, and prints `done` or `failed`. Run by SkyPilot's own Python.
 
-The calls are those of SkyPilot's backend, in its order, with the config of its template for AWS; only what it puts into
-user data (the login's public key, for cloud-init) is a key pair here.
+The calls are those of SkyPilot's backend, in the same order, with the config of its template for AWS. The only
+difference is the login's public key, which is a key pair here, but user data for cloud-init in SkyPilot.
 https://github.com/skypilot-org/skypilot/blob/v0.14.1/sky/backends/cloud_vm_ray_backend.py
 https://github.com/skypilot-org/skypilot/blob/v0.14.1/sky/templates/aws-ray.yml.j2
 """
@@ -25,7 +25,7 @@ USER = "ubuntu"
 def main() -> None:
     """Serve until stdin ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what SkyPilot prints goes to the log
+    os.dup2(2, 1)  # SkyPilot's output goes to the log
     answers.write("done\n")
     for line in sys.stdin:
         child = os.fork()
@@ -36,12 +36,12 @@ def main() -> None:
 
 
 def obey(order: dict[str, Any]) -> None:
-    """Carry one order out, in a process that ends with it."""
+    """Execute one order, and end this process."""
     code = 1
     try:
         (bring_up if order["verb"] == "up" else take_down)(order)
         code = 0
-    except BaseException:  # noqa: BLE001 - the process ends here, and its log says why
+    except BaseException:  # noqa: BLE001 - the process ends here, and the log has the error
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -50,7 +50,7 @@ def obey(order: dict[str, Any]) -> None:
 
 
 def bring_up(order: dict[str, Any]) -> None:
-    """What `sky launch` does up to ssh answering."""
+    """Do what `sky launch` does until ssh answers."""
     cloud, config = clouds.AWS(), make_config(order)
     global_user_state.set_cluster_yaml(NAME.display_name, yaml_utils.dump_yaml_str(config))
     provisioner.bulk_provision(
@@ -70,13 +70,13 @@ def bring_up(order: dict[str, Any]) -> None:
 
 
 def take_down(order: dict[str, Any]) -> None:
-    """What `sky down` does in the cloud."""
+    """Do what `sky down` does in the cloud."""
     provider = make_config(order)["provider"]
     provisioner.teardown_cluster(repr(clouds.AWS()), NAME, terminate=True, provider_config=provider)
 
 
 def make_config(order: dict[str, Any]) -> dict[str, Any]:
-    """The cluster's YAML, as the template makes it for a cluster without open ports."""
+    """Return the cluster's YAML, as the template creates it for a cluster without open ports."""
     tags = [{"Key": "skypilot-user", "Value": "bench"}]
     node = {
         "IamInstanceProfile": {"Name": order["instance_profile"]},

@@ -1,7 +1,7 @@
-"""An image as a file in the node's store (store.py), from where chain.py gives it to other nodes.
+"""An image as a file in the node's store (store.py), from which chain.py gives it to other nodes.
 
-    ~/.cluster/images/      being saved; locked
-    ~/.cluster/files/       whole: SHA256/image-ID.tar
+    ~/.cluster/images/      files that are being saved; locked
+    ~/.cluster/files/       whole files: SHA256/image-ID.tar
 
 Linux. Python 3.6 and later, standard library only.
 """
@@ -15,16 +15,16 @@ READ_BYTES = 1 << 20
 
 
 def folder(name):
-    """A folder below ~/.cluster, made if need be."""
+    """The path of a folder below ~/.cluster. Creates it if it does not exist."""
     path = os.path.join(os.path.expanduser("~"), ".cluster", name)
     os.makedirs(path, mode=0o700, exist_ok=True)
     return path
 
 
 def save(image, write):
-    """Put an image into the store: {"sha256", "name", "size"}. write(PATH) makes the file. Raises OSError.
+    """Save an image to the store. Returns {"sha256", "name", "size"}. write(PATH) writes the file. Raises OSError.
 
-    A save that was killed has left its file: it is removed here, where the lock shows that nobody writes it any more.
+    Removes the file that a killed save has left: while this process holds the lock, no other one writes it.
     """
     unfinished = folder("images")
     lock = os.open(unfinished, os.O_RDONLY)

@@ -1,8 +1,8 @@
 """The command lines of docker and podman. Pure, except `find`.
 
-A container has the node's network and processes, and its /dev/shm if no other size is set, so that a job's processes
+A container shares the node's network and processes, and its /dev/shm if no other size is set. So a job's processes
 reach each other, share GPU memory, and are found and signalled as without a container. They have the node user's id:
-what they write belongs to that user, and they are not root on the node.
+the files that they write belong to that user, and they are not root on the node.
 
 Linux. Python 3.6 and later, standard library only.
 """
@@ -13,20 +13,21 @@ import subprocess
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 DOCKER, PODMAN = "docker", "podman"
-DOCKER_AS_ROOT = ["sudo", "-n", "-E", DOCKER]  # -E: variables given by their names alone come from its environment
+DOCKER_AS_ROOT = ["sudo", "-n", "-E", DOCKER]  # -E: it reads variables that are given by name from its environment
 JOB_LABEL = "cluster.job"
 CONTAINER_VARIABLE = "CLUSTER_CONTAINER"
-"""In the environment of every process in a container: the container's name."""
+"""A variable in the environment of every process in a container; it has the container's name."""
 HOME_FOLDER = os.path.join(".cluster", "home")
-"""The home folder of processes in containers, below the node user's: these must not see the user's keys."""
+"""The home folder of processes in containers, below the node user's, because they must not see the user's keys."""
 PYTHONS_FOLDER = os.path.join(".cluster", "python")
-"""Where the Pythons of environments are that are not the system's."""
+"""The folder of the Pythons that environments use instead of the system's, below the home folder."""
 MOUNT_FOLDERS = ("data", "env", "jobs", "tree")
-"""The folders of ~/.cluster whose folders and files are mounted."""
+"""The folders of ~/.cluster whose folders and files are mounted in containers."""
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 ANSWER_TIMEOUT_S = 30
-# Variables that change how the engine itself works: it gets the node's values, and the container its own as words.
-# None of them holds a secret: every other variable goes through the environment, as DOCKER_PASSWORD should.
+# Variables that change how the engine itself works. The engine gets the node's values; the container's values are words
+# of the command line. None of them holds a secret. All other variables, such as DOCKER_PASSWORD, go through the
+# environment.
 _OF_ENGINE = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|TZ|SUDO_(USER|UID|GID|COMMAND)|LD_[A-Z_]+|XDG_[A-Z_]+|SSL_CERT_(FILE|DIR)|"
     "DOCKER_(HOST|CONFIG|CONTEXT|CERT_PATH|TLS|TLS_VERIFY|API_VERSION|DEFAULT_PLATFORM|CONTENT_TRUST|BUILDKIT)|"
@@ -37,12 +38,12 @@ _OF_ENGINE = re.compile(
 
 
 def is_podman(engine: Sequence[str]) -> bool:
-    """Whether an engine, as the first words of its commands, is podman."""
+    """Whether an engine is podman. engine: the first words of its commands."""
     return os.path.basename(engine[-1]) == PODMAN
 
 
 def environment(base: Mapping[str, str]) -> Dict[str, str]:
-    """The environment of the engine's own commands on this node, from this process's."""
+    """The environment of the engine's own commands on this node, from this process's environment."""
     kept = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "LANG")
     made = {name: base[name] for name in kept if name in base}
     made["PATH"] = SEARCH_PATH
@@ -50,9 +51,10 @@ def environment(base: Mapping[str, str]) -> Dict[str, str]:
 
 
 def find(wanted: str, base: Mapping[str, str]) -> Tuple[Optional[List[str]], List[str]]:
-    """The first engine that works, as the first words of its commands; None for none. And what each of them said.
+    """Find the first engine that works. wanted: "auto", "docker" or "podman".
 
-    wanted: "auto", "docker" or "podman". Returns (words or None, ["docker: cannot connect ...", ...]).
+    Returns the first words of its commands, or None, and the errors of those that do not work:
+    ["docker: cannot connect ...", ...].
     """
     said = []  # type: List[str]
     for words in ([DOCKER], DOCKER_AS_ROOT, [PODMAN]):
@@ -107,19 +109,20 @@ def _try(words: List[str], base: Mapping[str, str]) -> Optional[str]:
 
 
 def _is_down(said: bytes) -> bool:
-    """Whether `docker info` tells of the client alone: older versions then end with 0."""
+    """Whether `docker info` could not reach the daemon: older versions exit with 0 all the same."""
     return b"Cannot connect to the Docker daemon" in said
 
 
 def run_words(
     engine: Sequence[str], order: Mapping[str, Any], env: Mapping[str, str], uid: int, gid: int
 ) -> Tuple[List[str], Dict[str, str]]:
-    """The command line for a process in a container, and the variables of its environment besides the engine's own.
+    """The command line for a process in a container, and the variables to add to the engine's own environment.
 
     engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
     node has some, "mounts": [[source, target, read only], ...], "cwd", "command"}, and for a command that reads its
-    stdin "input": "pipe" or "terminal". env: of the process. uid, gid: of the user. Values are not on the command line,
-    where all users of the node see them, but for those that the engine itself would follow: PATH, HOME and the like.
+    stdin "input": "pipe" or "terminal". env: the environment of the process. uid, gid: those of the node's user. Values
+    are not on the command line, where all users of the node see them, except for variables that the engine itself would
+    obey, such as PATH and HOME.
     """
     words = list(engine) + ["run", "--rm", "--name", order["name"], "--network", "host", "--pid", "host"]
     words += ["--label", "%s=%s" % (JOB_LABEL, order["job"])]
@@ -155,31 +158,31 @@ def run_words(
 
 
 def sort_mounts(mounts: Iterable[Sequence[Any]]) -> List[Tuple[str, str, bool]]:
-    """Mounts, each target once (the last entry counts), a folder before what is mounted inside it."""
+    """Sort mounts so that a folder comes before those inside it. Of several with the same target, the last counts."""
     by_target = {target: (source, target, bool(read_only)) for source, target, read_only in mounts}
     return [by_target[target] for target in sorted(by_target)]
 
 
 def create_words(engine: Sequence[str], image: str, name: str) -> List[str]:
-    """The command line that makes a container without starting it, with podman's ids of `run_words`."""
+    """The command line of podman that creates a container without starting it, with the same ids as `run_words`."""
     words = list(engine) + ["create", "--name", name, "--label", "%s=none" % JOB_LABEL, "--pull", "never"]
     return words + ["--userns", "keep-id", "--entrypoint", "", image, "true"]
 
 
 def remove_words(engine: Sequence[str], names: Iterable[str]) -> List[str]:
-    """The command line that kills and removes containers by name or id; those that are gone are no error."""
+    """The command line that kills and removes containers by name or id. Containers that are gone are not an error."""
     words = list(engine) + ["rm", "--force", "--volumes"]
     return words + (["--ignore", "--time", "0"] if is_podman(engine) else []) + list(names)
 
 
 def list_words(engine: Sequence[str], job: str) -> List[str]:
-    """The command line that prints the names of a job's containers, also of those that have ended."""
+    """The command line that prints the names of a job's containers, including those that have ended."""
     form = "{{.Names}}"
     return list(engine) + ["ps", "--all", "--filter", "label=%s=%s" % (JOB_LABEL, job), "--format", form]
 
 
 def pull_words(engine: Sequence[str], reference: str, credentials: Optional[str]) -> List[str]:
-    """The command line that pulls an image. credentials: the path of a file with them, or None."""
+    """The command line that pulls an image. credentials: the path of the file that has them, or None."""
     if credentials is None:
         return list(engine) + ["pull", "--quiet", reference]
     if is_podman(engine):
@@ -188,15 +191,15 @@ def pull_words(engine: Sequence[str], reference: str, credentials: Optional[str]
 
 
 def inspect_words(engine: Sequence[str], reference: str) -> List[str]:
-    """The command line that prints what the node knows about an image, as a JSON list of one object."""
+    """The command line that describes an image of the node, as a JSON list of one object."""
     return list(engine) + ["image", "inspect", reference]
 
 
 def save_words(engine: Sequence[str], image: str) -> List[str]:
-    """The command line that prints an image as a file that both engines load; the image keeps its id."""
+    """The command line that writes an image to stdout, in a format that both engines load. The image keeps its id."""
     return list(engine) + ["save", image]
 
 
 def load_words(engine: Sequence[str], path: str) -> List[str]:
-    """The command line that loads the image of a file."""
+    """The command line that loads the image in a file."""
     return list(engine) + ["load", "--quiet", "--input", path]

@@ -1,22 +1,23 @@
-"""Prepares a node for jobs in containers: finds its engine, pulls the image, looks at it, and tries it.
+"""Prepares a node for jobs in containers: finds its engine, pulls the image, inspects it, and tries it.
 
-It is sent over ssh and not stored on the node. Requests and answers are JSON, one a line; answers come in order, and
-{"alive": true} every other second. The end of stdin ends everything.
+It is sent over ssh and not stored on the node. Requests and answers are JSON, one per line. Answers come in order, and
+{"alive": true} every two seconds. The end of stdin ends this program and the command that it runs.
 
     {"find": "auto"}                 {"engine": words or null, "said": [why not], "ids": [uid, gid],
                                      "machine", "memory_bytes", "shm_bytes"}
     {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path"} or null}
     {"pull": IMAGE, "login": LOGIN}  {"pulled": true} or {"failed": text}
-    {"take": FOLDER, "from": ORDER}  {"taken": path} or {"failed": text}: what the command in a container prints as an
-                                     archive, at FOLDER below the home folder, where it may be already
+    {"take": FOLDER, "from": ORDER}  {"taken": path} or {"failed": text}: runs a command in a container, and unpacks the
+                                     archive that it prints to FOLDER below the home folder, unless that exists
     {"try": ORDER, "once": NAME or null}
-                                     {"tried": true} or {"failed": text}: a command in a container, see engine.run_words
+                                     {"tried": true} or {"failed": text}: runs a command in a container, see
+                                     engine.run_words
     {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store, or {"failed": text}
     {"load": SHA256, "image": ID}    {"loaded": true} or {"failed": text}: the image of a file in the store
     {"forget": SHA256}               {"forgotten": true}: the file has been removed
 
-LOGIN is null or {"server", "username", "password"}. The engine reads the password from a named pipe, which has no
-content on any disk or in any other file: after a kill, nothing of it is left.
+LOGIN is null or {"server", "username", "password"}. The engine reads the password from a named pipe, whose content is
+never in a file: after a kill, nothing of it is left.
 
 Linux. Python 3.6 and later, standard library only.
 """
@@ -45,7 +46,7 @@ PIPE_EVERY_S = 0.02
 TRY_TIMEOUT_S = 120
 LONGEST_SAID = 4000
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own there
+MEMORY = "/dev/shm"  # noqa: S108 - we create a folder of our own in it
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -82,7 +83,7 @@ def serve():
 
 
 class Requests(object):
-    """The lines of stdin, read in a thread: its end ends the engine's command that runs, too."""
+    """The lines of stdin, read in a thread. The end of stdin also ends the engine's command that runs."""
 
     def __init__(self):
         self._changed = threading.Condition()
@@ -103,7 +104,7 @@ class Requests(object):
                 return
 
     def take(self):
-        """The next request; None for the end."""
+        """The next request; None at the end of stdin."""
         with self._changed:
             while not self._waiting and not self._is_over:
                 self._changed.wait(0.5)
@@ -119,7 +120,7 @@ class Node(object):
 
     def do_find(self, request):
         """Find the engine."""
-        # In the home folder of containers, engines would make the folders of mounts as another user.
+        # Otherwise engines would create the folders for mounts, in the containers' home folder, as another user.
         inside = [os.path.join(engine.HOME_FOLDER, ".cluster", name) for name in engine.MOUNT_FOLDERS]
         for name in [engine.PYTHONS_FOLDER] + inside:
             path = os.path.join(os.path.expanduser("~"), name)
@@ -137,7 +138,7 @@ class Node(object):
         }
 
     def do_inspect(self, request):
-        """Look at an image that may be here."""
+        """Describe an image, if the node has it."""
         code, out, _ = self._run(engine.inspect_words(self._engine, request["inspect"]))
         return {"image": describe(json.loads(out.decode("utf-8"))[0]) if code == 0 else None}
 
@@ -154,10 +155,10 @@ class Node(object):
         return {"pulled": True} if code == 0 else {"failed": shorten(said, code)}
 
     def _map_owners(self, image):
-        """Have podman copy the image with the owners that its containers see: (exit code, stderr).
+        """Have podman copy the image with the owners that its containers see. Returns (exit code, stderr).
 
-        It does so once for each image, for the first container, and a job's first process would wait for it: 5 s for
-        300 MB. Where the kernel maps owners for ordinary users, it copies nothing.
+        podman does so once for each image, for the first container. Otherwise a job's first process would wait for it:
+        5 s for 300 MB. If the kernel maps owners for ordinary users, podman copies nothing.
         """
         if not engine.is_podman(self._engine) or os.getuid() == 0:
             return 0, b""
@@ -167,7 +168,7 @@ class Node(object):
         return code, said
 
     def do_try(self, request):
-        """Run a command in a container, unless "once", which names what it tries, has succeeded here before."""
+        """Run a command in a container. "once" names what it tries: if that has succeeded here before, do nothing."""
         order = request["try"]
         done = os.path.join(archive.folder("tried"), request["once"]) if request.get("once") else None
         if done is not None and os.path.exists(done):
@@ -198,22 +199,22 @@ class Node(object):
             os.makedirs(draft, 0o700)
             with tarfile.open(fileobj=io.BytesIO(out)) as packed:
                 plain = [one for one in packed.getmembers() if one.isfile() and is_inside(one.name)]
-                packed.extractall(draft, plain)  # noqa: S202 - plain files inside
+                packed.extractall(draft, plain)  # noqa: S202 - only plain files inside the folder
             try:
                 os.rename(draft, folder)
             except OSError:
-                if not os.path.isdir(folder):  # another command was faster
+                if not os.path.isdir(folder):  # otherwise, another command was faster
                     raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return {"taken": folder}
 
     def do_save(self, request):
-        """Put an image into the store, for other nodes."""
+        """Save an image to the store, for other nodes."""
         image = request["save"]
 
         def write(path):
-            with open(path, "wb") as stream:  # as this user, also if the engine's client runs as root
+            with open(path, "wb") as stream:  # owned by this user, even if the engine's client runs as root
                 code, _, said = self._run(engine.save_words(self._engine, image), stdout=stream)
             if code != 0:
                 raise OSError(shorten(said, code))
@@ -224,7 +225,7 @@ class Node(object):
             return {"failed": str(error)}
 
     def do_load(self, request):
-        """Load the image of a file in the store."""
+        """Load the image in a file of the store."""
         try:
             path = archive.find(request["load"])
         except OSError as error:
@@ -240,7 +241,7 @@ class Node(object):
         return {"forgotten": True}
 
     def _run(self, words, env=None, timeout_s=None, stdout=subprocess.PIPE):
-        """An engine's command: (exit code, stdout, stderr). It dies with this process."""
+        """Run a command of the engine, which dies with this process. Returns (exit code, stdout, stderr)."""
 
         def prepare():
             os.setsid()
@@ -265,14 +266,14 @@ class Node(object):
         return self._child.returncode, out, said
 
     def end(self):
-        """End the command that runs."""
+        """Kill the running command, if any."""
         if self._child is not None and self._child.poll() is None:
             os.killpg(self._child.pid, signal.SIGKILL)
             self._child.communicate()
 
 
 class Credentials(object):
-    """A file for the engine with a user's password, as `docker login` would write it; in fact a named pipe."""
+    """A file with a user's password, in the format of `docker login`, for the engine. It is in fact a named pipe."""
 
     def __init__(self, login):
         pair = "%s:%s" % (login["username"], login["password"])
@@ -303,26 +304,26 @@ class Credentials(object):
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     raise
-                time.sleep(PIPE_EVERY_S)  # nobody reads it yet
+                time.sleep(PIPE_EVERY_S)  # it has no reader yet
                 continue
-            # The next reader gets a pipe of its own: this one's must not read the content twice.
+            # The next reader gets a pipe of its own: the reader of this one must not read the content twice.
             os.mkfifo(self.path + ".next", 0o600)
             os.rename(self.path + ".next", self.path)
             try:
-                os.write(sink, self._content)  # less than a pipe takes at once
+                os.write(sink, self._content)  # small enough for a single write to a pipe
             except BrokenPipeError:
-                pass  # the reader has ended
+                pass  # the reader has closed the pipe
             finally:
                 os.close(sink)
 
 
 def is_inside(name):
-    """Whether a name in an archive leads nowhere else."""
+    """Whether a name in an archive stays inside the folder to which it is unpacked."""
     return not name.startswith("/") and ".." not in name.split("/")
 
 
 def describe(found):
-    """An image in the form of an answer, from docker's or podman's."""
+    """The description of an image for an answer, from that of docker or podman."""
     config = found.get("Config") or {}
     env = dict(entry.partition("=")[::2] for entry in config.get("Env") or [])
     identity = found["Id"]
@@ -337,7 +338,7 @@ def describe(found):
 
 
 def shorten(said, code):
-    """What a failed command printed last."""
+    """The end of a failed command's output, or else its exit code."""
     text = said.decode("utf-8", "replace").strip()
     return text[-LONGEST_SAID:] or "exit code %d" % code
 

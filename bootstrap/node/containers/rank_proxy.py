@@ -1,10 +1,10 @@
-"""Stands in, within a container, for a rank that the image's torchrun starts: has it run in a container of its own.
+"""Stands in for a rank that the image's torchrun starts in a container: has it run in a container of its own.
 
     rank_proxy.py VARIABLES
 
-Sends its variables whose names begin with one of VARIABLES, a list with commas, and its stdout and stderr to the socket
-at $CLUSTER_RANKS, where train/node/role/ranks.py on the node starts the rank. Ends with the rank's exit code; if this
-process is ended, so is the rank.
+Sends its stdout, its stderr, and its variables whose names begin with one of VARIABLES, a comma-separated list, to the
+socket at $CLUSTER_RANKS, where train/node/role/ranks.py on the node starts the rank. Ends with the rank's exit code. If
+this process is ended, so is the rank.
 
 Python 3.6 and later, standard library only: it runs in the image's Python.
 """
@@ -22,7 +22,7 @@ def main():
     descriptors = array.array("i", [1, 2])
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(os.environ["CLUSTER_RANKS"])
-        # The descriptors come with the first byte.
+        # The descriptors travel with the first byte.
         connection.sendmsg([b"R"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         connection.sendall(json.dumps(variables).encode("ascii") + b"\n")
         answer = b""

@@ -1,14 +1,14 @@
 """Do all nodes add up a tensor together? One process per node, a torch.distributed all_reduce of 1, 2, ... n.
 
-Run by the environment's Python at the same time on all nodes. Order, over stdin: {"rank": this node's, "nodes": the
-[name, address] of each rank, "port": a free one of rank 0, "backend": "gloo" or "nccl", "timeout_s": of each step}.
-JSON lines: {"step": "import" | "store" | "join" | "group" | "reduce"} as it goes, then {"sum": ..., "expected": ...},
-or {"missing": names of the nodes that did not join}, or {"error": ...}.
+The environment's Python runs it at the same time on all nodes. Order, over stdin: {"rank": this node's, "nodes": the
+[name, address] of each rank, "port": a free port of rank 0, "backend": "gloo" or "nccl", "timeout_s": of each step}.
+It prints JSON lines: {"step": "import" | "store" | "join" | "group" | "reduce"} as it proceeds, then
+{"sum": ..., "expected": ...}, {"missing": names of the nodes that did not join}, or {"error": ...}.
 
-Rank 0 runs a store that all others connect to. It waits for each of them there, and so knows which are missing before
-the process group is made, whose own errors name at most an address.
+Rank 0 runs a store that all other ranks connect to. It waits for each of them at the store, so it knows which nodes are
+missing before it creates the process group, whose own errors name at most an address.
 
-Python 3.6 and later, standard library only, but for PyTorch.
+Python 3.6 and later, standard library only, except for PyTorch.
 """
 
 import datetime as dt
@@ -20,16 +20,16 @@ import time
 
 from interfaces import find_interface
 
-GRACE_S = 5.0  # the others wait so much longer than rank 0, to hear what it found
+GRACE_S = 5.0  # the others wait this much longer than rank 0, to get its result
 
 
 def tell(**said):
-    """One line on stdout."""
+    """Print one line of JSON to stdout."""
     print(json.dumps(said), flush=True)
 
 
 def wait_for(store, keys, timeout_s):
-    """The keys that nobody has set in time."""
+    """Wait until all keys are set. Returns those that are not set in time."""
     deadline = time.monotonic() + timeout_s
     missing = list(keys)
     while missing:
@@ -45,16 +45,16 @@ def wait_for(store, keys, timeout_s):
 
 
 def has(store, key):
-    """Whether somebody has set a key."""
+    """Whether a key is set."""
     try:
         store.wait([key], dt.timedelta(milliseconds=50))
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - after any error, the key counts as not set
         return False
     return True
 
 
 def join(store, order):
-    """Meet the others in the store; the names of the nodes that did not come."""
+    """Wait for the other nodes at the store. Returns the names of the nodes that did not arrive."""
     rank, names = order["rank"], [name for name, _ in order["nodes"]]
     store.set("joined/%d" % rank, "yes")
     if rank == 0:
@@ -73,20 +73,20 @@ def main():
     interface = find_interface(order["nodes"][order["rank"]][1])
     if interface is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
-        os.environ["NCCL_SOCKET_IFNAME"] = "=" + interface  # exactly this one, not every one that begins so
+        os.environ["NCCL_SOCKET_IFNAME"] = "=" + interface  # exactly this name, not every name that begins with it
     try:
         reduce_all(order)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the user reads it
+    except Exception as error:  # noqa: BLE001 - every error is shown to the user
         text = "%s: %s" % (type(error).__name__, error)
         for name, address in order["nodes"]:
             text = re.sub(r"(?<![0-9.])%s(?![0-9])" % re.escape(address), "%s (%s)" % (name, address), text)
         tell(error=text[:4000])
     sys.stdout.flush()
-    os._exit(0)  # without waiting for threads of a process group that has failed
+    os._exit(0)  # does not wait for threads of a process group that has failed
 
 
 def reduce_all(order):
-    """Join, make the group, add up. Raises what PyTorch raises."""
+    """Join the other nodes, create the process group, and add up the tensor. Raises PyTorch's errors."""
     tell(step="import")
     import torch
     from torch import distributed
@@ -114,5 +114,5 @@ def reduce_all(order):
     distributed.all_reduce(tensor)
     tell(sum=float(tensor.max()), expected=size * (size + 1) / 2.0)
     store.set("done/%d" % rank, "yes")
-    if rank == 0:  # its store must not end before the others have finished
+    if rank == 0:  # its store must not end before the other ranks have finished
         wait_for(store, ["done/%d" % other for other in range(size)], order["timeout_s"])

@@ -1,10 +1,10 @@
-"""Does MXNet compute here? ones((2,3))*2+1 on every GPU, or on the processor where MXNet sees none.
+"""Does MXNet compute here? ones((2,3))*2+1 on every GPU, or on the CPU if MXNet sees no GPU.
 
-Run by the environment's Python. JSON lines: {"wheel": ...} as pip names it, {"version": ...} once MXNet is imported,
-then for each device {"trying": ...} and {"device": ..., "values": ...} or {"device": ..., "error": ...}. An error that
-keeps MXNet from being imported ends the process, with Python's traceback on stderr.
+The environment's Python runs it. It prints JSON lines: {"wheel": ...} as pip names it, {"version": ...} once MXNet is
+imported, then for each device {"trying": ...} and {"device": ..., "values": ...} or {"device": ..., "error": ...}. If
+MXNet cannot be imported, the process ends with Python's traceback on stderr.
 
-Python 3.6 and later, standard library only, but for MXNet.
+Python 3.6 and later, standard library only, except for MXNet.
 """
 
 import glob
@@ -14,7 +14,7 @@ import sysconfig
 
 
 def tell(**said):
-    """One line on stdout."""
+    """Print one line of JSON to stdout."""
     print(json.dumps(said), flush=True)
 
 
@@ -28,7 +28,7 @@ def find_wheel():
 
 
 def main():
-    """Compute everywhere."""
+    """Compute on every device."""
     tell(wheel=find_wheel())
     import mxnet as mx
 
@@ -37,7 +37,7 @@ def main():
         tell(trying=str(context))
         try:
             values = (mx.nd.ones((2, 3), ctx=context) * 2 + 1).asnumpy().tolist()
-            # JSON has no nan and inf, which a faulty device may compute.
+            # JSON has neither nan nor inf, which a faulty device may compute.
             values = [[value if abs(value) < float("inf") else str(value) for value in row] for row in values]
         except mx.base.MXNetError as error:
             tell(device=str(context), error=str(error))

@@ -3,10 +3,10 @@
 It arrives over stdin, followed by one line of JSON for each step, and ends with its stdin:
 
     {"write": path, "size_bytes": n, "seed": n}     answered by {"seconds": ...}, once the file is closed
-    {"read": path, "seed": n}                       {"seconds": ..., "bytes": ..., "same": as it was written}
+    {"read": path, "seed": n}                       {"seconds": ..., "bytes": ..., "same": whether it is as written}
     {"remove": path}                                {"removed": path}
 
-or by {"error": text}; and {"alive": true} every other second.
+An error is answered by {"error": text}. It also sends {"alive": true} every two seconds.
 
 Python 3.6 and later, standard library only.
 """
@@ -23,12 +23,12 @@ BLOCK_BYTES = 1 << 20
 
 
 def make_block(seed):
-    """A block of bytes that nothing on the way can compress, the same for the same seed."""
+    """A block of bytes that cannot be compressed. The same seed gives the same block."""
     return random.Random(seed).getrandbits(8 * BLOCK_BYTES).to_bytes(BLOCK_BYTES, "little")  # noqa: S311 - no secret
 
 
 def write(path, size_bytes, seed):
-    """Write a file of whole blocks, and close it."""
+    """Write a file of whole blocks, and close it. Returns the answer."""
     block = make_block(seed)
     began = time.monotonic()
     with open(path, "wb") as stream:
@@ -39,7 +39,7 @@ def write(path, size_bytes, seed):
 
 
 def read(path, seed):
-    """Read the file of `write`, and compare it."""
+    """Read a file that `write` has written, and compare it. Returns the answer."""
     block, size, same = make_block(seed), 0, True
     began = time.monotonic()
     with open(path, "rb") as stream:
@@ -53,7 +53,7 @@ def read(path, seed):
 
 
 def carry_out(order):
-    """Do one step; its answer."""
+    """Do one step. Returns its answer. Raises OSError."""
     if "write" in order:
         return write(order["write"], order["size_bytes"], order["seed"])
     if "read" in order:
@@ -71,4 +71,4 @@ def main():
             tell(carry_out(json.loads(line.decode("utf-8"))))
         except OSError as error:
             tell({"error": "%s: %s" % (error.filename, error.strerror) if error.filename else str(error)})
-    os._exit(0)  # without waiting for the thread, which may hold stdout's lock
+    os._exit(0)  # does not wait for the thread, which may hold stdout's lock

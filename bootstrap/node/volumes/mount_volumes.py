@@ -3,11 +3,11 @@
 It arrives over stdin, followed by one line of JSON for each step, and ends with its stdin:
 
     {"step": a function of STEPS, ...its arguments}      answered by {"result": ...} or {"error": text}
-    {"alive": true}                                      from it, every other second
+    {"alive": true}                                      sent by this program every two seconds
 
-What it has mounted is noted in /run, which a reboot empties together with the mounts. Whatever may wait for a dead
-server runs in a child process with a time limit. Keys and passwords stay in /run, in memory; the key with which a node
-logs in to the node that serves a volume is made there and never leaves it.
+It notes its mounts in /run, which a reboot empties together with the mounts. Everything that may wait for a dead server
+runs in a child process with a time limit. Keys and passwords stay in /run, in memory. The private key with which a node
+logs in to the node that serves a volume is created on that first node and never leaves it.
 
 Linux. Python 3.6 and later, standard library only.
 """
@@ -29,7 +29,7 @@ from messages import stay_alive, tell
 from volume_probe import DISKS, NOTES, RUN
 
 LOCK = os.path.join(RUN, "lock")
-EXPORTS = os.path.join(RUN, "exports")  # what sshd shows to other nodes, and nothing else of this node
+EXPORTS = os.path.join(RUN, "exports")  # the only folder of this node that sshd shows to other nodes
 SSHD_CONFIG = os.path.join(RUN, "sshd_config")
 SSHD_LOG = os.path.join(RUN, "sshd.log")
 KNOWN_HOSTS = os.path.join(RUN, "known_hosts")
@@ -38,7 +38,7 @@ NFS_EXPORTS = "/etc/exports.d/cluster-volumes.exports"
 COMMANDS = ("mount.nfs4", "mount.lustre", "sshfs", "s3fs", "mount-s3", "exportfs", "sshd", "mkfs.ext4", "apt-get")
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 BLANK_BYTES = 1 << 20
-NOTHING_FOUND = 2  # blkid's exit code
+NOTHING_FOUND = 2  # an exit code of blkid
 LONG_S = 600.0
 SHORT_S = 20.0
 MOUNT_S = 30.0
@@ -47,13 +47,13 @@ LAST_LINES = 5
 
 
 class Failed(Exception):
-    """A step failed; the text says why."""
+    """A step failed; the text is the reason."""
 
 
 def call(words, limit_s=SHORT_S, env=None, data=None):
-    """Run a command; its (exit code, output). Raises Failed if it cannot run, or runs longer than limit_s seconds.
+    """Run a command. Returns (exit code, output). Raises Failed if it cannot run or takes more than limit_s seconds.
 
-    A daemon that it leaves may keep its output open, so the output goes to a file without a name.
+    A daemon that the command starts may keep its output open, so the output goes to a file without a name.
     """
     environment = dict(os.environ, PATH=SBIN, LC_ALL="C", DEBIAN_FRONTEND="noninteractive", **(env or {}))
     with open(RUN, "rb", opener=_open_unnamed) as output:
@@ -77,7 +77,7 @@ def _open_unnamed(folder, _flags):
 
 
 def run(words, limit_s=SHORT_S, env=None, data=None):
-    """Run a command; its output. Raises Failed with its last lines if it fails."""
+    """Run a command. Returns its output. Raises Failed with its last lines if it fails."""
     code, said = call(words, limit_s, env, data)
     if code != 0:
         last = "; ".join(line.strip() for line in said.splitlines()[-LAST_LINES:] if line.strip())
@@ -85,11 +85,11 @@ def run(words, limit_s=SHORT_S, env=None, data=None):
     return said
 
 
-# -- what there is -----------------------------------------------------------------------------------------------------
+# -- facts -------------------------------------------------------------------------------------------------------------
 
 
 def look(mounts, volume_ids):
-    """The facts about this node. mounts: folders, volume_ids: of EBS, that matter."""
+    """Gather the facts about this node. mounts: the folders that matter; volume_ids: the EBS volumes that matter."""
     noted = read_notes()
     user = find_user()
     return {
@@ -111,7 +111,7 @@ def look(mounts, volume_ids):
 
 
 def has_filesystem(name, module):
-    """Whether the kernel has a file system, perhaps as a module that it can load."""
+    """Whether the kernel has a file system. Loads its module if necessary."""
     if _is_known(name):
         return True
     if shutil.which("modprobe", path=SBIN):
@@ -125,7 +125,7 @@ def _is_known(name):
 
 
 def is_device(path):
-    """Whether a character device is there."""
+    """Whether a path is a character device."""
     try:
         return stat.S_ISCHR(os.stat(path).st_mode)
     except OSError:
@@ -149,7 +149,7 @@ def read_host_key():
 
 
 def read_notes():
-    """What this program has mounted since the last boot: {mount: entry}."""
+    """The mounts that this program has made since the last boot: {mount: entry}."""
     try:
         with open(NOTES) as stream:
             return json.load(stream)
@@ -158,16 +158,16 @@ def read_notes():
 
 
 def note(mount, entry):
-    """Note a mount, or with None forget it."""
+    """Note a mount. With None as its entry, forget it."""
     noted = read_notes()
     noted.pop(mount, None)
     if entry is not None:
         noted[mount] = entry
-    write(NOTES, json.dumps(noted), 0o644)  # a job's own programs read it
+    write(NOTES, json.dumps(noted), 0o644)  # the programs that run a job read it, too
 
 
 def write(path, text, mode):
-    """Replace a file of root's."""
+    """Write or replace a file, atomically."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     fresh = path + ".new"
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as stream:
@@ -190,19 +190,19 @@ def install(packages):
 
 
 def find_device(volume_id, device):
-    """The path of an EBS volume's device; None if it is not there. device: the name that it was attached under.
+    """The path of an EBS volume's device; None if it does not exist. device: the device name of the attachment, or "".
 
     https://docs.aws.amazon.com/ebs/latest/userguide/identify-nvme-ebs-device.html
     """
     by_id = "/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_" + volume_id.replace("-", "")
     names = [by_id]
-    if device:  # Xen's names, of instance types without NVMe
+    if device:  # Xen's names, on instance types without NVMe
         names += [device, device.replace("/dev/sd", "/dev/xvd")]
     for name in names:
         if os.path.exists(name):
             return os.path.realpath(name)
     serial = volume_id.replace("-", "")
-    for path in glob.glob("/sys/block/nvme*/device/serial"):  # without udev's links
+    for path in glob.glob("/sys/block/nvme*/device/serial"):  # for systems without udev's links
         with open(path) as stream:
             if stream.read().strip() == serial:
                 return "/dev/" + path.split("/")[3]
@@ -210,7 +210,10 @@ def find_device(volume_id, device):
 
 
 def disk(volume_id, device, path, read_only, wait_s):
-    """Mount an EBS volume at `path`; a blank one gets a file system first. {"formatted": ..., "changed": ...}."""
+    """Mount an EBS volume at `path`. Creates a file system on a blank one first.
+
+    Waits for its device for wait_s seconds. Returns {"formatted": ..., "changed": ...}. Raises Failed.
+    """
     give_up_at = time.monotonic() + wait_s
     while find_device(volume_id, device) is None:
         if time.monotonic() > give_up_at:
@@ -226,19 +229,19 @@ def disk(volume_id, device, path, read_only, wait_s):
     if formatted:
         if not is_blank(found):
             raise Failed("%s (%s) has no file system, but is not blank; it is not formatted" % (found, volume_id))
-        user = find_user()  # made its owner at once: after a kill, the next run finds a file system, and leaves it
+        user = find_user()  # mkfs itself sets the owner: after a kill, the next run leaves the file system as it is
         run(["mkfs.ext4", "-q", "-m", "0", "-E", "root_owner=%d:%d" % (user.pw_uid, user.pw_gid), found], LONG_S)
         kind = "ext4"
     os.makedirs(path, mode=0o755, exist_ok=True)
     options = "nosuid,nodev,noatime" + (",ro" if read_only else "")
     run(["mount", "-t", kind, "-o", options, found, path], LONG_S)
     if formatted:
-        shutil.rmtree(os.path.join(path, "lost+found"))  # which only root can read; fsck makes it if need be
+        shutil.rmtree(os.path.join(path, "lost+found"))  # only root can read it; fsck creates it if necessary
     return {"formatted": formatted, "changed": True}
 
 
 def find_filesystem(device):
-    """The type of a device's file system; None if blkid finds nothing at all."""
+    """The type of a device's file system; None if blkid finds nothing. Raises Failed for other contents."""
     code, said = call(["blkid", "-p", "-o", "export", device])
     if code == NOTHING_FOUND:
         return None
@@ -258,7 +261,7 @@ def is_blank(device):
 
 
 def key():
-    """The public key with which this node logs in to the node that serves a volume; made if need be."""
+    """The public key with which this node logs in to the node that serves a volume. Creates a key if there is none."""
     if not os.path.exists(KEY + ".pub"):
         os.makedirs(RUN, mode=0o755, exist_ok=True)
         for path in (KEY, KEY + ".pub"):
@@ -270,9 +273,10 @@ def key():
 
 
 def serve_sftp(folders, config, authorized):
-    """Serve folders to other nodes by an sshd that shows nothing else. folders: {name: path}. Returns what changed.
+    """Serve folders to other nodes by an sshd that shows nothing else. folders: {name: path}.
 
-    config: sshd's, without UsePAM, which is as the node's own sshd has it: without PAM, sshd refuses locked accounts.
+    config: sshd's configuration without UsePAM, which is copied from the node's own sshd: without PAM, sshd refuses
+    locked accounts. Returns the names of the folders that were added, and "sshd" if that was started. Raises Failed.
     """
     changed = []
     for name, path in sorted(folders.items()):
@@ -296,14 +300,14 @@ def serve_sftp(folders, config, authorized):
     write(SSHD_CONFIG, text, 0o600)
     if pid is not None:
         end_sshd(pid)
-    os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # of privilege separation
+    os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # for sshd's privilege separation
     run([shutil.which("sshd", path=SBIN), "-f", SSHD_CONFIG, "-E", SSHD_LOG])
     wait_until(lambda: find_sshd() is not None, "the sshd for volumes has not started: " + _read(SSHD_LOG)[-300:])
     return changed + ["sshd"]
 
 
 def is_same(path, target):
-    """Whether a folder is mounted at another place, too."""
+    """Whether two paths are the same folder, as with a bind mount."""
     one, other = os.stat(path), os.stat(target)
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
@@ -331,7 +335,7 @@ def find_use_pam():
 
 
 def stop_serving():
-    """End the sshd for volumes, and show folders to no other node any more."""
+    """End the sshd for volumes, and withdraw all exports."""
     pid = find_sshd()
     if pid is not None:
         end_sshd(pid)
@@ -344,7 +348,7 @@ def stop_serving():
 
 
 def serve_nfs(exports):
-    """Export folders by the kernel's NFS server. exports: lines of exports(5). Returns whether they changed."""
+    """Export folders by the kernel's NFS server. exports: lines of exports(5). Returns whether it changed anything."""
     if _read(NFS_EXPORTS) == exports and call(["pgrep", "-x", "nfsd"])[0] == 0:
         return False
     write(NFS_EXPORTS, exports, 0o644)
@@ -354,7 +358,7 @@ def serve_nfs(exports):
 
 
 def wait_until(condition, complaint):
-    """Wait for a condition. Raises Failed."""
+    """Wait until a condition is true. Raises Failed with `complaint` if it is not true in time."""
     give_up_at = time.monotonic() + SHORT_S
     while not condition():
         if time.monotonic() > give_up_at:
@@ -374,7 +378,10 @@ def _read(path):
 
 
 def mount(mount, words, entry, env, known_hosts):
-    """Mount a volume by a command, and note it. env: variables of the command. known_hosts: of ssh, "" if not used."""
+    """Mount a volume by a command, and note it. Raises Failed.
+
+    env: variables of the command. known_hosts: lines of ssh's known_hosts, "" for a command without ssh.
+    """
     check_folder(mount)
     if known_hosts:
         add_known_hosts(known_hosts)
@@ -387,14 +394,14 @@ def mount(mount, words, entry, env, known_hosts):
 
 
 def add_known_hosts(text):
-    """Add servers' keys to those that ssh accepts here, in place of earlier keys of the same servers."""
+    """Add servers' keys to this node's known hosts. They replace earlier keys of the same servers."""
     names = {line.split()[0] for line in text.splitlines()}
     others = [line for line in _read(KNOWN_HOSTS).splitlines() if line.split()[0] not in names]
     write(KNOWN_HOSTS, "".join(line + "\n" for line in others + text.splitlines()), 0o600)
 
 
 def check_folder(mount):
-    """Make the folder of a mount. Raises Failed if it has other contents, or is a mount already."""
+    """Create the folder of a mount. Raises Failed if it is not empty, or is a mount already."""
     try:
         os.makedirs(mount, mode=0o755, exist_ok=True)
         if volume_probe.find_mount(mount) is not None:
@@ -406,9 +413,9 @@ def check_folder(mount):
 
 
 def unmount(mount):
-    """Unmount, at once if possible, else as soon as nobody uses it any more; returns whether it was busy.
+    """Unmount a folder: at once if possible, else as soon as it is not in use any more. Returns whether it was in use.
 
-    A dead server must not delay this.
+    A dead server does not delay this. Raises Failed.
     """
     try:
         code, _ = call(["umount", mount], UNMOUNT_S)
@@ -422,7 +429,7 @@ def unmount(mount):
 
 
 def detach(mount):
-    """Unmount lazily, with what is mounted below; programs that have files open there keep them."""
+    """Unmount a folder lazily, with all mounts below it. Programs keep their open files. Raises Failed."""
     call(["umount", "-l", mount], UNMOUNT_S)
     if volume_probe.find_mount(mount) is not None:
         raise Failed("%s cannot be unmounted" % mount)
@@ -430,7 +437,7 @@ def detach(mount):
 
 
 def renew(mount):
-    """Unmount, unless programs use the mount; returns whether it is unmounted."""
+    """Unmount a folder, unless it is in use. Returns whether it is unmounted."""
     code, _ = call(["umount", mount], UNMOUNT_S)
     if code == 0:
         note(mount, None)
@@ -438,7 +445,7 @@ def renew(mount):
 
 
 def unmount_all():
-    """Unmount all that was mounted here, and stop serving. Returns the folders that were in use."""
+    """Undo all mounts of this program, and stop serving. Returns the folders that were in use."""
     busy = [path for path in read_notes() if unmount(path)]
     stop_serving()
     disks = [path for path in glob.glob(os.path.join(DISKS, "*")) if volume_probe.find_mount(path) is not None]
@@ -458,11 +465,11 @@ def main():
     stay_alive()
     os.makedirs(RUN, mode=0o755, exist_ok=True)
     with open(LOCK, "w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # another command may do the same here
+        fcntl.flock(held, fcntl.LOCK_EX)  # another command may run this program at the same time
         for line in sys.stdin.buffer:
             order = json.loads(line.decode("utf-8"))
             try:
                 tell({"result": STEPS[order.pop("step")](**order)})
             except (Failed, OSError) as error:
                 tell({"error": str(error)})
-    os._exit(0)  # without waiting for the thread, which may hold stdout's lock
+    os._exit(0)  # does not wait for the thread, which may hold stdout's lock

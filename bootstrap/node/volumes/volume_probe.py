@@ -1,4 +1,4 @@
-"""Whether a mounted volume answers: a child process asks its server, so that a dead one cannot stop the caller.
+"""Probes whether a mounted volume works. A child process asks its server, so that a dead one cannot block the caller.
 
 Linux. Python 3.6 and later, standard library only.
 """
@@ -9,14 +9,14 @@ import time
 from typing import List, Optional
 
 RUN = "/run/cluster-volumes"
-"""Where mount_volumes.py keeps what a reboot makes needless, keys included: it is in memory."""
+"""The folder for data of mount_volumes.py that must not outlive a reboot, such as keys: it is in memory."""
 NOTES = RUN + "/mounted.json"
 DISKS = "/var/lib/cluster/volumes"
-"""Where the disks of EBS volumes are mounted."""
+"""The folder in which the disks of EBS volumes are mounted."""
 LIMIT_S = 7.0
 NOT_MOUNTED = "it is not mounted"
 LOOK_EVERY_S = 0.02
-# The name does not exist, so no cache has it: the server is asked. A server that refuses the question has answered.
+# The name does not exist and is in no cache, so the server is asked. A server that denies access has answered, too.
 ASK = """
 import errno, os, sys
 try:
@@ -28,25 +28,25 @@ except OSError as error:
 
 
 def find_mount(path: str) -> Optional[List[str]]:
-    """[type, source] of what is mounted at a path; None if it is no mount. Asks only the kernel, no server."""
+    """[type, source] of the file system mounted at a path; None if none is. Asks only the kernel, no server."""
     found = None  # type: Optional[List[str]]
     with open("/proc/self/mountinfo", "rb") as stream:
         for line in stream:
             fields, _, rest = line.decode("utf-8", "surrogateescape").partition(" - ")
             if unescape(fields.split(" ")[4]) == path:
-                found = [unescape(word) for word in rest.split(" ")[:2]]  # the last one covers the others
+                found = [unescape(word) for word in rest.split(" ")[:2]]  # the last mount hides the others
     return found
 
 
 def unescape(word: str) -> str:
-    """A path of /proc/self/mountinfo as it is."""
+    """A word of /proc/self/mountinfo without its escapes."""
     for escaped, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         word = word.replace(escaped, char)
     return word
 
 
 class Question(object):
-    """The question whether a mount answers, in a process of its own."""
+    """The question whether a mount works, asked by a process of its own."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -62,7 +62,7 @@ class Question(object):
             )
 
     def answer(self, limit_s: float = LIMIT_S) -> Optional[str]:
-        """None while there is no answer yet; then "" if the mount works, else why not."""
+        """None until there is an answer; then "" if the mount works, else the reason why it does not."""
         if self._child is None:
             return NOT_MOUNTED
         if self._child.poll() is not None:
@@ -70,12 +70,12 @@ class Question(object):
             return said.decode("utf-8", "replace")
         if time.monotonic() < self._asked_at + limit_s:
             return None
-        self._child.kill()  # it may end only when the mount gives up: nobody waits for it
+        self._child.kill()  # it may end only when the mount gives up, so it is not waited for
         return "no answer for %g s" % limit_s
 
 
 def probe(path: str, limit_s: float = LIMIT_S) -> Optional[str]:
-    """Why a mount does not work, or None. Takes at most about limit_s seconds."""
+    """The reason why a mount does not work; None if it works. Takes at most about limit_s seconds."""
     question = Question(path)
     while True:
         answer = question.answer(limit_s)

@@ -1,10 +1,10 @@
-"""`cluster data ...`: each module has the commands of one kind."""
+"""`cluster data ...`: each module contains the commands of one kind."""
 
 import click
 
 from cluster.commands import LazyGroup
 
-# A command imports only its own module; the libraries of the others would take longer than a small copy.
+# A command imports only its own module: importing the libraries of the others would take longer than a small copy.
 COMMANDS: dict[str, tuple[str, str]] = {
     "put": ("cluster.commands.data.transfer:put", "Copy files, folders and globs to S3."),
     "get": ("cluster.commands.data.transfer:get", "Copy objects, folders and globs from S3."),
@@ -34,4 +34,4 @@ def data() -> None:
     'glob*'            DST/name for each match
 
     In a glob, * and ? match within one folder, ** across folders. Quote globs, or the shell expands them.
-    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    """  # noqa: D301 - click's mark for text that must not be wrapped

@@ -1,4 +1,4 @@
-"""`cluster data fetch, demo`: datasets by name."""
+"""`cluster data fetch` and `demo`: datasets by name."""
 
 import time
 from pathlib import Path
@@ -68,10 +68,13 @@ def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | 
 
 
 def _list_records(url: str, *, region: str, create_bucket: bool) -> list[str]:
-    """The .rec files below a URL, by their names there. Raises NotFoundError without a bucket, AwsError, UsageError."""
+    """Return the .rec files below a URL, relative to it.
+
+    Raises NotFoundError if the bucket does not exist and is not to be created, AwsError, UsageError.
+    """
     try:
         entries = operations.ls(url, region=region, recursive=True)
-    except NotFoundError:  # there is no such folder, or no bucket
+    except NotFoundError:  # the folder or the bucket does not exist
         if not create_bucket:
             operations.ls(f"s3://{parse_url(url).bucket}", region=region)
         return []
@@ -80,7 +83,7 @@ def _list_records(url: str, *, region: str, create_bucket: bool) -> list[str]:
 
 
 def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shards: int | None) -> None:
-    """Refuse a folder with other .rec files: MXNet reads all of them, such as those of an earlier fetch."""
+    """Raise UsageError for a folder with other .rec files, as of an earlier fetch: MXNet reads all of them."""
     own = shard_names(shards or dataset.shards)
     others = sorted(name for name in there if name.startswith(("train/", "val/")) and name not in own)
     if others:

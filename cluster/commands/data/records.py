@@ -26,7 +26,7 @@ _SHARDS = 16
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _PNG_QUALITY = 9
 _MOST_LABELS = 20
-"""So many of the labels stand in a table; --json has all."""
+"""The most labels in the text output. --json has all of them."""
 
 
 class Size(click.ParamType[int]):
@@ -35,7 +35,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number of bytes; click's own error for what is none."""
+        """Return the number of bytes. Raises BadParameter if the value is not a size."""
         if isinstance(value, int):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?) *(|[kmg]i?)b?", str(value).strip().lower())
@@ -46,12 +46,12 @@ class Size(click.ParamType[int]):
 
 
 class LabelWidth(click.ParamType[int]):
-    """How many labels: a number from 1 up, or "all", which is 0."""
+    """A number of labels: 1 or more, or "all", which becomes 0."""
 
     name = "label-width"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; click's own error for what is none."""
+        """Return the number. Raises BadParameter if the value is neither a number from 1 up nor "all"."""
         if value == "all":
             return 0
         if not str(value).isdecimal() or int(value) < 1:
@@ -232,7 +232,7 @@ def info(app: App, *, words: tuple[str, ...], workers: int | None, full: bool, a
 
 
 def _enter(app: App, words: Sequence[str], *, start: bool = True) -> str:
-    """Enter the cloud if a word is an s3:// URL, and return its region; else return ""."""
+    """Enter the cloud and return its region if a word is an s3:// URL; otherwise return ""."""
     if not any(map(is_s3, words)):
         return ""
     app.enter_cloud(start_sandbox=start)
@@ -245,7 +245,7 @@ def _describe(shards: Sequence[WrittenShard]) -> str:
 
 
 def as_document(shards: Sequence[ShardInfo], workers: int | None) -> dict[str, Any]:
-    """What `cluster data info --json` prints. workers: adds what each of that many workers would read."""
+    """Return the output of `cluster data info --json`. workers: also show what each of this many workers would read."""
     sizes = [size for shard in shards for size in shard.record_sizes]
     document: dict[str, Any] = {
         "records": len(sizes),
@@ -278,7 +278,7 @@ def _count_labels(shards: Sequence[ShardInfo]) -> dict[str, Any]:
 
 
 def as_lines(document: dict[str, Any], words: Sequence[str]) -> Iterator[str]:
-    """The same as lines of text."""
+    """Yield the lines of text for this document."""
     shards = document["shards"]
     sizes = [shard["size_bytes"] for shard in shards]
     low, high = document["smallest_record_bytes"], document["largest_record_bytes"]

@@ -1,4 +1,4 @@
-"""`cluster data put, get, ls, du, rm, verify`: between files and S3."""
+"""`cluster data put`, `get`, `ls`, `du`, `rm` and `verify`: files and objects in S3."""
 
 import os
 import shlex
@@ -34,7 +34,7 @@ _exclude = click.option(
 
 
 def _how_to_copy(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that put and get have in common."""
+    """Add the options that put and get have in common."""
     for option in (
         click.option("-y", "--yes", is_flag=True, help="Delete without asking."),
         click.option("--dry-run", is_flag=True, help="Show what would be copied and deleted; change nothing."),
@@ -261,5 +261,5 @@ def _as_line(entry: Entry) -> str:
 
 
 def _again() -> str:
-    """The hint for a transfer that was interrupted."""
+    """Return the hint for a transfer that was interrupted."""
     return f"to copy what is missing, run again: {shlex.join(['cluster', *sys.argv[1:]])}"

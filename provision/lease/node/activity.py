@@ -1,7 +1,7 @@
-"""Whether somebody uses a node: jobs, logins, notebook kernels, CPU and GPU.
+"""Determines whether a node is in use: jobs, logins, notebook kernels, CPU and GPU.
 
-What cannot be found out counts as use. `root` is "/"; tests have other folders. Linux. Python 3.6 and later, standard
-library only.
+An unknown state counts as use. `root` is "/"; tests use other folders. Linux. Python 3.6 and later, standard library
+only.
 """
 
 import glob
@@ -14,11 +14,11 @@ import urllib.request
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 BUSY_CORES = 0.25
-"""Processor cores' worth of CPU time: an idle node's services take less than a tenth of it."""
+"""CPU time, in cores. The services of an idle node use less than a tenth of it."""
 BUSY_GPU_PERCENT = 5
 ANSWER_S = 20.0
 AHEAD_S = 60.0
-"""An end that is later than this is of a clock that was wrong: it would count as use until then."""
+"""A job's end further in the future than this comes from a wrong clock: it would count as use until then."""
 MAX_BYTES = 1 << 20
 _LOGIN = re.compile(r"^sshd(?:-session)?: ([^ @]+)@(\S+)")
 _OTHER_LOGINS = ("ssm-session-worker",)
@@ -27,7 +27,7 @@ _FIRST_HUMAN_UID, _LAST_HUMAN_UID = 1000, 60000
 
 
 class Process(NamedTuple):
-    """A process. started: in clock ticks since the boot. ticks: its CPU time, with that of its ended children."""
+    """A process. started: in clock ticks since the boot. ticks: its CPU time, including its ended children."""
 
     pid: int
     started: int
@@ -37,17 +37,17 @@ class Process(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Why a node is in use; None: it is not. used_s_ago: when it last was, as its records say; None if they do not."""
+    """Why a node is in use; None if it is not. used_s_ago: when it last was, from its records; None if unknown."""
 
     why: Optional[str]
     used_s_ago: Optional[float] = None
 
 
 class Activity:
-    """Looks at a node again and again: CPU time is that between two looks.
+    """Looks at a node repeatedly. CPU time is measured between two looks.
 
     run: runs a command, and returns its output; raises OSError, subprocess.SubprocessError. fetch: gets a URL's JSON;
-    raises OSError, ValueError. All of it may take long: a file system may hang.
+    raises OSError, ValueError. Every call may take long: a file system may hang.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Activity:
         self._before: Optional[Tuple[float, Dict[Tuple[int, int], int]]] = None
 
     def look(self, now: float, clock: float) -> Use:
-        """Who uses the node. now: seconds since 1970. clock: of a clock that does not jump."""
+        """Return who uses the node. now: seconds since 1970. clock: seconds of a clock that does not jump."""
         processes = list(find_processes(self.root))
-        cores = self._count_cores(processes, clock)  # at each look, whatever else is found
+        cores = self._count_cores(processes, clock)  # at each look, even if something else is in use
         job, ended_s_ago = find_job(self.root, processes, now)
         why = job or find_login(processes) or find_busy_kernel(self.root, processes, self.fetch)
         if why is None and cores is None:
@@ -76,7 +76,7 @@ class Activity:
         return Use(why, ended_s_ago)
 
     def _count_cores(self, processes: List[Process], clock: float) -> Optional[float]:
-        """How many cores all processes have used since the last look; None at the first one."""
+        """Return how many cores all processes have used since the last look; None at the first one."""
         ticks = {(one.pid, one.started): one.ticks for one in processes}
         before, self._before = self._before, (clock, ticks)
         if before is None or clock <= before[0]:
@@ -86,7 +86,7 @@ class Activity:
 
 
 def find_processes(root: str) -> Iterator[Process]:
-    """The processes of this node, without kernel threads' command lines."""
+    """Yield the processes of this node. Kernel threads have an empty command line."""
     proc = os.path.join(root, "proc")
     for entry in os.listdir(proc):
         if not entry.isdigit():
@@ -106,9 +106,10 @@ def find_processes(root: str) -> Iterator[Process]:
 
 
 def find_job(root: str, processes: List[Process], now: float) -> Tuple[Optional[str], Optional[float]]:
-    """A job that has not ended, or why that is not known; and how many seconds ago the last one ended, if one did.
+    """Find a job that has not ended, or the reason why that is unknown.
 
-    A job whose supervisor is dead makes no progress: it does not count.
+    Also returns how many seconds ago the last job ended, or None. A job whose supervisor is dead makes no progress: it
+    does not count.
     """
     alive = {(one.pid, one.started) for one in processes}
     batch = next((one for one in processes if one.name in _BATCH_JOBS), None)
@@ -127,7 +128,7 @@ def find_job(root: str, processes: List[Process], now: float) -> Tuple[Optional[
 
 
 def find_running_jobs(root: str, processes: List[Process]) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    """The home and the record of each job that has not ended."""
+    """Yield the home and the record of each job that has not ended."""
     alive = {(one.pid, one.started) for one in processes}
     for path, record in _find_records(root):
         if record and record.get("state") not in ("done", "failed", "stopped") and _is_supervised(record, alive):
@@ -150,12 +151,12 @@ def _find_records(root: str) -> Iterator[Tuple[str, Optional[Dict[str, Any]]]]:
 def _is_supervised(record: Dict[str, Any], alive: Any) -> bool:
     supervisor = record.get("supervisor")
     if not isinstance(supervisor, dict) or supervisor.get("start_time") is None:
-        return True  # not known
+        return True  # unknown
     return (supervisor.get("pid"), supervisor["start_time"]) in alive
 
 
 def find_homes(root: str) -> List[str]:
-    """The home folders of root and of people."""
+    """Return the home folders of root and of human users."""
     homes = []
     for line in _read(os.path.join(root, "etc", "passwd")).splitlines():
         fields = line.split(":")
@@ -165,7 +166,7 @@ def find_homes(root: str) -> List[str]:
 
 
 def find_login(processes: List[Process]) -> Optional[str]:
-    """Who is logged in. Commands over ssh, copies and set-ups are logins, too."""
+    """Return who is logged in. Commands over ssh, copies and set-ups are logins, too."""
     for one in processes:
         found = _LOGIN.match(one.command)
         if found is not None:
@@ -178,7 +179,7 @@ def find_login(processes: List[Process]) -> Optional[str]:
 
 
 def find_busy_kernel(root: str, processes: List[Process], fetch: Callable[[str], Any]) -> Optional[str]:
-    """A notebook kernel that computes, or a notebook server that does not say. Servers that have ended are skipped."""
+    """Return a busy notebook kernel, or a notebook server that does not answer. Skips servers that have ended."""
     pids = {one.pid for one in processes}
     for home in find_homes(root):
         pattern = os.path.join(glob.escape(home), ".local/share/jupyter/runtime", "*server-*.json")
@@ -201,13 +202,13 @@ def find_busy_kernel(root: str, processes: List[Process], fetch: Callable[[str],
 
 
 def _local_url(server: Dict[str, Any]) -> str:
-    """A server's own URL may have the host's name, and a browser's port."""
+    """Return the server's URL on this node. Its own URL may have the host's name, and a browser's port."""
     scheme = "https" if server.get("secure") else "http"
     return "{}://127.0.0.1:{}{}".format(scheme, server["port"], server.get("base_url") or "/")
 
 
 def find_busy_gpu(root: str, run: Callable[[List[str]], str]) -> Optional[str]:
-    """A GPU that computes, or why that is not known; None without GPUs."""
+    """Return a busy GPU, or the reason why that is unknown; None without GPUs."""
     if not glob.glob(os.path.join(glob.escape(root), "dev", "nvidia[0-9]*")):
         return None
     try:
@@ -237,7 +238,7 @@ def _run(command: List[str]) -> str:
 
 
 def _fetch(url: str) -> Any:
-    # The server is this node's own, and its certificate often its own, too.
+    # The server runs on this node, and its certificate is often self-signed.
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
@@ -246,9 +247,9 @@ def _fetch(url: str) -> Any:
 
 
 class IdleTime:
-    """For how long a node has been idle, counted only while somebody looks. Pure.
+    """How long a node has been idle. Only time between looks counts. Pure.
 
-    longest_s: the longest time between two looks that counts: of a node that was frozen, the rest is not known.
+    longest_s: the longest time between two looks that counts. If the node was frozen for longer, the rest is unknown.
     """
 
     def __init__(self, longest_s: float) -> None:
@@ -258,7 +259,7 @@ class IdleTime:
         self._looked: Optional[float] = None
 
     def note(self, use: Use, clock: float) -> None:
-        """What a look has found. clock: seconds of a clock that does not jump."""
+        """Record the result of a look. clock: seconds of a clock that does not jump."""
         passed = 0.0 if self._looked is None else min(max(clock - self._looked, 0.0), self.longest_s)
         self._looked, self.why = clock, use.why
         self.idle_s = 0.0 if use.why is not None else self.idle_s + passed
@@ -266,11 +267,11 @@ class IdleTime:
             self.idle_s = min(self.idle_s, use.used_s_ago)
 
     def begin_again(self) -> None:
-        """It is in use now."""
+        """Start from 0: the node is in use now."""
         self.idle_s = 0.0
 
     def read(self, clock: float) -> Tuple[float, Optional[str]]:
-        """For how long it has been idle, and why it is not. If nobody could look for long, it counts as busy."""
+        """Return how long the node has been idle, and why it is not. Without a recent look, it counts as busy."""
         if self._looked is not None and clock - self._looked > self.longest_s + 2 * ANSWER_S:
             return 0.0, "it cannot be determined: a look takes longer than {:.0f} s".format(clock - self._looked)
         return self.idle_s, self.why

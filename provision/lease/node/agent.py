@@ -1,19 +1,19 @@
 """Ends this node at the end of its cluster's lease. The user data starts it at each boot, as root.
 
     boot LEASE CLUSTER ENDPOINT
-                keeps a copy of this program for the next boot, and starts it in the background
-    again       the same with what the last `boot` kept
+                saves a copy of this program for the next boot, and starts it in the background
+    again       does the same with the arguments that the last `boot` saved
     set LEASE   makes the running program use another lease; starts it if it does not run
-    show        asks it
+    show        asks the running program
     set and show answer with a line of JSON: {"lease", "idle_s", "why", "ends", "spent_usd", "saved"}
 
-It needs no credentials, head, network or space on the disk. A change of the lease is kept in SAVED, and the newest of
-these counts: user data, SAVED, the instance's tag cluster:lease in its metadata, and what `set` got. If SAVED cannot be
-written or read, the others count.
+It needs no credentials, head, network or space on the disk. A change of the lease is saved in SAVED. The newest of
+these leases counts: the one in the user data, in SAVED, in the instance's tag cluster:lease in its metadata, and the
+one from `set`. If SAVED cannot be written or read, the others count.
 
-The deadline is counted twice, by the time of day and by a clock that does not jump, and the first one counts. Idle
-time is that of the cluster: the head, the only one that knows the other nodes, asks them every ASK_EVERY_S for how long
-they have been idle, and tells them the least of it. A node that no head has ever asked decides by itself.
+The deadline is measured by two clocks, the time of day and a clock that does not jump, and the first one to reach it
+counts. Idle time is that of the cluster. Only the head knows the other nodes: every ASK_EVERY_S it asks them how long
+they have been idle, and sends them the shortest time. A node that no head has ever asked decides by itself.
 
 Python 3.6 and later, standard library only.
 """
@@ -31,16 +31,16 @@ from provision.lease.node import activity, control, metadata, neighbors, peers, 
 ASK_EVERY_S = 15.0
 KEEP_EVERY_S = 60.0
 TAG_S = 3.0
-"""How long a node whose lease seems to have ended waits for its tag, which may have a later one."""
+"""How long a node whose lease seems to have ended waits for its tag, which may have a later lease."""
 BOOT_S = 20.0
-"""The same after its boot, when the network may not be up, and the disk may not have kept a change."""
+"""The same after its boot, when the network may not be up, and the disk may have lost a change."""
 
 
 class Agent(object):
     """The program in the background.
 
     endpoint: the URL of EC2, to end nodes that cannot end themselves; empty to leave them alone. root: of the file
-    system that it looks at; end: ends the node.
+    system that it reads. end: ends the node.
     """
 
     def __init__(
@@ -62,30 +62,30 @@ class Agent(object):
         self.neighbors = neighbors.Neighbors(root)
         self.warned: Dict[str, float] = {}
         self.began = system.boot_clock()
-        self.tag_at = -1.0  # by the boot clock: when the tag was asked for that it has read last
+        self.tag_at = -1.0  # by the boot clock: when the last successful read of the tag began
         self.over_at: Optional[float] = None
         self.hurry = threading.Event()
         self.closing: Optional[peers.Closing] = None
 
     def look_every_s(self) -> float:
-        """How often to look: more often for a short idle time."""
+        """Return the time between looks: shorter for a short idle time."""
         idle_s = self.state.lease.idle_s
         return ASK_EVERY_S if idle_s is None else min(max(idle_s / 20.0, 1.0), ASK_EVERY_S)
 
     def keep_looking(self) -> None:
-        """Look who uses the node, for ever. A look may hang: the deadline does not wait for it."""
+        """Check forever whether the node is in use. A look may hang: the deadline does not wait for it."""
         while True:
             if self.state.lease.idle_s is not None:
                 try:
                     use = self.activity.look(time.time(), system.boot_clock())
                     self.neighbors.find_asked()
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is not known whether the node is idle
+                except Exception as error:  # noqa: BLE001 - after any error, it is unknown whether the node is idle
                     use = activity.Use("it cannot be determined: {!r}".format(error))
                 self.looks.note(use, system.boot_clock())
             time.sleep(self.look_every_s())
 
     def keep_up(self) -> None:
-        """Read the tag, and write the state, for ever."""
+        """Read the tag and write the state, forever."""
         while True:
             asked_at = system.boot_clock()
             text = metadata.read_tag()
@@ -98,11 +98,11 @@ class Agent(object):
             self.hurry.clear()
 
     def is_new(self) -> bool:
-        """Whether it began a moment ago."""
+        """Return whether the program has just started."""
         return system.boot_clock() - self.began < BOOT_S
 
     def find_idle(self) -> Tuple[float, Optional[str]]:
-        """For how long the cluster has been idle, as this node knows it, and why it is not."""
+        """Return how long the cluster has been idle, as far as this node knows, and why it is not."""
         idle_s, why = self.looks.read(system.boot_clock())
         least = self.neighbors.find_least(system.boot_clock())
         if self.neighbors.is_deaf and self.neighbors.asked:
@@ -113,7 +113,7 @@ class Agent(object):
         return idle_s, why
 
     def describe(self) -> Dict[str, Any]:
-        """The answer to `show`."""
+        """Return the answer to `show`."""
         lease, left, spent = self.state.read()
         idle_s, why = self.find_idle() if lease.idle_s is not None else (None, None)
         ends = terms.find_ends(lease, left, idle_s, spent)
@@ -166,7 +166,7 @@ class Agent(object):
         waited_s = system.boot_clock() - self.over_at
         if self.tag_at >= self.over_at or waited_s >= (BOOT_S if self.is_new() else TAG_S):
             if self.closing is None:
-                # Those that have not looked for so long end as well, without waiting for their next look.
+                # Nodes that have not looked since then end as well, without waiting for their next look.
                 self.neighbors.tell(idle_s)
                 self.closing = peers.Closing(self.cluster, self.endpoint, ends[0].why, lease, self.neighbors)
             if self.closing.is_done():
@@ -175,7 +175,7 @@ class Agent(object):
     # -- the user's machine
 
     def answer(self, asking: Any) -> None:
-        """A `set` or `show`."""
+        """Answer a `set` or `show`."""
         peer, _ = asking.accept()
         with peer:
             peer.settimeout(2.0)
@@ -183,7 +183,7 @@ class Agent(object):
                 asked = json.loads(peer.recv(4096).decode("utf-8"))
                 if asked.get("set"):
                     self.state.offer(asked["set"])
-                    self.looks.begin_again()  # whoever changes the lease uses the cluster
+                    self.looks.begin_again()  # anyone who changes the lease uses the cluster
                     self.warned.clear()
                     self.state.keep()
                 peer.sendall(json.dumps(self.describe()).encode("utf-8") + b"\n")
@@ -193,7 +193,7 @@ class Agent(object):
     # -- warnings
 
     def warn(self, lease: terms.Lease, end: terms.End) -> None:
-        """Warn of an end, once; again if it was put off."""
+        """Warn of an end once; warn again if the end was postponed."""
         if not terms.is_near(lease, end):
             self.warned.pop(end.why, None)
         elif end.why not in self.warned:
@@ -203,12 +203,12 @@ class Agent(object):
 
 
 def work(cluster: str, armed: str, endpoint: str) -> None:
-    """Runs in the background."""
+    """Run the agent in the background."""
     Agent(cluster, armed, endpoint).run()
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the command of the command line."""
     verb, words = sys.argv[1], sys.argv[2:]
     if verb == "boot":
         armed = start.Armed(*words)

@@ -1,4 +1,4 @@
-"""The socket on which the running program answers `set` and `show`, for root alone.
+"""The socket on which the running program answers `set` and `show`. Only root can use it.
 
 Python 3.6 and later, standard library only.
 """
@@ -15,7 +15,7 @@ SOCKET = "lease.sock"
 
 
 def open_control() -> Any:
-    """The socket for `set` and `show`, for root alone; None if it cannot be made."""
+    """Return the socket for `set` and `show`, which only root can use; None if it cannot be created."""
     path = os.path.join(system.RUN, SOCKET)
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -28,7 +28,7 @@ def open_control() -> Any:
         finally:
             os.umask(before)
         control.listen(8)
-        os.rename(draft, path)  # once it is there, it answers
+        os.rename(draft, path)  # once it exists, it answers
     except OSError as error:
         system.say("cannot listen: {}".format(error))
         return None
@@ -36,7 +36,7 @@ def open_control() -> Any:
 
 
 def ask(message: Dict[str, Any]) -> Dict[str, Any]:
-    """Ask the running program. Raises OSError, ValueError."""
+    """Ask the running program, and return its answer. Raises OSError, ValueError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(10.0)
         peer.connect(os.path.join(system.RUN, SOCKET))
@@ -51,7 +51,7 @@ def ask(message: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def ask_soon(message: Dict[str, Any]) -> Dict[str, Any]:
-    """Ask the program, which starts. Raises OSError, ValueError."""
+    """Ask the program while it starts, and return its answer. Raises OSError, ValueError."""
     deadline = system.boot_clock() + 10.0
     while not os.path.exists(os.path.join(system.RUN, SOCKET)) and system.boot_clock() < deadline:
         time.sleep(0.05)

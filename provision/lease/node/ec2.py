@@ -1,6 +1,7 @@
-"""A few calls of EC2 with the node's role: who belongs to the cluster, who answers EC2, and the end of an instance.
+"""Calls EC2 with the node's role: finds the cluster's instances, reads their status checks, and ends instances.
 
-Each call is signed as EC2 requires (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html).
+Each call is signed as EC2 requires
+(https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html).
 Python 3.6 and later, standard library only: it works on a node that was never set up.
 """
 
@@ -25,7 +26,7 @@ _SIGNED = "content-type;host;x-amz-date;x-amz-security-token"
 
 
 class Instance(NamedTuple):
-    """Another node that EC2 has. lease: as its own tag has it; None without one."""
+    """Another node that EC2 lists. lease: from its own tag; None without one."""
 
     instance_id: str
     address: str
@@ -34,9 +35,9 @@ class Instance(NamedTuple):
 
 
 class Ec2(object):
-    """Signed calls; each raises PermissionError if the role does not allow it.
+    """Signed calls. Each raises PermissionError if the role does not allow it.
 
-    endpoint: the URL of EC2. ahead_s: how far its clock is ahead of the node's.
+    endpoint: the URL of EC2. ahead_s: how far EC2's clock is ahead of the node's.
     """
 
     def __init__(self, endpoint: str, role: metadata.Role) -> None:
@@ -45,11 +46,11 @@ class Ec2(object):
         self.ahead_s = 0.0
 
     def now(self) -> float:
-        """EC2's time, in seconds since 1970: that of its last answer."""
+        """Return EC2's time, in seconds since 1970, according to its last response."""
         return time.time() + self.ahead_s
 
     def find_others(self, cluster: str) -> List[Instance]:
-        """The other instances of a cluster that run or start. Raises OSError, ValueError, HTTPException."""
+        """Return the cluster's other running or pending instances. Raises OSError, ValueError, HTTPException."""
         asked = [("Filter.1.Name", "tag:cluster:name"), ("Filter.1.Value.1", cluster)]
         asked += [("Filter.2.Name", "instance-state-name")] + _number("Filter.2.Value", ["pending", "running"])
         found = []
@@ -63,7 +64,7 @@ class Ec2(object):
         return found
 
     def find_impaired(self, instance_ids: List[str]) -> Dict[str, float]:
-        """Which of these instances do not answer EC2's status checks, and for how many seconds.
+        """Return the instances that fail EC2's status checks, with the seconds since they began to fail.
 
         Raises OSError, ValueError, HTTPException.
         """
@@ -86,7 +87,10 @@ class Ec2(object):
         self._call("StopInstances", _number("InstanceId", instance_ids))
 
     def force_to_stop(self, instance_ids: List[str]) -> None:
-        """The same without waiting for them to write to their disks."""
+        """Stop instances without waiting for them to write to their disks.
+
+        Raises OSError, ValueError, HTTPException.
+        """
         self._call("StopInstances", _number("InstanceId", instance_ids) + [("Force", "true")])
 
     def _list(self, action: str, words: List[Tuple[str, str]], path: str) -> List[Any]:
@@ -133,7 +137,7 @@ class Ec2(object):
 
 
 def sign(body: bytes, host: str, path: str, role: metadata.Role, now: float) -> Dict[str, str]:
-    """The headers of a POST, with its signature (Signature Version 4). Pure."""
+    """Return the headers of a POST, with its signature (Signature Version 4). Pure."""
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     headers = {"content-type": _FORM, "host": host, "x-amz-date": moment, "x-amz-security-token": role.token}
     lines = ["{}:{}\n".format(name, headers[name]) for name in _SIGNED.split(";")]

@@ -1,4 +1,4 @@
-"""What EC2 tells this node about itself: the instance metadata service, by IMDSv2 alone.
+"""This node's properties from EC2: the instance metadata service, by IMDSv2 only.
 
 Python 3.6 and later, standard library only.
 """
@@ -14,7 +14,7 @@ _ROLES = "iam/security-credentials/"
 
 
 class Role(NamedTuple):
-    """What this node may do in EC2: its keys. own_id: its instance id."""
+    """The node's role in EC2, with its temporary keys. own_id: its instance id."""
 
     own_id: str
     region: str
@@ -24,13 +24,13 @@ class Role(NamedTuple):
 
 
 def read_tag() -> Optional[str]:
-    """The instance's tag with the lease; empty without one, None without a metadata service."""
+    """Return the instance's tag with the lease; empty without one, None without a metadata service."""
     found = read(["tags/instance/{}".format(TAG)])
     return None if found is None else found[0] or ""
 
 
 def read_role() -> Optional[Role]:
-    """The node's role; None without one."""
+    """Return the node's role; None without one."""
     found = read(["instance-id", "placement/region", _ROLES])
     if found is None or not all(found):
         return None
@@ -44,7 +44,7 @@ def read_role() -> Optional[Role]:
 
 
 def read(paths: List[str]) -> Optional[List[Optional[str]]]:
-    """The texts at these paths, None for one that does not exist; None without a metadata service."""
+    """Return the texts at these paths, None for one that does not exist; None without a metadata service."""
     connection = http.client.HTTPConnection(ADDRESS, timeout=ANSWER_S)
     try:
         connection.request("PUT", "/latest/api/token", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})

@@ -1,9 +1,9 @@
-"""The other nodes: for how long they have been idle, and whether they live. Datagrams between the lease programs.
+"""The other nodes: how long they have been idle, and whether they are alive. Datagrams between the lease programs.
 
-    {"ask": true, "idle_s": S}   the head says for how long the cluster has been idle, and asks a node
-    {"idle_s": S}                its answer
-    {"there": true}              a node that ends asks another one whether it lives
-    {"here": true}               its answer
+    {"ask": true, "idle_s": S}   the head sends how long the cluster has been idle, and asks a node
+    {"idle_s": S}                the node's answer
+    {"there": true}              a node that ends asks another one whether it is alive
+    {"here": true}               the other node's answer
 
 Python 3.6 and later, standard library only.
 """
@@ -20,23 +20,24 @@ PORT = 8477  # UDP
 
 
 class Neighbors(object):
-    """For how long the other nodes have been idle, as far as this node knows. Thread-safe.
+    """How long the other nodes have been idle, as far as this node knows. Thread-safe.
 
-    Only the head has known_hosts with the others' addresses: it asks, and they answer. asked: whom it asks.
+    Only the head has a known_hosts file with the others' addresses: it asks, and they answer. asked: the addresses that
+    it asks.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.lock = threading.Lock()
-        self.heard: Dict[str, Tuple[float, float]] = {}  # address -> when, and its idle time then
-        self.lives: Dict[str, float] = {}  # address -> when it said so
+        self.heard: Dict[str, Tuple[float, float]] = {}  # address -> when it was heard, and its idle time then
+        self.lives: Dict[str, float] = {}  # address -> when it was last known to be alive
         self.asked: List[str] = []
         self.own: List[str] = []
         self.is_deaf = False
         self.socket: Optional[socket.socket] = None
 
     def open(self) -> None:
-        """Begin to listen."""
+        """Open the socket, and begin to listen."""
         one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         one.settimeout(0.0)
         try:
@@ -48,7 +49,7 @@ class Neighbors(object):
             self.is_deaf = True
 
     def find_asked(self) -> None:
-        """Find the addresses of the other nodes, on the head."""
+        """Find the addresses of the other nodes, if this node is the head."""
         found = []
         for home in activity.find_homes(self.root):
             try:
@@ -59,27 +60,27 @@ class Neighbors(object):
         self.asked = sorted(set(found))
 
     def ask(self, idle_s: Optional[float]) -> None:
-        """Tell the other nodes for how long the cluster has been idle, and so ask them; only the head knows them."""
+        """Send the cluster's idle time to the other nodes, and so ask for theirs. Only the head knows the nodes."""
         self.own = [address for address in self.asked if is_own(address)]
         self.tell(idle_s)
 
     def tell(self, idle_s: Optional[float]) -> None:
-        """Send the head's word."""
+        """Send the cluster's idle time to the other nodes."""
         for address in self.asked:
             if address not in self.own:
                 self._send(address, {"ask": True, "idle_s": idle_s or 0.0})
 
     def ping(self, address: str) -> None:
-        """Ask a node whether it lives."""
+        """Ask a node whether it is alive."""
         self._send(address, {"there": True})
 
     def has_heard(self, address: str, since: float) -> bool:
-        """Whether a node has said since then that it lives, or has asked this one."""
+        """Return whether a node has reported since then that it is alive, or has asked this node."""
         with self.lock:
             return self.lives.get(address, -1.0) >= since
 
     def listen(self, own_idle_s: float, clock: float) -> None:
-        """A question, or another node's answer. own_idle_s: for how long this node has been idle."""
+        """Handle one datagram: a question, or another node's answer. own_idle_s: how long this node has been idle."""
         if self.socket is None:
             return
         try:
@@ -88,7 +89,7 @@ class Neighbors(object):
             idle_s = float(said["idle_s"]) if "idle_s" in said else None
             asks, lives, looks = (said.get(word) is True for word in ("ask", "here", "there"))
         except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-            return  # not one of ours
+            return  # not a datagram of this program
         if port != PORT:
             return
         if looks or lives:
@@ -103,10 +104,10 @@ class Neighbors(object):
                 self._send(address, {"idle_s": own_idle_s})
 
     def find_least(self, clock: float) -> Optional[Tuple[float, str]]:
-        """The least idle time of the others, and whose; None without others.
+        """Return the shortest idle time of the others, and the node's address; None without others.
 
-        A node that was heard, and is silent, is dead or cut off: its last word ages. One that was never heard may be
-        busy.
+        A node that was heard and is now silent is dead or cut off: its last idle time grows. A node that was never
+        heard may be busy.
         """
         with self.lock:
             heard = dict(self.heard)
@@ -115,17 +116,17 @@ class Neighbors(object):
         return min(times) if times else None
 
     def _send(self, address: str, message: Dict[str, Any]) -> None:
-        """Send a datagram; it may get lost."""
+        """Send a datagram, which may get lost."""
         if self.socket is None:
             return
         try:
             self.socket.sendto(json.dumps(message).encode("utf-8"), (address, PORT))
         except (OSError, UnicodeError):
-            return  # no route now: the next one follows
+            return  # no route now: the next datagram follows
 
 
 def is_own(address: str) -> bool:
-    """Whether an address is this node's."""
+    """Return whether an address is this node's."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         try:
             one.bind((address, 0))

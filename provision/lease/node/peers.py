@@ -1,8 +1,8 @@
-"""The end of the nodes that cannot end themselves, such as one whose kernel hangs: the others end them through EC2.
+"""Ends nodes that cannot end themselves, such as one whose kernel hangs: the other nodes end them through EC2.
 
-A node that has a role does so at its own end, before its power goes off, and never for longer than LIMIT_S. It ends
-only a node of its cluster that does not answer it, and whose lease has ended by what EC2 knows: the node's own tag, and
-EC2's own clock. So neither a change of the lease that this node has missed, nor its own clock, ends another one.
+A node that has a role does so at its own end, before its power goes off, and for at most LIMIT_S. It ends only a node
+of its cluster that does not answer, and whose lease has ended according to EC2: by that node's own tag and by EC2's
+clock. So a change of the lease that this node has missed does not end another node, nor does this node's own clock.
 
 Python 3.6 and later, standard library only.
 """
@@ -15,18 +15,18 @@ from provision.lease.node import ec2, metadata, neighbors, system, terms
 
 LIMIT_S = 15.0
 HEAR_S = 2.0
-"""How long a node may take to answer."""
+"""How long to wait for a node's answer."""
 HEARD_S = 30.0
-"""A node that has answered is given this time for its own end."""
+"""A node that has answered gets this much time to end itself."""
 PAUSE_S = 0.5
 AT_ONCE = 100
-"""Instances of one call (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceStatus.html)."""
+"""Maximum of one call (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceStatus.html)."""
 CHECKS_S = 300.0
-"""How long EC2's status checks may take to find that a node does not answer."""
+"""How long EC2's status checks may take to detect that a node does not answer."""
 
 
 class Plan(NamedTuple):
-    """Instance ids. forced: without waiting for the node, which cannot write to its disk any more."""
+    """Ids of the instances to end. forced: without waiting for the node, which can no longer write to its disk."""
 
     terminated: List[str]
     stopped: List[str]
@@ -34,10 +34,10 @@ class Plan(NamedTuple):
 
 
 def plan_ends(silent: List[ec2.Instance], why: str, own: terms.Lease, now: float, impaired: Dict[str, float]) -> Plan:
-    """What ends of the nodes that do not answer. Pure.
+    """Return which of the nodes that do not answer must end. Pure.
 
-    why, own: why this node ends, and its lease. now: EC2's time. impaired: for how many seconds a node has not answered
-    EC2, for those that do not.
+    why, own: why this node ends, and its lease. now: EC2's time. impaired: instance id -> for how many seconds it has
+    failed EC2's status checks.
     """
     plan = Plan([], [], [])
     for one in silent:
@@ -51,10 +51,10 @@ def plan_ends(silent: List[ec2.Instance], why: str, own: terms.Lease, now: float
 
 
 def is_over(lease: terms.Lease, why: str, own: terms.Lease, now: float, impaired_s: Optional[float]) -> bool:
-    """Whether the lease of a silent node has ended. Pure.
+    """Return whether the lease of a silent node has ended. Pure.
 
-    The deadline is in its tag. The budget is the cluster's, so it is spent for all with this lease. A node that is
-    merely cut off may be in use: it is idle only if EC2 has not reached it for as long as the cluster may be idle.
+    The deadline is in its tag. The budget is the cluster's, so it is spent for all nodes with this lease. A node that
+    is merely cut off may be in use: it counts as idle only if EC2 has not reached it for the cluster's idle limit.
     """
     if lease.until is not None and lease.until <= now:
         return True
@@ -89,7 +89,7 @@ class Closing(object):
         self.thread = system.start_thread(self._work) if endpoint else None
 
     def is_done(self) -> bool:
-        """Whether the node may end now."""
+        """Return whether the node may end now."""
         is_working = self.thread is not None and self.thread.is_alive()
         return not is_working or self._left_s() <= 0
 
@@ -113,7 +113,7 @@ class Closing(object):
             time.sleep(PAUSE_S)
 
     def end_silent(self, calls: ec2.Ec2) -> bool:
-        """End the silent nodes; whether there may be more soon. Raises OSError, ValueError, HTTPException."""
+        """End the silent nodes. Return whether there may soon be more. Raises OSError, ValueError, HTTPException."""
         found = self.find_silent(calls.find_others(self.cluster))
         silent = found[:AT_ONCE]
         if not silent or self.cancelled:
@@ -126,12 +126,12 @@ class Closing(object):
         for act, ids in ends:
             if ids:
                 act(ids)
-        # A clock that is ahead of EC2's has ended this node too early.
+        # If this node's clock is ahead of EC2's, this node ends too early.
         untils = [one.lease.until for one in silent if one.lease is not None and one.lease.until is not None]
         return len(found) > AT_ONCE or any(0 < until - calls.now() < self._left_s() for until in untils)
 
     def find_silent(self, others: List[ec2.Instance]) -> List[ec2.Instance]:
-        """Those that do not answer: an answer is a matter of milliseconds, and datagrams may get lost."""
+        """Return the nodes that do not answer. An answer takes milliseconds, and datagrams may get lost."""
         give_up_at = system.boot_clock() + HEAR_S
         while True:
             silent = [one for one in others if not self.others.has_heard(one.address, self.began - HEARD_S)]

@@ -1,4 +1,4 @@
-"""Starts the lease program: at each boot, and again if it is killed.
+"""Starts the lease program at each boot, and restarts it if it is killed.
 
 Python 3.6 and later, standard library only.
 """
@@ -18,7 +18,7 @@ PYTHON = sys.executable or "/usr/bin/python3"
 
 
 class Armed(NamedTuple):
-    """What the user data says: a lease, the cluster's name, and the URL of EC2."""
+    """The arguments from the user data: a lease, the cluster's name, and the URL of EC2."""
 
     lease: str
     cluster: str
@@ -26,7 +26,7 @@ class Armed(NamedTuple):
 
 
 def read_armed() -> Armed:
-    """What the last `boot` kept. Raises OSError, ValueError."""
+    """Return the arguments that the last `boot` saved. Raises OSError, ValueError."""
     with open(os.path.join(system.SAVED, "armed")) as stream:
         lines = stream.read(4096).splitlines()
     if len(lines) != len(Armed._fields):
@@ -35,7 +35,7 @@ def read_armed() -> Armed:
 
 
 def install(program: str, armed: Armed) -> None:
-    """Keep a copy for a boot whose user data cannot be read."""
+    """Save a copy for a boot whose user data cannot be read."""
     saved = system.SAVED
     try:
         os.makedirs(saved, mode=0o700, exist_ok=True)
@@ -59,7 +59,7 @@ def install(program: str, armed: Armed) -> None:
 
 
 def start(armed: Armed, work: "Callable[[str, str, str], None]") -> None:
-    """Start the work in the background, unless it runs. A second process starts it again if it is killed."""
+    """Start the work in the background, unless it runs. A second process restarts it if it is killed."""
     os.makedirs(system.RUN, exist_ok=True)
     lock = os.open(os.path.join(system.RUN, "lease.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -91,14 +91,14 @@ def start(armed: Armed, work: "Callable[[str, str, str], None]") -> None:
     while True:
         try:
             child = os.fork()
-        except OSError as error:  # no process is left on this node; there may be one later
+        except OSError as error:  # the node has no process left; it may have one later
             system.say("cannot start: {}".format(error))
             time.sleep(1.0)
             continue
         if not child:
             try:
                 work(armed.cluster, armed.lease, armed.endpoint)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it starts again
+            except Exception as error:  # noqa: BLE001 - after any error, it starts again
                 system.say("failed: {!r}".format(error))
             finally:
                 os._exit(1)

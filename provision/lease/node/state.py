@@ -1,4 +1,4 @@
-"""Which lease counts on this node, and what the cluster has cost.
+"""The lease that counts on this node, and the cost of the cluster.
 
 Python 3.6 and later, standard library only.
 """
@@ -16,9 +16,9 @@ FILE = "state.json"
 
 
 class State(object):
-    """The lease, and what the cluster has cost. Thread-safe.
+    """The lease, and the cost of the cluster. Thread-safe.
 
-    folders: where a change is kept: on the disk, which may be full or hang, and in memory, until the next boot. armed:
+    folders: where a change is saved: on the disk, which may be full or hang, and in memory, until the next boot. armed:
     the lease of the user data.
     """
 
@@ -33,7 +33,7 @@ class State(object):
         now = time.time()
         self.spent_usd = terms.spent_at(self.lease, now)
         if kept:
-            # It was off since then, or its program did not run.
+            # The node was off since then, or its program did not run.
             rate = self.lease.stopped_usd_per_hour or 0.0
             self.spent_usd = kept["spent_usd"] + max(now - kept["at"], 0.0) * rate / 3600.0
         self._spent_clock = system.boot_clock()
@@ -45,7 +45,7 @@ class State(object):
         self._until_clock = None if until is None else system.boot_clock() + until - time.time()
 
     def offer(self, text: str) -> bool:
-        """Use a lease if it is newer. Returns whether it is."""
+        """Use a lease if it is newer. Return whether it is."""
         offered = terms.parse_lease(text)
         with self.lock:
             if offered is None or offered.set_at <= self.lease.set_at:
@@ -56,7 +56,7 @@ class State(object):
         return True
 
     def read(self) -> Tuple[terms.Lease, Optional[float], float]:
-        """The lease, the seconds to its deadline, and what the cluster has cost."""
+        """Return the lease, the seconds to its deadline, and the cost of the cluster."""
         with self.lock:
             self._add_up()
             left = None
@@ -70,7 +70,7 @@ class State(object):
         self._spent_clock = clock
 
     def keep(self) -> None:
-        """Write it down, wherever there is space. Waits for a hung disk for DISK_S."""
+        """Save the lease and the cost wherever there is space. Waits for a hung disk for at most DISK_S."""
         if self._writing is None or not self._writing.is_alive():
             self._writing = system.start_thread(self._write)
         if self._writing is not None:
@@ -78,7 +78,7 @@ class State(object):
             self.is_kept = self.is_kept and not self._writing.is_alive()
 
     def _write(self) -> None:
-        """The disk, the first of the folders, comes last: it may hang."""
+        """Write the state. The disk, the first of the folders, comes last: it may hang."""
         lease, _, spent = self.read()
         text = json.dumps({"lease": terms.render_lease(lease), "spent_usd": spent, "at": time.time()})
         for path in reversed(self.paths):
@@ -91,7 +91,7 @@ class State(object):
 
 
 def read_kept(path: str) -> Dict[str, Any]:
-    """What was kept there; nothing if it is damaged."""
+    """Return the saved state; an empty dict if it does not exist or is damaged."""
     try:
         with open(path) as stream:
             kept = json.loads(stream.read(activity.MAX_BYTES))

@@ -1,4 +1,4 @@
-"""What the lease program uses of its node: the clock, threads, the console, files and the power.
+"""The system functions of the lease program: the clock, threads, the console, files and the power.
 
 Python 3.6 and later, standard library only.
 """
@@ -16,7 +16,7 @@ RUN = "/run/cluster"  # in memory, until the next boot
 SAVED = "/var/lib/cluster-lease"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 FORCE_AFTER_S = 20.0
-"""How long `shutdown` may take; then the power goes off without it."""
+"""How long `shutdown` may take; after that, the power goes off without it."""
 DISK_S = 5.0
 """How long to wait for a disk, which may hang."""
 POWER_OFF = 0x4321FEDC  # reboot(2)
@@ -24,12 +24,12 @@ CLOCK_BOOTTIME = 7  # clock_gettime(2); Python has it since 3.7
 
 
 def boot_clock() -> float:
-    """Seconds since the boot; it does not jump, and counts time in suspend."""
+    """Return the seconds since the boot. The clock does not jump, and it counts time in suspend."""
     return time.clock_gettime(CLOCK_BOOTTIME)
 
 
 def say(text: str) -> None:
-    """A line for the console; nobody may read it."""
+    """Write a line to the console. Ignores errors: the console may be closed."""
     try:
         sys.stderr.write("cluster-lease: {}\n".format(text))
         sys.stderr.flush()
@@ -38,7 +38,7 @@ def say(text: str) -> None:
 
 
 def start_thread(work: "Callable[..., Any]", *words: Any) -> Optional[threading.Thread]:
-    """Do it in the background; None if the node has no thread left, which must not keep it alive."""
+    """Run work in the background. None if the node has no thread left, which must not keep the node alive."""
     thread = threading.Thread(target=work, args=words, daemon=True)
     try:
         thread.start()
@@ -49,7 +49,7 @@ def start_thread(work: "Callable[..., Any]", *words: Any) -> Optional[threading.
 
 
 def work_within(seconds: float, work: "Callable[[], Any]") -> Any:
-    """What the work returns; None if it takes longer: a disk may hang. It must not raise."""
+    """Return the work's result; None if it takes longer, since a disk may hang. The work must not raise."""
     results: List[Any] = []
     thread = start_thread(lambda: results.append(work()))
     if thread is not None:
@@ -58,7 +58,7 @@ def work_within(seconds: float, work: "Callable[[], Any]") -> Any:
 
 
 def write_whole(path: str, text: str, mode: int = 0o644) -> None:
-    """Write a file, whole or not at all. Raises OSError."""
+    """Write a file atomically. Raises OSError."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     partial = "{}.{}".format(path, os.getpid())
     try:
@@ -79,9 +79,9 @@ def end_node(why: str) -> None:
     """Switch this node off. Does not return."""
     say("the lease has ended ({}): switching this node off".format(why))
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(signum, signal.SIG_IGN)  # until the power is off, this program must continue
+        signal.signal(signum, signal.SIG_IGN)  # this program must continue until the power is off
     failed = threading.Event()
-    if start_thread(_shut_down, failed) is not None:  # on a hung disk, it waits for ever
+    if start_thread(_shut_down, failed) is not None:  # on a hung disk, it waits forever
         failed.wait(FORCE_AFTER_S)
     while True:
         work_within(DISK_S, os.sync)  # a hung file system must not keep the node alive

@@ -1,8 +1,8 @@
-"""The terms of a cluster's lease: when its nodes end by themselves. Its text is in the user data and in EC2's tags.
+"""The terms of a cluster's lease: when its nodes end by themselves. Their text is in the user data and in EC2's tags.
 
     set=2026-11-25T15:00:00Z until=2026-11-26T03:00:00Z idle=3600 budget=200 then=down rate=1.23 stopped=0.05 spent=7.5
 
-A change has a later `set`; of two texts, the later one counts. Pure. Here and on the nodes: Python 3.6, standard
+A change has a later `set`; of two texts, the later one counts. Pure. Runs here and on the nodes: Python 3.6, standard
 library only.
 """
 
@@ -16,11 +16,11 @@ _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Lease(NamedTuple):
-    """When a cluster ends by itself. Moments are seconds since 1970.
+    """When a cluster ends by itself. Times are seconds since 1970.
 
     set_at: when these terms were set. until: the deadline. idle_s: how long the cluster may be idle. then: "down" or
-    "stop". usd_per_hour, stopped_usd_per_hour: what all nodes cost with their disks and addresses while they run, and
-    while they are stopped; None if unknown. spent_usd: what they had cost until set_at.
+    "stop". usd_per_hour, stopped_usd_per_hour: the cost of all nodes with their disks and addresses while they run, and
+    while they are stopped; None if unknown. spent_usd: their cost until set_at.
     """
 
     set_at: float = 0.0
@@ -34,24 +34,24 @@ class Lease(NamedTuple):
 
     @property
     def limits(self) -> bool:
-        """Whether anything ends the cluster."""
+        """Whether any limit ends the cluster."""
         return self.until is not None or self.idle_s is not None or self.budget_usd is not None
 
 
 class End(NamedTuple):
-    """An end that is coming. why: "lifetime", "idle" or "budget". left_s: seconds; for idle, if it stays idle."""
+    """A coming end. why: "lifetime", "idle" or "budget". left_s: seconds; for idle, if the cluster stays idle."""
 
     why: str
     left_s: float
 
 
 def render_moment(at: float) -> str:
-    """Seconds since 1970 as 2026-11-25T15:00:00Z."""
+    """Return seconds since 1970 in the form 2026-11-25T15:00:00Z."""
     return time.strftime(_MOMENT, time.gmtime(at))
 
 
 def render_lease(lease: Lease) -> str:
-    """The lease as text, at most MAX_TEXT characters."""
+    """Return the lease as text of at most MAX_TEXT characters."""
     words = [
         ("set", render_moment(lease.set_at)),
         ("until", None if lease.until is None else render_moment(lease.until)),
@@ -66,7 +66,7 @@ def render_lease(lease: Lease) -> str:
 
 
 def parse_lease(text: str) -> Optional[Lease]:
-    """The reverse of render_lease; None if the text is not one of its results. Unknown keys are skipped."""
+    """Parse the text of render_lease; None if it is not such a text. Skips unknown keys."""
     words: Dict[str, str] = {}
     for word in text.split():
         key, _, value = word.partition("=")
@@ -88,20 +88,20 @@ def parse_lease(text: str) -> Optional[Lease]:
 
 
 def find_newest(texts: List[str]) -> Optional[Lease]:
-    """The lease that was set last; None if no text is one."""
+    """Return the lease that was set last; None if no text is a lease."""
     found = [lease for lease in map(parse_lease, texts) if lease is not None]
     return max(found, key=lambda lease: lease.set_at) if found else None
 
 
 def spent_at(lease: Lease, now: float) -> float:
-    """What the cluster has cost until `now`, if its nodes have run since set_at. 0 at unknown prices."""
+    """Return the cost of the cluster until `now`, if its nodes have run since set_at. Unknown prices count as 0."""
     return lease.spent_usd + max(now - lease.set_at, 0.0) * (lease.usd_per_hour or 0.0) / 3600.0
 
 
 def find_ends(lease: Lease, until_left_s: Optional[float], idle_for_s: Optional[float], spent_usd: float) -> List[End]:
-    """The coming ends, the first one first.
+    """Return the coming ends, the earliest first.
 
-    until_left_s: seconds to the deadline. idle_for_s: for how long the whole cluster has been idle; None: not known.
+    until_left_s: seconds to the deadline. idle_for_s: how long the whole cluster has been idle; None if unknown.
     """
     ends = []
     if until_left_s is not None:
@@ -114,7 +114,7 @@ def find_ends(lease: Lease, until_left_s: Optional[float], idle_for_s: Optional[
 
 
 def is_near(lease: Lease, end: End) -> bool:
-    """Whether to warn of it: ten minutes before; of a short idle time, in its second half."""
+    """Return whether to warn of an end: ten minutes before it; for a short idle time, in its second half."""
     if end.why == "idle" and lease.idle_s is not None:
         return end.left_s <= min(WARN_S, lease.idle_s / 2)
     return end.left_s <= WARN_S
@@ -125,7 +125,7 @@ def _number(value: Optional[float]) -> Optional[str]:
 
 
 def _positive(text: Optional[str]) -> Optional[float]:
-    """Raises ValueError for what is not a number from 0 on."""
+    """Raises ValueError if the text is not a number of at least 0."""
     if text is None:
         return None
     value = float(text)
@@ -135,5 +135,5 @@ def _positive(text: Optional[str]) -> Optional[float]:
 
 
 def parse_moment(text: str) -> float:
-    """The reverse of render_moment. Raises ValueError, OverflowError."""
+    """Parse the text of render_moment. Raises ValueError, OverflowError."""
     return float(calendar.timegm(time.strptime(text, _MOMENT)))

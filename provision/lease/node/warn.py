@@ -1,4 +1,4 @@
-"""Warns of an end: whoever is logged in, the logs of running jobs, and whoever [notify] names.
+"""Warns of an end: the users who are logged in, the logs of running jobs, and the recipients of [notify].
 
 Python 3.6 and later, standard library only.
 """
@@ -17,7 +17,7 @@ EVENT_NAMES = {"lifetime": "lease-ending", "idle": "idle-ending", "budget": "bud
 
 
 def render_warning(cluster: str, lease: terms.Lease, end: terms.End) -> str:
-    """What people are told."""
+    """Return the text of the warning."""
     what = {
         "lifetime": "its lifetime ends",
         "idle": "it has been idle",
@@ -37,7 +37,7 @@ def render_warning(cluster: str, lease: terms.Lease, end: terms.End) -> str:
 
 
 def warn_all(root: str, cluster: str, end: terms.End, text: str) -> None:
-    """Warn whoever is logged in, the logs of running jobs, and whoever [notify] names."""
+    """Warn the logged-in users and in the logs of running jobs, and write the event for [notify]."""
     system.say(text)
     at = time.time()
     folder = os.path.join(root, system.RUN.lstrip("/"), EVENTS)
@@ -55,7 +55,7 @@ def warn_all(root: str, cluster: str, end: terms.End, text: str) -> None:
         try:
             os.write(handle, "\r\n{}\r\n".format(text).encode("utf-8"))
         except OSError:
-            continue  # nobody reads it
+            continue  # the terminal has no reader
         finally:
             os.close(handle)
     for home, record in activity.find_running_jobs(root, list(activity.find_processes(root))):

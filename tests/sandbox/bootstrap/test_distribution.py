@@ -1,4 +1,4 @@
-"""Files to four real hosts over real sshd and links of a known speed, while hosts die, freeze and fill up."""
+"""Distributes files to four real hosts by real sshd and links of a known speed, while hosts die, freeze and fill up."""
 
 import random
 import threading
@@ -37,7 +37,7 @@ SILENCE_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class HostSeen:
-    """A host as ssh sees it, and the `pid` here of its process 1."""
+    """A host as ssh sees it. pid: of its process 1, on this machine."""
 
     host: Host
     pid: int
@@ -124,7 +124,7 @@ class Four:
             def work(host: Host) -> None:
                 try:
                     distribution.set_up(connections.get(host), wanted)
-                except BaseException as error:  # noqa: BLE001 - looked at by the test
+                except BaseException as error:  # noqa: BLE001 - the test checks it
                     errors[host.name] = error
 
             threads = [threading.Thread(target=work, args=(seen.host,)) for seen in self.hosts]
@@ -169,7 +169,7 @@ def test_files_reach_all_nodes_once(four: Four, file: BundleFile) -> None:
 
 
 def test_the_transfers_secret_is_on_no_command_line(four: Four, file: BundleFile) -> None:
-    """Nor what the transfer's own secret is: it is on no command line."""
+    """No process on any host has the transfer's own secret on its command line."""
     seen: list[bytes] = []
 
     def look() -> None:
@@ -214,7 +214,7 @@ def test_a_full_disk(four: Four, file: BundleFile) -> None:
 def test_a_frozen_or_dead_node(
     four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch, fault: str, number: int
 ) -> None:
-    """The kill is the last test, since the node stays dead."""
+    """The kill is the last case, because the node stays dead."""
     monkeypatch.setattr(node_program, "SILENCE_S", SILENCE_S)
     node = four.hosts[number]
 

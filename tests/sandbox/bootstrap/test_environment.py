@@ -68,21 +68,21 @@ def test_mxnet_can_be_imported_by_hand(node: Project) -> None:
 
 @pytest.mark.slow
 def test_a_wheel_damaged_on_this_machine_is_fetched_again(node: Project, tmp_path: Path) -> None:
-    """Size and time are unchanged: only the node notices it."""
+    """Size and time are unchanged, so only the node notices the damage."""
     configure(node)
     node.run("up", "--yes")
     damaged = copy_cache(tmp_path / "cluster", damage="graphviz-")
     ask(node, "rm -rf ~/.cluster/env ~/.cluster/files")
     node.env = {"XDG_CACHE_HOME": str(tmp_path)}
     try:
-        said = node.run("up").stderr  # which ends well
+        said = node.run("up").stderr  # which succeeds
         assert any(f"{path} was damaged and has been removed: fetching it again" in said for path in damaged), said
     finally:
         node.env = {}
 
 
 def copy_cache(copy: Path, *, damage: str) -> list[Path]:
-    """Link to the wheels of the usual cache; flip a bit in copies of those whose name begins so, and return these."""
+    """Link to the usual cache; replace files whose name begins with `damage` by damaged copies, and return these."""
     damaged = []
     for path in [path for folder in ("bundles", "resolved", "wheels") for path in (cache_folder() / folder).rglob("*")]:
         place = copy / path.relative_to(cache_folder())

@@ -70,7 +70,7 @@ def ranks_are_known(project: Project) -> None:
 
 
 def closed_ports_are_named(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers and workers reach the scheduler but not each other: ps-lite waits for ever."""
+    """Servers and workers reach the scheduler but not each other, so ps-lite waits for ever."""
     with only_these_ports_between_members(ec2_of(project, monkeypatch), (22, 22), (9000, 9999)):
         failed = fail(project, "--", "python", "-c", RANKS)
     assert "the job's processes cannot find each other: " in failed.stderr

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.sandbox
 
 ON_NODE_1 = "[ $(cat /proc/sys/kernel/hostname | tail -c 2) = 5 ]"
 """EC2 names hosts by their address: the first two of a subnet are .4 and .5."""
-# Children that are hard to end: another session, a dead parent, ignored signals, root's, stopped, no environment.
+# Children that are hard to end: in another session, orphaned, ignoring signals, root's, stopped, without environment.
 STUBBORN = """
 setsid sleep TOKEN &
 (setsid sh -c 'trap "" TERM HUP INT; sleep TOKEN; sleep TOKEN' </dev/null >/dev/null 2>&1 &)
@@ -50,7 +50,7 @@ def test_lines_and_failures_name_their_node(two_nodes: Project, token: str) -> N
     shown: list[bytes] = []
     with begun(two_nodes, script) as process:
         assert process.stdout is not None
-        # An incomplete line is printed when its node has ended: so node-1 has.
+        # An incomplete line is printed when its node has ended, so node-1 has ended.
         while b"[node-1] no newline\n" not in shown:
             shown.append(process.stdout.readline())
             assert shown[-1], shown
@@ -125,7 +125,7 @@ def test_long_lines_and_binary_output_arrive_whole(two_nodes: Project) -> None:
 
 def test_background_processes_do_not_delay_the_command(two_nodes: Project, token: str) -> None:
     two_nodes.run("exec", "--", "sh", "-c", f"setsid sleep {token} & yes & echo done", timeout_s=60)
-    # As with ssh. Before exec, a child has the command line of its parent.
+    # As with ssh, they keep running. Before exec, a child has the command line of its parent.
     until(lambda: len(find_sleepers(token)) == 2, "not one process on each node is left")
 
 
@@ -162,7 +162,7 @@ def test_every_signal_ends_the_command_on_all_nodes(two_nodes: Project, token: s
 
 
 def test_a_flood_of_output_ends_at_once_and_takes_little_memory(two_nodes: Project, token: str) -> None:
-    """Nobody reads its output, as on a stopped terminal."""
+    """The output is not read, as on a stopped terminal."""
     with begun(two_nodes, f"sleep {token} & exec yes $(seq 1 1000)") as process:
         until(lambda: len(find_sleepers(token)) >= 2, "it does not start")
         time.sleep(2)
@@ -187,7 +187,7 @@ def test_a_closed_stdout_ends_the_command(two_nodes: Project, token: str) -> Non
 
 
 def test_an_unreachable_node_is_named_and_the_others_shown(two_nodes: Project) -> None:
-    """With a changed host key, which is an immediate error."""
+    """The node is unreachable because its host key has changed, which is an immediate error."""
     (pins,) = (two_nodes.directory / "state").rglob("known_hosts")
     before = pins.read_text()
     lines = before.splitlines()
@@ -207,7 +207,7 @@ def test_an_unreachable_node_is_named_and_the_others_shown(two_nodes: Project) -
 
 
 def test_a_lost_node_is_named(two_nodes: Project, token: str) -> None:
-    """Its ssh sessions end, as by a reboot."""
+    """The node's ssh sessions end, as in a reboot."""
     script = f"if {ON_NODE_1}; then pkill -u ubuntu -x sshd; exec sleep {token}; fi; sleep 1; echo done"
     with begun(two_nodes, script) as process:
         out, said = process.communicate(timeout=60)

@@ -1,4 +1,4 @@
-"""[bootstrap] framework on real hosts: PyTorch from a wheel and from the image, MXNet that is installed, and none."""
+"""[bootstrap] framework on real hosts: PyTorch from a wheel and from the image, an installed MXNet, and none."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def configure(cluster: Project, /, *, nodes: int = 2, **bootstrap: object) -> No
 
 
 def verified(project: Project) -> dict[str, list[tuple[str, str, str]]]:
-    """The checks of `cluster verify`, by their kind: (node, status, what it said)."""
+    """The checks of `cluster verify`, by their kind: (node, status, message)."""
     checks: list[dict[str, Any]] = json.loads(project.run("verify", "--json").stdout)
     kinds: dict[str, list[tuple[str, str, str]]] = {}
     for check in checks:
@@ -34,7 +34,7 @@ def verified(project: Project) -> dict[str, list[tuple[str, str, str]]]:
 
 
 def ask(project: Project, code: str) -> set[str]:
-    """The last line of a Python program's output on each node, in the environment."""
+    """Run a Python program in the environment on all nodes; return the set of lines that it prints."""
     done = project.run("exec", "--", "python", "-c", code)
     return {line.partition("] ")[2] for line in done.stdout.splitlines()}
 
@@ -51,7 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture(scope="module")
 def cpu_wheel() -> None:
-    """Skip where pip would fetch the build for GPUs, 3 GB with its libraries."""
+    """Skip the test if pip would fetch the build for GPUs, 3 GB with its libraries."""
     words = ("install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--report", "-", TORCH)
     done = subprocess.run((sys.executable, "-m", "pip", *words), capture_output=True, text=True, check=False)
     if done.returncode != 0 or "+cpu" not in json.loads(done.stdout)["install"][0]["metadata"]["version"]:
@@ -78,7 +78,7 @@ def test_a_locked_project_is_installed_as_locked(cluster: Project) -> None:
     lock = (sys.executable, "-m", "uv", "lock", "--quiet")
     (folder / "pyproject.toml").write_text(pyproject.format("==1.15.0"))
     subprocess.run(lock, cwd=folder, check=True)
-    (folder / "pyproject.toml").write_text(pyproject.format(""))  # a newer one would fit
+    (folder / "pyproject.toml").write_text(pyproject.format(""))  # allows a newer one
     configure(cluster, framework="none", project="mine")
     assert f"cd {folder} && uv lock" in cluster.run("up", code=2).stderr
     subprocess.run(lock, cwd=folder, check=True)  # keeps the version
@@ -90,7 +90,7 @@ def test_a_locked_project_is_installed_as_locked(cluster: Project) -> None:
 
 @pytest.mark.slow
 def test_auto_uses_the_pytorch_of_the_image(cluster: Project) -> None:
-    """A package that looks like PyTorch: the slow test below has the distribution's own."""
+    """The image has a package that looks like PyTorch. The test below uses the distribution's own."""
     made = f"sudo mkdir -p {DIST_PACKAGES} && cd {DIST_PACKAGES}"
     made += " && echo '__version__ = \"2.1.7\"' | sudo tee version.py"
     made += " && echo 'from .version import __version__' | sudo tee __init__.py"
@@ -136,7 +136,7 @@ def test_a_wheel_of_pytorch_computes_on_all_nodes_together(cluster: Project) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_auto_uses_the_pytorch_of_the_distribution(project: Project) -> None:
-    """Debian's python3-torch, 146 MB with what it needs."""
+    """Debian's python3-torch, 146 MB with its dependencies."""
     configure(project, framework="pytorch")
     text = (project.directory / "cluster.toml").read_text()
     before, section, after = text.partition("[sandbox]")  # [bootstrap] has a key of the same name

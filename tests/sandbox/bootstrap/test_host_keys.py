@@ -1,4 +1,4 @@
-"""On real hosts with the real commands, host keys are those on the console, or nothing is sent."""
+"""Real hosts with real commands: the host key must be on the console, or nothing is sent."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def looks_at_consoles(project: Project) -> int:
 
 
 def fingerprint(pin: str) -> str:
-    """The fingerprint in `instance-id type base64`, by OpenSSH."""
+    """The fingerprint of the key in `instance-id type base64`, by OpenSSH."""
     public = pin.partition(" ")[2]
     done = subprocess.run(("ssh-keygen", "-lf", "-"), input=public, capture_output=True, text=True, check=True)
     return done.stdout.split()[1]
@@ -58,7 +58,7 @@ def fingerprint(pin: str) -> str:
 
 @contextmanager
 def without_pins(project: Project) -> Iterator[Path]:
-    """Remove the file of pins, as on another machine, and restore it."""
+    """In the block, the file of pins does not exist, as on another machine."""
     pins = pins_of(project)
     before = pins.read_text()
     pins.unlink()
@@ -70,7 +70,7 @@ def without_pins(project: Project) -> Iterator[Path]:
 
 @contextmanager
 def silent_console(project: Project, instance_id: str) -> Iterator[Path]:
-    """A console without host keys, as before the image prints them; restores the console."""
+    """In the block, the console has no host keys, as before the image prints them."""
     console = console_of(project, instance_id)
     before = console.read_bytes()
     console.write_bytes(b"[    0.000000] Linux version 6.8.0-1021-aws\r\n\x1b[1mstill booting\x1b[0m\r\n")
@@ -150,7 +150,7 @@ def test_another_host_key_is_refused_and_nothing_is_sent(two_nodes: Project) -> 
     assert f"presented: ssh-ed25519 {presented}\n" in done.stderr
     assert f" {fingerprint(own)}\n" in done.stderr.partition("\n  console: ")[2]
     assert "Nothing was sent to it" in done.stderr
-    # sshd logs the user as soon as it knows one; the last lines are this test's own login.
+    # sshd logs the user as soon as it knows one. The last lines are from this test's own login.
     refused = [line for line in said.splitlines() if "Connection closed by" in line]
     assert refused  # a busy machine leaves time for one attempt, a fast one for several
     assert not [line for line in refused if "user" in line]
@@ -194,7 +194,7 @@ def test_late_host_keys_on_the_console_are_awaited(two_nodes: Project) -> None:
 
 
 def console_text(address: str, ssh: Ssh) -> str:
-    """cloud-init's block, with the prefixes of the kernel and syslog."""
+    """cloud-init's block of host keys, with the prefixes of the kernel and syslog."""
     keys = ssh.read(address, "for key in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $key; done").splitlines()
     lines = ("-----BEGIN SSH HOST KEY FINGERPRINTS-----", *keys, "-----END SSH HOST KEY FINGERPRINTS-----")
     return "".join(f"[   21.3] cloud-init[1186]: <14>Nov 20 13:00:01 ec2: {line}\r\n" for line in lines)

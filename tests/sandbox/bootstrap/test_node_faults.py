@@ -1,4 +1,4 @@
-"""The table of faults, its second half: nodes, the network, full disks and S3; see test_job_faults.py."""
+"""The second half of the table of faults: nodes, the network, full disks and S3; see test_job_faults.py."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def test_a_node_that_is_cut_off(nodes: Project, record_property: Tell, command: 
         words = rf"{PROCESS if command == JOINS else STARTED}: no sign of life from its node for 5 s"
         try:
             said = check("node-1 cut off", job, (1, words), record_property, silence_s=SILENCE_S, besides=("node-1",))
-            ends_itself(job)  # though nobody can tell it to
+            ends_itself(job)  # although no command can reach it
         finally:
             job.fault("heal", *ends)
     assert re.search(UNSEARCHED, said)
@@ -101,7 +101,7 @@ def test_a_head_whose_power_is_cut(nodes: Project, record_property: Tell) -> Non
         try:
             check(
                 "the head without power", job, (1, words), record_property, silence_s=30.0
-            )  # of connecting again, too
+            )  # includes attempts to reconnect
         finally:
             until_started(nodes)
     (record,) = [one for one in json.loads(nodes.run("jobs", "--json").stdout) if one["id"] == job.id]
@@ -122,7 +122,7 @@ def test_a_head_that_freezes_for_a_while(nodes: Project, record_property: Tell) 
 
 
 def until_started(project: Project) -> None:
-    """Have all nodes run again."""
+    """Start the stopped nodes, once each node either runs or is stopped."""
 
     def states() -> set[str]:
         return {node["state"] for node in json.loads(project.run("status", "--json").stdout)["nodes"]}
@@ -135,7 +135,7 @@ def until_started(project: Project) -> None:
 
 
 def test_ssh_that_one_node_refuses(nodes: Project) -> None:
-    """From the moment at which launch.py uses it."""
+    """The node refuses ssh from the moment at which launch.py uses it."""
     config = "/etc/ssh/sshd_config"
     commands = f"sed -i.away 's/^Port 22$/Port 2200/' {config}\n{reread_configuration(2200)}"
     setup = json.dumps(f"if [ $CLUSTER_HOST = node-1 ]; then sudo sh -euc {shlex.quote(commands)}; fi")
@@ -162,7 +162,7 @@ def entered(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 @contextmanager
 def only_ports(*ranges: tuple[int, int]) -> Iterator[None]:
-    """Restrict the members of the cluster's security group to these TCP ports between each other."""
+    """In the block, members of the cluster's security group reach each other only on these TCP ports."""
     ec2 = boto3.client("ec2")
     [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
     rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
@@ -208,7 +208,7 @@ def test_a_head_whose_disk_is_full(nodes: Project, record_property: Tell) -> Non
         try:
             check("the head's disk full", job, (1, words), record_property)
             (record,) = [one for one in records(nodes) if one["id"] == job.id]
-            refused = nodes.run("train", *ONE_WORKER, "--", "true", code=1)  # and it is not said to run for ever
+            refused = nodes.run("train", *ONE_WORKER, "--", "true", code=1)  # and the job does not count as running
         finally:
             job.fault("free-disk", f"instance={job.hosts['node-0'].instance_id}")
     assert (record["state"], record["exit_code"]) == ("failed", 1)

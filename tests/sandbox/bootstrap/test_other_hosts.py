@@ -1,4 +1,4 @@
-"""`cluster train -H` with one of the user's own hosts, a real one, reached with the user's ssh set-up."""
+"""`cluster train -H` with one of the user's own hosts: a real host, reached with the user's ssh set-up."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.mark.slow
 def test_a_job_on_another_host_ends_with_a_killed_worker(world: World) -> None:
     known = world.known_hosts.read_text()
-    world.known_hosts.write_text(known.splitlines()[0] + "\n")  # the jump host's alone
+    world.known_hosts.write_text(known.splitlines()[0] + "\n")  # only the jump host's
     refused = world.project.run("train", "-H", "hosts", "--", "true", code=1).stderr
     assert f"lab (alice@{world.address} port {PORT}): its host key is not in your known_hosts" in refused
     assert "ssh alice@lab, once" in refused
@@ -114,7 +114,7 @@ def test_the_head_dies(world: World) -> None:
 @pytest.mark.slow
 def test_down_cleans_the_host(world: World) -> None:
     before = world.authorized_keys.splitlines()[0]
-    if not (world.root / "home/alice/.cluster").exists():  # this test alone
+    if not (world.root / "home/alice/.cluster").exists():  # this test runs alone
         world.project.run("train", "-H", "hosts", "--kv-store", "local", "-n", "1", "--", "true")
     receipt = world.project.run("down").stdout
     assert "1 x set-up of a host of yours: alice@lab" in receipt

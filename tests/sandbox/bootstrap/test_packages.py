@@ -65,7 +65,7 @@ def ask(project: Project, code: str) -> list[str]:
 @pytest.mark.slow
 def test_every_node_gets_the_same_packages(two_nodes: Project, index: Index) -> None:
     part = sha256_of((index.folder / "part-2.0-py3-none-any.whl").read_bytes())
-    folder = two_nodes.directory / "needs"  # not the shared folder itself: hints name a requirements.txt there
+    folder = two_nodes.directory / "needs"  # not the shared folder itself, because hints name a requirements.txt in it
     folder.mkdir()
     (folder / "limits.txt").write_text("part!=2.1\n")
     (folder / "requirements.txt").write_text(

@@ -27,7 +27,7 @@ def node(tmp_path: Path) -> Iterator[NodeDir]:
 def test_nothing_partial_is_left_and_the_next_run_succeeds(node: NodeDir) -> None:
     first = tree_of({"a": b"0"})
     assert node.send(first) == {}
-    second = tree_of({"b": b"1" * 5_000_000})  # its archive is small: the disk is full when it is unpacked
+    second = tree_of({"b": b"1" * 5_000_000})  # its archive is small, so the disk fills up only when it is unpacked
     answer = node.send(second)
     assert answer["errno"] == errno.ENOSPC
     assert second.digest in answer["said"]

@@ -24,7 +24,7 @@ LAUNCH = "ls ~/.cluster/env/*/lib/python3*/site-packages/mxnet/tools/launch.py"
 
 @pytest.fixture(scope="module")
 def repository() -> Iterator[Path]:
-    """A repository in a system folder of this machine, which hosts see; complete before they start."""
+    """A repository in a system folder of this machine, which hosts see. It is complete before they start."""
     folder = Path(tempfile.mkdtemp(dir="/usr/share", prefix="cluster-test-"))
     try:
         write_repository(folder)

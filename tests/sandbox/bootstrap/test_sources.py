@@ -21,7 +21,7 @@ def wheels(two_nodes: Project, tmp_path: Path) -> Path:
 
 
 def find_gateway(project: Project) -> str:
-    """The address of this machine for the hosts."""
+    """The address at which the hosts reach this machine."""
     endpoint = json.loads(project.run("sandbox", "status", "--json").stdout)["endpoint_url"]
     return str(urlsplit(endpoint).hostname)
 
@@ -51,7 +51,7 @@ def test_the_environment_does_not_depend_on_the_source_of_wheels(
             assert "there was nothing to do" in nodes.run("up").stderr
             after = read_environments(nodes)
             assert len(after) == 2
-            assert set(after) <= set(before)  # which earlier tests may have added to
+            assert set(after) <= set(before)  # earlier tests may have added to `before`
             here = [path.name for path in (tmp_path / "cache" / "cluster" / "wheels").rglob("*.whl")]
             assert (MXNET in here) is (way not in {"head", "pypi"})
             assert ("this machine sends the wheels" in said) is ("no way" in way)
@@ -63,7 +63,10 @@ def test_the_environment_does_not_depend_on_the_source_of_wheels(
 
 
 def asked_bytes(index: Index, name: str) -> int:
-    """What nodes have asked for of a file, but for their probes: this machine's requests have no first byte."""
+    """The number of bytes that nodes have requested of a file, without their probes.
+
+    Requests of this machine do not count: they have no first byte.
+    """
     total = 0
     for wanted in index.asked_for(name):
         first, _, last = wanted.removeprefix("bytes=").partition("-")

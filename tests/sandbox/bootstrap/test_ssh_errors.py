@@ -54,7 +54,7 @@ class Node:
 
     @contextmanager
     def sshd_configured(self, edit: str, *ports: int) -> Iterator[None]:
-        """Make sshd load a configuration that a sed script has edited, and listen on these ports."""
+        """In the block, sshd has a configuration that a sed script has edited, and listens on these ports."""
         config = "/etc/ssh/sshd_config"
         self.as_root(f"sed -i.away {shlex.quote(edit)} {config}\n{reread_configuration(*ports)}")
         try:
@@ -94,7 +94,7 @@ def node(made: Node, sandbox: RunningSandbox) -> Node:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short timeout, only for tests of a silent node: others may need the time."""
+    """Set a short timeout, only for tests of a silent node, since others may need the time."""
     monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 2)
 
 
@@ -109,7 +109,7 @@ def until_reached(node: Node) -> None:
 
 
 def test_files_are_copied_and_connections_closed_cleanly(node: Node, tmp_path: Path) -> None:
-    for _ in range(10):  # what the closing runs into depends on who is faster
+    for _ in range(10):  # whether closing runs into an error depends on which side is faster
         with closing(node.reach(timeout_s=20)) as connection:
             connection.get(".ssh/authorized_keys", tmp_path / "keys")
             connection.get(".ssh/authorized_keys", tmp_path / "again")
@@ -173,7 +173,7 @@ def test_another_clusters_key(node: Node, tmp_path: Path) -> None:
 
 
 def test_an_sshd_that_accepts_no_keys(node: Node) -> None:
-    # The second port is there to tell when it has read this.
+    # The second port shows when sshd has read this.
     with node.sshd_configured("s/^PubkeyAuthentication.*//; 1i PubkeyAuthentication no\\nPort 2200", 22, 2200):
         error = node.refused()
     assert "its sshd accepts no keys, only: " in error.message
@@ -181,7 +181,7 @@ def test_an_sshd_that_accepts_no_keys(node: Node) -> None:
 
 
 def test_an_sshd_that_does_not_run(node: Node) -> None:
-    """A closed port on a host that has booted."""
+    """The port is closed on a host that has booted."""
     with node.sshd_configured("s/^Port 22$/Port 2200/", 2200):
         error = node.refused()
     assert "connection refused on port 22: the host runs, but its sshd does not" in error.message

@@ -27,7 +27,7 @@ def read_until(terminal: int, word: bytes) -> None:
 
 
 def test_a_session_ends_after_its_client_died_during_a_freeze(two_nodes: Project) -> None:
-    """The node does not notice it: a client killed with unread bytes sends a reset, and only once."""
+    """The frozen node misses the client's end: a client killed with unread bytes sends a reset only once."""
     node = json.loads(two_nodes.run("status", "--json").stdout)["nodes"][1]
     token = f"98765.{uuid.uuid4().int % 10**9}"
     master, slave = pty.openpty()

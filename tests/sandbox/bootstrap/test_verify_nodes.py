@@ -69,7 +69,7 @@ def second(two_nodes: Project) -> str:
 
 
 def verified(project: Project, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-    """All checks, and stderr."""
+    """Run `cluster verify`; return all checks, and stderr."""
     done = project.run("verify", "--json", code=code)
     return json.loads(done.stdout), done.stderr
 
@@ -113,7 +113,7 @@ def test_missing_data_is_a_warning_and_a_full_disk_a_failure(two_nodes: Project,
 
 @contextmanager
 def denied(action: str) -> Iterator[None]:
-    """Deny an action to the operator, whose session the job uses."""
+    """In the block, deny an action to the operator, whose session the job uses."""
     iam = boto3.client("iam")
     user = boto3.client("sts").get_caller_identity()["Arn"].rpartition("/")[2]
     policy = document({"Effect": "Deny", "Action": action, "Resource": "*"})

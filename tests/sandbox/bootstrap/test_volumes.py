@@ -77,7 +77,7 @@ class Volumes:
         return hosts_of(self.project)["node-0"]
 
     def run(self, node: str, script: str, *, code: int | None = 0) -> str:
-        """The output of a script that the node's user runs; without ssh, which would take more time than the script."""
+        """Run a script as the node's user; return its output. Without ssh, which would take longer than the script."""
         inside = ("nsenter", "--target", str(hosts_of(self.project)[node].pid), "--user", "--mount", "--pid", "--net")
         done = subprocess.run(
             (*inside, "--setuid", "1000", "--setgid", "1000", "bash", "-c", script),
@@ -104,7 +104,7 @@ class Volumes:
         return found
 
     def mounted(self, node: str) -> dict[str, str]:
-        """The types of the mounts of volumes on a node, by their folders."""
+        """The types of a node's mounted volumes, by folder."""
         lines = (hosts_of(self.project)[node].root / "proc/1/mountinfo").read_text().splitlines()
         fields = [line.split() for line in lines]
         return {words[4]: words[words.index("-") + 1] for words in fields if words[4] in ("/shared", "/s3")}
@@ -118,7 +118,7 @@ class Volumes:
 
     @contextmanager
     def writing(self, folder: str) -> Iterator["Writing"]:
-        """A job that writes to a folder on both nodes."""
+        """Run a job that writes to a folder on both nodes."""
         with self.project.running("train", "--plain", "writer.py", folder) as process:
             assert process.stdout is not None
             shown = iter(process.stdout)
@@ -133,7 +133,7 @@ class Writing:
     process: subprocess.Popen[str]
 
     def end(self) -> str:
-        """What the command says when the job has ended, which it must do in time."""
+        """Check that the job fails in time; return the command's messages."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=DEAD_S)
         said = self.project.messages.read_text()
@@ -251,7 +251,7 @@ def test_a_job_ends_with_a_server_that_does_not_answer(again: Volumes) -> None:
 def test_a_job_ends_with_a_server_that_dies(again: Volumes) -> None:
     with again.writing("/shared") as job:
         for pid in again.servers():
-            with suppress(ProcessLookupError):  # it ends with those before it
+            with suppress(ProcessLookupError):  # it has ended with an earlier one
                 os.kill(pid, signal.SIGKILL)
         said = job.end()
     address = again.head.address

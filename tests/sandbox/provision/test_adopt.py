@@ -1,7 +1,7 @@
-"""Instances that carry a cluster's tag and that this machine did not launch: they receive nothing until adopted.
+"""Instances with a cluster's tag that this machine did not launch receive nothing until they are adopted.
 
-Anyone in the account who may run tagged instances can make one. What reaches them is counted on their own side: in the
-number of TCP connections that their network namespace has accepted.
+Anyone in the account who may run tagged instances can make one. The tests count what reaches an instance on its own
+side, by the TCP connections that its network namespace has accepted.
 """
 
 import json
@@ -25,13 +25,13 @@ TAGGED: Any = [{"Name": "tag:cluster:name", "Values": ["demo"]}]
 
 @dataclass(frozen=True, kw_only=True)
 class Intruder:
-    """An instance with the cluster's tags; pid: of its host's first process."""
+    """An instance with the cluster's tags. pid: of its host's first process."""
 
     instance_id: str
     pid: int
 
     def accepted_connections(self) -> int:
-        """How many TCP connections anything on it has accepted since it booted."""
+        """The number of TCP connections accepted on it since it booted."""
         names, values = [
             line.split()[1:] for line in Path(f"/proc/{self.pid}/net/snmp").read_text().splitlines() if "Tcp: " in line
         ]
@@ -40,10 +40,10 @@ class Intruder:
 
 @dataclass(frozen=True, kw_only=True)
 class Intruders:
-    """Three instances that claim to be node-2: each says so with the tags that `cluster up` makes.
+    """Three instances that claim to be node-2 by the tags that `cluster up` makes.
 
     other_group: the cluster's key pair, outside its security group. other_key: inside the group, with another key pair.
-    alike: key pair and group are the cluster's, as a colleague's `up` would launch it, or a careful attacker.
+    alike: the cluster's key pair and group, as a colleague's `up` or a careful attacker would launch it.
     """
 
     other_group: Intruder
@@ -172,7 +172,7 @@ def test_adopt_adds_possible_nodes_and_resize_ignores_the_others(
 
 
 def test_a_second_laptop_adopts_the_cluster(two_nodes: Project, tmp_path: Path) -> None:
-    """It has the project and only the private key of the first laptop's files."""
+    """It has the project and, of the first laptop's files, only the private key."""
     [key] = (two_nodes.directory / "state").rglob("id_ed25519")
     place = tmp_path / "state" / key.relative_to(two_nodes.directory / "state")
     place.parent.mkdir(parents=True, mode=0o700)

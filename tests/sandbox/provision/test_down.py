@@ -31,7 +31,7 @@ TAGGED: Any = [{"Name": "tag:cluster:name", "Values": [NAME]}]
 
 @pytest.fixture
 def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """A project whose sandbox runs without hosts; this process's environment leads there, too."""
+    """A project whose sandbox runs without hosts; this process's environment points at it, too."""
     project = Project(directory=tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", project.environment()["XDG_STATE_HOME"])
     write(project)
@@ -51,7 +51,7 @@ def write(project: Project, **provision: Any) -> None:
 
 
 def launch(project: Project, **settings: Any) -> None:
-    """`cluster up` without its last half, which needs hosts."""
+    """Run `cluster up` without its second half, which needs hosts."""
     write(project, **settings)
     clients = make_clients(REGION)
     wishes = Wishes(
@@ -97,7 +97,7 @@ def test_down_from_a_machine_without_the_clusters_files(account: Project, tmp_pa
     assert not ec2.describe_placement_groups()["PlacementGroups"]
     assert not ec2.describe_volumes(Filters=TAGGED)["Volumes"]
     account.env = {}
-    assert kinds(down(account)["deleted"]) == {"local files"}  # of the machine that made it
+    assert kinds(down(account)["deleted"]) == {"local files"}  # of the machine that created it
     assert account.run("down").stdout == f"cluster {NAME}: nothing to delete\n"
 
 
@@ -137,7 +137,7 @@ def test_aborts_uploads_of_the_nodes_and_keeps_running_ones(account: Project) ->
     s3.upload_part(Bucket="records", Key="digits/a", UploadId=mine, PartNumber=1, Body=b"x")
     name = f"cluster-{REGION}-{NAME}"
     role = client("iam").get_role(RoleName=name)["Role"]["Arn"]
-    client("iam").update_assume_role_policy(RoleName=name, PolicyDocument=TRUST)  # for this test to act as a node
+    client("iam").update_assume_role_policy(RoleName=name, PolicyDocument=TRUST)  # so that this test can act as a node
     keys = client("sts").assume_role(RoleArn=role, RoleSessionName="i-0123456789abcdef0")["Credentials"]
     client_of("s3", keys).create_multipart_upload(Bucket="records", Key="results/model")
 
@@ -190,7 +190,7 @@ def test_reports_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
             f"uploads to {RESULTS}",
         }
         assert all("AccessDenied" in each["why"] for each in receipt["unseen"])
-        assert receipt["cost_usd"] is None  # nor may it ask for prices
+        assert receipt["cost_usd"] is None  # it may not read prices either
         write(project, instance_profile="auto")
         assert "may still be there" in project.run("down", code=1).stderr
     finally:

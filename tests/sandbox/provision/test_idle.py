@@ -1,4 +1,4 @@
-"""What counts as use on real hosts, each kind once; and an end by idleness and by the budget."""
+"""Each kind of use on real hosts, the end of an idle cluster, and the end by the budget."""
 
 import json
 import re
@@ -42,7 +42,7 @@ while json.loads(channel.recv())["msg_type"] != "execute_input":
 
 
 def ask(host: Host) -> dict[str, Any]:
-    """What the lease program of a host answers, without a login."""
+    """The answer of a host's lease program, without a login."""
     time.sleep(0.5)  # the answers take CPU time, too
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.connect(str(host.root / "run/cluster/lease.sock"))
@@ -71,7 +71,7 @@ def test_each_kind_of_use(project: Project) -> None:
         return lambda: ask(head)["idle_s"] < 15 and why in str(ask(head)["why"])
 
     def is_idle(at_least_s: float = 12.0) -> bool:
-        """Both, as the head has told the worker."""
+        """Whether both nodes are idle, as the head reports."""
         return float(ask(head)["idle_s"]) >= at_least_s
 
     def look(seconds: float = 20.0) -> list[float]:
@@ -82,7 +82,7 @@ def test_each_kind_of_use(project: Project) -> None:
             time.sleep(1)
         return seen
 
-    # A login, also on the worker alone.
+    # A login on the head, and one on the worker alone.
     with project.running("exec", "--node", "node-0", "--", "sleep", "1000"):
         until(is_in_use("is logged in"), "the login")
         assert max(look()) == 0
@@ -113,7 +113,7 @@ def test_each_kind_of_use(project: Project) -> None:
     assert ask(head)["idle_s"] <= time.time() - ended_at + 1
     until(is_idle, "the end of the last job")
 
-    # A loop that nobody looks at.
+    # A loop without a login.
     on("node-1", LOOP)
     until(lambda: "the CPU is busy" in str(ask(worker)["why"]), "the loop")
     until(is_in_use(f"the node at {worker.address} is not idle"), "the loop, on the head")
@@ -130,7 +130,7 @@ def test_each_kind_of_use(project: Project) -> None:
     assert max(look()) == 0
     until(is_idle, "the end of the computation", timeout_s=90)
 
-    # Nothing any more: it ends, and not before its time.
+    # No use any more: the cluster ends, and not too early.
     began = time.time() - float(ask(head)["idle_s"])
     until(lambda: not hosts_of(project), "the end of the cluster", timeout_s=IDLE_S + 90)
     assert time.time() - began >= IDLE_S
@@ -138,7 +138,7 @@ def test_each_kind_of_use(project: Project) -> None:
 
 
 def test_the_budget_ends_a_cluster(project: Project) -> None:
-    """It counts from the launch on, though the launch had no budget."""
+    """The budget counts from the launch on, although the launch had no budget."""
     project.run("up")
     node = json.loads(project.run("lease", "+1h", "--json").stdout)["nodes"][0]
     lease = parse_lease(node["lease"])

@@ -13,7 +13,7 @@ from waits import until
 
 pytestmark = pytest.mark.sandbox
 
-# Tries each access with MXNet's own S3 code, and says of each how it went.
+# Tries each access with MXNet's own S3 code, and prints the result of each.
 PROBE = """
 import json, sys
 import mxnet as mx
@@ -29,12 +29,12 @@ for what, url in json.loads(sys.argv[1]):
     else:
         print('tried', what, url, 'done')
 """
-# Whose dry runs name nothing that is not there yet, so that a refusal is one: provision/resources/.
+# Calls whose dry runs name only existing resources, so that a refusal is a real one; see provision/resources/.
 MAKING = {"CreatePlacementGroup", "CreateSecurityGroup", "ImportKeyPair", "RunInstances"}
 
 
 def write_toml(project: Project, **changed: str) -> None:
-    """The shipped cluster.toml with a role, and a folder for results. changed: lines, by the key they begin with."""
+    """Write the shipped cluster.toml with a role and a folder for results. changed: other values in TOML, by key."""
     text = (REPOSITORY / "cluster.toml").read_text()
     lines = {
         "instance_profile": '"auto"',
@@ -51,7 +51,7 @@ def write_toml(project: Project, **changed: str) -> None:
 
 
 def write_policy(project: Project) -> None:
-    """The sandbox's own credentials may do what `cluster iam-policy` prints, and nothing else."""
+    """Limit the sandbox's own credentials to the policy that `cluster iam-policy` prints."""
     (project.directory / "operator.json").write_text(project.run("iam-policy").stdout)
     text = (project.directory / "cluster.toml").read_text()
     text, found = re.subn(r'^(# )?policy = "[^"]*"', 'policy = "operator.json"', text, flags=re.MULTILINE)
@@ -69,7 +69,7 @@ def calls(project: Project) -> list[dict[str, Any]]:
 
 
 def refusals(project: Project) -> set[str]:
-    """Refused permissions, without dry runs."""
+    """The refused permissions, without those of dry runs."""
     refused = [call for call in calls(project) if call["refused"] and not call["dry_run"]]
     return {call["refused"].partition(" ")[0] for call in refused}
 
@@ -80,7 +80,7 @@ def refused_rehearsals(project: Project) -> set[str]:
 
 
 def probe(project: Project, *accesses: tuple[str, str]) -> dict[tuple[str, str], str]:
-    """How it goes, on the head, to `read` or to `write` each of some URLs."""
+    """Try to `read` or to `write` each URL on the head; return the results."""
     (project.directory / "probe.py").write_text(PROBE)
     words = ("--", "python", "probe.py", json.dumps(accesses))
     out = project.run("train", "--kv-store", "local", "-n", "1", *words).stdout
@@ -112,7 +112,7 @@ def test_jobs_use_the_nodes_role_with_least_permissions(project: Project) -> Non
     assert readers - {"arn:aws:iam::123456789012:user"} == {"arn:aws:sts::123456789012:assumed-role"}
     assert "GetSessionToken" not in {call["action"] for call in calls(project)}
 
-    # What S3 has of a job is completed by whoever asks next, where nobody was left to do so.
+    # The next command completes a job's files in S3 if no process was left to do so.
     project.run("train", "--detach", "--kv-store", "local", "-n", "1", "--", "sleep", "1000")
     project.run("exec", "--node", "node-0", "--", "pkill", "-KILL", "-f", "[n]ode supervise")
     until(lambda: not hosts_of(project)["node-0"].programs("supervise"), "a killed program runs")
@@ -123,7 +123,7 @@ def test_jobs_use_the_nodes_role_with_least_permissions(project: Project) -> Non
     assert (kept["state"], kept["error"]) == ("failed", "the supervisor on node-0 was killed")
     assert kept["error"] in (project.directory / "events").read_text().splitlines()[-1]
 
-    # And so it is when something was left that is ended later.
+    # The same is true if processes were left that are ended later.
     record = f"/home/ubuntu/.cluster/jobs/{newest['id']}/record.json"
     words = ("sed", "-i", """s/"left": {}/"left": {"node-0": [[0, "no answer"]]}/""", record)
     project.run("exec", "--node", "node-0", "--", *words)

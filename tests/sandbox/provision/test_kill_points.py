@@ -1,8 +1,9 @@
 """`up`, `resize` and `down`, each killed by SIGKILL at every API call and fsync: nothing is leaked, nothing doubled.
 
-tests/unit/provision/test_crashes.py does the same within one process, where every point, before and after, is followed
-by both ways on. Here processes are really killed, against a real server; `make test` takes two points of `up` and of
-`down`, `make test-all` all of them, before and after, with both ways on, and `resize`. All run side by side.
+tests/unit/provision/test_crashes.py does the same within one process, with a kill before and after every point, each
+followed by the same command and by `down`. Here processes are really killed, against a real server. `make test` takes
+two points of `up` and of `down`. `make test-all` takes all points, before and after, each followed by both commands,
+and `resize`. All cases run side by side.
 """
 
 import os
@@ -29,7 +30,7 @@ TAG = "cluster:name"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """`verb` on a cluster of `before` nodes, which makes it one of `after` (0: all gone)."""
+    """`verb` on a cluster of `before` nodes, which then has `after` nodes (0: the cluster is gone)."""
 
     verb: str
     before: int
@@ -37,7 +38,7 @@ class Scene:
 
     @property
     def name(self) -> str:
-        """Of it among the others."""
+        """The scene's name among the others."""
         return f"{self.verb}-{self.before}-{self.after}"
 
 
@@ -49,7 +50,7 @@ DOWN = Scene(verb="down", before=2, after=0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One kill, and whether the same command follows it, or `down`."""
+    """One kill. again: the same command follows it, and then `down`; otherwise only `down`."""
 
     scene: Scene
     kill: Kill
@@ -57,7 +58,7 @@ class Case:
 
 
 def find_resources(name: str) -> Counter[str]:
-    """Everything in the account that carries the cluster's tag or name, asked without the code under test."""
+    """Count everything in the account with the cluster's tag or name, without the code under test."""
     ec2, iam = boto3.client("ec2"), boto3.client("iam")
     tagged = [{"Name": f"tag:{TAG}", "Values": [name]}]
     instances = [
@@ -111,12 +112,12 @@ def count_points(scene: Scene, folder: Path) -> tuple[str, ...]:
 
 
 def check(case: Case, number: int, folder: Path) -> str | None:
-    """What is wrong after the kill and what followed it; None when nothing is. Leaves nothing behind."""
+    """Run a case; return what is wrong after it, or None. Leaves nothing behind."""
     name = f"kill-{number}"
     prepare(case.scene, name, folder)
     ending: Ending = run(act(case.scene, name, folder), case.kill)
     wrong: list[str] = []
-    # One that had to look less often than the run that was counted may end before its kill; it is then as if after it.
+    # A command that polled less often than in the counted run may end before its kill. That is like a kill at its end.
     if not ending.killed and (case.kill.changes or len(ending.points) > case.kill.point):
         wrong.append(f"{case}: the command came through, {len(ending.points)} points")
     if case.again:
@@ -133,11 +134,11 @@ def check(case: Case, number: int, folder: Path) -> str | None:
 
 
 def plan_cases(scene: Scene, points: tuple[str, ...], *, everything: bool) -> list[Case]:
-    """Every point, before and after, with both ways on; or two of the states of the world that a kill can leave.
+    """Plan a kill before and after every point, each followed by both commands; or two kills.
 
-    What stays of a killed process changes at calls that change something, and at each fsync: just before one of these
-    is just after the one before it. The two are one in the middle and the last. Only such points are counted there: how
-    often a process has to look until an instance runs is not the same each time.
+    The state that a kill leaves changes only at calls that change something, and at each fsync: just before one of
+    these is the same as just after the previous one. The two kills are at one such point in the middle and at the last.
+    They count only such points, because the number of polls until an instance runs varies.
     """
     if not everything:
         last = len(find_changes(points)) - 1
@@ -151,7 +152,7 @@ def plan_cases(scene: Scene, points: tuple[str, ...], *, everything: bool) -> li
 
 
 def run_cases(scenes: Sequence[Scene], folder: Path, *, everything: bool) -> tuple[list[str], list[str]]:
-    """What there was of each scene, and what went wrong. The cases of all scenes run side by side."""
+    """Run the cases of all scenes side by side; return a summary of each scene, and what went wrong."""
     read_descriptions()
     # Processes, not threads: each of them forks, and a fork beside other threads may inherit a lock that stays locked.
     with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("fork")) as pool:
@@ -171,7 +172,7 @@ def run_cases(scenes: Sequence[Scene], folder: Path, *, everything: bool) -> tup
 
 @pytest.fixture(scope="module")
 def empty_account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSandbox]:
-    """A sandbox of these tests' own: one that has seen a thousand instances lists them all, each time."""
+    """A sandbox of these tests' own, because one that has had a thousand instances lists them all each time."""
     folder = tmp_path_factory.mktemp("kill-points")
     try:
         yield start_sandbox(folder, hosts="none")
@@ -205,7 +206,7 @@ def test_killed_at_every_point(
 def test_tokens_do_not_return_terminated_instances(
     empty_account: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EC2 answers a repeated ClientToken with the instances of the first call, also when these have ended."""
+    """EC2 answers a repeated ClientToken with the instances of the first call, even if these have ended."""
     enter(empty_account, monkeypatch)
     read_descriptions()
     up = Act(verb="up", name="token", nodes=2, files=tmp_path / "token")

@@ -1,4 +1,4 @@
-"""Leases on real hosts: whatever happens to the command, nodes and network, nothing lives after the deadline."""
+"""Leases on real hosts: whatever happens to the command, nodes and network, no node outlives its deadline."""
 
 import json
 import random
@@ -84,8 +84,8 @@ def is_armed(ssh: Ssh, address: str) -> bool:
 
 
 def find_ends(project_dir: Path) -> dict[str, float]:
-    """When instances have ended, by their ids, from the sandbox's log: questions to EC2 cost CPU time."""
-    time.sleep(0.2)  # as this does
+    """The times at which instances ended, by id, from the sandbox's log: calls to EC2 cost CPU time."""
+    time.sleep(0.2)  # so does this
     logged = [line for line in place_of(project_dir).state_log.read_text().splitlines() if ENDED.search(line)]
     entries = [json.loads(line) for line in logged]
     return {entry["instance"]: datetime.fromisoformat(entry["time"]).timestamp() for entry in entries}
@@ -120,7 +120,7 @@ def test_up_killed_leaves_nothing_alive_after_the_deadline(
     *,
     everything: bool,
 ) -> None:
-    """Nobody runs another command. The kills before the launch leave nothing that runs."""
+    """No other command is run. The kills before the launch leave nothing that runs."""
     enter(own_sandbox, monkeypatch)
     read_descriptions()
     lifetime = "15s"
@@ -136,7 +136,7 @@ def test_up_killed_leaves_nothing_alive_after_the_deadline(
         killed += run(leased(f"kill-{everything}-{number}", tmp_path, lifetime=lifetime), kill).killed
     wrong = wait_for_ends(own_sandbox.project_dir, lambda name: name.startswith(("kill-", "whole-")))
     record_property("result", f"{killed} of {len(kills)} killed, {len(find_instances())} nodes, {len(wrong)} alive")
-    # A run that has to look less often than the one that was counted ends before a late kill.
+    # A run that polls less often than the counted one ends before a late kill.
     assert killed >= len(kills) * 0.9
     assert not wrong, "\n".join(wrong)
 
@@ -202,20 +202,20 @@ def test_faults_do_not_keep_nodes_alive(
     )
     for _, address in (orphan, broken):
         until(partial(is_armed, ssh, address), "the lease program")
-    # The program comes back from its other process.
+    # The program's other process starts it again.
     ssh.run(orphan[1], "sudo kill -9 $(pgrep -f '[l]ease.py boot' | tail -n 1)")
     ssh.run(broken[1], "printf '#!/bin/sh\\nexit 1\\n' | sudo tee /usr/sbin/shutdown /usr/sbin/poweroff >/dev/null")
     for other in (full, dumb, orphan, broken):
         cause(f"partition a={cut[0]} b={other[0]}")
     cause(f"full-disk instance={full[0]}")
-    # A reboot with a full disk, and one without metadata: armed again.
+    # After a reboot with a full disk, and after one without metadata, the lease is armed again.
     ec2.reboot_instances(InstanceIds=[full[0], dumb[0]])
 
-    # Their other nodes have ended the frozen and the lost head, which run nothing.
+    # The other nodes have ended the frozen and the lost head, which cannot run a program.
     assert not wait_for_ends(folder, lambda name: name in {"faults", "frozen", "stops", "gone"})
     states = {(name, state) for name, state, _ in find_instances().values() if name in {"frozen", "stops"}}
     assert states == {("frozen", "terminated"), ("stops", "stopped")}
-    # Nobody ends a frozen host that is alone: it ends as soon as it continues.
+    # A frozen host that is alone is ended by no other node. It ends as soon as it continues.
     (alone,) = hosts("alone")
     assert find_instances()[alone[0]][1] == "running"
     cause(f"thaw instance={alone[0]}")
@@ -226,7 +226,7 @@ def test_faults_do_not_keep_nodes_alive(
 
 
 def test_the_calls_of_the_nodes_role(phantom: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It finds and ends the nodes of its cluster, and no others; a clock that is wrong by an hour is no obstacle."""
+    """The role finds and ends only the nodes of its cluster, even with a clock that is wrong by an hour."""
     monkeypatch.setenv("SSL_CERT_FILE", phantom.environment["AWS_CA_BUNDLE"])
     config = ProvisionConfig(instance_type="c5.xlarge", instance_profile="auto")
     policy = render_role_policy(
@@ -263,7 +263,7 @@ def test_the_calls_of_the_nodes_role(phantom: RunningSandbox, monkeypatch: pytes
 def test_an_idle_end_spares_a_node_that_is_merely_cut_off(
     own_sandbox: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One with a login is in use, though it answers no other node. A frozen one is not."""
+    """A node with a login is in use, although it answers no other node. A frozen node is not."""
     enter(own_sandbox, monkeypatch)
     ec2, folder = boto3.client("ec2"), own_sandbox.project_dir
     run(leased("idle", tmp_path, nodes=3, idle="30s"))
@@ -286,7 +286,7 @@ def test_an_idle_end_spares_a_node_that_is_merely_cut_off(
 
 
 def test_an_idle_cluster_ends_and_says_so(project: Project) -> None:
-    """A running command keeps it; afterwards it ends, `status` says why, and `down` removes the rest."""
+    """A running command keeps the cluster. Afterwards it ends, `status` says why, and `down` removes the rest."""
     project.write(configure((REPOSITORY / "cluster.toml").read_text(), framework="none"))
     project.run("up")
     assert "lease  ends after 1h without use" in project.run("status").stdout
@@ -297,7 +297,7 @@ def test_an_idle_cluster_ends_and_says_so(project: Project) -> None:
         assert 7000 < changed["lease"]["remaining_s"] <= 7200
         time.sleep(25)
         assert json.loads(project.run("status", "--json").stdout)["node_counts"] == {"running": 2}
-    # Without `status`, whose ssh session is a login.
+    # Not with `status`, whose ssh session is a login.
     until(lambda: len(find_ends(project.directory)) == 2, "the end of the lease", timeout_s=130)
     ended = json.loads(project.run("status", "--json").stdout)
     assert (ended["state"], ended["lease_ended"]) == ("ended", "its lease ended it (idle = 15s)")

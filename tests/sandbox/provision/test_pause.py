@@ -42,7 +42,7 @@ def test_a_stopped_cluster_starts_and_trains_again(two_nodes: Project) -> None:
     assert resting["cost"]["usd_per_hour"] == 0
     assert [node["public_ip"] for node in resting["nodes"]] == [None, None]
     ran = [node["running_s"] for node in resting["cost"]["nodes"].values()]
-    assert ran == [node["running_s"] for node in status_of(project)["cost"]["nodes"].values()]  # time stands still
+    assert ran == [node["running_s"] for node in status_of(project)["cost"]["nodes"].values()]  # it stays the same
     assert "(stopped)" in project.run("train", code=1).stderr
     again = project.run("stop", "--nodes")
     assert "no resources to change" in again.stderr

@@ -1,4 +1,4 @@
-"""The preflight against a sandbox that enforces IAM policies: what it finds out is what then happens."""
+"""The preflight against a sandbox that enforces IAM policies: its findings match what then happens."""
 
 import json
 from typing import Any
@@ -63,7 +63,7 @@ def test_an_administrator(phantom: RunningSandbox) -> None:
 
 @pytest.mark.usefixtures("phantom")
 def test_the_operators_policy_suffices() -> None:
-    """It goes by tags: of what is not there a dry run cannot tell, and nothing that is allowed is called missing."""
+    """It goes by tags. A dry run cannot judge resources that do not exist, but no allowed action counts as missing."""
     with limited_operator(document(*operator_statements())):
         found = preflight()
     assert found.permissions.missing == ()
@@ -75,7 +75,7 @@ def test_the_operators_policy_suffices() -> None:
 
 @pytest.mark.usefixtures("phantom")
 def test_a_policy_without_conditions_that_lacks_something() -> None:
-    """The other stand-ins were let through, so this one would have been too."""
+    """The other stand-ins were allowed, so this one would have been allowed, too."""
     others = ["ec2:Delete*", "ec2:Authorize*", "ec2:Cancel*", "ec2:GetConsoleOutput"]
     missing = pytest.raises(AwsError, match=r"nothing was made: .* need: ec2:TerminateInstances$")
     with limited_operator(document(allow([*LOOKS, *CREATIONS, *others]))), missing:
@@ -84,7 +84,7 @@ def test_a_policy_without_conditions_that_lacks_something() -> None:
 
 @pytest.mark.usefixtures("phantom")
 def test_lists_all_missing_permissions() -> None:
-    """CreateTags is asked for behind the calls that make what is tagged."""
+    """CreateTags is checked in the calls that create the tagged resources."""
     policy = document(allow([*LOOKS, "ec2:RunInstances", "ec2:Create*Group", "ec2:Delete*"]))
     words = "ec2:AuthorizeSecurityGroupIngress, ec2:CancelSpotInstanceRequests, ec2:CreateTags, ec2:GetConsoleOutput"
     with limited_operator(policy), pytest.raises(AwsError, match=f"{words}, ec2:ImportKeyPair") as caught:

@@ -61,7 +61,7 @@ class User:
         return self.home / "project"
 
     def run(self, *words: str, extra: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Runs a command in the project. extra: commands to run before, as root."""
+        """Runs a command in the project. extra: commands to run first, as root."""
         setup = SETUP.replace("{extra}", extra)
         environment = {"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
         done = subprocess.run(
@@ -105,7 +105,7 @@ def user() -> Iterator[User]:
 
 @pytest.fixture(autouse=True)
 def _alone(user: User) -> None:
-    """The namespaces stay for a second after their last sandbox."""
+    """Wait until the namespaces are gone: they stay for a second after their last sandbox."""
     until(lambda: not user.processes(), "the user's namespaces stay")
 
 
@@ -127,7 +127,7 @@ def test_nothing_is_left_after_everything_was_killed(user: User) -> None:
     for pid in before:
         try:
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:  # another one's end has ended it
+        except ProcessLookupError:  # it ended with another one
             continue
     until(lambda: not user.processes(), "a process outlived the kill")
     until(lambda: not _owned_processes(), "a process of a host outlived the kill")
@@ -162,7 +162,7 @@ def test_missing_requirements_are_named_with_a_command(extra: str, hint: str, us
 
 
 def _owned_processes() -> list[int]:
-    """The processes of the user, and of the users in hosts."""
+    """The pids of the processes of users in hosts, who have the user's subordinate ids."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

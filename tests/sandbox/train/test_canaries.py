@@ -1,4 +1,4 @@
-"""What is secret stays where it is: canaries are planted on the user's side, and nodes are searched for them."""
+"""Secrets stay where they are: canaries are planted on the user's side, and nodes are searched for them."""
 
 import base64
 import os
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.sandbox
 SECRET = "canaryS3cret/0123456789abcdefghijklmnop+"
 TOKEN = "canaryT0ken//0123456789abcdefghijklmnop=="
 PASSWORD = "canaryPassw0rd0123456789"
-# A worker that stays until it is told to go, on each node, with the job's credentials in its environment.
+# A worker on each node that runs until it is stopped, with the job's credentials in its environment.
 WAIT = "import os, time; print('here', flush=True); time.sleep(600)"
 
 
 def plant(home: Path) -> list[str]:
-    """A home as users have it; returns what must not be found on a node."""
+    """Make a home like those of users; return the secrets that must not be on a node."""
     (home / ".ssh").mkdir(parents=True)
     key = home / ".ssh" / "id_ed25519"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
@@ -36,14 +36,14 @@ def plant(home: Path) -> list[str]:
 
 
 def body_of(key: Path) -> str:
-    """What makes a private key private: a line from the end of it, where its secret half is."""
+    """A line from the end of a private key, where its secret half is."""
     lines = key.read_text().strip().splitlines()[1:-1]
     assert len(base64.b64decode("".join(lines))) > 100
     return lines[-2]
 
 
 def roots(job: str) -> list[Path]:
-    """The root folders of the hosts that a job runs on, as seen from here."""
+    """The root folders of the hosts that a job runs on, as seen from this machine."""
     found = {
         os.stat(f"/proc/{pid}/ns/mnt").st_ino: Path(f"/proc/{pid}/root") for pid in processes_of("CLUSTER_JOB_ID", job)
     }

@@ -1,4 +1,4 @@
-"""put and get with the sandbox's faults of S3: bytes that are another, cut connections, a busy S3."""
+"""`put` and `get` with the sandbox's faults of S3: changed bytes, cut connections, a busy S3."""
 
 import random
 from pathlib import Path
@@ -16,14 +16,14 @@ from train.s3.transfer import PART_BYTES, SMALL_BYTES
 pytestmark = pytest.mark.sandbox
 
 URL = "s3://transfers/x"
-# By the fast ways, by botocore in one request, and in parts.
+# Transferred by the fast ways, by botocore in one request, and in parts.
 SIZES = {"small": 1000, "middle": SMALL_BYTES + 1, "large": PART_BYTES + 1000}
 UP = {"small": "PutObject", "middle": "PutObject", "large": "UploadPart"}
 
 
 @pytest.fixture
 def local(phantom: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file's path; there is a bucket, and what is begun and not finished is noted below tmp_path."""
+    """The path of a file. The bucket exists, and unfinished transfers are recorded below tmp_path."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     client = boto3.client("s3")
     client.create_bucket(Bucket="transfers")

@@ -1,4 +1,4 @@
-"""Jobs that hang without a word: the user is told why, and [train] stall_timeout ends them."""
+"""Jobs that hang silently: the user learns why, and [train] stall_timeout ends them."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
 
 
 def stop(job: Running, pid: int) -> int:
-    """Stop a process of a job by SIGSTOP; its pid as its own host has it."""
+    """Stop a process of a job by SIGSTOP; return its pid on its own host."""
     os.kill(pid, signal.SIGSTOP)
     job.struck_at = time.monotonic()
     with open(f"/proc/{pid}/status") as stream:
@@ -91,7 +91,7 @@ def test_a_stopped_process_is_named_and_the_job_is_ended(nodes: Project, record_
 
 @pytest.mark.slow
 def test_a_job_that_continues_is_told_to_do_so(nodes: Project) -> None:
-    """The user is told why it hangs, here and by the other commands, resumes the process, and it trains on."""
+    """The user learns why it hangs, here and by the other commands. They resume the process, and training continues."""
     (nodes.directory / "stall.toml").write_text('stall_timeout = "60s"\n')
     with running(nodes, "--job", "stall.toml", command=python(TRAINS), waiting=2) as job:
         assert job.process.stdout is not None
@@ -123,7 +123,7 @@ def test_a_job_that_continues_is_told_to_do_so(nodes: Project) -> None:
 
 @pytest.mark.slow
 def test_a_long_evaluation_and_a_checkpoint_raise_no_alarm(nodes: Project) -> None:
-    """Each takes twice as long as a job may make no progress."""
+    """Each takes twice as long as a job may go without progress."""
     done = nodes.run("train", "--job", "stall.toml", *python(SILENT))
     assert done.stdout.count("has written") == 2
     assert "no worker" not in done.stdout + done.stderr

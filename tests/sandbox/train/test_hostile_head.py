@@ -1,6 +1,6 @@
-"""A head whose program is hostile or damaged: `cluster` says so in a line, or shows what else there is.
+"""A head whose program is hostile or damaged: `cluster` says so in a line, or shows the rest of the answer.
 
-The sshd is real, and so is the command, at a terminal; only jobs.py on the head is another one.
+The sshd is real, and so is the command, at a terminal. Only jobs.py on the head is replaced.
 """
 
 import os
@@ -28,7 +28,7 @@ OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|[0-9]*A|[0-9]*[JK])")
 
 @pytest.fixture
 def jobs_py(two_nodes: Project) -> Iterator[list[Path]]:
-    """The program on the head, in every version that is there; it is put back."""
+    """The paths of the head's program in every installed version; it is restored afterwards."""
     root = hosts_of(two_nodes)["node-0"].root
     places = list((root / "home/ubuntu/.cluster/tree").glob("*/train/node/__main__.py"))
     assert places
@@ -39,10 +39,10 @@ def jobs_py(two_nodes: Project) -> Iterator[list[Path]]:
 
 
 def replace(place: Path, program: bytes) -> None:
-    """The file may be shared with other versions of the tree."""
+    """Replace a program by a new file, since the old one may be shared with other versions of the tree."""
     owner = place.stat()
     place.unlink()
-    for compiled in place.parent.glob(f"__pycache__/{place.stem}.*"):  # a text of the same second and size is the same
+    for compiled in place.parent.glob(f"__pycache__/{place.stem}.*"):  # reused if time in s and size are unchanged
         compiled.unlink()
     place.write_bytes(program)
     os.chown(place, owner.st_uid, owner.st_gid)
@@ -50,7 +50,7 @@ def replace(place: Path, program: bytes) -> None:
 
 
 def read_all(descriptor: int, into: bytearray) -> None:
-    """What is written on a terminal, until nobody has it open any more."""
+    """Read the output of a terminal until no process has it open."""
     with suppress(OSError):
         while piece := os.read(descriptor, 1 << 16):
             into += piece

@@ -1,4 +1,4 @@
-"""What the credentials of a job may do: taken from a worker's environment, as an intruder would take them."""
+"""What the credentials of a job may do. They are taken from a worker's environment, as an intruder would take them."""
 
 import json
 import os
@@ -29,7 +29,7 @@ WAITS = ("--", "sh", "-c", "echo begun; sleep 600")
 
 @pytest.fixture
 def cluster(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """The shared cluster, with data and results of this test's own, and boto3 at its sandbox."""
+    """The shared cluster, with data and results of this test's own, and boto3 pointed at its sandbox."""
     info = control.find_running(two_nodes.directory)
     assert info is not None
     enter(
@@ -45,7 +45,7 @@ def cluster(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
 
 
 def keys_of_a_worker(project: Project, *words: str) -> tuple[dict[str, Any], str]:
-    """The credentials in the environment of a job's worker, and what was said before it began."""
+    """The credentials in the environment of a job's worker, and the messages before it began."""
     with project.following("train", "-n", "1", "--kv-store", "local", *words, *WAITS) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -58,7 +58,7 @@ def keys_of_a_worker(project: Project, *words: str) -> tuple[dict[str, Any], str
 
 
 def refused_by_s3(s3: Client, node: str, keys: Mapping[str, Any]) -> None:
-    """All that an intruder would try is denied."""
+    """Check that everything that an intruder would try is denied."""
     refused(s3.delete_object, Bucket="scoped", Key="results/model")
     refused(s3.delete_object, Bucket="scoped", Key="data/a")
     refused(s3.delete_objects, Bucket="scoped", Delete={"Objects": [{"Key": "data/a"}]})
@@ -83,7 +83,7 @@ def refused_by_s3(s3: Client, node: str, keys: Mapping[str, Any]) -> None:
 
 
 def test_a_jobs_credentials_read_its_data_and_write_its_results_and_do_nothing_else(cluster: Project) -> None:
-    """Under the policy that `cluster iam-policy` prints, for a caller who has no other."""
+    """The caller has no other policy than the one that `cluster iam-policy` prints."""
     with limited_operator(cluster.run("iam-policy").stdout):
         keys, said = keys_of_a_worker(cluster)
         s3 = client_of("s3", keys)
@@ -131,7 +131,7 @@ def test_without_the_permission_to_limit_them_the_user_is_warned_before_the_star
     assert 'instance_profile = "auto"' in warning
 
 
-# --- roles: what is made of them is asked for as `cluster train` does it, without a job
+# --- roles: credentials are requested as `cluster train` does it, without a job
 
 
 POLICY = render_job_policy(S3Scope(data_url="s3://records/digits/"), region="us-east-1")
@@ -144,7 +144,7 @@ def find_access(max_duration_s: int | None = None) -> S3Access:
 
 
 def is_limited(access: S3Access) -> bool:
-    """Whether its credentials, which are good ones, may not see a bucket that their owner may."""
+    """Whether its credentials, which must work, may not list a whole bucket that their owner may list."""
     names = {"AccessKeyId": "ACCESS_KEY_ID", "SecretAccessKey": "SECRET_ACCESS_KEY", "SessionToken": "SESSION_TOKEN"}
     s3 = client_of("s3", {key: access.secrets[f"AWS_{name}"] for key, name in names.items()})
     s3.list_objects_v2(Bucket="records", Prefix="digits/")
@@ -157,14 +157,14 @@ def is_limited(access: S3Access) -> bool:
 
 @pytest.fixture
 def env(phantom: RunningSandbox) -> Iterator[pytest.MonkeyPatch]:
-    """What changes the environment for a test; there is a bucket of records."""
+    """A patch of the environment for a test. The bucket `records` exists."""
     client("s3", s3={"addressing_style": "path"}).create_bucket(Bucket="records")
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
 
 def use(env: pytest.MonkeyPatch, keys: Mapping[str, Any]) -> None:
-    """Have these in the environment, as after `aws sts assume-role` by hand."""
+    """Set these keys in the environment, as after `aws sts assume-role` by hand."""
     env.setenv("AWS_ACCESS_KEY_ID", keys["AccessKeyId"])
     env.setenv("AWS_SECRET_ACCESS_KEY", keys["SecretAccessKey"])
     env.setenv("AWS_SESSION_TOKEN", keys["SessionToken"])
@@ -178,7 +178,7 @@ def make_role(trusts: str, **more: Any) -> str:
 
 
 def use_profile(env: pytest.MonkeyPatch, directory: Path, text: str) -> None:
-    """Have a configuration file, and no keys in the environment; [profile mine] has the operator's there."""
+    """Use a configuration file, and no keys in the environment. Its [profile mine] has the operator's keys."""
     keys = "".join(f"{name.lower()} = {os.environ[name]}\n" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
     (directory / "config").write_text(f"[profile mine]\n{keys}\n{text}")
     env.setenv("AWS_CONFIG_FILE", str(directory / "config"))
@@ -193,7 +193,7 @@ def use_profile(env: pytest.MonkeyPatch, directory: Path, text: str) -> None:
 def test_the_role_of_a_profile_is_assumed_with_fewer_rights(
     env: pytest.MonkeyPatch, tmp_path: Path, longest_s: int, job_s: int | None, hours: int
 ) -> None:
-    """For as long as the job wants, as far as the role goes."""
+    """The session lasts as long as the job needs, up to the role's limit."""
     arn = make_role(TRUST, MaxSessionDuration=longest_s)
     use_profile(env, tmp_path, f"[profile trainer]\nrole_arn = {arn}\nsource_profile = mine\n")
     access = find_access(job_s)
@@ -217,7 +217,7 @@ def test_a_role_by_way_of_another_one(env: pytest.MonkeyPatch, tmp_path: Path) -
 def test_a_role_that_may_not_assume_itself_and_what_the_warning_says_to_do(env: pytest.MonkeyPatch) -> None:
     arn = make_role(TRUST)
     iam, name = client("iam"), arn.rpartition("/")[2]
-    # It may not do all, of which sts:AssumeRole would be a part.
+    # It may not do everything, which would include sts:AssumeRole.
     iam.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=document(allow("s3:*")))
     use(env, client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"])
 

@@ -1,10 +1,11 @@
-"""The table of faults, its first half: programs that are killed, are stopped (SIGSTOP) or fail, and clients.
+"""The first half of the table of faults: programs that are killed, are stopped (SIGSTOP) or fail, and clients.
 
-Each fault is real. Every time the command ends soon, or for what falls silent within the time that is set, with the
-right exit code; no process is left on a node that lives, not even one without the job's session and environment; and
-the message names role, rank, host and cause.
-The other half is test_node_faults.py. Elsewhere: a worker that fails half-way, the scheduler's port and ssh
-blocked by a security group (test_train.py), clients that are killed or cut off (test_jobs.py).
+Each fault is real. Every time, the command ends with the right exit code: soon, or within the configured time if
+something falls silent. No process is left on a running node, not even one without the job's session and environment.
+The message names role, rank, host and cause.
+
+The other half is test_node_faults.py. Other files test a worker that fails half-way, the scheduler's port and ssh
+blocked by a security group (test_train.py), and clients that are killed or cut off (test_jobs.py).
 """
 
 import os
@@ -57,7 +58,7 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
 
 @dataclass(frozen=True)
 class Killed:
-    """What is killed, how it is found, and what is said of it."""
+    """A process to kill. find: returns its pid. said: a pattern of the message about it."""
 
     what: str
     find: Callable[[Running], int]
@@ -71,7 +72,7 @@ SSH_FAILED = r"(worker|server)( \d)? on node-1 \(process \d+\) was lost: ssh to 
 WRAPPER_KILLED = SSH_FAILED + r"the program that runs it there was killed"
 LOST = "was lost: the program on node-0 that led to it was killed"
 SCHEDULER_LOST = r"scheduler on node-0 \(process \d+\) " + LOST
-# test_supervise.py has most of ALSO_KILLED, too, with processes of one machine.
+# test_supervise.py also tests most of ALSO_KILLED, with processes of one machine.
 KILLED = (
     Killed(
         "worker",
@@ -147,7 +148,7 @@ def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Ki
 
 @pytest.mark.slow
 def test_what_is_heard_of_late_is_named_all_the_same(nodes: Project, record_property: Tell) -> None:
-    """The worker's role.py on the head loses its ssh, and launch.py, which would tell of that, is there, too."""
+    """On the head, role.py loses its ssh while launch.py, which would report that, is stopped."""
     with running(nodes, command=STARTS) as job:
         launcher, ssh, head = job.program("launch"), job.ssh("node-0"), job.hosts["node-0"].namespace
 
@@ -191,7 +192,7 @@ def test_some_exit_with_a_code(nodes: Project, record_property: Tell, who: str, 
 
 @pytest.mark.slow
 def test_stopped_programs_whose_worker_was_killed(nodes: Project, record_property: Tell) -> None:
-    """What that has left below them has nothing of the job's, not even its environment."""
+    """The processes left below them have nothing of the job, not even its environment."""
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
         reaper, program = job.wrapper("node-1")
         worker, *_ = (int(word) for word in Path(f"/proc/{program}/task/{program}/children").read_text().split())
@@ -204,7 +205,7 @@ def test_stopped_programs_whose_worker_was_killed(nodes: Project, record_propert
 
 
 def test_a_stopped_reaper_of_a_worker_that_ends_well(nodes: Project) -> None:
-    """Its worker's end is told by the program below it."""
+    """The program below the reaper reports the worker's end."""
     head = hosts_of(nodes)["node-0"]
     go = head.root / "home/ubuntu/go"
     with nodes.following(
@@ -212,7 +213,7 @@ def test_a_stopped_reaper_of_a_worker_that_ends_well(nodes: Project) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "[worker 0 node-0] waits\n", nodes.messages.read_text()
-        reaper = until(lambda: min(head.programs("role")), "role.py does not run")  # the other is below it
+        reaper = until(lambda: min(head.programs("role")), "role.py does not run")  # the other one is its child
         os.kill(reaper, signal.SIGSTOP)
         go.touch()
         process.communicate(timeout=60)
@@ -257,7 +258,7 @@ print(number, "is the last one")
 
 @pytest.mark.slow
 def test_a_client_that_is_gone_for_a_minute(nodes: Project) -> None:
-    """The job goes on as if it were there, and it gets every line when it is back."""
+    """The job continues as if the client were present, and the client gets every line when it is back."""
     head = hosts_of(nodes)["node-0"]
     out = nodes.directory / "count.out"
     with out.open("wb") as stdout:
@@ -292,7 +293,7 @@ def test_a_client_that_is_gone_for_a_minute(nodes: Project) -> None:
 
 # -- many jobs in a row, in each of which something is killed at a random moment ---------------------------------------
 
-SEED = int(os.environ.get("SOAK_SEED", "1"))  # what happens when is the same again only as far as processes are
+SEED = int(os.environ.get("SOAK_SEED", "1"))  # a seed repeats the events only as far as processes are repeatable
 
 
 @pytest.mark.slow

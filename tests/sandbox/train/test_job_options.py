@@ -1,4 +1,4 @@
-"""What `cluster train`'s options and a job file say reaches the processes of a job, on the nodes that they name."""
+"""The options of `cluster train` and of a job file reach the processes of a job, on the nodes that they name."""
 
 import json
 from collections import Counter
@@ -32,7 +32,7 @@ print("STORE", store.type, store.num_workers, sum.asnumpy().sum(), flush=True)
 
 
 def seen(output: str) -> list[dict[str, Any]]:
-    """What the processes of a job that runs SHOW have printed."""
+    """The output of the processes of a job that runs SHOW."""
     return [json.loads(line.partition("SEEN ")[2]) for line in output.splitlines() if "] SEEN {" in line]
 
 

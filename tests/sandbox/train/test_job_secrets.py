@@ -1,8 +1,8 @@
-"""What is secret in a job is in the environment of its workers and servers, and nowhere else.
+"""A job's secrets are in the environment of its workers and servers, and nowhere else.
 
-Canaries are given in each way that there is for secrets, and looked for in every process list from before the job
-starts until it has ended, on the nodes' disks, in what is told of the job, and in S3. So are the job's own temporary
-credentials.
+Canaries are passed in every way that a job takes secrets. They must not appear in any process list from before the
+job starts until it has ended, on the nodes' disks, in output about the job, or in S3. The same is true for the job's
+own temporary credentials.
 """
 
 import json
@@ -52,7 +52,7 @@ OF_AWS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What there was to see of one job."""
+    """Everything that could be seen of one job."""
 
     job: str
     watch: Watch
@@ -64,7 +64,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def with_results(two_nodes: Project) -> Iterator[tuple[Project, dict[str, Host]]]:
-    """The shared cluster, whose jobs leave what is told of them in S3."""
+    """The shared cluster, whose jobs copy their records and logs to S3."""
     (two_nodes.directory / "an-object").mkdir()
     (two_nodes.directory / "an-object" / "file").write_text("x")
     two_nodes.run("data", "put", "--create-bucket", "an-object/", "s3://cluster-secrets/an-object/")
@@ -79,7 +79,7 @@ ENDS = ["a worker dumps its core", pytest.param("the supervisor is killed", mark
 
 @pytest.fixture(scope="module", params=ENDS)
 def seen(request: pytest.FixtureRequest, with_results: tuple[Project, dict[str, Host]]) -> Seen:
-    """A job that ends badly, from before its start to what is told of it afterwards."""
+    """A job that ends badly, observed from before its start until after its end."""
     project, hosts = with_results
     here = {"PASSED_ON_PASS": FROM_HERE, "BUILD_LABEL": WITHOUT_VALUE, "SHARD_LABEL": OF_SERVERS_WITHOUT_VALUE}
     own = replace(project, env={**project.env, **here})
@@ -112,7 +112,7 @@ def seen(request: pytest.FixtureRequest, with_results: tuple[Project, dict[str, 
         shown += "".join(done.stdout + done.stderr for done in (project.run(*words, code=None) for words in told))
     assert files_on(hosts, watch.began, *secrets.values()) == set()
     record_on_disk = f"node-0:home/ubuntu/.cluster/jobs/{job}/record.json"
-    assert files_on(hosts, watch.began, PLAIN) == {record_on_disk}  # what is there is found
+    assert files_on(hosts, watch.began, PLAIN) == {record_on_disk}  # the search finds a value on disk
     for host in hosts.values():
         (host.root / "home/ubuntu/go").unlink(missing_ok=True)
     folder = project.directory / f"published-{job}"
@@ -148,15 +148,15 @@ def test_none_but_those_that_need_a_secret_had_it_in_their_environment(seen: See
 
 
 def test_nothing_that_is_told_of_the_job_has_a_secret(seen: Seen) -> None:
-    """Its record shows that there was one, and not what it was."""
+    """The record shows that there was a secret, but not its value."""
     assert seen.job in seen.said
     assert [name for name, secret in seen.secrets.items() if secret in seen.said] == []
     names = ("MY_TOKEN", "DB_PASSWORD (servers)", "API_KEY (workers)", "PASSED_ON_PASS (workers)")
     assert {seen.record["env"][name] for name in names} == {"***"}
-    # Whatever it is called: the user did not type this value, so it may well be a secret.
+    # Whatever its name: the user did not type this value, so it may well be a secret.
     assert seen.record["env"]["BUILD_LABEL"] == seen.record["env"]["SHARD_LABEL (servers)"] == "***"
     assert seen.record["env"]["DATABASE"] == "postgres://me:***@10.0.0.99/db"
-    assert seen.record["env"]["GREETING"] == PLAIN  # its name does not say that it is one
+    assert seen.record["env"]["GREETING"] == PLAIN  # its name does not suggest a secret
 
 
 def test_nothing_in_s3_has_a_secret(seen: Seen) -> None:

@@ -23,7 +23,7 @@ from waits import until
 pytestmark = pytest.mark.sandbox
 
 TIMEOUT_S = 60.0
-# Many lines fast until it is told that they are enough, and an exit code of its own.
+# Prints many lines fast until ~/enough exists, and ends with an exit code of its own.
 COUNT = """
 import os, sys, time
 number = 0
@@ -41,7 +41,7 @@ WAIT = "import time; print('here', flush=True); time.sleep(600)"
 
 @dataclass
 class Nodes(Project):
-    """The shared cluster, and a look at its jobs that costs nothing."""
+    """The shared cluster, and cheap access to the records of its jobs."""
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         return {record["id"]: record for record in records(self)}
@@ -50,7 +50,7 @@ class Nodes(Project):
         return next((job for job in self.jobs().values() if job["name"] == name), {})
 
     def detach(self, *words: str) -> str:
-        """Begin a job and leave it; its id."""
+        """Start a job without following it; return its id."""
         return self.run("train", "--detach", *words).stdout.strip()
 
 
@@ -90,7 +90,7 @@ def client(project: Project, name: str, *words: str) -> Iterator[Client]:
 
 
 def sessions(job: str) -> set[int]:
-    """Pids, as seen from here, of the sshd processes whose users follow a job on its head."""
+    """The pids, on this machine, of the sshd processes whose users follow a job on its head."""
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -98,7 +98,7 @@ def sessions(job: str) -> set[int]:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
                 if b"follow" in words and job.encode() in words and b"--no-wait" not in words:
                     parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                    # Once it has been killed, what it had started is another one's child for a moment.
+                    # After sshd has been killed, its child has another parent for a moment.
                     if Path(f"/proc/{parent}/cmdline").read_bytes().startswith(b"sshd: ubuntu"):
                         found.add(parent)
             except OSError:
@@ -107,7 +107,7 @@ def sessions(job: str) -> set[int]:
 
 
 def cut_off(job: str, clients: Sequence[Client]) -> None:
-    """Kill the sshds that clients have on the head, once each has shown something of what came through them."""
+    """Kill the clients' sshd processes on the head, once each client has shown output that came through them."""
     found: set[int] = until(
         lambda: there if len(there := sessions(job)) == len(clients) else None, "not all clients follow the job"
     )
@@ -115,7 +115,7 @@ def cut_off(job: str, clients: Sequence[Client]) -> None:
     until(lambda: all(each.out.stat().st_size > size for each, size in zip(clients, before, strict=True)), "no lines")
     for pid in found:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not sessions(job) & found, "a session that was killed goes on")  # it is not to be struck again
+    until(lambda: not sessions(job) & found, "a session that was killed goes on")  # it must not be found again
 
 
 def counted(output: str) -> list[int]:
@@ -143,7 +143,7 @@ def test_a_job_is_followed_without_a_lost_or_doubled_line_however_often_it_is_cu
 
 
 def enough(job: str) -> None:
-    """Have COUNT end."""
+    """Let COUNT end."""
     pid = next(iter(processes_of("CLUSTER_JOB_ID", job)))
     Path(f"/proc/{pid}/root/home/ubuntu/enough").touch()
 
@@ -230,7 +230,7 @@ def _joins(rank: int) -> str:
     return f"echo '{line.replace('W[11]', f'W[{9 + 2 * rank}]')}'; echo rank {rank}"
 
 
-# Prints what ps-lite prints of MXNet 1.7's workers; the first rank is that of node-1.
+# Prints the lines of ps-lite for MXNet 1.7's workers; rank 0 is on node-1.
 RANKS = f"""
 case $DMLC_ROLE-$CLUSTER_HOST in
     worker-node-0) echo before; {_joins(1)};;
@@ -248,7 +248,7 @@ def test_logs_show_what_is_asked_for(nodes: Nodes) -> None:
     shown = nodes.run("logs", "--rank", "1", "--role", "worker", "ranks").stdout
     host = tags["worker 1"]
     assert [line for line in shown.splitlines() if "supervisor" not in line] == [
-        f"[worker 1 {host}] before",  # though its rank was not known by then
+        f"[worker 1 {host}] before",  # although its rank was not known yet
         f"[worker 1 {host}] rank 1",
     ]
     assert "before" not in nodes.run("logs", "--since", "2100-01-01").stdout
@@ -267,10 +267,10 @@ def test_a_job_that_runs_too_long_is_ended(nodes: Nodes) -> None:
 
 @contextmanager
 def at_terminal(project: Project, *words: str) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
-    """`cluster WORDS...` in a terminal."""
+    """Run `cluster WORDS...` in a terminal until the block ends."""
     terminal = Terminal()
     process = subprocess.Popen(
-        ["setsid", "--ctty", CLUSTER, *words],  # it becomes the controlling one, for Ctrl-C
+        ["setsid", "--ctty", CLUSTER, *words],  # makes it the controlling terminal, for Ctrl-C
         cwd=project.directory,
         env={**project.environment(), "TERM": "xterm"},
         stdin=terminal.theirs,
@@ -286,7 +286,7 @@ def at_terminal(project: Project, *words: str) -> Iterator[tuple[Terminal, subpr
 
 
 def press_ctrl_c(terminal: Terminal, answer: str, *, times: int = 1) -> None:
-    """Answer the question that comes then; times: how often it has come by then."""
+    """Press Ctrl-C, and answer the question. times: how often the question has been shown in all."""
     terminal.type("\x03")
     terminal.wait_for(lambda: terminal.raw.count(QUESTION) == times, TIMEOUT_S)
     terminal.type(answer)

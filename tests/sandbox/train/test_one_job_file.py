@@ -67,12 +67,12 @@ SAME = ("name", "state", "workers", "command", "cwd", "exit_code", "max_duration
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """Two nodes with Slurm and Grid Engine."""
-    real_torch()  # skips where pip's indexes have none
+    real_torch()  # skips the test if pip's indexes have none
     project = Project(tmp_path_factory.mktemp("one"))
     try:
         real_slurm.set_up(project, with_pbs=False)
         found = real_sge.set_up(project)
-        project.run("up")  # a package that is configured again stops its daemons
+        project.run("up")  # configuring a package again stops its daemons
         (project.directory / "one.py").write_text(PROGRAM)
         yield found
     finally:
@@ -81,7 +81,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that has ended. files: those of its workers. said, code: the last line and the exit code of rank 1."""
+    """A job that has ended. files: of its workers. said, code: the last line and the exit code of rank 1."""
 
     record: dict[str, Any]
     files: list[str]
@@ -89,7 +89,7 @@ class Ended:
     code: int
 
     def same(self) -> dict[str, Any]:
-        """What no launcher changes."""
+        """The fields of the record that are the same for every launcher."""
         return {name: self.record[name] for name in SAME}
 
 
@@ -125,7 +125,7 @@ def set_up(project: Project, launcher: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def by_ssh(nodes: Nodes) -> dict[int, Ended]:
-    """The jobs of launcher "ssh" by their exit codes, which those of the others are compared with."""
+    """The jobs of launcher "ssh" by exit code. The jobs of the other launchers are compared with them."""
     return {code: run(nodes.project, "ssh", code) for code in CODES}
 
 

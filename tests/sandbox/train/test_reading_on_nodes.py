@@ -1,4 +1,4 @@
-"""Training with the real MXNet on s3://: every record is read once per epoch, and what is saved is there."""
+"""Training with the real MXNet on s3://: every record is read once per epoch, and saved files exist."""
 
 import json
 import random
@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
     "script": "ids_on_a_node.py",
     "args": [URL],
     "sync": ["saves_on_a_node.py"],
-    # Programs name these places in their own text, of which a job's credentials know nothing.
+    # Programs name these URLs only in their own text, so the job's credentials would not cover them.
     "env": {"ALSO_READ": INDEXED_URL},
     "results": SAVED_URL,
 }
@@ -69,7 +69,7 @@ def image(number: int) -> ImageRecord:
 
 
 def ids_of(nodes: Project) -> tuple[list[dict[str, Any]], str]:
-    """What the workers of the job told, and all of its output."""
+    """Run the job; return the values that its workers print, and all of its output."""
     done = nodes.run("train", "--plain", "-s", "1")
     return [json.loads(line) for line in re.findall(r"\] IDS (\{.*\})", done.stdout)], done.stdout + done.stderr
 
@@ -85,7 +85,7 @@ def check_each_once(told: list[dict[str, Any]]) -> None:
 
 
 def check_epochs(parts: list[list[list[int]]], way: str) -> None:
-    """All parts together have every record in each epoch, once. A part is its epochs' ids."""
+    """Check that all parts together have every record once in each epoch. A part is a list of ids for each epoch."""
     for epoch in (0, 1):
         read = sorted(number for part in parts for number in part[epoch])
         assert read == list(range(sum(COUNTS))), f"{way}, epoch {epoch}"
@@ -100,7 +100,7 @@ def test_every_record_once_per_epoch(nodes: Project, mode: str) -> None:
     assert {"native": "read by MXNet itself", "stage": "read from files staged on the nodes"}[mode] in output
 
 
-# As MXNet's own examples save: each worker, after each epoch, to the same name.
+# Saves like MXNet's own examples: each worker, after each epoch, to the same name.
 FIT = f"""
 import mxnet as mx
 store = mx.kv.create("dist_sync")
@@ -116,7 +116,7 @@ print("SAME", (arguments["fc_weight"] == module.get_params()[0]["fc_weight"]).as
 
 
 def check_saves(nodes: Project) -> None:
-    """Everything that MXNet saves on one worker, and what two workers save at once."""
+    """Check everything that MXNet saves on one worker, and the files that two workers save at once."""
     alone = ("-n", "1", "--kv-store", "local", "--", "python")
     said = nodes.run("train", *alone, "saves_on_a_node.py", SAVED_URL).stdout
     kinds = re.findall(r"\] SAVED (.*)", said)
@@ -133,7 +133,7 @@ def test_mxnet_saves_to_s3(nodes: Project) -> None:
 
 
 def test_a_program_that_needs_staging_gets_it(nodes: Project) -> None:
-    """With a wheel that reads s3:// itself: Gluon's data sets open their index by Python."""
+    """Even a wheel that reads s3:// itself needs it, because Gluon's data sets open their index in Python."""
     (nodes.directory / "indexed.py").write_text(
         "import sys, mxnet as mx\n"
         "dataset = mx.gluon.data.RecordFileDataset(sys.argv[1] + 'one.rec')\n"

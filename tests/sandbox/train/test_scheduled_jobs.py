@@ -31,7 +31,7 @@ TITLES = {"slurm": "Slurm", "pbs": "PBS", "sge": "Grid Engine"}
 
 @dataclass(frozen=True)
 class Batch:
-    """A scheduler and the cluster with it. listing: the command that prints a line for each job that has not ended."""
+    """A scheduler and its cluster. listing: the command that prints a line for each job that has not ended."""
 
     launcher: str
     nodes: Nodes
@@ -46,7 +46,7 @@ class Batch:
         return TITLES[self.launcher]
 
     def train(self, *words: str, code: int | None = 0) -> Any:
-        """`cluster train` with this launcher."""
+        """Run `cluster train` with this launcher."""
         return self.project.run("train", "--launcher", self.launcher, *words, code=code)
 
     def newest(self) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def test_stop_gives_the_nodes_back(batch: Batch) -> None:
 
 @contextmanager
 def occupied(batch: Batch, *options: str) -> Iterator[None]:
-    """In the block, a job of somebody else has nodes of Slurm."""
+    """In the block, another job occupies nodes of Slurm."""
     words = shlex.join(["sbatch", "--parsable", "--exclusive", "--output=/dev/null", *options, "--wrap", "sleep 600"])
     number = batch.nodes.run(batch.nodes.head, f"cd / && {words}").strip()
     until(lambda: number in batch.nodes.run(batch.nodes.head, "squeue --noheader --states=R"))

@@ -21,14 +21,14 @@ from sandbox import control
 from scheduler_nodes import Nodes
 from waits import until
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.slow]  # test_scheduled_jobs.py has the whole way
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]  # test_scheduled_jobs.py tests whole jobs
 
 PROGRAM = (REPOSITORY / "tests" / "support" / "on_nodes" / "allocation_on_a_node.py").read_text()
 
 
 @dataclass
 class Scheduler:
-    """queue: with no limits that matter. running: the command that prints a line for each job that has not ended."""
+    """queue: one without limits that matter. running: a command that prints a line for each job that has not ended."""
 
     launcher: str
     nodes: Nodes
@@ -37,7 +37,7 @@ class Scheduler:
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(1000)))
 
     def request(self, how: str, **more: Any) -> dict[str, Any]:
-        """What the head reports, the last of each kind."""
+        """Request nodes on the head; return the last of its reports of each kind."""
         job = f"20260101-000000-{next(self.numbers):06}"
         asked = {"job": job, "name": "mlp", "nodes": 2, "queue": self.queue, **more}
         pairs = zip(self.nodes.names, self.nodes.addresses, strict=True)

@@ -32,7 +32,7 @@ def train_with(
     results: str | None = None,
     code: int = 0,
 ) -> str:
-    """Run `cluster train` with a script's options and [data] results; its two outputs together."""
+    """Run `cluster train` with a script's options and [data] results; return stdout and stderr together."""
     more = {"results": results} if results is not None else {}
     with nodes.configured(args=options, script=script, **more):
         done = nodes.run("train", *words, code=code)
@@ -40,7 +40,7 @@ def train_with(
 
 
 def validations(output: str, epoch: int) -> list[str]:
-    """What each worker found in an epoch, by rank."""
+    """The validation accuracy of each worker in an epoch, in the order of ranks."""
     return [
         value
         for _, value in sorted(re.findall(rf"Node\[(\d)\] Epoch\[{epoch}\] Validation-accuracy=([0-9.]+)", output))
@@ -56,7 +56,7 @@ def test_workers_with_unequal_parts_stay_in_step(nodes: Project) -> None:
     for epoch in range(3):
         found = validations(output, epoch)
         assert len(found) == 3
-        # All have the same weights and all of the 297 images: neither fewer nor some of them twice.
+        # All have the same weights, and all of the 297 images exactly once.
         assert len(set(found)) == 1
         assert abs(float(found[0]) * 297 - round(float(found[0]) * 297)) < 0.001
 
@@ -66,7 +66,7 @@ def test_both_formats_give_the_same_validation_set(nodes: Project) -> None:
     """A model scored on idx files and on records: the same images, so the same accuracy."""
     prefix = "s3://cluster-demo/models/formats"
     train_with(nodes, ["--model-prefix", prefix, "--num-epochs", "2"])
-    # A rate that changes nothing: what is scored is the saved model.
+    # The learning rate changes nothing, so that the saved model is scored.
     again = ["--model-prefix", prefix, "--load-epoch", "2", "--num-epochs", "3", "--lr", "1e-12", "--mom", "0"]
     by_idx = train_with(nodes, again)
     by_records = train_with(nodes, [*again, *TRAIN, *VAL])
@@ -155,7 +155,7 @@ def test_mxnet_reads_what_our_writer_writes_and_writes_what_our_reader_reads(nod
 
 
 def run_program(nodes: Project, program: str, *words: str, results: str | None = None) -> str:
-    """Run a program of on_nodes/ with the nodes' MXNet, on the head alone; its output."""
+    """Run a program of on_nodes/ with the nodes' MXNet, on the head alone; return its output."""
     shutil.copy(REPOSITORY / "tests" / "support" / "on_nodes" / program, nodes.directory)
     return train_with(nodes, list(words), "-n", "1", "--kv-store", "local", script=program, results=results)
 
@@ -165,7 +165,7 @@ IMAGES = ["--num-layers", "8", "--num-examples", "256", "--batch-size", "64"]
 
 @pytest.mark.slow
 def test_a_training_continues_from_its_newest_checkpoint(nodes: Project) -> None:
-    """Two jobs of two epochs are one of four: on other workers, from S3, at the right rate, with the same optimizer."""
+    """Two jobs of two epochs equal one of four: other workers, from S3, at the right rate, with the same optimizer."""
     prefix = "s3://cluster-demo/models/resumed"
     options = [*IMAGES, "--model-prefix", prefix, "--resume", "--keep-checkpoints", "2", "--num-epochs"]
     output = train_with(nodes, [*options, "2"], script="train_cifar10.py")
@@ -177,7 +177,7 @@ def test_a_training_continues_from_its_newest_checkpoint(nodes: Project) -> None
     assert re.findall(r"Epoch\[(\d)\] Time cost", output).count("2") == 2
     assert "Epoch[1] Time cost" not in output
     listed = json.loads(nodes.run("data", "ls", "--json", f"{prefix.rpartition('/')[0]}/").stdout)
-    # A job may not delete: what is removed is emptied.
+    # A job may not delete objects, so files that it removes are emptied.
     names = [item["url"].rpartition("/")[2] for item in listed if item.get("size_bytes")]
     assert sorted(name for name in names if name.startswith("resumed-")) == [
         "resumed-0003.json", "resumed-0003.params", "resumed-0003.states",
@@ -293,7 +293,7 @@ BARE = """
 
 @pytest.mark.slow
 def test_a_script_gets_the_kv_store_as_it_takes_it(nodes: Project) -> None:
-    """By --kvstore, as MXNet's Gluon examples do, or not at all."""
+    """By --kvstore, as MXNet's Gluon examples take it, or not at all."""
     (nodes.directory / "gluon.py").write_text(textwrap.dedent(GLUON))
     (nodes.directory / "bare.py").write_text(textwrap.dedent(BARE))
     with nodes.configured(kv_store_option="--kv-store"):
@@ -307,7 +307,7 @@ def test_a_script_gets_the_kv_store_as_it_takes_it(nodes: Project) -> None:
 
 @pytest.mark.slow
 def test_it_is_said_whose_script_runs(nodes: Project) -> None:
-    """A file of the user's goes before one of the same name that ships with the project."""
+    """A user's file takes precedence over one of the same name that ships with the project."""
     shipped = train_with(nodes, ["--num-epochs", "1"])
     assert "script: train_mnist.py (ships with cluster)" in shipped
     assert "not the script of that name" not in shipped
@@ -340,7 +340,7 @@ THEIR_LAYERS = """
 
 @pytest.mark.slow
 def test_somebody_elses_script_runs_as_it_is(nodes: Project) -> None:
-    """One that knows nothing of us: its own modules, data and models in its own folder, MXNet's usual options."""
+    """It knows nothing of this project: its modules, data and models are in its own folder, its options are MXNet's."""
     for name, text in (("train.py", THEIRS), ("common/__init__.py", ""), ("common/layers.py", THEIR_LAYERS)):
         path = nodes.directory / "theirs" / name
         path.parent.mkdir(parents=True, exist_ok=True)

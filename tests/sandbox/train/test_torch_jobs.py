@@ -41,7 +41,7 @@ print("waits", flush=True)
 time.sleep(600)
 """
 JOINS = ("--", "python", "-c", DDP)
-# As PyTorch's older examples take their place in the job: from options alone.
+# Takes its place in the job from options alone, like PyTorch's older examples.
 EXAMPLE = """
 import argparse, os, torch, torch.distributed as dist
 
@@ -64,7 +64,7 @@ dist.destroy_process_group()  # without it, PyTorch may abort when another rank 
 @pytest.fixture(scope="module")
 def torch_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """Two nodes with PyTorch, from a wheel for CPUs."""
-    real_torch()  # skips where pip's indexes have none
+    real_torch()  # skips the test if pip's indexes have none
     project = Project(tmp_path_factory.mktemp("torch"))
     text = (REPOSITORY / "cluster.toml").read_text()
     text = text.replace("[bootstrap]\n", f'[bootstrap]\nframework = "pytorch"\ntorch = "{TORCH}"\n')
@@ -152,7 +152,7 @@ RUNNER = r"torchrun on node-1 \(process \d+\)"
 
 @dataclass(frozen=True)
 class Fault:
-    """What is killed, how it is found, and what is said of it."""
+    """A process to kill. find: returns its pid. said: a pattern of the message about it."""
 
     what: str
     find: Callable[[Running], int]
@@ -162,18 +162,18 @@ class Fault:
 
 
 def launcher_role(job: Running) -> int:
-    """role.py above torchrun on node-1."""
+    """The pid of role.py above torchrun on node-1."""
     return job.parent_of(job.hosts["node-1"].programs("torchrun")[0])
 
 
 def worker_role(job: Running) -> int:
-    """role.py below torchrun on node-1, whose child is the worker."""
+    """The pid of role.py below torchrun on node-1. Its child is the worker."""
     torchrun = job.hosts["node-1"].programs("torchrun")[0]
     return next(pid for pid in job.hosts["node-1"].programs("role") if job.parent_of(pid) == torchrun)
 
 
 def ssh_to_node_1(job: Running) -> int:
-    """The ssh of the supervisor's proxy to torchrun on node-1."""
+    """The pid of the ssh of the supervisor's proxy to torchrun on node-1."""
     address = job.hosts["node-1"].address
     proxies = [(pid, command_line(pid)) for pid in job.hosts["node-0"].programs("ssh_proxy")]
     return job.ssh_of(next(pid for pid, words in proxies if "launcher" in words and address in words))
@@ -218,7 +218,7 @@ def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Fa
 @pytest.mark.parametrize(
     ("who", "words"),
     [
-        # test_processes_of_pytorch.py has this one with processes of one machine.
+        # test_processes_of_pytorch.py also tests this, with processes of one machine.
         pytest.param("1", WORKER, id="one", marks=pytest.mark.slow),
         pytest.param("*", r"(2 workers failed; first: )?worker [01] on node-[01] .*", id="all", marks=pytest.mark.slow),
     ],

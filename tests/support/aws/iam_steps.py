@@ -18,7 +18,7 @@ ACCOUNT = "123456789012"
 
 
 def trust(*principals: str) -> str:
-    """A role's trust policy: EC2, and these ARNs."""
+    """The trust policy of a role that EC2 and these ARNs may assume."""
     principal = {"Service": "ec2.amazonaws.com", **({"AWS": list(principals)} if principals else {})}
     statement = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
     return json.dumps({"Version": "2012-10-17", "Statement": statement})
@@ -83,7 +83,7 @@ def make_profile(name: str, *statements: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def instance_profile(name: str, *statements: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Like `make_profile`; deletes everything at the end."""
+    """Like `make_profile`, but deletes everything at the end of the block."""
     iam = client("iam")
     yield make_profile(name, *statements)
     iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
@@ -103,7 +103,7 @@ def trainer(bucket: str) -> tuple[dict[str, Any], ...]:
 
 
 def make_bucket() -> str:
-    """A new bucket with some objects in it."""
+    """Create a bucket with some objects in it; return its name."""
     s3, name = client("s3", s3={"addressing_style": "path"}), f"bucket-{uuid.uuid4().hex[:8]}"
     s3.create_bucket(Bucket=name)
     for key in ("digits/part-0", "beside", "digits-2/part-0"):
@@ -112,7 +112,7 @@ def make_bucket() -> str:
 
 
 def refused(call: Callable[..., Any], **asked: Any) -> str:
-    """The message of a call that lacks a permission."""
+    """Assert that a call fails for lack of a permission; return the error's message."""
     with pytest.raises(ClientError) as caught:
         call(**asked)
     error = caught.value.response["Error"]
@@ -122,7 +122,7 @@ def refused(call: Callable[..., Any], **asked: Any) -> str:
 
 @contextmanager
 def limited_operator(policy: str) -> Iterator[None]:
-    """The operator has only this policy."""
+    """In the block, the operator has only this policy."""
     iam = client("iam")
     iam.create_user(UserName="administrator")
     iam.put_user_policy(UserName="administrator", PolicyName="all", PolicyDocument=document(allow("*")))

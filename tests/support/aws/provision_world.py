@@ -91,7 +91,7 @@ def make_option(**values: Any) -> LaunchOption:
 
 
 def make_wanted(*, config: ProvisionConfig | None = None, found: Any = None, **values: Any) -> Wanted:
-    """The input of a plan. found: the state's, by kind; values: Wanted's."""
+    """The input of a plan. found: the state's `found`, by kind; values: other fields of Wanted."""
     defaults: dict[str, Any] = {
         "name": NAME,
         "config": config or make_config(),
@@ -231,7 +231,7 @@ class World:
         )
 
     def failing_launch(self, then: Callable[[], object] = lambda: None, *, which: int = 0) -> Report:
-        """A report that makes one host fail to boot after the launch. then: what else happens."""
+        """A report that makes one host fail to boot after the launch. then: is called afterwards."""
 
         def fail(event: Event) -> None:
             if event.kind == "done" and event.what.startswith("launch"):
@@ -265,13 +265,13 @@ class World:
         return self.describe()
 
     def move_files(self, root: Path) -> None:
-        """Copy them to another folder, for a forked process."""
+        """Copy the files to another folder, for a forked process."""
         if self.files.root.exists():
             shutil.copytree(self.files.root, root)
         self.files = ClusterFiles(root)
 
     def reset(self, root: Path, **config: Any) -> None:
-        """An empty account, and a machine without files of the cluster. config: the sandbox's."""
+        """Reset to an empty account and a machine without files of the cluster. config: the sandbox's."""
         self.sandbox.reset(**config)
         self.files = ClusterFiles(root)
         self.volumes = ()
@@ -289,7 +289,7 @@ class World:
             self.calls.kill_before = self.calls.kill_after = None
 
     def resources(self) -> Counter[str]:
-        """The account's resources, from the backend, without the code under test."""
+        """Count the account's resources in the backend, without the code under test."""
         backend = self.sandbox.backend
         return +Counter(
             {
@@ -320,10 +320,11 @@ def complete(nodes: int) -> Counter[str]:
 
 
 def plan_kills(points: list[str], *, everything: bool, which: int, share: int = 3) -> list[tuple[int, bool]]:
-    """Where to kill: (point, before). Every point before and after, or one in `share` of the states a kill can leave.
+    """Return where to kill, as (point, before).
 
-    Between two reads nothing changes, so after the first and before the second count once. which: 0 or 1, so that the
-    two checks divide the states; both have the first and the last.
+    everything: before and after every point; otherwise at one in `share` of the states that a kill can leave. Nothing
+    changes between two reads, so "after the first" and "before the second" count once. which: 0 or 1, so that the two
+    checks divide the states; both get the first and the last.
     """
     if everything:
         return [(number, before) for number in range(len(points)) for before in (True, False)]
@@ -359,7 +360,7 @@ def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:
                 try:
                     act(case)
                     file.write(DONE)
-                except BaseException:  # noqa: BLE001 - the parent shows it
+                except BaseException:  # noqa: BLE001 - the parent reports it
                     file.write(f"{case}: {traceback.format_exc()}")
             os._exit(0)
         os.close(writing)
@@ -372,10 +373,10 @@ def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:
 
 
 def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int], None]:
-    """os.fsync as a further point for kills."""
+    """Wrap os.fsync so that each call is one more point for kills."""
 
     def fsync(handle: int) -> None:
-        calls.before("ListFsync")  # by its name not a mutating call
+        calls.before("ListFsync")  # its prefix makes it a call that does not mutate
         real(handle)
         calls.after("ListFsync")
 
@@ -384,7 +385,7 @@ def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int],
 
 @pytest.fixture(scope="module")
 def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One set of clients per module: making them takes a second."""
+    """A world with one set of clients per module, because making them takes a second."""
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
         for module in (

@@ -22,7 +22,7 @@ class Wire:
     times: dict[str, int] = field(default_factory=dict)
 
     def refuse(self, *actions: str, code: str, times: int = 1, status: int = 400, after: bool = False) -> None:
-        """Refuse the next calls of each of these actions, and of no others, before they take effect or after."""
+        """Refuse the next calls of each of these actions, and of no others. after: only once they have taken effect."""
         self.refusing = dict.fromkeys(actions, (code, status, after))
         self.times = dict.fromkeys(actions, times)
 
@@ -45,7 +45,7 @@ class Wire:
         action = asked["Action"]
         if self.times.get(action, 0) > 0:
             code, status, after = self.refusing[action]
-            # Dry runs only show the account's state.
+            # A dry run reports only errors that depend on the account's state.
             if asked.get("DryRun") != "true" or code in {"OptInRequired", "PendingVerification"}:
                 self.times[action] -= 1
                 if after:

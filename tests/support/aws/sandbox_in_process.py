@@ -42,7 +42,7 @@ CALLER = "arn:aws:iam::123456789012:user/ada"
 
 
 class Clock:
-    """Replaces the module `time`: time passes only by sleep()."""
+    """Replaces the module `time`; time passes only in sleep()."""
 
     def __init__(self) -> None:
         self.now_s = 1_800_000_000.0
@@ -60,12 +60,12 @@ class Clock:
 
 
 class InProcessSandbox:
-    """EC2, S3, IAM ... without hosts. `clock` measures consistency_delay_s."""
+    """EC2, S3, IAM and the other services, without hosts. `clock` measures consistency_delay_s."""
 
     def __init__(self, log: Path, clock: Clock) -> None:
         self.clock = clock
-        # Before moto's applications parse their routes in another thread: Python 3.11 may then raise SystemError, see
-        # render_program(), which keeps its result.
+        # Must run before moto's applications parse their routes in another thread, because Python 3.11 may then raise
+        # SystemError: see render_program(), which caches its result.
         render_program()
         self._one_at_a_time = threading.Lock()
         self.book = FaultBook()
@@ -105,7 +105,7 @@ class InProcessSandbox:
         )
 
     def reset(self, **config: Any) -> None:
-        """An empty account, without faults; config: [sandbox] of cluster.toml."""
+        """Reset to an empty account without faults. config: keys of [sandbox] in cluster.toml."""
         self.book.disarm("all")
         self.config = SandboxConfig(hosts="none", **config)
         for backends in (iam_backends, s3_backends):

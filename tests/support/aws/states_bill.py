@@ -1,6 +1,6 @@
 """What AWS would bill for a sandbox's instances, computed from the sandbox's own log of states.
 
-Computed differently from provision/cost: in steps of a minute or an hour, from what the log says happened.
+The computation differs from that of provision/cost: it adds up steps of a minute or an hour for the logged states.
 """
 
 import calendar
@@ -60,7 +60,7 @@ def read_instances(entries: Iterable[dict[str, Any]], *, now: float) -> dict[str
 
 
 def bill(entries: Iterable[dict[str, Any]], *, now: float) -> dict[str, float]:
-    """US dollars for "on-demand" and "spot" instances, "disk" and "address", by what is billed."""
+    """The billed US dollars, by "on-demand", "spot", "disk" and "address"."""
     usd: dict[str, float] = defaultdict(float)
     for one in read_instances(entries, now=now).values():
         for start, end, reason in one.ran:

@@ -21,7 +21,7 @@ class Kills:
         self._whole_s = whole_s
 
     def rounds(self) -> Iterator[int]:
-        """Numbers from 1 up, until there were enough kills.
+        """Yield 1, 2, 3 and so on, until there have been enough kills.
 
         Raises AssertionError if too many runs ended before they were killed.
         """
@@ -32,9 +32,9 @@ class Kills:
             yield number
 
     def kill(self, process: "subprocess.Popen[bytes]", *, from_start: bool = True) -> bool:
-        """Kill it as the kernel does when out of memory; returns whether it was still running.
+        """Kill the process at a random moment, as the kernel does when out of memory.
 
-        from_start: it does all of the work, and does not continue another run.
+        Returns whether it was still running. from_start: it does all of the work, and does not continue another run.
         """
         began = time.monotonic()
         after_s = self._source.uniform(0.2, 1.0) * self._whole_s

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process has not ended. A zombie has: only its parent has not waited for it yet."""
+    """Whether a process is running. A zombie is not: it has ended, but its parent has not waited for it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -33,15 +33,15 @@ DIFFERS = ("PYTHON", "LC_", "LANG")  # variables that Python reads when it start
 
 
 class Completed(subprocess.CompletedProcess[str]):
-    """A command that has ended. peak_kib: the most memory that it had, with what was imported before it began."""
+    """A command that has ended. peak_kib: its peak memory, including the modules imported before it began."""
 
     peak_kib: int
 
 
 class Started:
-    """A command that runs, with what tests use of subprocess.Popen[str]. It leads a session of its own.
+    """A running command, with the part of subprocess.Popen[str] that tests use. It leads its own session.
 
-    stdout: the other end of the pipe that it writes to, if it has one.
+    stdout: the read end of the pipe that it writes to, if it has one.
     """
 
     def __init__(self, words: Sequence[str], connection: socket.socket) -> None:
@@ -59,7 +59,7 @@ class Started:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired."""
+        """Wait for the command to end; return its exit code. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
@@ -69,7 +69,10 @@ class Started:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
-        """Wait for the end; the rest of stdout. Raises subprocess.TimeoutExpired, after which stdout cannot be read."""
+        """Wait for the command to end; return the rest of stdout.
+
+        Raises subprocess.TimeoutExpired, after which stdout cannot be read.
+        """
         assert self.stdout is not None
         rest: list[str] = []
         reader = threading.Thread(target=lambda out: rest.append(out.read()), args=(self.stdout,), daemon=True)
@@ -115,7 +118,7 @@ class Preloaded:
         timeout_s: float,
         terminal: int | None = None,
     ) -> Completed:
-        """As subprocess.run does it. terminal: a pty that the command has as stdin, stdout and stderr.
+        """Run a command to its end, like subprocess.run. terminal: a pty to use as stdin, stdout and stderr.
 
         Raises subprocess.TimeoutExpired.
         """
@@ -142,7 +145,7 @@ class Preloaded:
         env: Mapping[str, str],
         is_at_terminal: bool = False,
     ) -> Started:
-        """Start a command. is_at_terminal: its stdin is out_fd, too, and not empty."""
+        """Start a command. is_at_terminal: out_fd is also its stdin, which is otherwise empty."""
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._socket, [b"+"], [theirs.fileno(), out_fd, err_fd])
@@ -175,7 +178,7 @@ def preloaded() -> Preloaded:
 
 
 def may_run(env: Mapping[str, str]) -> bool:
-    """Whether a Python that is started with this environment would be like the preloaded one."""
+    """Whether a Python started with this environment would behave like the preloaded one."""
     ours, theirs = ({n: v for n, v in e.items() if n.startswith(DIFFERS)} for e in (STARTED_WITH, env))
     return ours == theirs
 

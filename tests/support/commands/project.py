@@ -21,7 +21,7 @@ CLUSTER = str(Path(sys.executable).parent / "cluster")
 
 
 def configure(text: str, **values: Any) -> str:
-    """The text of the project's own cluster.toml with other values for keys, whose lines may be comments in it."""
+    """The text of the shipped cluster.toml with these values for keys, whose lines may be commented out in it."""
     for key, value in values.items():
         line = f"{key} = {_toml(value)}".replace("\\", r"\\")
         text, found = re.subn(rf"^(# )?{key} = .*$", line, text, flags=re.MULTILINE)
@@ -49,7 +49,7 @@ def cluster_in(directory: Path, config: str) -> "Iterator[Project]":
 
 @dataclass
 class Project:
-    """`directory` holds cluster.toml; state of clusters is kept below it, wheels in the user's usual cache.
+    """`directory` holds cluster.toml and, below it, the state of clusters. Wheels are in the user's usual cache.
 
     command: the program to run.
     """
@@ -93,7 +93,7 @@ class Project:
 
     @property
     def messages(self) -> Path:
-        """What the command that `running` started has said on stderr so far."""
+        """The file with the stderr of the command that `running` or `following` started last."""
         return self.directory / "messages"
 
     @contextmanager
@@ -121,7 +121,7 @@ class Project:
 
     @contextmanager
     def following(self, *words: str) -> Iterator[Started]:
-        """As `running`, in a fork of the preloaded program; /proc shows that one's words and environment."""
+        """Like `running`, in a fork of the preloaded program, whose arguments and environment /proc shows."""
         env = self.environment()
         assert may_run(env)
         with self.messages.open("w") as messages:

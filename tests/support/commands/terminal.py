@@ -15,11 +15,11 @@ SEQUENCE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
 
 
 class Screen:
-    """Lines of text with a cursor; what scrolls away above is kept. Knows what our own output uses, no more."""
+    """Lines of text with a cursor, including lines that scrolled off the top. Knows only what our own output uses."""
 
     def __init__(self, columns: int, lines: int) -> None:
         self.columns, self.lines = columns, lines
-        self.broken: list[str] = []  # rows that were longer than the screen, as far as they fit
+        self.broken: list[str] = []  # the part that fit of each row longer than the screen
         self.rows: list[str] = [""]
         self.row = self.column = 0
 
@@ -68,12 +68,12 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """Everything, from the first line on, without the empty line of the cursor."""
+        """All text from the first line on, without the empty line of the cursor."""
         return "\n".join(row.rstrip() for row in self.rows).rstrip("\n")
 
 
 class Terminal:
-    """A pty of a size. `stream` is what programs write to; what they wrote is on `screen`, and as it was in `raw`."""
+    """A pty of a given size. Programs write to `theirs`; `screen` shows their output, and `raw` has it unchanged."""
 
     def __init__(self, columns: int = 100, lines: int = 30) -> None:
         self.screen = Screen(columns, lines)
@@ -100,7 +100,7 @@ class Terminal:
             time.sleep(0.005)
 
     def settle(self) -> str:
-        """Everything that was written has been drawn; the screen's text."""
+        """Wait until all output has been drawn; return the screen's text."""
         self._marks += 1
         mark = f"\x1b[0;{self._marks}m"
         os.write(self.theirs, mark.encode())
@@ -117,11 +117,11 @@ class Terminal:
         while True:
             try:
                 data = rest + os.read(self._ours, 1 << 16)
-            except OSError:  # nobody has the other side open any more
+            except OSError:  # no process has the other side open
                 return
             text = data.decode("utf-8", "ignore")
             cut = text.rfind("\x1b")
-            # A sequence that is not complete yet waits for its rest.
+            # An incomplete sequence is kept until the rest arrives.
             if cut >= 0 and SEQUENCE.match(text, cut) is None and len(text) - cut < 16:
                 rest, text = text[cut:].encode(), text[:cut]
             else:

@@ -1,4 +1,4 @@
-"""A sandbox cluster of nodes with podman, and a registry with a password that has images for them."""
+"""A sandbox cluster whose nodes have podman, and a password-protected registry with images for them."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from real_registry import USER, Registry, registry, trust
 from sandbox import control
 
 PACKAGES = ("podman", "crun", "uidmap", "fuse-overlayfs", "containers-storage")
-"""containers-storage has a setting by which podman mounts layers instead of copying them."""
+"""containers-storage contains a setting that makes podman mount layers instead of copying them."""
 VARIABLE = "PASSWORD_OF_THE_REGISTRY"
 PASSWORD = "canaryR3gistryPassw0rd0123456789"
 
@@ -32,7 +32,7 @@ class ContainerNodes:
         return hosts_of(self.project)
 
     def push(self, image: Image, name: str) -> str:
-        """Put an image into the registry as NAME:TAG; its name for cluster.toml."""
+        """Push an image to the registry as NAME:TAG; return its name for cluster.toml."""
         return self.registry.push(image, name)
 
     @property
@@ -88,7 +88,7 @@ def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterat
 
 
 def in_container(job: Running, role: str | None = None, host: str = "node-1") -> int:
-    """The process of a role, or any, in its container: the one that the engine has started."""
+    """The first pid of a role in its container, which the engine started. role: None for jobs without roles."""
     found = [
         pid
         for pid, env in processes_of("CLUSTER_CONTAINER").items()
@@ -99,7 +99,7 @@ def in_container(job: Running, role: str | None = None, host: str = "node-1") ->
 
 
 def engine_program(job: Running, name: str, host: str = "node-1") -> int:
-    """One of the engine's programs for a container on a host."""
+    """The pid of one of the engine's programs for a container of the job on a host."""
     namespace = job.hosts[host].namespace
     found = [
         pid

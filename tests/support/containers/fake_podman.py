@@ -1,6 +1,6 @@
-"""A program that acts as podman does, without images: a client, a conmon that keeps the container, and the program.
+"""A fake podman without images: a client, a conmon that watches the container's program, and that program.
 
-Containers are files in $HOME/containers, by name. The client's arguments and environment are in $HOME/calls.
+Each container is a file in $HOME/containers, by name. The client records its arguments and environment in $HOME/calls.
 """
 
 import sys
@@ -83,7 +83,7 @@ os.rename(path + ".new", path + ".status")
 
 
 def make_podman(folder: Path) -> Path:
-    """Write the program; its path."""
+    """Write the program; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "client.py"
     script.write_text(f"PYTHON, CONMON = {sys.executable!r}, {CONMON!r}\n{CLIENT}")

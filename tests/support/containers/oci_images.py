@@ -1,7 +1,7 @@
-"""Images for containers, built on this machine from Debian's packages and Python wheels: no registry has a part in it.
+"""Images for containers, built on this machine from Debian's packages and Python wheels, without a registry.
 
-Each is a few layers, uncompressed, of which images share the first: a small Debian with Python. Layers and images are
-made once, below the user's cache folder.
+Each image has a few uncompressed layers. All images share the first layer, a small Debian with Python. Layers are made
+once, below the user's cache folder.
 """
 
 import fcntl
@@ -49,13 +49,13 @@ NOT_NEEDED = re.compile(
     r"usr/share/(doc|man|info|locale|lintian)/|etc/python|usr/lib/python3/dist-packages/.*pyc$|"
     r".*/dist-packages/(torch/(include|share|test)|.*/tests?|.*\.dist-info/licenses)/"
 )
-MADE_AT = 1_600_000_000  # a fixed time: the same content is the same image
+MADE_AT = 1_600_000_000  # a fixed time, so that the same content gives the same image
 PASSWD = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A tar file; sha256 is that of its content, which is not compressed."""
+    """An uncompressed tar file. sha256: the digest of its content."""
 
     path: Path
     sha256: str
@@ -67,7 +67,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Image:
-    """An image of a few layers. python: the version in it, such as "3.11"."""
+    """An image of a few layers. env: the variables of its environment, as NAME=VALUE."""
 
     layers: tuple[Layer, ...]
     architecture: Architecture = "amd64"
@@ -75,7 +75,7 @@ class Image:
 
     @property
     def config(self) -> bytes:
-        """What the image's id is the digest of."""
+        """The image's configuration, whose digest is the image's id."""
         return _json(
             {
                 "architecture": self.architecture,
@@ -104,7 +104,7 @@ class Image:
 
     @property
     def digest(self) -> str:
-        """Of the manifest: "sha256:..."."""
+        """The digest of the manifest: "sha256:..."."""
         return _digest(self.manifest)
 
 
@@ -120,7 +120,7 @@ def mxnet_image() -> Image:
 
 
 def torch_image() -> Image:
-    """With PyTorch, by the wheel for CPUs. Skips the test where pip's indexes have none."""
+    """An image with PyTorch from the wheel for CPUs. Skips the test if pip's indexes have none."""
     base = _base()
     wanted = (TORCH, *OTHERS)
     words = ("--python-version", base.python, "--only-binary", ":all:", "--implementation", "cp",
@@ -142,7 +142,7 @@ def torch_image() -> Image:
 
 
 def _by_uv(target: Path, words: Sequence[str]) -> None:
-    """uv, because pip does not resolve MXNet's requirements, which are older than NumPy's wheels."""
+    """Install with uv, because pip does not resolve MXNet's requirements, which are older than NumPy's wheels."""
     subprocess.run([UV, "pip", "install", "--quiet", "--no-config", "--target", target, *words], check=True)
 
 
@@ -156,7 +156,7 @@ class _Base:
 
 
 def _base() -> _Base:
-    """Debian's packages with what these depend on, by `apt-get`, as they are on the machine's own distribution."""
+    """Debian's packages and their dependencies, downloaded by `apt-get` from the machine's own distribution."""
     with _locked() as cache:
         made = cache / _file_name("base", *PACKAGES)
         if not made.exists():
@@ -189,9 +189,10 @@ def _add_byte_code(path: Path, folder: Path) -> None:
 
 
 def _compile(folder: Path, python: str) -> None:
-    """Write the byte code of modules, so that not every process in a container compiles them.
+    """Write the byte code of modules, so that processes in a container do not have to compile them.
 
-    The modules' times, which images do not keep, are no part of it. Some modules are for other versions of Python.
+    It does not depend on the modules' times, which images do not preserve. Errors are ignored, since some modules are
+    for other versions of Python.
     """
     words = (f"/usr/bin/python{python}", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", folder)
     subprocess.run(words, stdout=subprocess.DEVNULL, check=False)
@@ -199,7 +200,7 @@ def _compile(folder: Path, python: str) -> None:
 
 
 def _download(packages: Sequence[str], folder: Path, *, with_all: bool) -> None:
-    """Fetch packages; with_all: and everything that they depend on, also what this machine has."""
+    """Download packages. with_all: also all of their dependencies, even those that this machine has."""
     (folder / "partial").mkdir()
     words = ["apt-get", "--yes", "--quiet", "--option", "APT::Sandbox::User=root"]
     if with_all:
@@ -213,7 +214,10 @@ def _download(packages: Sequence[str], folder: Path, *, with_all: bool) -> None:
 
 
 def _merge(packages: Sequence[Path], tar: tarfile.TarFile) -> None:
-    """One tree out of packages, with /bin and the like as links into /usr, and what scripts of theirs would write."""
+    """Merge packages into one tree, with /bin and the like as links into /usr.
+
+    Adds the files that the packages' scripts would write.
+    """
     names = set[str]()
     for name in USRMERGED:
         _add_link(tar, name, f"usr/{name}")
@@ -240,7 +244,7 @@ def _merged(name: str) -> str:
 
 
 def _layer(name: str, install: Callable[[Path], None], python: str) -> Layer:
-    """A layer with Python packages, where the base's Python looks for them."""
+    """A layer with Python packages in the folder where the base's Python looks for them."""
     with _locked() as cache:
         made = cache / _file_name(name, python)
         if not made.exists():
@@ -289,7 +293,7 @@ def _write(path: Path, fill: Callable[[tarfile.TarFile], None]) -> None:
     unfinished.rename(path)
 
 
-# -- where they are ----------------------------------------------------------------------------------------------------
+# -- the cache ---------------------------------------------------------------------------------------------------------
 
 
 def cache_dir() -> Path:
@@ -306,7 +310,7 @@ def _locked() -> Iterator[Path]:
 
 
 def program_of_package(package: str, path: str) -> Path:
-    """A program of a Debian package, which is not installed."""
+    """The path of a program from a Debian package, which is unpacked but not installed."""
     with _locked() as cache:
         folder = cache / package
         if not (folder / path).exists():
@@ -319,7 +323,7 @@ def program_of_package(package: str, path: str) -> Path:
 
 
 def _sha256_of(path: Path) -> str:
-    """The digest of a file's content, remembered beside it."""
+    """The digest of a file's content, cached in a file beside it."""
     known = path.with_suffix(".sha256")
     if not known.exists() or known.stat().st_mtime < path.stat().st_mtime:
         with path.open("rb") as stream:

@@ -33,7 +33,7 @@ USER = "me"
 
 @dataclass(frozen=True)
 class Registry:
-    """A running registry. server: HOST:PORT. log: what it has been asked."""
+    """A running registry. server: HOST:PORT. log: the file with its requests."""
 
     server: str
     password: str
@@ -41,7 +41,7 @@ class Registry:
     log: Path
 
     def push(self, image: Image, name: str) -> str:
-        """Put an image into the registry as NAME:TAG; its name with the server."""
+        """Push an image to the registry as NAME:TAG; return its name with the server."""
         repository, _, tag = name.partition(":")
         for content, digest in (
             (image.config, f"sha256:{image.id}"), *((layer.path, f"sha256:{layer.sha256}") for layer in image.layers)
@@ -78,14 +78,14 @@ class Registry:
         return answer
 
     def pulls(self, name: str) -> list[str]:
-        """The paths of an image's manifests and layers that have been asked for, in order, without those of `push`."""
+        """The requested paths of an image's manifests and layers, in order, without the requests of `push`."""
         pattern = rf'"GET (/v2/{name}/(?:manifests|blobs)/[^ ]+) HTTP/1.1" 200'
         return re.findall(pattern, self.log.read_text())
 
 
 @contextmanager
 def registry(folder: Path, address: str, password: str) -> Iterator[Registry]:
-    """A registry that listens at one address only. Its files are in `folder`, and of the password only a hash."""
+    """Run a registry that listens at one address only. Its files are in `folder`, with only a hash of the password."""
     with socket.create_server((address, 0)) as free:
         server = f"{address}:{free.getsockname()[1]}"
     authority = trustme.CA(organization_name="the registry of a test")
@@ -111,7 +111,7 @@ def registry(folder: Path, address: str, password: str) -> Iterator[Registry]:
 
 
 def trust(registry: Registry) -> str:
-    """A shell command, as for [bootstrap] setup: the engines of a node trust the registry's authority."""
+    """A shell command for [bootstrap] setup that makes a node's engines trust the registry's authority."""
     folder = f"/etc/containers/certs.d/{registry.server}"
     content = b64encode(registry.authority.encode()).decode()
     return f"sudo install -d {folder} && echo {content} | base64 -d | sudo tee {folder}/ca.crt >/dev/null"

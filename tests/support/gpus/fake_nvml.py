@@ -18,7 +18,7 @@ COMPILER = shutil.which("cc")
 
 @dataclass(frozen=True, kw_only=True)
 class FakeGpu:
-    """What the library tells of a GPU; codes are NVML's, 3 is "not supported"."""
+    """The values that the library reports for a GPU. Codes are NVML's; 3 is "not supported"."""
 
     error: int = 0
     ecc_code: int = 0
@@ -35,12 +35,12 @@ class FakeGpu:
 
     @property
     def line(self) -> str:
-        """As fake_nvml.c reads it."""
+        """The GPU's values in the format that fake_nvml.c reads."""
         return " ".join(map(str, vars(self).values()))
 
 
 def build(folder: Path) -> Path:
-    """The library, in a folder of its own. Returns the folder."""
+    """Build the library in a folder; return the folder."""
     assert COMPILER is not None
     subprocess.run([COMPILER, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", SOURCE], check=True)
     return folder

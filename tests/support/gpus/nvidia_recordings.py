@@ -1,7 +1,7 @@
-"""What nvidia-smi and the kernel print on machines with NVIDIA's GPUs, without the parts that nobody reads.
+"""Output of nvidia-smi and the kernel on machines with NVIDIA's GPUs, without the parts that no code reads.
 
 A10G and T4: shortened recordings of `nvidia-smi -q -x` on g5 and g4dn instances, driver 515.105.01. H100 and V100 are
-not recorded, but written in the form of drivers 590 and 440: the first has other names for throttling and SRAM errors.
+not recorded but written in the form of drivers 590 and 440: the former has other names for throttling and SRAM errors.
 """
 
 A10G = """<?xml version="1.0" ?>

@@ -93,7 +93,7 @@ class RawAgent(LocalChannel):
         return said[kinds[-1]]
 
     def hear_arrival(self, *peers: tuple[str, int]) -> None:
-        """As hear("arrived"); sends the peers again if one had just restarted its file."""
+        """Like hear("arrived"), but sends the peers again if one had just restarted its file."""
         while "stuck" in (said := self._next()):
             self.take_from(*peers)
         assert "arrived" in said, said
@@ -123,7 +123,7 @@ class RawAgent(LocalChannel):
         return self.home / ".cluster" / "files" / digest_of(data) / name
 
     def arrived_bytes(self, data: bytes) -> int:
-        """The number of bytes on its disk."""
+        """The number of the file's bytes on the agent's disk."""
         for path in (self.path(data), self.home / ".cluster" / "incoming" / digest_of(data)):
             try:
                 return path.stat().st_size
@@ -138,7 +138,7 @@ class RawAgent(LocalChannel):
         return self._stderr.read().decode()
 
     def hang_up(self) -> int:
-        """Close its stdin; the exit code."""
+        """Close the agent's stdin; return its exit code."""
         with suppress(OSError):  # it has ended
             self.shutdown_write()
         return self.process.wait(PATIENCE_S)
@@ -166,7 +166,7 @@ def start_agent() -> Iterator[StartAgent]:
 
 
 class Proxy:
-    """Passes bytes between two nodes, and flips a bit in one byte of the answer."""
+    """Passes bytes between two nodes, and flips one bit in the answers of the first `times` connections."""
 
     def __init__(self, upstream: tuple[str, int], *, address: str, flip_at: int, times: int) -> None:
         self._upstream = upstream
@@ -216,14 +216,14 @@ class GatedChannel(LocalChannel):
         self._gate = gate
 
     def sendall(self, data: bytes) -> None:
-        if not data.endswith((b"}\n", b"]\n")):  # it is no message
+        if not data.endswith((b"}\n", b"]\n")):  # not a message
             self._gate.pass_(len(data))
         super().sendall(data)
         self.sent_bytes += len(data)
 
 
 class Gate:
-    """Blocks uploads after so many bytes until it is opened, so that a test can act in between."""
+    """Blocks uploads after `limit_bytes` until it is opened, so that a test can act in between."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self._opened = threading.Event()
@@ -310,11 +310,11 @@ class Nodes:
     def _set_up(self, node: LocalNode, wanted: SetUp) -> None:
         try:
             self.distribution.set_up(node, wanted)
-        except BaseException as error:  # noqa: BLE001 - looked at by the test
+        except BaseException as error:  # noqa: BLE001 - the test checks it
             self.errors[node.host.name] = error
 
     def join(self) -> dict[str, BaseException]:
-        """Wait for all of them."""
+        """Wait for all nodes; return the errors by node."""
         for thread in self._threads.values():
             thread.join(PATIENCE_S)
             assert not thread.is_alive()

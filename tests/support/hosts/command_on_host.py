@@ -1,4 +1,4 @@
-"""The command `cluster` on a sandbox host, for a user there: as on the first host of an allocation."""
+"""Installs the command `cluster` on a sandbox host for a user, as on the first host of an allocation."""
 
 import os
 import shutil
@@ -9,12 +9,12 @@ from pathlib import Path
 from project import CLUSTER, REPOSITORY
 
 PYTHON = f"/usr/bin/python3.{sys.version_info.minor}"
-"""Hosts share the machine's /usr, and nothing else that a Python of another place may need."""
+"""Hosts share the machine's /usr, but nothing else that a Python installed elsewhere may need."""
 NOT_COPIED = ("./.git", "./tests", "./build", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 
 
 def may_place_command() -> bool:
-    """Whether the machine has a Python that runs this environment on hosts, and this folder is not shared with them."""
+    """Whether hosts have a Python that can run this environment, and do not share this repository's folder."""
     return Path(PYTHON).exists() and REPOSITORY.parts[1] not in {"usr", "opt"}
 
 
@@ -41,7 +41,7 @@ def place_command(root: Path, home: Path, *, cache: Path) -> str:
 
 
 def own(home: Path, name: str) -> None:
-    """Give a file or a folder in a user's home, with its content, to that user."""
+    """Make a user the owner of a file or folder in their home, including its content."""
     owner = home.stat()
     os.chown(home / name, owner.st_uid, owner.st_gid)
     for below in (home / name).rglob("*"):

@@ -73,7 +73,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         key=paramiko.ECDSAKey.generate(), pins=HostKeyPins(tmp_path / "it's" / "known_hosts"), private_key=private_key
     )
     listener = socket.create_server(("127.0.0.1", 0))
-    # Only root may listen on port 22: so connections go to another port.
+    # Only root may listen on port 22, so connections go to another port.
     monkeypatch.setattr(
         paramiko.SSHClient, "_families_and_addresses", lambda *_: [(socket.AF_INET, listener.getsockname())]
     )
@@ -88,7 +88,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 
 class Account(paramiko.ServerInterface):
-    """Accepts everybody, and records each request."""
+    """Accepts every user and key, and records each request."""
 
     def __init__(self, happened: list[str]) -> None:
         self.happened = happened

@@ -22,7 +22,7 @@ CUT_BYTES = 1000
 
 
 def make_wheel(folder: Path, name: str, content: Mapping[str, bytes], *, requires: str = "") -> Path:
-    """A wheel that pip and uv install; the same bytes for the same content."""
+    """Write a wheel that pip and uv can install; the same content gives the same bytes."""
     project, wheel_version, *tags = name.removesuffix(".whl").split("-")
     info = f"{project}-{wheel_version}.dist-info"
     needs = f"Requires-Dist: {requires}\n" if requires else ""
@@ -39,7 +39,7 @@ def make_wheel(folder: Path, name: str, content: Mapping[str, bytes], *, require
 
 
 def make_source(folder: Path, name: str, content: Mapping[str, bytes]) -> Path:
-    """A source distribution; the same bytes for the same content."""
+    """Write a source distribution; the same content gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     project, version = name.removesuffix(".tar.gz").rsplit("-", 1)
     metadata = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n".encode()
@@ -55,8 +55,9 @@ def make_source(folder: Path, name: str, content: Mapping[str, bytes]) -> Path:
 class Index:
     """Serves a folder of wheels and source distributions by PEP 503 and PEP 658, and records the requests.
 
-    asked: each request's path and Range. The rest are faults: how many of the next answers are 503, how many are cut
-    off, whether it supports ranges, whether wheels are damaged, an answer for all wheels.
+    asked: each request's path and Range. failing, cutting: how many of the next answers are 503, or are cut off.
+    ranges: whether it supports ranges. hashes: whether links have hashes. flip: whether files are damaged.
+    refusal: an answer for all files. delay_s: the wait before a file is sent.
     """
 
     folder: Path
@@ -76,14 +77,14 @@ class Index:
         return [wanted for path, wanted in self.asked if path.endswith(ending)]
 
     def take_one(self, what: str) -> bool:
-        """Whether to spoil one more answer."""
+        """Use up one of the faults that are left; return whether there was one."""
         with self.lock:
             left = getattr(self, what)
             setattr(self, what, max(0, left - 1))
         return bool(left)
 
     def find_page(self, path: str) -> bytes | None:
-        """A page of the index."""
+        """The page of the index at a path; None if there is none."""
         if not path.startswith("/simple/"):
             return None
         project = path.removeprefix("/simple/").strip("/")
@@ -97,7 +98,7 @@ class Index:
         return f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>".encode() if links else None
 
     def find_file(self, path: str) -> bytes | None:
-        """A wheel's bytes, or its metadata's."""
+        """The bytes of a wheel or of its metadata; None if there is no such file."""
         name = path.rpartition("/")[2].replace("%2B", "+")
         wheel = self.folder / name.removesuffix(".metadata")
         if not path.startswith("/files/") or not wheel.is_file():
@@ -121,7 +122,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.index = index
 
     def handle_error(self, *_words: object) -> None:
-        """Clients may disconnect."""
+        """Ignore errors, because clients may disconnect."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -133,7 +134,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return self.server.index
 
     def log_message(self, *_words: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -196,7 +197,7 @@ def serve_index(folder: Path, *, address: str = "127.0.0.1") -> Iterator[Index]:
 
 
 def link_cached_wheels(folder: Path) -> Path:
-    """A folder with links to the wheels in the user's usual cache."""
+    """Make a folder with links to the wheels in the user's usual cache; return it."""
     folder.mkdir()
     for wheel in cache_folder().glob("wheels/*/*.whl"):
         if not (folder / wheel.name).exists():
@@ -205,7 +206,7 @@ def link_cached_wheels(folder: Path) -> Path:
 
 
 def pip_environment(index: Index, cache: Path) -> dict[str, str]:
-    """An environment for pip with only that index, and for `cluster` with another cache."""
+    """Variables that give pip only that index, and `cluster` another cache."""
     return {
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_INDEX_URL": f"{index.url}/simple/",

@@ -1,6 +1,6 @@
 """A cluster and one of the user's own hosts: an instance launched by hand, without the cluster's tags.
 
-Its user is neither the nodes' nor root and has no sudo, and its sshd listens on another port, behind a jump host.
+Its user is neither the nodes' user nor root, and has no sudo. Its sshd listens on another port, behind a jump host.
 """
 
 import os
@@ -27,8 +27,8 @@ PORT = 2222
 def reread_configuration(*ports: int) -> str:
     """Shell commands for root that make a host's sshd reload its configuration, and wait until it has.
 
-    ports: its new ports, in ascending order, out of 22, 2200 and 2222. The configuration must change them, since the
-    commands wait for them, and then for sshd's SIGHUP handler, which it sets later: it ignores a SIGHUP until then.
+    ports: its new ports, in ascending order, out of 22, 2200 and 2222. The configuration must change them, because the
+    commands wait for them. Then they wait for sshd's SIGHUP handler: until sshd sets it, sshd ignores a SIGHUP.
     """
     at_ports = "".join(f":{port} " for port in ports)
     return f"""\
@@ -57,7 +57,7 @@ time.sleep(float(sys.argv[1]))
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A cluster of one node in `project`, and the host `lab`; `home` is the user's, with their ssh set-up."""
+    """A cluster of one node in `project`, and the host `lab`. `home` is the user's home, with their ssh set-up."""
 
     project: Project
     home: Path
@@ -78,16 +78,16 @@ class World:
         return self.home / ".ssh" / "known_hosts"
 
     def head_id(self) -> str:
-        """The instance of node-0."""
+        """The instance id of node-0."""
         hosts = control.describe(self.project.directory).hosts
         return next(host.instance_id for host in hosts if host.instance_id != self.instance_id)
 
     def as_root(self, script: str) -> str:
-        """Run a script on lab as root, by the image's user."""
+        """Run a script on lab as root, by sudo of the image's user; return its output."""
         ssh = self.home / ".ssh"
         options = ("BatchMode=yes", "ConnectTimeout=5", f"UserKnownHostsFile={self.known_hosts}")
         words = [word for option in options for word in ("-o", option)]
-        # OpenSSH takes ~ from the account instead of HOME: so the files are named.
+        # OpenSSH resolves ~ from the account instead of HOME, so the files are named.
         words += ["-F", str(ssh / "conf.d" / "lab"), "-i", str(ssh / "id_ed25519"), "jump", "sudo sh -eu"]
         done = subprocess.run(["ssh", *words], input=script, check=True, capture_output=True, text=True, timeout=60)
         return done.stdout
@@ -98,7 +98,7 @@ class World:
         self.known_hosts.write_text(f"{self.address} {key}\n[{self.address}]:{PORT} {key}\n")
 
     def processes(self) -> list[int]:
-        """Alice's processes on lab, except ssh sessions."""
+        """The pids of Alice's processes on lab, except ssh sessions."""
         return [
             int(entry.name)
             for entry in Path("/proc").iterdir()
@@ -110,7 +110,7 @@ class World:
         ]
 
     def worker(self) -> int:
-        """The worker's own process on lab."""
+        """The pid of the worker's own process on lab."""
         found = [
             pid
             for pid, env in processes_of("DMLC_ROLE", "worker").items()
@@ -121,7 +121,7 @@ class World:
 
     @contextmanager
     def training(self, *words: str, seconds: float = 600) -> Iterator[subprocess.Popen[str]]:
-        """`cluster train` on both hosts, after both workers have joined."""
+        """Run `cluster train` on both hosts; the block begins when both workers have joined."""
         command = ("--", "python", "-c", WAITS, str(seconds))
         with self.project.running("train", "-H", "hosts", *words, *command) as process:
             assert process.stdout is not None
@@ -133,7 +133,7 @@ class World:
             yield process
 
     def is_quiet(self) -> None:
-        """No process is left on lab."""
+        """Wait until no process is left on lab."""
         until(lambda: not self.processes(), f"left: {[command_line(p) for p in self.processes()]}", timeout_s=20)
 
 

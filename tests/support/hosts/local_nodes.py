@@ -25,7 +25,7 @@ from project import REPOSITORY
 
 
 class LocalChannel:
-    """A command of this host, with the methods of paramiko's Channel that the product calls."""
+    """A command on this host, with the methods of paramiko's Channel that the product calls."""
 
     def __init__(self, command: str, env: Mapping[str, str] | None = None) -> None:
         self._ours, theirs = socket.socketpair()
@@ -53,7 +53,7 @@ class LocalChannel:
         return bool(select.select([self._ours], [], [], 0)[0])
 
     def recv(self, size: int) -> bytes:
-        with suppress(ConnectionResetError):  # it ended without reading all that was sent to it
+        with suppress(ConnectionResetError):  # it ended without reading all of its input
             return self._ours.recv(size)
         return b""
 
@@ -92,7 +92,7 @@ class LocalChannel:
 
 
 class LocalConnection:
-    """Opens channels on this host, and keeps them for the test."""
+    """Opens channels on this host, and records them for the test."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -160,7 +160,7 @@ recordio = Anything(MXRecordIO=MXRecordIO)
 
 @pytest.fixture
 def fake_mxnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMXNet:
-    """Install a fake MXNet, which works until its source gets more lines."""
+    """Install a fake MXNet that works. The returned function writes it again with more lines."""
 
     def put(more: str) -> None:
         (tmp_path / "mxnet.py").write_text(f"{MXNET}\n{more}\nnd = Anything(ones=ones)\n")

@@ -47,7 +47,7 @@ class Placer:
 
 @contextmanager
 def start_placer() -> Iterator[Placer]:
-    """Without a locale, as sshd starts it."""
+    """Start a Placer without a locale, as sshd does."""
     with subprocess.Popen(
         [sys.executable, "-c", ANSWERING, str(PROGRAMS)],
         stdin=subprocess.PIPE,
@@ -62,7 +62,7 @@ def start_placer() -> Iterator[Placer]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDir:
-    """A node's ~/.cluster at `home`; `cache` is the user's machine's."""
+    """A node's ~/.cluster at `home`; `cache` is the cache of the user's machine."""
 
     home: Path
     cache: Path
@@ -73,7 +73,7 @@ class NodeDir:
         return {path.parent.name for path in self.home.glob("tree/*/.complete")}
 
     def send(self, tree: Tree, *, keep: Iterable[str] = ()) -> dict[str, Any]:
-        """Place a tree; the answer is {} on success."""
+        """Place a tree; return the answer, which is {} on success."""
         return self.placer.place(self.home, self.accept(tree, keep=keep))
 
     def accept(self, tree: Tree, *, keep: Iterable[str] = ()) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def tree_of(files: Mapping[str, bytes], *folders: str, executable: tuple[str, ..
 
 
 def content_of(root: Path) -> dict[bytes, tuple[int, bytes] | None]:
-    """All files below a folder with mode and bytes, and all folders, as None."""
+    """The mode and bytes of all files below a folder, and None for all folders, by path."""
     found: dict[bytes, tuple[int, bytes] | None] = {}
     top = os.fsencode(root)
     for folder, folders, files in os.walk(top):

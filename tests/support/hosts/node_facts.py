@@ -64,7 +64,7 @@ def run_shell(text: str, home: Path, *, path: str = SYSTEM_PATH) -> subprocess.C
 
 
 def make_programs(folder: Path, **bodies: str) -> Path:
-    """Shell programs in a folder for PATH; `_` in a name stands for `-`."""
+    """Write shell programs to a folder for PATH; return the folder. `_` in a name stands for `-`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, body in bodies.items():
         path = folder / name.replace("_", "-")

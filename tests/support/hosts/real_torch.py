@@ -12,13 +12,13 @@ import pytest
 from real_mxnet import UV
 
 TORCH = "torch==2.13.0"
-OTHERS = ("msgspec", "obstore", "pillow")  # of this project's code on nodes; and of the script, for RecordIO files
+OTHERS = ("msgspec", "obstore", "pillow")  # this project's code on nodes needs them, and the script for RecordIO files
 
 
 def real_torch() -> str:
-    """The path of a Python that can import PyTorch. Skips the test where pip's indexes have no wheel for CPUs only.
+    """The path of a Python that can import PyTorch. Skips the test if pip's indexes have no wheel for CPUs only.
 
-    The wheel for GPUs has 500 MB, and brings 3 GB with it.
+    The wheel for GPUs is 500 MB, and its dependencies are 3 GB.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster-tests"
     base.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def _find_offered(python: Path) -> str:
 
 
 def _pip(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """By pip, because uv does not use the indexes that pip is configured with."""
+    """Run `pip install`. uv would not use the indexes that pip is configured with."""
     return subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", *words],
         capture_output=True, text=True, check=False,

@@ -43,7 +43,7 @@ def start_sandbox(project_dir: Path, **config: Any) -> RunningSandbox:
 
 
 def enter(sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point AWS clients at a sandbox; also boto3.client, which would keep the credentials of an earlier one."""
+    """Point AWS clients at a sandbox, including boto3.client, which would keep the credentials of an earlier one."""
     for name in control.unset_environment(os.environ):
         monkeypatch.delenv(name)
     for name, value in sandbox.environment.items():
@@ -82,7 +82,7 @@ class Ssh:
 
     @contextmanager
     def hold(self, address: str) -> Iterator[None]:
-        """A login that lasts."""
+        """In the block, a login stays open."""
         with subprocess.Popen(self._words(address, "echo in; sleep 1000"), stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"in\n"
@@ -100,7 +100,7 @@ class Ssh:
 
 
 def launch(ssh: Ssh, count: int, key_name: str = "test", **options: Any) -> list[InstanceTypeDef]:
-    """Launch instances for `ssh` to log in to, and wait until they run. options: of RunInstances."""
+    """Launch instances for `ssh` to log in to, and wait until they run. options: parameters of RunInstances."""
     ec2 = boto3.client("ec2")
     if key_name not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
         ec2.import_key_pair(KeyName=key_name, PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
@@ -124,12 +124,15 @@ def open_ssh(ec2: EC2Client) -> str:
 
 @functools.cache
 def find_image() -> str:
-    """The same one in every sandbox."""
+    """The id of Ubuntu's image, which is the same in every sandbox."""
     return boto3.client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
 
 
 def wait_for(ec2: EC2Client, what: str, ids: list[str]) -> None:
-    """what: instance_STATE. botocore's own waiter for the end fails for an instance that is still pending."""
+    """Wait until all instances are in a state. what: instance_STATE.
+
+    botocore's own waiter for the end fails for an instance that is still pending.
+    """
     state = what.removeprefix("instance_")
     hopeless = {"terminated", "stopped"} if state == "running" else set()
 
@@ -177,7 +180,7 @@ def find_live(ec2: EC2Client) -> set[str]:
 
 
 def find_sleepers(token: str) -> dict[int, str]:
-    """Processes on all hosts with that word on their command line, except `cluster exec` here."""
+    """Processes on all hosts with that word on their command line, except `cluster exec` on this machine."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -20,8 +20,8 @@ class Watch:
     """The command lines and environments of all processes on this machine and its hosts during the watch."""
 
     command_lines: set[str] = field(default_factory=set)
-    holders: dict[bytes, set[str]] = field(default_factory=dict)  # the command lines that had an environment
-    namespaces: dict[bytes, set[str]] = field(default_factory=dict)  # the pid namespaces that had it
+    holders: dict[bytes, set[str]] = field(default_factory=dict)  # environment -> command lines
+    namespaces: dict[bytes, set[str]] = field(default_factory=dict)  # environment -> pid namespaces
     done: threading.Event = field(default_factory=threading.Event)
     began: float = field(default_factory=time.time)
     _known: dict[str, bytes] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Watch:
 
 
 def _read(path: str) -> bytes:
-    """A file of /proc. Without a stream, which takes most of the time: a look reads hundreds of files."""
+    """Read a file of /proc. A stream would take most of the time, since each look reads hundreds of files."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         content = os.read(descriptor, 1 << 16)
@@ -81,7 +81,7 @@ def watching() -> Iterator[Watch]:
 
 
 def files_with(root: Path, secrets: Iterable[str], *, since: float = 0.0) -> list[str]:
-    """The files of a host with a secret in them, of those that were written or changed since a moment."""
+    """The files of a host that contain a secret and were written or changed after `since`."""
     found = []
     for place in PLACES:
         for folder, _, names in os.walk(root / place):
@@ -90,7 +90,7 @@ def files_with(root: Path, secrets: Iterable[str], *, since: float = 0.0) -> lis
                     status = path.lstat()
                     if stat.S_ISREG(status.st_mode) and status.st_ctime > since and has_any(path, secrets):
                         found.append(str(path.relative_to(root)))
-                except FileNotFoundError:  # replaced meanwhile, by another that is found, too
+                except FileNotFoundError:  # replaced meanwhile by another file, which is found, too
                     continue
     return found
 

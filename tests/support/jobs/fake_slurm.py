@@ -1,4 +1,4 @@
-"""sbatch, scontrol and scancel that work on files, for tests of what the head does with a scheduler."""
+"""Fake sbatch, scontrol and scancel that work on files, for tests of how the head uses a scheduler."""
 
 import stat
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class FakeSlurm:
         (self.state / name).write_text(text)
 
     def read(self, name: str) -> str:
-        """What the programs have noted: submitted, cancelled, script."""
+        """Read a file that the programs write: submitted, cancelled, script; "" if there is none."""
         path = self.state / name
         return path.read_text() if path.exists() else ""
 

@@ -1,4 +1,4 @@
-"""Answers of a hostile or damaged head: programs that replace jobs.py there, and what the user sees."""
+"""Answers of a hostile or damaged head: programs that replace jobs.py on it, and the output that the user sees."""
 
 from dataclasses import dataclass
 
@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def source(self) -> str:
-        """The program on the head."""
+        """The program that replaces jobs.py on the head."""
         listed = self.command[0] == "logs"
         # `logs` asks for the list first, which is valid.
         first = "if sys.argv[1] == 'list':\n    records()\n    sys.exit()\n" if listed else ""

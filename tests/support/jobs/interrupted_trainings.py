@@ -1,4 +1,4 @@
-"""Trainings with the shipped scripts on this machine, interrupted after some batches, as the supervisor does it."""
+"""Trainings with the shipped scripts on this machine, interrupted after some batches as by the supervisor."""
 
 import json
 import os
@@ -29,14 +29,14 @@ def find_port() -> int:
 
 @dataclass(frozen=True)
 class Training:
-    """A command, and the environment of each of its processes; only those whose output counts have a name."""
+    """A command, and the environments of its processes by name."""
 
     command: tuple[str, ...]
     environments: Callable[[], Mapping[str, dict[str, str]]]
     folder: Path
 
     def run(self, *words: str) -> dict[str, str]:
-        """The output of each named process, which must end well."""
+        """Run the training; return the output of each process. All must exit with 0."""
         with self.running(*words) as processes:
             return self.finished(processes)
 
@@ -48,7 +48,7 @@ class Training:
 
     @contextmanager
     def running(self, *words: str, **environment: str) -> Iterator[dict[str, "subprocess.Popen[str]"]]:
-        """The processes, until the block ends, which kills them."""
+        """Start the processes; the end of the block kills them."""
         own = {key: value for key, value in os.environ.items() if not key.startswith(OTHERS)}
         more = {"OMP_NUM_THREADS": "1", "CLUSTER_NOTICE_FILE": str(self.notice), **environment}
         started = {
@@ -72,7 +72,7 @@ class Training:
         return self.folder / "notice" / "attempt"
 
     def interrupt(self, after: int, *words: str, signalled: bool = False) -> tuple[dict[str, int], dict[str, int]]:
-        """Tell a training after this many batches in all, and kill it once its checkpoint is complete.
+        """Notify a training after this many batches in all, and kill it once its checkpoint is complete.
 
         Returns the checkpoint's place and the last batch that any process finished.
         """
@@ -97,7 +97,7 @@ class Training:
         return place, last
 
     def kill(self, after: int, *words: str) -> dict[str, int]:
-        """Kill a training after this many batches in all; returns the last one that was finished."""
+        """Kill a training after this many batches in all; returns the last batch that was finished."""
         self.file(".progress").unlink(missing_ok=True)
         with self.running(*words) as processes:
             wait_until(lambda: count(read(self.file(".progress"))) >= after or any_ended(processes), 0.001)
@@ -105,7 +105,7 @@ class Training:
         return read(self.file(".progress"))
 
     def first_lines(self) -> dict[str, str]:
-        """What a training prints until it has found where to continue; it is killed then."""
+        """Run a training until it has found where to continue, then kill it; returns its output."""
         with self.running() as processes:
             lines = {name: [] for name in processes}  # type: dict[str, list[str]]
             for name, process in processes.items():
@@ -117,7 +117,7 @@ class Training:
         return {name: "".join(found) for name, found in lines.items()}
 
     def resumed(self, outputs: Mapping[str, str]) -> dict[str, int]:
-        """Where the first process has continued."""
+        """The epoch and batch from which the first process continued."""
         found = RESUMED.search(next(iter(outputs.values())))
         assert found is not None, outputs
         return {"epoch": int(found[1]), "batch": int(found[2])}
@@ -139,12 +139,12 @@ def read(path: Path) -> dict[str, int]:
 
 
 def count(progress: Mapping[str, int], batches: int = 0) -> int:
-    """All batches of a training up to here."""
+    """The number of a training's batches up to here."""
     return progress["epoch"] * (batches or progress["batches"]) + progress["batch"]
 
 
 def catches_notices(pid: int) -> bool:
-    """Whether a process has a handler for SIGUSR1: others would end."""
+    """Whether a process has a handler for SIGUSR1. The signal would end a process without one."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     caught = next(line for line in lines if line.startswith("SigCgt:")).partition(":")[2]
     return bool(int(caught, 16) >> (signal.SIGUSR1 - 1) & 1)
@@ -160,8 +160,8 @@ def wait_until(condition: Callable[[], bool], every_s: float = 0.01) -> None:
 def mxnet_training(
     python: str, folder: Path, *words: str, script: str = "train_mnist.py", workers: int = 1
 ) -> Training:
-    """With MXNet: one worker by itself, or several with dist_sync and as many servers."""
-    # As on a node: MXNet's environment has no packages for S3, and this project's site module mends how workers end.
+    """A training with MXNet: one worker by itself, or several with dist_sync and as many servers."""
+    # As on a node: MXNet's environment has no packages for S3, and this project's site module fixes how workers end.
     start = f"import _cluster_compat, runpy, sys; sys.argv = sys.argv[1:]; sys.path.insert(0, {str(SCRIPTS)!r}); "
     start += "runpy.run_path(sys.argv[0], run_name='__main__')"
     path = {"PYTHONPATH": str(REPOSITORY / "bootstrap" / "node")}
@@ -180,7 +180,7 @@ def mxnet_training(
 
 
 def torch_training(python: str, folder: Path, *words: str, ranks: int = 1) -> Training:
-    """With PyTorch."""
+    """A training with PyTorch."""
     path = {"PYTHONPATH": str(REPOSITORY)}
 
     def environments() -> dict[str, dict[str, str]]:

@@ -14,7 +14,7 @@ from job_host import place_processes
 from train.follow.head import Head
 from train.job.protocol import JobHost, Order
 
-BROKEN = -1  # paramiko's exit code of a command whose connection was lost
+BROKEN = -1  # paramiko's exit code for a command whose connection was lost
 
 ROLES = [
     {"t": 1.0, "state": "starting"},
@@ -128,7 +128,7 @@ def no_answer() -> ConnectError:
 
 
 def make_order(**changes: Any) -> Order:
-    """The order of a job with one worker, and its processes on its hosts."""
+    """The order of a job with one worker, with its processes placed on its hosts."""
     given: dict[str, Any] = {"job": "j1", "name": "mine", "python": "python", "workers": 1, "servers": 0, "env": {}}
     order = Order(**{**given, "hosts": (JobHost(name="node-0"),), "command": ("true",), "cwd": "/", **changes})
     return convert(place_processes(to_builtins(order)), Order)

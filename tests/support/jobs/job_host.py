@@ -1,7 +1,7 @@
-"""The node-side programs of a job on this machine: with its own home, an `ssh` that runs here, and another launch.py.
+"""A job's node programs on this machine, with their own home, an `ssh` that runs commands here, and a fake launch.py.
 
-MXNet's launch.py is in its wheel, which no unit test installs. The one here also starts a scheduler, and servers and
-workers by `ssh HOST`, with the same words.
+MXNet's launch.py is in its wheel, which no unit test installs. Like it, the fake starts a scheduler, and servers and
+workers by `ssh HOST` with the same arguments.
 """
 
 import gc
@@ -70,7 +70,7 @@ for i in range(args.n + args.s):
     threading.Thread(target=subprocess.call, args=(prog,), kwargs={"shell": True}, daemon=True).start()
 sys.exit(0 if scheduler.wait() == 0 else 1)
 """
-# An agent as torchrun's: it starts processes, and ends the others when one fails. Other agents are not waited for.
+# An agent like torchrun's: it starts processes, and ends the others when one fails. It waits for no other agent.
 TORCHRUN = r"""
 import argparse, os, subprocess, sys, time
 
@@ -118,8 +118,8 @@ if grep -qsx "$host" "$(dirname "$0")/refused"; then
 fi
 exec env -u CLUSTER_JOB_ID /bin/sh -c "${@: -1}"
 """
-# One role of a job. The variable of its role says what it does: WORKER="exit 3", SERVER="sleep 100". By default servers
-# and scheduler `attend` the workers: they end after all of them, like ps-lite's.
+# One role of a job. The variable of its role has its commands: WORKER="exit 3", SERVER="sleep 100". By default servers
+# and scheduler `attend` the workers: like ps-lite's, they end after all of them.
 ROLE = """
 attend() {
     until [ "$(ls "$HOME/done-$CLUSTER_JOB_ID"-* 2>/dev/null | wc -l)" -ge "$DMLC_NUM_WORKER" ]; do sleep 0.05; done
@@ -133,13 +133,13 @@ esac
 
 
 def job_id(number: int) -> str:
-    """The id of a job of this test process only: role.py ends every process with this id in its environment."""
+    """A job id of this test process only, since role.py ends every process with this id in its environment."""
     return f"job-{number}-{os.getpid()}"
 
 
 @dataclass(kw_only=True)
 class LocalHead:
-    """A head that is also all other nodes. home: its user's."""
+    """A head that is also all other nodes. home: its user's home."""
 
     home: Path
     python: str
@@ -162,9 +162,9 @@ class LocalHead:
         return {**fields, **more}
 
     def ask(self, *words: str, order: dict[str, Any] | None = None, line: Any = None) -> list[dict[str, Any]]:
-        """Run jobs.py to its end, in a fork of this process, which has imported it; its answers without keep-alives.
+        """Run jobs.py to its end, in a fork of this process, which has imported it.
 
-        order, or line: what it reads from stdin.
+        Returns its answers without keep-alives. order, or line: its input on stdin.
         """
         line = line if order is None else place_processes(order)
         with TemporaryFile() as given, TemporaryFile() as said, TemporaryFile() as complained:
@@ -193,7 +193,7 @@ class LocalHead:
             process.kill()
 
     def run(self, order: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Submit a job and follow it to its end; its result, and its log."""
+        """Submit a job and follow it to its end; return its result and its log."""
         answer, *log = self.ask("submit", "--follow", order=order)
         assert "job" in answer, answer
         assert not self.processes(order["job"])
@@ -201,7 +201,7 @@ class LocalHead:
         return result, log
 
     def result(self, job: str = job_id(1)) -> dict[str, Any]:
-        """Follow a job to its end; its result."""
+        """Follow a job to its end; return its result."""
         result: dict[str, Any] = self.ask("follow", job, "0")[-1]["result"]
         return result
 
@@ -213,14 +213,14 @@ class LocalHead:
         return self.home / ".cluster" / "jobs" / job
 
     def processes(self, job: str = job_id(1)) -> list[str]:
-        """The command lines of a job's processes, including its supervisor and the clients of that."""
+        """The command lines of a job's processes, including its supervisor and the supervisor's clients."""
         wanted = f"CLUSTER_JOB_ID={job}".encode()
         return [words for _, words, env in processes() if wanted in env and self._is_home(env) and words]
 
     def pid_of(self, pattern: str) -> int:
         """The pid of a process of this home whose command line matches, and whose parent's does not.
 
-        A pid says nothing of who was first: they begin again at 1.
+        The lowest pid need not be the oldest process, because pids begin again at 1.
         """
 
         def find() -> int:
@@ -262,7 +262,7 @@ class LocalHead:
         unended = []
         for path in (self.home / ".cluster" / "jobs").glob("*/record.json"):
             record = json.loads(path.read_text())
-            if record.get("supervisor"):  # that of a job that has ended may be about to end
+            if record.get("supervisor"):  # the supervisor of an ended job may be about to end
                 self.kill_supervisor(path.parent.name)
             if record["ended_at"] is None:
                 unended.append(record)
@@ -271,13 +271,16 @@ class LocalHead:
 
 
 def run_forked(words: Sequence[str], env: dict[str, str], files: Sequence[int]) -> int:
-    """Run jobs.py with these files as its stdin, stdout and stderr; its exit code. Raises AssertionError after 60 s."""
+    """Run jobs.py with these files as its stdin, stdout and stderr; return its exit code.
+
+    Raises AssertionError after 60 s.
+    """
 
     def run() -> None:
-        gc.freeze()  # what earlier tests left is not this process's to complain of when it is collected
+        gc.freeze()  # otherwise this process could complain when it collects objects of earlier tests
         for number, file in enumerate(files):
             os.dup2(file, number)
-        sys.stdin, sys.stderr = os.fdopen(0), os.fdopen(2, "w", buffering=1)  # pytest's are others
+        sys.stdin, sys.stderr = os.fdopen(0), os.fdopen(2, "w", buffering=1)  # pytest has replaced them
         os.environ.clear()
         os.environ.update(env)
         sys.argv = ["jobs", *words]
@@ -295,7 +298,7 @@ def run_forked(words: Sequence[str], env: dict[str, str], files: Sequence[int]) 
 
 
 def parent_of(pid: int) -> int:
-    """0 for a process that has ended."""
+    """The pid of a process's parent; 0 if the process has ended."""
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return 0
@@ -311,7 +314,7 @@ def processes() -> Iterator[tuple[int, str, list[bytes]]]:
 
 
 def place_processes(order: dict[str, Any]) -> dict[str, Any]:
-    """An order with its processes on its hosts, as its engine places them."""
+    """The order with the numbers of processes on its hosts, as its engine places them."""
     names = {host["ip"]: host["name"] for host in order["hosts"]}
     head = order["hosts"][0]["name"]
     chosen = [names[line.partition(":")[0]] for line in order.get("hostfile", ())] or [head]
@@ -334,7 +337,7 @@ def lines_of(log: Sequence[dict[str, Any]], role: str | None = None) -> list[str
 def make_environment(folder: Path, packages: Path) -> Path:
     """A Python environment with the packages of a folder, and those of this process that the nodes' programs import.
 
-    Without typing_extensions, which is for programs that run longer, they start in less time.
+    It leaves out typing_extensions, which is for programs that run longer, so that they start faster.
     """
     site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     site.mkdir(parents=True)
@@ -358,7 +361,7 @@ def job_host(tmp_path: Path) -> Iterator[LocalHead]:
     (packages / "torch" / "distributed" / "elastic").mkdir(parents=True)
     (packages / "torch" / "distributed" / "run.py").write_text(TORCHRUN)
     (packages / "torch" / "distributed" / "elastic" / "multiprocessing.py").write_text(STD)
-    # Short, as homes are: the path of a Unix socket below it may have 107 bytes.
+    # Short, as homes are, because the path of a Unix socket below it may have at most 107 bytes.
     home = Path(tempfile.mkdtemp(prefix="home-"))
     environment = make_environment(tmp_path / "environment", packages)
     for path, text in (

@@ -13,7 +13,7 @@ NOW = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 
 
 def make_document(number: int, **values: Any) -> dict[str, Any]:
-    """The JSON of a job that has ended well; the greater its number, the newer it is."""
+    """The JSON of a job that has succeeded; a job with a greater number is newer."""
     made = {
         "version": 1,
         "id": f"2026112{number}-000000-abc",

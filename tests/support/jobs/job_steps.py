@@ -1,4 +1,4 @@
-"""Steps of tests that disturb a running job: where its processes are, and how it ends."""
+"""Steps for tests that disturb a running job: they find its processes, and check how it ends."""
 
 import json
 import os
@@ -66,7 +66,7 @@ class Host:
         return os.readlink(f"/proc/{self.pid}/ns/pid")
 
     def programs(self, name: str) -> list[int]:
-        """The pids here of one of the node programs on this host."""
+        """The pids, on this machine, of one of the node programs on this host."""
         return [
             pid
             for pid in all_pids()
@@ -83,7 +83,7 @@ def _names(directory: Path) -> dict[str, tuple[str, str]]:
 
 
 def hosts_of(project: Project, *, again: bool = False) -> dict[str, Host]:
-    """The running nodes of a project's cluster by name. again: nodes have been replaced."""
+    """The running nodes of a project's cluster by name. again: read the names again, since nodes have been replaced."""
     if again:
         _names.cache_clear()
     names = _names(project.directory)
@@ -125,7 +125,7 @@ def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
 
 @contextmanager
 def only_these_ports_between_members(ec2: EC2Client, *ranges: tuple[int, int]) -> Iterator[None]:
-    """Within the block, members of the cluster's security group reach only these ports of each other."""
+    """Within the block, members of the cluster's security group reach each other only on these ports."""
     [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
     group_id = group["GroupId"]
     rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
@@ -183,7 +183,7 @@ class Running:
             file.unlink()
 
     def training_process(self, role: str, host: str | None = None, *, program: str = "python") -> int:
-        """The process of a role: the child of role.py, which runs this program."""
+        """The pid of a role's own process: the child of role.py, which runs this program."""
         for pid, env in processes_of("CLUSTER_JOB_ID", self.id).items():
             is_there = host is None or namespace_of(pid) == self.hosts[host].namespace
             own = env.get("DMLC_ROLE", "worker" if "RANK" in env else None)
@@ -192,21 +192,21 @@ class Running:
         raise AssertionError(role)
 
     def program(self, name: str, host: str = "node-0") -> int:
-        """The newest process of a node program."""
+        """The pid of the newest process of a node program."""
         return self.hosts[host].programs(name)[-1]
 
     def wrapper(self, host: str) -> tuple[int, int]:
-        """The two processes of role.py for one role: the reaper and its child."""
+        """The pids of the two processes of role.py for one role: the reaper and its child."""
         programs = self.hosts[host].programs("role")
         pid = next(pid for pid in programs if self.parent_of(pid) in programs)
         return self.parent_of(pid), pid
 
     def ssh(self, host: str = "node-1") -> int:
-        """One of launch.py's ssh processes to a node."""
+        """The pid of one of launch.py's ssh processes to a node."""
         return self.ssh_of(self.program("launch"), host)
 
     def ssh_of(self, program: int, host: str = "node-1") -> int:
-        """A program's ssh process to a node."""
+        """The pid of a program's ssh process to a node."""
         tasks = Path(f"/proc/{program}/task")
         children = [int(word) for path in tasks.glob("*/children") for word in path.read_text().split()]
         address = self.hosts[host].address
@@ -221,7 +221,7 @@ class Running:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
     def ends(self, *, silence_s: float = 0.0, besides: tuple[str, ...] = ()) -> tuple[int, str]:
-        """Wait until the command and all processes of the job have ended; the exit code and messages.
+        """Wait until the command and all processes of the job have ended; return the exit code and messages.
 
         silence_s: how long a fault may go unnoticed. besides: hosts where no process can end.
         """
@@ -255,7 +255,7 @@ def nothing_left(job: str, hosts: dict[str, Host], *, besides: tuple[str, ...] =
 
 
 def fail(project: Project, *words: str, code: int = 1) -> "subprocess.CompletedProcess[str]":
-    """`cluster train` of a job that fails by itself and leaves no process."""
+    """Run `cluster train` with a job that fails by itself, and check that it leaves no process."""
     done = project.run("train", *words, code=code)
     (job,) = re.findall(r"^job (\S+): \d+ worker", done.stderr, re.MULTILINE)
     nothing_left(job, hosts_of(project))
@@ -267,7 +267,10 @@ Tell = Callable[[str, object], None]
 
 
 def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **limits: Any) -> str:
-    """Wait until the job ends with this exit code and a matching message; all messages. limits: as in Running.ends."""
+    """Check that the job ends with this exit code and a matching message; return all messages.
+
+    limits: as in Running.ends.
+    """
     code, said = job.ends(**limits)
     error = "; ".join(re.findall(r"^error: (.*)", said, re.MULTILINE))
     assert code == expected[0], said
@@ -281,9 +284,9 @@ def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **lim
 def running(
     project: Project, *words: str, command: Sequence[str] = JOINS, waiting: int | None = None
 ) -> Iterator[Running]:
-    """A job whose five processes have printed that they wait (with JOINS: the two workers).
+    """Run a job; the block begins when its five processes have printed that they wait (with JOINS: the two workers).
 
-    words: options of `cluster train`. waiting: another number of processes that wait.
+    words: options of `cluster train`. waiting: another number of processes to wait for.
     """
     hosts = hosts_of(project)
     wanted = waiting or (2 if command == JOINS else 5)

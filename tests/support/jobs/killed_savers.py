@@ -1,4 +1,4 @@
-"""Child processes that save checkpoints, and are killed meanwhile."""
+"""Child processes that are killed while they save checkpoints."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def kill_after(lines: int) -> Callable[[FrameType, str, Any], Any]:
 
 
 def killed_while(work: Callable[[], None], lines: int) -> bool:
-    """Do the work in a child process that is killed after this many lines; False if it ended before."""
+    """Do the work in a child process that is killed after this many lines; return False if it ended before."""
     child = os.fork()
     if child == 0:
         sys.settrace(kill_after(lines))
@@ -45,7 +45,7 @@ def killed_while(work: Callable[[], None], lines: int) -> bool:
 
 
 def in_child(work: Callable[[], object]) -> Any:
-    """What the work returns, in a child process: a process that has used obstore cannot be forked."""
+    """Do the work in a child process; return its result. A process that has used obstore cannot be forked."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

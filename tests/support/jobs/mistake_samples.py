@@ -1,9 +1,9 @@
-"""What known mistakes with S3 and with records print; see mistake_samples.py."""
+"""Lines that known mistakes print; see train/follow/known_mistakes.py."""
 
 HTTP_ERROR = 'MXNetError: <?xml version="1.0" encoding="UTF-8"?><Error><Code>{}</Code><Message>...</Message></Error>'
 
 S3_SAMPLES = [
-    # S3's list of errors; how MXNet 1.7 prints them was seen with a server that answers with each of them.
+    # From S3's list of errors, as MXNet 1.7 prints them for a server that answers with each of them.
     ("PermanentRedirect", HTTP_ERROR.format("PermanentRedirect"), "isPermanentRedirected = False"),
     # apache/mxnet#1178
     ("TemporaryRedirect", "<Error><Code>TemporaryRedirect</Code><Message>Please re-send", "TemporaryRedirects: 0"),
@@ -263,7 +263,7 @@ SAMPLES = [
         ),
         "shared memory: 8 GiB",
     ),
-    # C++'s own words
+    # the C++ runtime
     ("std::bad_alloc", "terminate called after throwing an instance of 'std::bad_alloc'", "std::bad_cast"),
     # 1.7, under ulimit -v
     ("Failed to allocate CPU Memory", "MXNetError: Failed to allocate CPU Memory", "allocated CPU Memory"),

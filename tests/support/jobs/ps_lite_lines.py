@@ -1,6 +1,6 @@
 """ps-lite's output with PS_VERBOSE=1, from every CPU wheel on PyPI.
 
-Recorded with two servers and two workers on one machine: here the server of rank 0 and the worker of rank 1.
+Recorded with two servers and two workers on one machine. The lines are from server rank 0 and worker rank 1.
 """
 
 # wheel: (lines of a server, lines of a worker)

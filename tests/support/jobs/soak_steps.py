@@ -1,4 +1,4 @@
-"""A census of what lives and lies on a cluster's nodes, and jobs in which something is killed at a random moment."""
+"""Counts the processes and files on a cluster's nodes, and runs jobs in which a process is killed at random."""
 
 import json
 import logging
@@ -22,24 +22,24 @@ LOG = logging.getLogger(__name__)
 ENDED = {"done", "failed", "stopped"}
 JOBS = "home/ubuntu/.cluster/jobs"
 END_S = 15.0
-"""How long after the last kill the command may take: the job's own time, and 10 s for its end."""
-# The programs that each of these kills is for; the roles are the job's own processes.
+"""How long the command may run after the last kill: the job's own time, and 10 s for its end."""
+# The targets of kills. ROLES are the job's own processes.
 PROGRAMS = ("supervise", "launch", "ssh_proxy", "role", "jobs")
 ROLES = ("worker", "server", "scheduler")
 TARGETS = (*PROGRAMS, *ROLES, "ssh", "sshd", "client")
-# What of a job stays in its folder, and what of the job's own may be anywhere in it.
+# The files of a job that stay in its folder. Below output/, the job's own files may have any name.
 KEPT = re.compile(r"starting|supervisor\.err|record\.json|events|lock|notice|recovery|output(/.*)?|ranks(/[^/]+\.log)?")
-EXPECTED = {JOBS, f"{JOBS}/lock", f"{JOBS}/submit.lock", "home/ubuntu/.sudo_as_admin_successful"}  # the last by sudo
+EXPECTED = {JOBS, f"{JOBS}/lock", f"{JOBS}/submit.lock", "home/ubuntu/.sudo_as_admin_successful"}  # sudo makes the last
 PLACES = ("home", "root", "tmp", "run", "var/tmp", "dev/shm")
 NOT_LOOKED_INTO = {"env", "files", "tools", "tree"}  # bootstrap's own
-# Connections that live or wait; those that are over take a minute to be forgotten.
+# Connections that are open or waiting. The kernel lists closed ones for another minute.
 OPEN_STATES = {"01": "established", "08": "close-wait", "0A": "listening"}
 
 
 def program_of(worker: str) -> tuple[str, ...]:
-    """A job of four processes that needs no MXNet: servers and scheduler end a moment after the workers.
+    """The command of a job of four processes without MXNet: servers and scheduler end a moment after the workers.
 
-    Each has a child with a session of its own, and nothing of the job in its environment.
+    Each has a child in its own session, with nothing of the job in its environment.
     """
     return ("--", "sh", "-c", f"(env -i setsid sleep 99 &); case $DMLC_ROLE in worker) {worker};; *) sleep 1.2;; esac")
 
@@ -67,19 +67,19 @@ class Nodes:
         return [pid for pid in all_pids() if namespace_of(pid) in here]
 
     def processes(self) -> Counter[str]:
-        """What runs there, zombies too."""
+        """Count the processes on the nodes by command line, including zombies."""
         return Counter(" ".join(command_line(pid)).strip() or f"zombie {name_of(pid)}" for pid in self.pids())
 
     def handles(self) -> dict[tuple[int, str], list[str]]:
-        """What each process has open."""
+        """The files that each process has open."""
         return {(pid, " ".join(command_line(pid)).strip()): open_files(pid) for pid in self.pids()}
 
     def sockets(self) -> dict[str, list[str]]:
-        """The sockets of each host: Unix ones, abstract ones too, and TCP connections that are not over."""
+        """The sockets of each host: Unix sockets, including abstract ones, and TCP connections that are not closed."""
         return {host.name: sorted([*unix_sockets(host), *tcp_sockets(host)]) for host in self.hosts}
 
     def files(self) -> dict[str, set[str]]:
-        """The files of each host but those that bootstrap puts there."""
+        """The files of each host, except those of bootstrap."""
         return {host.name: set(files_of(host)) for host in self.hosts}
 
     def job_named(self, name: str) -> dict[str, Any] | None:
@@ -94,7 +94,7 @@ class Nodes:
         return self.head.programs("supervise")
 
     def find(self, target: str) -> list[int]:
-        """The processes that a kill may be for."""
+        """The pids of a target's processes."""
         if target in PROGRAMS:
             return [pid for host in self.hosts for pid in host.programs(target)]
         pids = set(self.pids())
@@ -143,7 +143,7 @@ def files_of(host: Host) -> Iterator[str]:
 
 
 def undue(files: set[str], before: set[str]) -> list[str]:
-    """What jobs have left behind besides what is kept of them."""
+    """The files that jobs have left behind, except those that are meant to stay."""
     found = []
     for path in files - before:
         of_job = re.fullmatch(rf"{JOBS}/[0-9]{{8}}-[0-9]{{6}}-[0-9a-f]{{6}}(?:/(.+))?", path)
@@ -155,7 +155,7 @@ def undue(files: set[str], before: set[str]) -> list[str]:
 
 @dataclass
 class Soak:
-    """Jobs one after the other on a cluster, and what was found."""
+    """Runs jobs one after the other on a cluster, and records the results."""
 
     name: str
     project: Project
@@ -168,7 +168,7 @@ class Soak:
     longest_s: float = 0.0
 
     def begin(self) -> None:
-        """Run a first job, and remember what there is after it."""
+        """Run a first job, and record the state of the nodes after it."""
         self.project.run("train", *KINDS["distributed"])
         quiet = Counter(
             {line: count for line, count in self.nodes.processes().items() if "pid1.py" in line or "lease.py" in line}
@@ -178,13 +178,13 @@ class Soak:
         self.files = self.nodes.files()
 
     def remember(self) -> bool:
-        """Take what there is now for what there was before; whether it stayed the same meanwhile."""
+        """Record the current state for later comparisons; return whether it stayed the same meanwhile."""
         self.processes, self.handles = self.nodes.processes(), self.nodes.handles()
         self.sockets = self.nodes.sockets()
         return not self.find_more()
 
     def run_job(self, number: int, target: str) -> None:
-        """One job with its kill, and all that can be said of it."""
+        """Run one job with its kills, and check everything about it."""
         name, kind = f"{self.name}-{number}", self.chance.choices(list(KINDS), (5, 1, 2, 1.5))[0]
         with self.project.running("train", "--name", name, *KINDS[kind]) as client:
             struck = self.strike(client, target)
@@ -208,7 +208,7 @@ class Soak:
         LOG.info("%s: %s, exit code %s, %s", told, record.get("state"), client.returncode, record.get("error"))
 
     def strike(self, client: subprocess.Popen[str], target: str) -> list[str]:
-        """Kill one process at a random moment of its life; what was killed."""
+        """Kill one process at a random moment of its life; return what was killed."""
         awaited = self.chance.choice(["jobs", None]) if target == "client" else target
         while awaited is not None and not self.nodes.find(awaited) and client.poll() is None:
             time.sleep(0.02)
@@ -224,7 +224,7 @@ class Soak:
         return []
 
     def settle(self, told: str) -> None:
-        """Nobody but who was there before is there now, with no more open than before; nobody has asked for that."""
+        """Wait for the recorded processes, open files and sockets; no command is run meanwhile."""
         give_up_at = time.monotonic() + END_S
         while (more := self.find_more()) and time.monotonic() < give_up_at:
             time.sleep(0.05)
@@ -232,7 +232,7 @@ class Soak:
             self.faults.append(f"{told}: {more}")
 
     def find_more(self) -> str:
-        """What is there that was not there before, in words; nothing for nothing."""
+        """Describe the differences from the recorded state; "" if there are none."""
         if more := self.nodes.processes() - self.processes:
             return f"still there: {dict(more)}"
         if (handles := self.nodes.handles()) != self.handles:
@@ -242,7 +242,7 @@ class Soak:
         return ""
 
     def judge(self, name: str, told: str, code: int, said: str) -> None:
-        """Its record has to have ended, at the latest when the next verb has been used."""
+        """Check that the job's record has ended, at the latest after the next command."""
         record = self.nodes.job_named(name)
         if record is None:
             if code == 0:
@@ -253,7 +253,7 @@ class Soak:
             if code >= 0:
                 self.faults.append(f"{told}: the command has ended and the job is {record['state']}: {said}")
             if self.chance.random() < 0.5:
-                self.unproven.append(name)  # the next job is to find it
+                self.unproven.append(name)  # the next job must notice it
                 return
             self.project.run("jobs", "--json")
         elif code >= 0 and code != record["exit_code"]:
@@ -263,7 +263,7 @@ class Soak:
         self.unproven.clear()
 
     def prove(self, name: str) -> None:
-        """A job's record and its log end, and say the same."""
+        """Check that a job's record and its log have ended with the same result."""
         record = self.nodes.job_named(name)
         if record is None or record["state"] not in ENDED or record["left"] or record["ended_at"] is None:
             self.faults.append(f"{name}: its record does not end: {record}")
@@ -275,7 +275,7 @@ class Soak:
         self.states[f"{record['state']}: {reason(record['error'])}" if record["error"] else record["state"]] += 1
 
     def finish(self) -> None:
-        """A last job runs; no file is left that is not kept of a job, none is root's, and there are not too many."""
+        """Run a last job, and check the files: only those meant to stay are left, none is root's, and not too many."""
         self.project.run("train", *KINDS["distributed"])
         for job in self.unproven:
             self.prove(job)
@@ -292,5 +292,5 @@ class Soak:
 
 
 def reason(error: str) -> str:
-    """What went wrong, without whom it happened to."""
+    """The beginning of an error, without the process and other numbers in it."""
     return re.sub(r"\b\d+\b", "N", re.sub(r"\(process \d+\) ", "", error))[:80]

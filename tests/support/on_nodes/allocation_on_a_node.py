@@ -1,7 +1,7 @@
 """Requests nodes as a supervisor on the head does: `python -c THIS LAUNCHER REQUEST HOSTS HOW`.
 
-Prints each report as a line of JSON. HOW: "cancel", once the nodes are there; "die" then, like a supervisor that is
-killed; "watch": until the scheduler ends it.
+Prints each report as a line of JSON. HOW: "cancel": cancel once the nodes are assigned; "die": exit then, like a
+killed supervisor; "watch": wait until the scheduler ends the job.
 """
 
 import glob

@@ -3,7 +3,7 @@
 
 Usage: networks_on_a_node.py FOLDER first|all
 
-FOLDER is train/scripts. first: of each network only the first row of TRAINED is trained.
+FOLDER is train/scripts. first: train only the first row of each network in TRAINED.
 """
 
 import sys
@@ -18,7 +18,8 @@ from networks import build
 
 LARGE = (3, 224, 224)
 SMALL = (3, 28, 28)
-# From the papers or from those who quote them, exact if known: weights, biases and batch normalization's parameters.
+# Numbers of weights, biases and batch normalization's parameters, from the papers or publications that quote them.
+# Integers are exact.
 PUBLISHED = (
     ("resnet", 18, LARGE, 11_689_512),
     ("resnet", 34, LARGE, 21_797_672),
@@ -65,7 +66,7 @@ def check_count(network, depth, shape, published):
 
 
 def check_half_precision(network, depth, size):
-    """As far as possible on a CPU: every weight has half precision, and the softmax does not."""
+    """Check, as far as a CPU allows, that every weight has half precision and the softmax does not."""
     symbol = build(network, depth, 10, (3, size, size), dtype="float16")
     types, outputs, _ = symbol.infer_type(data="float32")
     halves = [name for name, kind in zip(symbol.list_arguments(), types, strict=True) if kind is np.float16]

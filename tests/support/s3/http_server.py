@@ -1,6 +1,6 @@
 """A small HTTP server in this process, and a proxy that records each request to an S3 server.
 
-It records the key and the region of the signature and the size. What its judge refuses does not reach the server.
+It records the signature's key and region, and the size. Requests that its judge refuses do not reach the server.
 """
 
 import http.client
@@ -18,7 +18,7 @@ import pytest
 
 @contextmanager
 def serve_http(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The URL of a server with this handler, which runs each request in a thread, until the block ends."""
+    """Run a server with this handler, with a thread for each request, until the block ends; yields its URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
@@ -61,7 +61,7 @@ class Refusal:
 
     @property
     def body(self) -> bytes:
-        """In S3's format, or in that of AWS's older services."""
+        """The answer in S3's format, or in that of AWS's older services."""
         words = f"<Error><Code>{self.code}</Code><Message>{self.message}</Message>{self.more}</Error>"
         return (words if self.of_s3 else f"<ErrorResponse>{words}</ErrorResponse>").encode()
 
@@ -73,7 +73,7 @@ Change = Callable[[Asked, bytes], bytes]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proxy:
-    """asked: all requests so far, including refused ones."""
+    """A running proxy. asked: all requests so far, including refused ones."""
 
     url: str
     asked: list[Asked]
@@ -86,7 +86,7 @@ class Proxy:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     target: SplitResult
-    judge: tuple[Judge, Change]  # in a tuple: a function in a class would be its method
+    judge: tuple[Judge, Change]  # in a tuple, because a function in a class would become its method
     asked: list[Asked]
     of_listings: Mapping[str, str]
 
@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(refusal.status, {"Content-Type": "application/xml", **refusal.headers}, refusal.body)
 
-    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - http.server calls them so
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - http.server uses these names
 
     def _describe(self, size_bytes: int) -> Asked:
         url = urlsplit(self.path)
@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, headers: Mapping[str, str], body: bytes, *, length: str | None = None) -> None:
         self.send_response(status)
-        # Closed, so that no test waits for a client that keeps its connections.
+        # Closed, so that no test waits for a client that keeps its connections open.
         for name, value in {**headers, "Content-Length": length or str(len(body)), "Connection": "close"}.items():
             self.send_header(name, value)
         self.end_headers()
@@ -150,7 +150,7 @@ def judging_proxy(
     *,
     of_listings: Mapping[str, str] | None = None,
 ) -> Iterator[Proxy]:
-    """A proxy to a server, which AWS_ENDPOINT_URL names until the block ends.
+    """Run a proxy to a server until the block ends; AWS_ENDPOINT_URL names the proxy.
 
     judge, change: called by several threads at once. of_listings: additional headers for answers to ListObjectsV2.
     """

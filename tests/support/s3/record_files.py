@@ -24,12 +24,15 @@ def image_record(number: int, *, extra: bytes = b"") -> bytes:
 
 
 def read_records(content: bytes, *, name: str = "x.rec") -> Iterator[bytes]:
-    """Every payload in a file of this content."""
+    """Every payload in a file with this content."""
     return (decode_record(record.content) for record in scan_records(io.BytesIO(content), name=name))
 
 
 def write_uneven(folder: Path, counts: tuple[int, ...] = (23, 1, 9), *, seed: int = 7) -> list[Path]:
-    """Shards of very different sizes, with records of all lengths, every third with magic numbers; consecutive ids."""
+    """Write shards of very different sizes, with consecutive ids and records of all lengths.
+
+    Every third record has magic numbers.
+    """
     source = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
     number = 0

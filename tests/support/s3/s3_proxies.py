@@ -101,7 +101,7 @@ def holding_proxy(target_url: str, first: int) -> Iterator[tuple[str, threading.
 def _serve(
     target_url: str, *, sent: Change, received: Change, busy: Callable[[], bool] = lambda: False
 ) -> Iterator[str]:
-    """The URL of a proxy, also in AWS_ENDPOINT_URL. busy: whether to refuse the connection that has just come."""
+    """The URL of a proxy, also in AWS_ENDPOINT_URL. busy: whether to refuse the connection just accepted."""
     target = urlsplit(target_url)
     listener = socket.create_server(("127.0.0.1", 0))
 

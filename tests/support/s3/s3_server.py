@@ -38,7 +38,7 @@ class S3Server:
     client: Any
 
     def put(self, bucket: str, objects: dict[str, bytes]) -> None:
-        """Create a bucket with objects of any keys: HTTP clients would resolve `..` in them."""
+        """Create a bucket with objects. Their keys may contain `..`, which HTTP clients would resolve."""
         self.client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
         for key, content in objects.items():
             get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].put_object(bucket, key, content)
@@ -49,12 +49,12 @@ class S3Server:
         backend.put_object(bucket, key, content, etag="0" * 32, encryption="aws:kms")
 
     def read(self, bucket: str) -> dict[str, bytes]:
-        """Every object of a bucket."""
+        """The content of every object in a bucket."""
         listed = self.client.list_objects_v2(Bucket=bucket).get("Contents", [])
         return {item["Key"]: self.client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read() for item in listed}
 
     def reset(self) -> None:
-        """Delete everything, after the last requests of interrupted clients."""
+        """Wait for the last requests of interrupted clients, then delete everything."""
         for thread in threading.enumerate():
             if "process_request_thread" in thread.name:
                 thread.join(timeout=10)
@@ -97,7 +97,7 @@ class S3Server:
 
 @contextmanager
 def serve_s3() -> Iterator[S3Server]:
-    """A server until the block ends; it is empty afterwards."""
+    """Run a server until the block ends, and empty it afterwards."""
     with _serve(_verify_checksums(DomainDispatcherApplication(create_backend_app))) as port:
         url = f"http://127.0.0.1:{port}"
         server = S3Server(url=url, client=boto3.client("s3", endpoint_url=url, region_name=REGION))
@@ -109,7 +109,7 @@ def serve_s3() -> Iterator[S3Server]:
 
 @contextmanager
 def _serve(application: "WSGIApplication", context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """The port of a server until the block ends."""
+    """Run a server until the block ends; yields its port."""
     server = make_server("127.0.0.1", 0, application, threaded=True, ssl_context=context)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -138,7 +138,7 @@ def _verify_checksums(application: "WSGIApplication") -> "WSGIApplication":
 
 @contextmanager
 def serve_s3_alone(**env: str) -> Iterator[S3Server]:
-    """A server until the block ends, and an environment in which AWS is this server. env: more variables."""
+    """Run a server until the block ends, in an environment that points AWS at it. env: more variables."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
@@ -151,7 +151,7 @@ def serve_s3_alone(**env: str) -> Iterator[S3Server]:
 
 @contextmanager
 def serve_s3_over_tls(folder: Path) -> Iterator[int]:
-    """The port of moto's S3 behind TLS, which MXNet requires; with the same objects."""
+    """Run moto's S3, with the same objects, behind TLS, which MXNet requires; yields its port."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -176,7 +176,7 @@ def server(shared_server: S3Server) -> Iterator[S3Server]:
 
 @pytest.fixture
 def project(server: S3Server, tmp_path: Path) -> Project:
-    """A folder whose commands use the server."""
+    """A project folder whose commands use the server."""
     keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
     made = Project(tmp_path, {"AWS_ENDPOINT_URL": server.url, "HOME": str(tmp_path), **keys})
     made.write('name = "x"\ncloud = "aws"\n')

@@ -57,7 +57,7 @@ class Stage:
 
 @contextmanager
 def staging(url: str, cache: Path, **env: str) -> Iterator[Stage]:
-    """stage.py until the block ends."""
+    """Run stage.py until the block ends."""
     given = {
         "AWS_ACCESS_KEY_ID": "testing",
         "AWS_SECRET_ACCESS_KEY": "testing",
@@ -77,10 +77,10 @@ def staging(url: str, cache: Path, **env: str) -> Iterator[Stage]:
 
 
 def find_left(cache: Path) -> list[str]:
-    """What is in a cache's folder besides its objects and its lock."""
+    """The names of the files in a cache's folder, except its objects and its lock."""
     return [path.name for name in ("incoming", "users") for path in (cache / name).iterdir()]
 
 
 def find_held(cache: Path) -> int:
-    """The size of its objects in bytes."""
+    """The total size of a cache's objects in bytes."""
     return sum(path.stat().st_size for path in (cache / "objects").rglob("*") if path.is_file() and path.name != "meta")

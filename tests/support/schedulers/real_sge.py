@@ -39,11 +39,11 @@ report_variables NONE
 RULES = {"fill": "$fill_up", "one": "1", "two": "2"}
 """The parallel environments and their allocation rules."""
 KILLED = r"its batch script was killed \(exit code 137\): .*|Grid Engine ended it \(qdel, .*\)"
-"""The reasons after qdel: once the job has been accounted for, and before."""
+"""The reasons that are reported after qdel: once the job has been accounted for, and before that."""
 
 
 def set_up(project: Project) -> Nodes:
-    """Install it on the nodes, with the queue all.q of 2 slots per node, and `short` of 90 seconds at most."""
+    """Install Grid Engine on the nodes, with the queue all.q of 2 slots per node, and `short` with a limit of 90 s."""
     nodes = find_nodes(project)
     full = tuple(f"{host}.ec2.internal" for host in nodes.hosts)
     lines = "".join(

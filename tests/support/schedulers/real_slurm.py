@@ -1,4 +1,4 @@
-"""Real Slurm on the nodes of a sandbox cluster, set up by [bootstrap] scheduler; with the PBS commands on top of it."""
+"""Real Slurm on the nodes of a sandbox cluster, set up by [bootstrap] scheduler, with the PBS commands on top of it."""
 
 import json
 from typing import Any

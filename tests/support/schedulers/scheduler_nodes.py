@@ -1,4 +1,4 @@
-"""The nodes of a sandbox cluster, as root on them sees them."""
+"""The nodes of a sandbox cluster, and commands on them, also as root."""
 
 import ipaddress
 import re
@@ -10,7 +10,7 @@ from project import Project
 
 @dataclass(frozen=True)
 class Nodes:
-    """names: the head first. addresses: their private ones, in the same order."""
+    """The nodes of a cluster. names: the head's first. addresses: the private ones, in the same order."""
 
     project: Project
     names: tuple[str, ...]
@@ -22,11 +22,11 @@ class Nodes:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Their host names, as EC2 gives them: ip-10-0-0-4."""
+        """Their host names, as EC2 assigns them, such as ip-10-0-0-4."""
         return tuple("ip-" + address.replace(".", "-") for address in self.addresses)
 
     def run(self, node: str, script: str, *, code: int | None = 0) -> str:
-        """The output of a script that the nodes' user runs on a node."""
+        """Run a script on a node as the nodes' user; return its output."""
         return self.project.run("ssh", node, "--", "bash", "-c", script, code=code).stdout
 
     def as_root(self, node: str, script: str) -> str:
@@ -37,6 +37,6 @@ class Nodes:
 
 
 def find_nodes(project: Project) -> Nodes:
-    """The nodes of a project's cluster, which is up."""
+    """The nodes of a project's cluster, which must be up."""
     rows = re.findall(r"^(node-\d+) .*? (10(?:\.\d+){3}) ", project.run("status").stdout, re.MULTILINE)
     return Nodes(project, tuple(name for name, _ in rows), tuple(str(ipaddress.ip_address(one)) for _, one in rows))

@@ -1,4 +1,4 @@
-"""[notify]: what is allowed, how events are sent, and that the webhook's URL is told to nobody."""
+"""[notify]: valid settings, how events are sent, and that the webhook's URL stays secret."""
 
 import json
 import os
@@ -139,7 +139,10 @@ def test_a_webhook_from_the_environment() -> None:
 
 @contextmanager
 def answering(answer: Callable[[BaseHTTPRequestHandler, int], None]) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """A webhook: its URL, and (path, body) of the requests so far. answer: with the request's number."""
+    """Serve a webhook; yields its URL and a list with (path, body) of each request so far.
+
+    answer: gets the request and its number.
+    """
     asked: list[tuple[str, Any]] = []
 
     class Webhook(BaseHTTPRequestHandler):
@@ -161,7 +164,7 @@ def answering(answer: Callable[[BaseHTTPRequestHandler, int], None]) -> Iterator
 
 def status(code: int, **headers: str) -> Callable[[BaseHTTPRequestHandler, int], None]:
     def answer(request: BaseHTTPRequestHandler, _: int) -> None:
-        request.send_response(code, f"for {request.path}")  # a server that repeats what it was asked
+        request.send_response(code, f"for {request.path}")  # a server that repeats the request's path
         for name, value in {"Content-Length": "0", **headers}.items():
             request.send_header(name, value)
         request.end_headers()
@@ -234,7 +237,7 @@ def is_silent(_request: BaseHTTPRequestHandler, _: int) -> None:
 
 
 def drips(request: BaseHTTPRequestHandler, _: int) -> None:
-    """A byte every now and then, so that no single wait is long."""
+    """Send one byte at a time, so that no single wait is long."""
     for byte in b"HTTP/1.1 200 " + b"x" * 40:
         try:
             request.wfile.write(bytes([byte]))
@@ -249,7 +252,7 @@ def drips(request: BaseHTTPRequestHandler, _: int) -> None:
     [
         (rubbish, "the answer is not HTTP"),
         (closes, "the answer is not HTTP"),
-        (is_silent, r"no answer within (0\.5|1) s"),  # on a slow machine, all of the time may be over first
+        (is_silent, r"no answer within (0\.5|1) s"),  # on a slow machine, the total time may run out first
         (drips, "no answer within 1 s"),
     ],
 )
@@ -273,7 +276,7 @@ def test_a_server_that_is_not_there(url: str, error: str) -> None:
 
 
 def test_a_server_whose_certificate_is_not_trusted() -> None:
-    """TLS to a server without it; and the message of Python's ssl has no URL."""
+    """A client with TLS meets a server without it. The message of Python's ssl contains no URL."""
     with answering(status(200)) as (url, asked):
         (error,) = notify.send(settings(url.replace("http://", "https://")), EVENT)
     assert error.startswith("webhook at 127.0.0.1: TLS: ")
@@ -295,7 +298,7 @@ def test_the_command_gets_the_event(tmp_path: Path) -> None:
         ("exit 3", "command: exit code 3"),
         ("kill -9 $$", "command: killed by signal 9"),
         ("sleep 100", "command: did not end within 1 s"),
-        ("exit 0", None),  # which does not read its stdin
+        ("exit 0", None),  # a command that does not read its stdin
     ],
 )
 def test_how_the_command_ends(command: str, error: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,8 +328,8 @@ notify.main()
 
 
 def ask(run: Path, watch: dict[str, str | None] | None) -> dict[str, Any]:
-    """What the program over ssh does, with another folder for /run/cluster."""
-    import pwd  # noqa: PLC0415 - of this machine's user
+    """Do what the program over ssh does, with another folder in place of /run/cluster; returns the answer."""
+    import pwd  # noqa: PLC0415 - for this machine's user
 
     line = json.dumps({"watch": watch, "user": pwd.getpwuid(os.getuid()).pw_name})
     words = [sys.executable, "-c", PROGRAM, str(REPOSITORY / "bootstrap" / "node"), str(run)]
@@ -358,7 +361,7 @@ def test_the_watcher_sends_the_events_of_other_programs(run: Path) -> None:
         write_event(run, "other.txt", "{}")
         write_event(run, "wrong.json", "[]")
         until(lambda: not (run / "events" / "wrong.json").exists(), "that it is removed")
-        assert (run / "events" / "half.json").exists()  # may still be written
+        assert (run / "events" / "half.json").exists()  # its writer may not have finished
         write_event(run, "half.json", json.dumps({"event": "budget-reached", "at": 8, "text": "spent"}))
         until(lambda: len(asked) == 2, "another event")
         assert is_running(pid)
@@ -380,7 +383,7 @@ def test_there_is_one_watcher_with_the_newest_settings(run: Path) -> None:
         assert refused == []
         assert ask(run, None)["pid"] is None
         until(lambda: not is_running(second), "its end")
-        os.kill(ask(run, settings(other))["pid"], signal.SIGKILL)  # a killed one is replaced, too
+        os.kill(ask(run, settings(other))["pid"], signal.SIGKILL)  # a killed watcher is replaced, too
         third = ask(run, settings(other))["pid"]
         write_event(run, "b.json", json.dumps({"event": "unhealthy", "text": "node-1"}))
         until(lambda: refused, "an event")

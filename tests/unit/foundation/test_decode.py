@@ -1,11 +1,11 @@
-"""Decoding in threads. What is accepted and refused: tests/unit/train/job/test_protocol.py and the like."""
+"""Decoding in threads. The tests of each message's reader check which data is accepted."""
 
 import subprocess
 import sys
 
 import pytest
 
-# Without the lock in decode.py, all of 60 runs ended with SIGSEGV.
+# Without the lock in decode.py, all 60 of 60 runs ended with SIGSEGV.
 PROGRAM = """
 import sys
 from threading import Barrier, Thread

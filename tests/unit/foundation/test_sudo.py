@@ -1,4 +1,4 @@
-"""The user who called sudo, by the environment; tests/sandbox/cluster/test_under_sudo.py runs commands under sudo."""
+"""The user who called sudo, from the environment. tests/sandbox/cluster/test_under_sudo.py runs commands under sudo."""
 
 import os
 import pwd

@@ -89,7 +89,7 @@ def test_a_command_does_not_write_into_the_current_folder(shared_server: S3Serve
     )
     project.write('name = "x"\ncloud = "aws"\n')
     shared_server.put("bucket", {})
-    (tmp_path / "large").write_bytes(bytes(9 * 2**20))  # its upload is noted
+    (tmp_path / "large").write_bytes(bytes(9 * 2**20))  # large enough for a multipart upload, which is recorded
     project.run("data", "put", "large", "s3://bucket/")
     assert {path.name for path in tmp_path.iterdir()} == {"home", "large", "cluster.toml"}
     assert (home / ".local" / "state" / "cluster").is_dir()

@@ -1,4 +1,4 @@
-"""What users' programs learn of a notice, and what the supervisor learns from them."""
+"""What users' programs learn about a notice, and what the supervisor learns from the programs."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_outside_a_job_there_is_no_notice(monkeypatch: pytest.MonkeyPatch) -> No
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
     found.note_progress(1, 2, 3)
     found.note_saved("model", 1, 2)
-    found.wait_for_end()  # at once
+    found.wait_for_end()  # returns at once
 
 
 def test_the_notice_file_is_a_notice(notice: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_supervisor_reads_what_is_noted(notice: Path, monkeypatch: pytest.Mo
     assert sorted(path.name for path in notice.parent.iterdir()) == ["attempt-1.progress", "attempt-1.saved"]
 
 
-# The loop of docs/how-to/survive-interruptions.md, whose model is a sum.
+# The loop of docs/how-to/survive-interruptions.md, with a sum as its model.
 PROGRAM = """
 import json, os, sys
 from mxnet_cluster.interruption import Interruption

@@ -39,7 +39,7 @@ def test_round_trip(payloads: list[bytes]) -> None:
 @example(MAGIC)
 @example(MAGIC * 3)
 def test_an_aligned_magic_number_begins_a_part(payload: bytes) -> None:
-    """A reader that starts in the middle of a file takes every aligned magic number for the beginning of a part."""
+    """A reader that starts in the middle of a file treats every aligned magic number as the beginning of a part."""
     encoded = encode_record(payload)
     assert len(encoded) % 4 == 0
     at = 0
@@ -93,7 +93,7 @@ def test_records_before_the_break_are_read() -> None:
 
 
 def test_a_payload_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxnet_cluster.recordio.MAX_PAYLOAD_BYTES", 10)  # 512 MiB would only make the test slow
+    monkeypatch.setattr("mxnet_cluster.recordio.MAX_PAYLOAD_BYTES", 10)  # 512 MiB would make the test slow
     with pytest.raises(ValueError, match="at most 10 bytes"):
         encode_record(bytes(11))
 

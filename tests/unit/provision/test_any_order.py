@@ -1,7 +1,7 @@
 """`up`, `resize`, `stop`, `start` and `down` in any order, while AWS throttles, loses replies, lags and runs out.
 
-No command makes more nodes than it was asked for, a command that succeeds leaves exactly what it was asked for, and
-after the last `down` nothing is left.
+No command creates more nodes than requested. A command that succeeds leaves exactly the requested nodes. After the last
+`down`, nothing is left.
 """
 
 import shutil
@@ -37,7 +37,7 @@ EXPECTED = (
 
 
 class Provisioning(RuleBasedStateMachine):
-    """A cluster, its commands, and events."""
+    """A cluster, its commands, and events around it."""
 
     world: World
     folder: Path
@@ -53,7 +53,7 @@ class Provisioning(RuleBasedStateMachine):
         self.world.volumes = (make_volume(),) if volume else ()
 
     def succeeds(self, command: Any, *arguments: Any, **settings: Any) -> bool:
-        """Whether a command succeeded; raises unexpected errors."""
+        """Run a command; returns whether it succeeded. Raises unexpected errors."""
         try:
             command(*arguments, **settings)
         except ClusterError as error:
@@ -141,7 +141,10 @@ class Provisioning(RuleBasedStateMachine):
 
     @rule()
     def lose_the_files(self) -> None:
-        """Not while the lists lag: then only the journal knows an interrupted launch."""
+        """Wait until the lists are up to date, then delete the files.
+
+        While the lists lag, only the journal knows an interrupted launch.
+        """
         self.world.time.sleep(60)
         shutil.rmtree(self.world.files.root, ignore_errors=True)
 

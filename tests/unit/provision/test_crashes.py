@@ -1,4 +1,4 @@
-"""`up` and `down` killed at every API call and every fsync; test_any_order.py runs them in any order.
+"""`up` and `down`, killed at every API call and every fsync. test_any_order.py runs them in any order.
 
 `make test-all` kills before and after every point; `make test` covers one in 24 of the states that a kill can leave.
 """
@@ -17,7 +17,7 @@ ALL = pytest.param(True, marks=pytest.mark.slow)
 
 
 def find_points(world: World, act: str) -> list[str]:
-    """Runs `up` or `down`, and returns its API calls and fsyncs."""
+    """Run `up` or `down`; returns its API calls and fsyncs."""
     world.calls.made.clear()
     if act == "up":
         world.up(make_config())
@@ -39,7 +39,7 @@ def check_down(world: World) -> None:
 
 
 def check_both(world: World) -> None:
-    """`up` completes it, a second one has nothing to do, and `down` leaves nothing."""
+    """`up` completes the cluster, a second `up` has nothing to do, and `down` leaves nothing."""
     check_up(world)
     assert not world.prepare(make_config())
     check_down(world)
@@ -54,12 +54,12 @@ def check_both(world: World) -> None:
 def test_killed_at_every_point(
     world: World, tmp_path: Path, act: str, check: Callable[[World], None], which: int, *, everything: bool
 ) -> None:
-    """`down` deletes the private key last, so an `up` after it finds or makes one."""
+    """`down` deletes the private key last, so the next `up` finds a key or creates one."""
     if act == "down":
         world.up(make_config())
     points = find_points(world, act)
     assert len(points) > 10
-    check(world)  # botocore also loads its data, which the forked processes share
+    check(world)  # also makes botocore load its data, which the forked processes share
     world.reset(tmp_path / "before")
     if act == "down":
         world.up(make_config())
@@ -75,7 +75,7 @@ def test_killed_at_every_point(
 
 
 def kill_after_launch(world: World) -> None:
-    """`up`, killed after its launch took effect."""
+    """Run `up`, killed after its launch took effect."""
     plan = world.prepare(make_config())
     with pytest.raises(Killed):
         up(plan, clients=world.clients, files=world.files, report=kill_on_done_launch)
@@ -134,7 +134,7 @@ def test_a_token_does_not_return_ended_nodes(late_world: World) -> None:
 
 
 def describe_all(world: World) -> list[Any]:
-    """After the lists have caught up."""
+    """All reservations, once EC2's lists are up to date."""
     world.time.sleep(10)
     return list(world.clients.ec2.describe_instances()["Reservations"])
 

@@ -1,4 +1,4 @@
-"""`down`: the plan, and that it finds and deletes all of a cluster, and nothing else."""
+"""`down`: the plan, and the deletion of a whole cluster and of nothing else."""
 
 import re
 from pathlib import Path
@@ -135,8 +135,8 @@ def test_deletes_local_files_without_a_cluster() -> None:
     [
         ("open", None, True),
         ("active", "i-0", False),  # ends with its instance
-        ("active", "i-9", False),  # the same, and that is ending
-        ("active", "i-7", True),  # an instance that is not the cluster's, or does not exist
+        ("active", "i-9", False),  # ends with its instance, which is ending
+        ("active", "i-7", True),  # its instance is not the cluster's, or does not exist
         ("disabled", "i-0", True),
     ],
 )
@@ -198,19 +198,19 @@ def find_left(world: World) -> list[Resource]:
 
 
 def run_other(world: World, **asked: Any) -> str:
-    """An instance that this program did not launch."""
+    """Launch an instance without this program."""
     image = next(iter(world.sandbox.backend.amis))
     made = world.clients.ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, InstanceType="c5.large", **asked)
     return str(made["Instances"][0]["InstanceId"])
 
 
 def request_spot(world: World, tags: list[dict[str, str]] = TAGS) -> None:
-    """A tagged spot request, whose instance has no tag."""
+    """Create a tagged spot request, whose instance has no tag."""
     run_other(world, InstanceMarketOptions=SPOT, TagSpecifications=tagged("spot-instances-request", tags))
 
 
 def make_one_of_each(world: World, tags: list[dict[str, str]]) -> None:
-    """Every kind of resource that can carry a cluster's tag outside of its instances."""
+    """Create a resource of every kind that can carry a cluster's tag, except nodes."""
     ec2, named = world.clients.ec2, "cluster-demo"
     subnet = ec2.describe_subnets()["Subnets"][0]
     group = {"GroupName": named, "TagSpecifications": tagged("security-group", tags)}
@@ -239,7 +239,7 @@ def test_finds_every_kind_of_resource(world: World) -> None:
 
 
 def test_deletes_every_kind_except_addresses(world: World) -> None:
-    """`up` makes no addresses."""
+    """`up` creates no addresses, so `down` deletes none."""
     make_one_of_each(world, TAGS)
     ending = world.prepare_down()
 
@@ -248,7 +248,7 @@ def test_deletes_every_kind_except_addresses(world: World) -> None:
     assert [resource.kind for resource in receipt.leftovers] == ["address"]
     assert "aws ec2 release-address --allocation-id eipalloc-" in render_receipt(receipt)
     assert tuple(find_left(world)) == receipt.leftovers
-    assert world.down(ending).leftovers == receipt.leftovers  # it deletes what no longer exists
+    assert world.down(ending).leftovers == receipt.leftovers  # a plan for resources that no longer exist
     world.calls.made.clear()
     assert world.down().leftovers == receipt.leftovers
     assert not world.calls.mutating()
@@ -329,7 +329,7 @@ def test_names_a_rule_of_another_group_that_names_ours(world: World, direction: 
         world.down()
 
     assert f"describe-security-group-rules --filters Name=group-id,Values={other}" in str(caught.value.hint)
-    assert not world.describe().nodes  # what costs money is deleted
+    assert not world.describe().nodes  # the resources that cost money are deleted
     getattr(ec2, f"revoke_security_group_{direction}")(GroupId=other, IpPermissions=rule)
     assert world.down().leftovers == ()
     assert world.resources() == {"groups": 1}
@@ -345,7 +345,7 @@ def test_names_another_instance_in_our_group(world: World) -> None:
 
     assert caught.value.hint == "remove them from the group if they are not this cluster's, then: cluster down"
     waits = [event.what for event in events if event.what.startswith("still in use")]
-    assert len(waits) == 1  # not at each poll
+    assert len(waits) == 1  # a single message, not one for each poll
     assert re.fullmatch(f"still in use by eni-.* of {other}", waits[0])
     assert world.sandbox.backend.get_instance(other).state == "running"
     world.clients.ec2.terminate_instances(InstanceIds=[other])
@@ -380,7 +380,7 @@ def test_works_without_prices_and_without_permissions_in_iam(world: World) -> No
 
 
 def test_killed_at_every_deletion_and_run_again(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resources outside of a plain cluster, which tests/unit/provision/test_crashes.py has."""
+    """Tests the resources that a plain cluster lacks. tests/unit/provision/test_crashes.py tests a plain cluster."""
     monkeypatch.setattr(provision.resources.unfinished_uploads, "IDLE_S", 0.0)
     s3 = world.clients.s3
 

@@ -84,7 +84,7 @@ def token(files: ClusterFiles, digest: str, now: float = 1000.0) -> str:
 def test_keeps_a_token_for_its_request(files: ClusterFiles) -> None:
     first = token(files, "a")
 
-    assert token(ClusterFiles(files.root), "a") == first  # another process
+    assert token(ClusterFiles(files.root), "a") == first  # as in another process
     assert token(files, "b") != first
     assert [(launch.digest, launch.indices, launch.started_at) for launch in files.launches()] == [
         ("a", (0, 1), 1000.0),
@@ -97,7 +97,7 @@ def test_keeps_a_token_for_its_request(files: ClusterFiles) -> None:
 
 
 def test_instances_stay_known_without_their_token(files: ClusterFiles) -> None:
-    """However a launch ends: with its response, found by its token, or with a new request."""
+    """A launch may end with its response, be found by its token, or be replaced by a new request."""
     answered, found, _ = (token(files, digest) for digest in ("answered", "found", "left"))
     files.note_launched("answered", ["i-1"])
     files.note_launched("left", ["i-4"])
@@ -197,7 +197,7 @@ def test_the_lock_names_its_holder_and_ends_with_it(files: ClusterFiles) -> None
 
 @contextmanager
 def no_space() -> Iterator[None]:
-    """Like a full disk: no file of this process can grow, not even pytest's log."""
+    """Imitate a full disk: no file of this process can grow, not even pytest's log."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:

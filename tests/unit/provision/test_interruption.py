@@ -1,4 +1,4 @@
-"""The notice of AWS Fault Injection Service, checked by botocore's own description of the service."""
+"""The notice from AWS Fault Injection Service, checked against botocore's description of the service."""
 
 from typing import Any
 from unittest.mock import ANY
@@ -34,7 +34,7 @@ def experiment(status: str, reason: str = "") -> dict[str, Any]:
 
 
 def answer(stubber: Stubber, *states: dict[str, Any]) -> None:
-    """One template, one experiment with these states, and the template's deletion."""
+    """Prepare the responses for one template, one experiment with these states, and the template's deletion."""
     stubber.add_response(
         "create_experiment_template",
         {"experimentTemplate": {"id": "EXT1"}},

@@ -1,4 +1,4 @@
-"""Which instances are nodes: the tag is only a claim; three conditions decide."""
+"""Which instances are nodes: the tag is only a claim, and three conditions decide."""
 
 from collections.abc import Collection
 from typing import Any
@@ -51,8 +51,8 @@ def make_untrusted(**values: Any) -> UntrustedInstance:
     [
         ({}, OURS, ["sg-1"], None),
         ({"group_ids": frozenset({"sg-7", "sg-1"})}, OURS, ["sg-1"], None),
-        ({"group_ids": frozenset({"sg-2"})}, OURS, ["sg-1", "sg-2"], None),  # one in each VPC
-        ({}, None, ["sg-1"], None),  # deleted in EC2: `up` imports it again
+        ({"group_ids": frozenset({"sg-2"})}, OURS, ["sg-1", "sg-2"], None),  # one group in each VPC
+        ({}, None, ["sg-1"], None),  # the key pair was deleted in EC2; `up` imports it again
         ({"key_name": "mine"}, OURS, ["sg-1"], "its key pair is 'mine', not 'cluster-demo'"),
         ({"key_name": "\x1b]0;x\x07"}, OURS, ["sg-1"], r"its key pair is '\x1b]0;x\x07', not 'cluster-demo'"),
         ({"key_name": None}, OURS, ["sg-1"], "it has no key pair, not 'cluster-demo'"),
@@ -96,7 +96,7 @@ def test_ignores_a_group_of_the_same_name_that_is_not_ours() -> None:
         ([{}], {"tokens": {"another"}}, []),
         ([{"client_token": None}], {"tokens": {"a-token"}}, []),
         ([{}, {"instance_id": "i-2"}], {"tokens": {"a-token"}}, ["i-1", "i-2"]),
-        # Our token, which anyone can read, used again in another zone: either may be ours.
+        # Anyone can read the cluster's token and use it again in another zone: either launch may be the cluster's.
         ([{}, {"instance_id": "i-2", "reservation_id": "r-2"}], {"tokens": {"a-token"}}, []),
         (
             [{}, {"instance_id": "i-2", "reservation_id": "r-2"}],
@@ -123,7 +123,7 @@ def test_the_error_without_nodes_names_those_to_adopt() -> None:
 
 
 def launch_alike(world: World, **changes: Any) -> str:
-    """Another user's launch with our tags, key pair and group."""
+    """Launch an instance as another user would, with the cluster's tags, key pair and group. Returns its id."""
     [reservation] = [r for r in world.clients.ec2.describe_instances()["Reservations"] if r["Instances"]][:1]
     node = reservation["Instances"][0]
     request: Any = {
@@ -222,7 +222,7 @@ def test_adopt_chooses_untrusted_instances() -> None:
 def test_an_instances_tags_cannot_control_the_terminal() -> None:
     harmless = render_candidates([make_untrusted(owner="eve", key_name="eve")])
     shown = render_candidates([make_untrusted(owner="arn:aws:iam::1:user/\x1b]0;eve\x07\nnode-0", key_name="\x1b[2J")])
-    assert len(shown.splitlines()) == len(harmless.splitlines())  # it cannot look like another instance
+    assert len(shown.splitlines()) == len(harmless.splitlines())  # the text cannot look like another instance
     on_a_terminal = escape(shown)
     assert r"\x1b]0;eve\x07\nnode-0" in on_a_terminal
     assert on_a_terminal.replace("\n", "").isprintable()

@@ -117,7 +117,7 @@ def test_stop_and_start_need_nodes() -> None:
             make_group(ssh_from=(OTHER, CALLER_NETWORK), ssh_open_to=(OTHER, CALLER_NETWORK)),
             (RevokeIngress(group_id="sg-1", ssh_from=(OTHER,)),),
         ),
-        # Someone allowed the same network by hand: nothing to add.
+        # Somebody allowed the same network by hand: nothing to add.
         (make_group(ssh_from=()), ()),
         (
             make_group(ssh_from=(), ssh_open_to=("192.0.2.0/24",)),

@@ -142,12 +142,12 @@ MAKE_GROUP = CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1")
                 RevokeIngress(group_id="sg-1", ssh_from=("192.0.2.1/32",)),
             ),
         ),
-        # Someone allowed the same network by hand: nothing to add or remove.
+        # Somebody allowed the same network by hand: nothing to add or remove.
         ((make_group(ssh_from=(), ssh_open_to=(CALLER_NETWORK,)),), ()),
         ((make_group(ssh_open_to=(CALLER_NETWORK, "192.0.2.0/24")),), ()),
-        # An interrupted `up` into another VPC made it.
+        # An interrupted `up` into another VPC created this group.
         ((make_group(group_id="sg-2", vpc_id="vpc-2"),), (DeleteSecurityGroup(group_id="sg-2"), MAKE_GROUP, ALLOW_ALL)),
-        # Ignores a group in another VPC that is not ours.
+        # A group in another VPC that is not the cluster's is ignored.
         ((make_group(group_id="sg-2", vpc_id="vpc-2", ours=False), GROUP), ()),
         ((make_group(ours=False),), "did not make"),
     ],

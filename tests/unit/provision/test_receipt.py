@@ -1,4 +1,4 @@
-"""The receipt of `down`: the bill, and how both read."""
+"""The receipt of `down` and the bill, and the text of both."""
 
 import json
 from datetime import timedelta

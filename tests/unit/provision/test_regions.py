@@ -1,4 +1,4 @@
-"""Several regions: the first that can give the nodes gets them, everybody finds it, and nothing is left in another."""
+"""Several regions: the first with room gets the nodes, every machine finds it, and nothing is left in the others."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -52,14 +52,14 @@ class Both:
         return leave_region(self.clients[region], name=NAME, files=self.files(region), report=silent)
 
     def up(self, report: Callable[[Event], None] = silent, **settings: Any) -> ClusterState:
-        """As `cluster up` does it."""
+        """Do what `cluster up` does."""
         home = self.find_home() or REGION
         order = (home, *(region for region in REGIONS if region != home))
         attempt = lambda region: self.attempt(region, **settings)  # noqa: E731
         return try_regions(order, attempt=attempt, leave=self.leave, report=report)
 
     def down(self) -> None:
-        """As `cluster down` does it."""
+        """Do what `cluster down` does."""
         for region in REGIONS:
             replace(self.world, clients=self.clients[region], files=self.files(region)).down()
 
@@ -99,7 +99,7 @@ def test_the_next_region_gets_them_and_nothing_is_left_in_the_first(both: Both) 
     zones = [line.split(":")[0].rpartition(" ")[2] for line in told[0].splitlines() if "InsufficientInst" in line]
     assert zones == [f"{REGION}{letter}" for letter in "abcdf"]  # c5.xlarge is not offered in us-east-1e
     assert not both.files(REGION).exist
-    both.up()  # nothing to do, although there is room in the first again
+    both.up()  # nothing to do, even when the first region has room again
     both.world.sandbox.book.disarm("all")
     again = both.up()
     assert [node.instance_id for node in again.nodes] == [node.instance_id for node in state.nodes]
@@ -111,12 +111,12 @@ def test_every_machine_finds_the_region(both: Both, tmp_path: Path) -> None:
     assert find_remains(both.clients.__getitem__, REGIONS, name=NAME) == (OTHER_REGION,)
     elsewhere = replace(both, root=tmp_path / "another machine")
     assert elsewhere.find_home() == OTHER_REGION
-    # Files of an earlier cluster, which was in another region, are no truth.
+    # Files of an earlier cluster in another region do not count.
     elsewhere.files(REGION).make_key()
     assert elsewhere.find_home() == OTHER_REGION
     both.down()
     assert both.find_home() is None
-    assert elsewhere.find_home() == REGION  # EC2 may not list yet what was just made
+    assert elsewhere.find_home() == REGION  # EC2 may not list a new resource yet
     assert find_remains(both.clients.__getitem__, REGIONS, name=NAME) == ()
 
 
@@ -190,7 +190,7 @@ def test_receipts_of_two_regions_are_one(both: Both) -> None:
 
 
 def check_kills(both: Both, tmp_path: Path, *, everything: bool) -> None:
-    """`up`, whose first region is full, is killed at an API call, and run again, or `down` is run."""
+    """Kill `up`, whose first region is full, at API calls; then run `up` again, or `down`."""
     both.world.sandbox.book.arm(FULL)
     both.world.calls.made.clear()
     both.up()

@@ -1,4 +1,4 @@
-"""The plan's first half as people read it."""
+"""The text of the plan's first half."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,7 +28,7 @@ def render(*options: LaunchOption, nodes: int = 4, launching: int = 4, **values:
 
 
 def topics(lines: list[str]) -> dict[str, str]:
-    """What stands behind each label, on one line."""
+    """The text after each label, on one line."""
     found: dict[str, str] = {}
     label = ""
     for line in lines:

@@ -92,7 +92,7 @@ def test_markets_are_tried_in_the_order_of_up(world: World) -> None:
 
 
 def test_a_stopped_node_is_replaced(world: World) -> None:
-    """As after a failure of its hardware."""
+    """A failure of the hardware can stop a node."""
     before = world.up(make_config(nodes=3))
     lost = before.nodes[1]
     world.clients.ec2.stop_instances(InstanceIds=[lost.instance_id])

@@ -1,4 +1,4 @@
-"""What the head plans in place of lost nodes: nothing but instances, which let it in."""
+"""What the head plans to replace lost nodes: only instances, which accept the head's key."""
 
 import base64
 import gzip
@@ -62,11 +62,11 @@ def test_the_head_only_ends_and_launches(world: World, monkeypatch: pytest.Monke
 
 
 def test_the_head_launches_nothing_beside_another_machine(world: World, tmp_path: Path) -> None:
-    """Its instance may be the node that is missing."""
+    """The other machine's instance may be the missing node."""
     nodes = world.up(CONFIG).nodes
     world.clients.ec2.terminate_instances(InstanceIds=[nodes[1].instance_id])
     up(world.prepare(CONFIG), clients=world.clients, files=world.files, report=silent)
-    head = replace(world, files=ClusterFiles(tmp_path / "head"))  # which knows only the nodes of before
+    head = replace(world, files=ClusterFiles(tmp_path / "head"))  # knows only the earlier nodes
     head.files.note_instances(node.instance_id for node in nodes)
 
     with pytest.raises(ClusterError, match="another machine is adding nodes to cluster demo: i-"):
@@ -96,7 +96,7 @@ LEASE = Lease(
     [
         ("ssh-ed25519 USER user\n", f"ssh-ed25519 USER user\n{LINE}\n"),
         (f"ssh-ed25519 USER user\n{LINE}\n", f"ssh-ed25519 USER user\n{LINE}\n"),
-        # After the set-up, perhaps by another head: a reboot changes nothing.
+        # Already set up, perhaps by another head: a reboot changes nothing.
         (f"ssh-ed25519 USER user\nrestrict ssh-ed25519 OTHER {MARK}\n", None),
     ],
 )

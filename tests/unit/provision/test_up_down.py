@@ -141,7 +141,7 @@ def test_a_launch_whose_response_was_lost_is_not_repeated(late_world: World) -> 
 
 
 def test_one_of_two_rules_exists(world: World) -> None:
-    """EC2 then rejects the whole call (moto, too): the other rule must still be added."""
+    """EC2 (like moto) then rejects the whole call, but `up` must still add the other rule."""
     group_id = world.clients.ec2.create_security_group(GroupName="cluster-demo", Description="x")["GroupId"]
     world.clients.ec2.authorize_security_group_ingress(
         GroupId=group_id, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="203.0.113.7/32"

@@ -1,8 +1,8 @@
 """A cluster with [[volumes]] source = "head", whose commands are killed at every API call and every fsync.
 
-Afterwards the same command completes, with one volume, and `down` leaves none, or with keep = true exactly one.
-`make test-all` kills before and after every point of every scene; `make test` only after the calls that change a
-volume, in the scenes with the most different ones.
+Afterwards the same command completes, with one volume. Then `down` leaves none, or exactly one with keep = true.
+`make test-all` kills before and after every point of every scene. `make test` kills only after the calls that change a
+volume, in the scenes whose calls differ most.
 """
 
 from collections import Counter
@@ -57,7 +57,7 @@ def up_without_volume(world: World) -> None:
 
 
 def lose_the_head(world: World) -> None:
-    """The volume is left over, and the next head gets it."""
+    """End the head. Its volume is left over, and the next head gets it."""
     up(world)
     head = world.describe().head
     assert head is not None
@@ -76,7 +76,7 @@ def up_and_stop(world: World) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """before: what precedes the killed command. nodes, volumes: what there is after the command."""
+    """before: prepares the state for the killed command. nodes, volumes: their numbers after the command."""
 
     before: Callable[[World], None]
     command: Callable[[World], None]
@@ -102,7 +102,7 @@ SCENES = {
 
 
 def check(world: World, scene: Scene) -> None:
-    """After the command: what it makes, and that `down` leaves only what is kept."""
+    """Check the resources after the command, and that `down` leaves only a kept volume."""
     found = world.resources()
     assert (found["instances"], found["shared volumes"]) == (scene.nodes, scene.volumes)
     if scene.nodes:
@@ -129,7 +129,7 @@ def test_killed_at_every_point(world: World, tmp_path: Path, name: str, *, every
     scene.command(world)
     points = list(world.calls.made)
     assert len(points) > 3
-    check(world, scene)  # botocore also loads its data, which the forked processes share
+    check(world, scene)  # also makes botocore load its data, which the forked processes share
 
     world.reset(tmp_path / "before")
     world.volumes = (make_volume(keep=scene.keep),)

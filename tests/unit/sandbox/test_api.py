@@ -159,7 +159,7 @@ def test_new_resources_are_hidden_for_the_delay() -> None:
         with pytest.raises(EC2ClientError, match=r"InvalidInstanceID\.NotFound"):
             unsettled.check("CreateTags", asked)
     clock.now += 1.5
-    unsettled.note("RunInstances", {}, answer)  # repeated with its token: nothing new
+    unsettled.note("RunInstances", {}, answer)  # repeated with its token: no new instances
     clock.now += 1.0
     unsettled.check("DescribeInstances", {"InstanceIds": ["i-0123456789abcdef0"]})
 

@@ -1,4 +1,4 @@
-"""The control group of a host."""
+"""The cgroup of a host."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Faults: their syntax, when they strike, and the effects of those on S3's bytes and on hosts."""
+"""Faults: their syntax, when they occur, and the effects of faults on S3's bytes and on hosts."""
 
 import io
 import json
@@ -143,7 +143,7 @@ def test_threads_together_take_no_more_than_count() -> None:
 
 @pytest.fixture
 def socket_path(tmp_path: Path) -> Any:
-    """A control socket with a separate main thread, which does `kill` and no other immediate kind."""
+    """A control socket with a separate main thread. `kill` is its only immediate fault."""
     wake = threading.Event()
     calls = MainThreadCalls(wake.set)
     stop = threading.Event()
@@ -237,7 +237,7 @@ def test_s3_refuses_a_changed_upload_that_has_a_checksum(headers: dict[str, str]
 
 
 class SlowHost:
-    """Its process 1 ends a while after SIGKILL was sent, as on a busy machine; or never."""
+    """A host whose process 1 ends some time after SIGKILL, as on a busy machine, or never."""
 
     def __init__(self, *, dies_after_s: float) -> None:
         self.process = subprocess.Popen(["sleep", "60"])

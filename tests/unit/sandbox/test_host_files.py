@@ -104,7 +104,7 @@ def test_network(public_ip: str | None) -> None:
     batch = render_network(IPv4Interface("10.1.2.3/16"), public_ip, "198.18.0.0/20", 9001).splitlines()
     assert "addr add 10.1.2.3/16 brd + dev eth0" in batch
     assert "route add 169.254.169.254/32 dev eth0 src 10.1.2.3" in batch
-    # As behind EC2's gateway: to public addresses from the public one, and not at all without one.
+    # Like EC2's gateway: a host reaches public addresses from its own public address, and none without one.
     assert ("route add 198.18.0.0/20 dev eth0 src 198.18.0.9" in batch) == (public_ip is not None)
     assert ("addr add 198.18.0.9/32 dev lo" in batch) == (public_ip is not None)
     assert "route add default via 10.1.0.1 dev eth0" in batch
@@ -167,7 +167,7 @@ def test_invalid_user_data_is_not_a_script(broken: bytes) -> None:
 
 
 def test_boot_finished_exists_after_the_last_line_on_the_console(tmp_path: Path) -> None:
-    """Even if `tee` is slow, and a script leaves a process that holds the pipe open."""
+    """This holds even if `tee` is slow, and a script leaves a process that keeps the pipe open."""
     folders = {CLOUD: str(tmp_path), OUTPUT_LOG: str(tmp_path / "log")}
     script = b"#!/bin/sh\nsleep 60 & echo $! >" + str(tmp_path / "left").encode() + b"\necho the script ran\n"
     for file in render_first_boot("i-1", script):

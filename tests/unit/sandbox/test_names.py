@@ -1,4 +1,7 @@
-"""The names of instances and the name server's answers (asked by hosts: tests/sandbox/sandbox/hosts/test_names.py)."""
+"""The names of instances, and the answers of the name server.
+
+tests/sandbox/sandbox/hosts/test_names.py asks it from hosts.
+"""
 
 from ipaddress import IPv4Network
 
@@ -22,15 +25,15 @@ HOME = "ip-10-47-0-4.ec2.internal"
     ("region", "name", "record"),
     [
         ("us-east-1", HOME, Record("A", "10.47.0.4")),
-        ("us-east-1", "ip-10-47-200-9.ec2.internal", Record("A", "10.47.200.9")),  # no instance has or had it
+        ("us-east-1", "ip-10-47-200-9.ec2.internal", Record("A", "10.47.200.9")),  # no instance has or had this address
         ("us-east-1", "ec2-198-18-0-5.compute-1.amazonaws.com", Record("A", "10.47.0.4")),
-        ("us-east-1", "ec2-198-18-0-6.compute-1.amazonaws.com", None),  # an address that nobody has
+        ("us-east-1", "ec2-198-18-0-6.compute-1.amazonaws.com", None),  # an address that no instance has
         ("us-east-1", "4.0.47.10.in-addr.arpa", Record("PTR", f"{HOME}.")),
         ("us-east-1", "5.0.18.198.in-addr.arpa", Record("PTR", "ec2-198-18-0-5.compute-1.amazonaws.com.")),
         ("eu-west-1", "ip-10-47-0-4.eu-west-1.compute.internal", Record("A", "10.47.0.4")),
         ("eu-west-1", "ec2-198-18-0-5.eu-west-1.compute.amazonaws.com", Record("A", "10.47.0.4")),
         ("eu-west-1", "4.0.47.10.in-addr.arpa", Record("PTR", "ip-10-47-0-4.eu-west-1.compute.internal.")),
-        # Names of another region, another VPC, the other kind, and what only looks like one.
+        # Names of another region, another VPC and the other kind, and texts that only look like names.
         ("eu-west-1", HOME, None),
         ("eu-west-1", "ec2-198-18-0-5.compute-1.amazonaws.com", None),
         ("us-east-1", "ip-10-48-0-4.ec2.internal", None),

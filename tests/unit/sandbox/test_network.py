@@ -1,4 +1,4 @@
-"""The sandbox's addresses, and security groups as nftables rules (on real hosts: test_security_groups.py)."""
+"""The sandbox's addresses, and security groups as nftables rules. test_security_groups.py tests them on real hosts."""
 
 import re
 from ipaddress import IPv4Network
@@ -75,7 +75,7 @@ def test_name_servers_in_resolv_conf(text: str, found: list[str]) -> None:
 
 
 def test_no_range_has_the_machines_name_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be in no route but the default one."""
+    """Only the default route may lead to the name server."""
     monkeypatch.setattr(place, "RESOLV_CONFS", (tmp_path / "none", tmp_path / "resolv.conf"))
     (tmp_path / "resolv.conf").write_text("nameserver 10.200.255.53\n")
     assert IPv4Network("10.200.255.53") in describe_taken()

@@ -1,4 +1,4 @@
-"""What IAM policies allow, as a table of documents and requests; which documents are refused; what calls ask for."""
+"""IAM policies: a table of documents, requests and decisions; refused documents; the permissions that calls need."""
 
 import json
 from collections.abc import Mapping
@@ -99,7 +99,7 @@ TAGGED = {"aws:tagkeys": ("Name", "cluster:name"), "aws:requesttag/cluster:name"
         ({"ForAnyValue:StringNotEquals": {"aws:TagKeys": "Name"}}, TAGGED, True),
         ({"ForAnyValue:StringNotEquals": {"aws:TagKeys": "Name"}}, {}, False),
         ({"ForAllValues:StringLike": {"aws:TagKeys": ["N*", "cluster:*"]}}, TAGGED, True),
-        # Every operator and every key of one has to hold.
+        # Every operator, and every key of an operator, must hold.
         ({"StringEquals": {"aws:RequestTag/cluster:name": "demo", "ec2:Region": "us-east-1"}}, TAGGED, False),
         ({"StringEquals": {"aws:RequestTag/cluster:name": "demo"}, "Null": {"ec2:Region": "true"}}, TAGGED, True),
         ({}, {}, True),
@@ -159,7 +159,7 @@ def test_policies_that_allow_everything() -> None:
     assert not parse_policy(document({"Effect": "Allow", "NotAction": "*", "Resource": "*"})).allows_everything
 
 
-# --- what calls ask for
+# --- the permissions that calls need
 
 
 def asks(call: Call) -> list[tuple[str, str]]:

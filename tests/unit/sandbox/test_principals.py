@@ -22,7 +22,7 @@ KEY = "AKIA" + "A" * 16
 
 @pytest.fixture
 def sts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxStsBackend]:
-    """moto's IAM and STS in this process, with the sandbox's own user in them, and as they were afterwards."""
+    """moto's IAM and STS in this process, with the sandbox's own user. Both are restored afterwards."""
     monkeypatch.setattr(sts_backends, "backend", sts_backends.backend)
     monkeypatch.setattr(sts_urls, "url_paths", sts_urls.url_paths)
     with mock_aws():

@@ -1,4 +1,4 @@
-"""The sandbox without root: its requirements, and the command that helps (with hosts: test_without_root.py)."""
+"""The sandbox without root: its requirements, and the suggested command. test_without_root.py tests it with hosts."""
 
 import os
 import shutil

@@ -21,7 +21,7 @@ Connect = Callable[[], http.client.HTTPSConnection]
 
 
 def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-    """Answers with the body it was sent; /ignore does not read it, /broken breaks, /chunked says no length."""
+    """Answers with the request's body. /ignore does not read it, /broken raises an error, /chunked sends no length."""
     path = environ["PATH_INFO"]
     if path == "/broken":
         raise ValueError("broken on purpose")
@@ -97,7 +97,7 @@ def test_chunked_body(connect: Connect) -> None:
 
 
 def test_an_unread_chunked_body_does_not_lose_the_answer(connect: Connect) -> None:
-    """A connection that is closed while its client still sends is reset, and the answer lost."""
+    """The server must not close the connection while the client still sends: a reset would lose the answer."""
     connection = connect()
     connection.connect()
     first = connection.sock

@@ -1,4 +1,4 @@
-"""Signatures as botocore makes them, and invalid ones."""
+"""Signatures by botocore, and invalid ones."""
 
 import datetime as dt
 import io
@@ -20,7 +20,7 @@ HOST = "10.1.0.1:4443"
 
 
 def environ_of(request: AWSRequest) -> dict[str, Any]:
-    """What WSGI makes of a request."""
+    """The WSGI environment of a request."""
     prepared = request.prepare()
     url = urlsplit(prepared.url)
     body = prepared.body or b""
@@ -37,7 +37,7 @@ def sign(
     service: str = "s3", *, path: str = "/bucket/key", params: dict[str, str] | None = None, method: str = "GET",
     body: bytes = b"", token: str | None = None, expires_s: int | None = None, headers: dict[str, str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """A request that botocore has signed."""
+    """The WSGI environment of a request that botocore has signed."""
     query = "&".join(
         f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in (params or {}).items()
     )
@@ -79,7 +79,7 @@ def test_every_services_signature_is_checked(service: str, token: str | None) ->
 
 
 def refused(environ: dict[str, Any], **given: Any) -> str:
-    """S3's code for a request that is refused."""
+    """Check a request that is refused; returns the error code, S3's own if there is one."""
     with pytest.raises(RefusedError) as caught:
         check(environ, **given)
     return caught.value.refusal.s3_code or caught.value.refusal.code

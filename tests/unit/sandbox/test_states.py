@@ -1,4 +1,4 @@
-"""The sandbox's log of states, and what EC2 then says about the end of an instance."""
+"""The sandbox's log of states, and EC2's answers about the end of an instance."""
 
 import re
 from datetime import UTC, datetime
@@ -57,4 +57,4 @@ def test_it_does_not_for_an_instance_that_ended_by_itself(world: World) -> None:
     assert shown["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
     assert "(" not in shown["StateTransitionReason"]
     times = {world.clients.ec2.get_console_output(InstanceId=instance.id)["Timestamp"] for _ in range(2)}
-    assert len(times) == 1  # of the newest output
+    assert len(times) == 1  # the time of the newest output

@@ -1,4 +1,4 @@
-"""The machine's system as hosts see it: what its users can read, without secrets."""
+"""The machine's system as hosts see it: the files that all its users can read, without secrets."""
 
 import os
 import stat
@@ -54,7 +54,7 @@ def test_a_mask_hides_names_and_shows_folders_as_they_are(tmp_path: Path) -> Non
     (app / "program").write_text("for everybody")
     app.chmod(0o751)
     os.chown(app, 7, 8)
-    write_mask(tmp_path / "mask", [tmp_path / "opt/gone/key", app / "key"])  # others work in /opt meanwhile
+    write_mask(tmp_path / "mask", [tmp_path / "opt/gone/key", app / "key"])  # /opt may change in the meantime
     root, target, upper = tmp_path / "mask" / str(tmp_path)[1:], tmp_path / "seen", tmp_path / "upper"
     for folder in (target, upper):
         folder.mkdir()

@@ -130,5 +130,5 @@ def test_faults_strike_these_calls_too(world: World) -> None:
     with pytest.raises(ClientError, match="UnauthorizedOperation"):
         make(world)
     world.sandbox.book.arm("lost-reply action=CreateVolume")
-    make(world, ClientToken="b")  # botocore repeats it
+    make(world, ClientToken="b")  # botocore repeats the call
     assert len(world.clients.ec2.describe_volumes()["Volumes"]) == 1

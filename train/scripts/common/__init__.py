@@ -1,4 +1,4 @@
-"""Shared by the training scripts. Runs on the nodes: Python >= 3.6, only MXNet and its numpy."""
+"""Code shared by the training scripts. Runs on the nodes: Python >= 3.6, only MXNet and its numpy."""
 
 
 class ScriptError(Exception):

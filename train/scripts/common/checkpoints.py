@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or ignored. Does not import MXNet.
+"""Checkpoints that are either complete or ignored. Does not import MXNet.
 
 A checkpoint of epoch 5 with the prefix P is P-0005.params, P-0005.states (the optimizer's, if it can be saved) and,
 written last, P-0005.json: a manifest with every file's size and SHA-256. A checkpoint without a manifest, or whose
@@ -8,7 +8,7 @@ of the network, is the same for all checkpoints; PyTorch has none.
 Checkpoints within an epoch take turns as P-batch-0 and P-batch-1: one of them is complete while the other is written,
 and nothing needs to be deleted, which a job may not do in S3. Their manifests say which batch of which epoch they are.
 
-S3 is accessed by this project's own client, in the same tree on the nodes: not every MXNet wheel can.
+S3 is accessed by this project's own client, in the same tree on the nodes: not every MXNet wheel supports S3.
 """
 
 import abc
@@ -37,7 +37,7 @@ Writer = Callable[[str], None]  # writes a file's content to a local path
 
 
 class Checkpoint(NamedTuple):
-    """A complete checkpoint. paths: its files on this machine, by what they hold: "params", "states".
+    """A complete checkpoint. paths: its files on this machine, by their content: "params", "states".
 
     epoch, batch: the finished epochs, and the finished batches of the next one.
     """
@@ -45,7 +45,7 @@ class Checkpoint(NamedTuple):
     epoch: int
     manifest: Dict[str, Any]
     paths: Dict[str, str]
-    name: str  # of its params, whole, for people
+    name: str  # the full name of its params, for messages
 
     @property
     def batch(self) -> int:
@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def mark(self) -> int:
-        """24 bits of the digest of its weights: other weights almost surely have another number."""
+        """24 bits of the digest of its weights: different weights almost certainly have a different number."""
         files = self.manifest.get("files", {})
         return int(files["params"]["sha256"][:6], 16) if "params" in files else 0
 
@@ -70,7 +70,7 @@ class Place(abc.ABC):
         self.base = prefix.rpartition("/")[2]
 
     def url(self, name: str) -> str:
-        """The file's full name, for people."""
+        """The file's full name, for messages."""
         return self.prefix[: len(self.prefix) - len(self.base)] + name
 
     @abc.abstractmethod
@@ -87,7 +87,7 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def put(self, name: str) -> None:
-        """Turn the draft of this name into the file, in one durable step."""
+        """Turn the draft of this name into the file, atomically and durably."""
 
     @abc.abstractmethod
     def local(self, name: str) -> str:
@@ -174,9 +174,9 @@ class Folder(Place):
 
 
 class Bucket(Place):
-    """Objects of S3; store: s3.Store of train/node. renewed: makes one with current credentials.
+    """Objects in S3. store: an s3.Store of train/node. renewed: opens one with current credentials.
 
-    A job that may write but not delete overwrites an object with an empty one, which costs nothing and does not count.
+    A job that may write but not delete overwrites an object with an empty one, which is free and does not count.
     Drafts and copies are in a temporary folder until the process ends.
     """
 
@@ -187,7 +187,7 @@ class Bucket(Place):
         self._folder = make_temporary_folder()
 
     def prepare(self) -> None:
-        """Nothing to prepare."""
+        """As in Place; there is nothing to prepare."""
 
     def sizes(self) -> Dict[str, int]:
         """As in Place."""
@@ -216,7 +216,7 @@ class Bucket(Place):
         self._ask(name, lambda store: _delete(store, self.url(name)))
 
     def _ask(self, name: str, request: Callable[[Any], Any]) -> Any:
-        """What the request returns; retries with new credentials if those of the job's start have expired."""
+        """Return the request's result; retries with new credentials if those of the job's start have expired."""
         try:
             return request(self._store)
         except OSError as error:
@@ -244,15 +244,15 @@ def save(
 ) -> str:
     """Write a checkpoint, the manifest last; returns the name of its params.
 
-    batch, turn: after this batch of the next epoch, and which of the two names to use for it. written_at: now, in
-    seconds; newer than that of every other checkpoint. writers: functions that write the content of "params" and
-    "states". facts: more entries for the manifest. symbol: None if the training wrote it with an earlier checkpoint.
-    has_symbol: False for other frameworks than MXNet. Raises ScriptError if a file cannot be written.
+    batch, turn: the finished batches of the next epoch, and which of the two names to use. written_at: the current
+    time, in seconds; later than that of every other checkpoint. writers: functions that write the content of "params"
+    and "states". facts: more entries for the manifest. symbol: None if the training wrote it with an earlier
+    checkpoint. has_symbol: False for frameworks other than MXNet. Raises ScriptError if a file cannot be written.
     """
     stem = f"batch-{turn}" if batch else f"{epoch:04d}"
     began = time.time() if written_at is None else written_at
-    # An existing checkpoint of this epoch stops to count once its first file is replaced. Nothing is deleted for that:
-    # the role of an instance profile may not be allowed to.
+    # An existing checkpoint of this epoch stops counting once its first file is replaced. It is not deleted first: the
+    # role of an instance profile may not be allowed to.
     files = {kind: _write(place, f"{place.base}-{stem}.{kind}", writer) for kind, writer in writers.items()}
     symbol_name = f"{place.base}-symbol.json"
     if symbol is not None:
@@ -271,7 +271,7 @@ def save(
 def find_newest(place: Place, job: Optional[str] = None) -> Optional[Checkpoint]:
     """The complete checkpoint that was written last, with every file verified; None if there is none.
 
-    job: the id of the job that wrote it; None: any.
+    job: the id of the job that wrote it; None: any job.
     """
     sizes = place.sizes()
     for manifest in _complete(place, sizes):
@@ -284,7 +284,7 @@ def find_newest(place: Place, job: Optional[str] = None) -> Optional[Checkpoint]
 
 
 def find_epoch(place: Place, epoch: int) -> Optional[Checkpoint]:
-    """The checkpoint of an epoch, also of programs that write no manifest; None if there is none.
+    """The checkpoint of an epoch, even of a program that writes no manifest; None if there is none.
 
     Raises ScriptError for a checkpoint that does not match its manifest.
     """
@@ -316,15 +316,15 @@ def prune(place: Place, keep: int) -> List[int]:
 
 
 def words_of_start(found: Checkpoint) -> str:
-    """What a resumed training prints; `cluster train` reads it, to count the batches that were lost."""
+    """The line that a resumed training prints; `cluster train` reads it to count the lost batches."""
     return f"Resumed from epoch {found.epoch} batch {found.batch}"
 
 
 def find_wanted(options: argparse.Namespace, *, advice: str) -> Optional[Checkpoint]:
-    """The checkpoint of --load-epoch, or with --resume the newest one, None without any.
+    """The checkpoint of --load-epoch or, with --resume, the newest one; None if --resume finds none.
 
     A later attempt of a job with --load-epoch has both: it begins with that epoch if its job has saved nothing newer.
-    advice: for those whose --load-epoch is not there. Raises ScriptError.
+    advice: for the user, if the checkpoint of --load-epoch does not exist. Raises ScriptError.
     """
     place = open_place(options.model_prefix, to_write=False)
     if options.resume:
@@ -338,10 +338,10 @@ def find_wanted(options: argparse.Namespace, *, advice: str) -> Optional[Checkpo
 
 
 class Sequence:
-    """Gives each checkpoint of a training its time and its turn.
+    """Assigns each checkpoint of a training its time and its turn.
 
-    newest: the one that it continues from. Its time counts, not only this node's clock: a node that replaced another
-    may be behind, and its checkpoints are newer nevertheless.
+    newest: the checkpoint that the training continues from. Its time counts, not only this node's clock: the clock of a
+    node that replaced another may be behind, although its checkpoints are newer.
     """
 
     def __init__(self, newest: Optional[Checkpoint]) -> None:
@@ -366,13 +366,13 @@ class Pruner:
         self._keep = keep
 
     def prune(self) -> None:
-        """Remove older checkpoints, until the place refuses it."""
+        """Remove older checkpoints, unless the place has refused a removal."""
         if not self._keep:
             return
         try:
             removed = prune(self._place, self._keep)
         except ScriptError as error:
-            # A job that may write may not be allowed to delete: no reason to end the training.
+            # A job that may write may not be allowed to delete: that is no reason to end the training.
             logger.warning("Keeping all checkpoints from now on: %s", error)
             self._keep = 0
         else:
@@ -397,7 +397,7 @@ def _write(place: Place, name: str, writer: Writer) -> Dict[str, Any]:
 
 
 def _complete(place: Place, sizes: Dict[str, int]) -> List[Dict[str, Any]]:
-    """The manifests whose files exist in the right size, newest first."""
+    """The manifests whose files exist with the right size, newest first."""
     pattern = re.compile(re.escape(place.base) + r"-(\d{4,}|batch-[01])\.json")
     manifests = [_read(place, name) for name in sizes if pattern.fullmatch(name)]
     complete = [manifest for manifest in manifests if manifest is not None and _has_sizes(manifest, sizes)]

@@ -20,7 +20,7 @@ def find_problems(options: argparse.Namespace, environment: Mapping[str, str]) -
 
 
 def is_folder_or_records(uri: str) -> bool:
-    """Whether it names RecordIO data: `a.rec`, `a.rec;b.rec`, or a folder, which ends with a slash."""
+    """Whether the URI names RecordIO data: `a.rec`, `a.rec;b.rec`, or a folder, which ends with a slash."""
     return uri.endswith("/") or all(part.endswith(".rec") for part in uri.split(";"))
 
 
@@ -83,7 +83,7 @@ def model_problems(options: argparse.Namespace, environment: Mapping[str, str]) 
 
 
 def can_resume(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
-    """Whether all workers can continue with the same checkpoint; with dist_async they cannot give it to each other."""
+    """Whether all workers can continue with the same checkpoint; with dist_async, they cannot send it to each other."""
     volumes = [f"{mount}/" for mount in environment.get("CLUSTER_VOLUMES", "").split(":") if mount]
     is_shared = (options.model_prefix or "").startswith(("s3://", *volumes))
     return is_shared or environment.get("DMLC_NUM_WORKER", "1") == "1" or options.kv_store != "dist_async"

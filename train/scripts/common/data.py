@@ -11,7 +11,7 @@ import numpy as np
 from common import ScriptError
 
 logger = logging.getLogger()
-# Images of 28 by 28 pixels in records; the scale is what MNISTIter does to idx files.
+# Images of 28 by 28 pixels in records. MNISTIter scales idx files in the same way.
 MNIST_RECORDS = {"data_shape": (1, 28, 28), "scale": 1 / 256}
 
 
@@ -27,7 +27,7 @@ class Source(NamedTuple):
 
     open_train(part, batch_size, number): the iterator over a part, in the order of the pass with this number, from 0
     up. open_val(batch_size): one pass over all validation data, the last batch padded; None: there is none. reopens:
-    each pass has an order of its own; False: the iterator is reset for the next pass.
+    each pass has its own order and iterator; False: the iterator is reset for the next pass.
     """
 
     open_train: Callable[[Part, int, int], mx.io.DataIter]
@@ -75,8 +75,8 @@ def record_source(options: argparse.Namespace, *, image: Dict[str, object], dist
         )  # fmt: skip
 
     def open_train(part: Part, batch_size: int, number: int) -> mx.io.DataIter:
-        # Opened again for each pass, so that its order does not depend on the passes before: a resumed training does
-        # not read those.
+        # Opened again for each pass, so that its order does not depend on earlier passes, which a resumed training does
+        # not read.
         seeds = {"seed": options.seed + number}
         if number and "seed_aug" in mx.io.ImageRecordIter.__doc__:
             seeds["seed_aug"] = options.seed + number
@@ -93,7 +93,7 @@ def record_source(options: argparse.Namespace, *, image: Dict[str, object], dist
 
 
 def made_up_source(options: argparse.Namespace) -> Source:
-    """One batch of random images and labels, over and over: measures everything except reading data."""
+    """One batch of random images and labels, repeated: measures everything except reading data."""
     return Source(lambda part, batch_size, _: MadeUpIter(options, part, batch_size), None)
 
 
@@ -113,23 +113,23 @@ class MadeUpIter(mx.io.DataIter):
         )  # fmt: skip
 
     def reset(self) -> None:
-        """Does nothing: it does not end."""
+        """Do nothing: the iterator does not end."""
 
     def next(self) -> mx.io.DataBatch:
-        """The batch."""
+        """Return the batch."""
         return self._batch
 
 
 def count_examples(source: Source, part: Part) -> int:
-    """Count the examples of a part by reading it: neither format gives the number."""
+    """Count the examples of a part by reading it: neither format stores the number."""
     try:
         return sum(1 for _ in source.open_train(part, 1, 0))
-    except StopIteration:  # MXNet reads the first batch at once
+    except StopIteration:  # MXNet reads the first batch immediately
         return 0
 
 
 def open_epochs(source: Source, part: Part, batch_size: int, batches: int) -> "EpochIter":
-    """The part in batches, with this many per epoch. Raises ScriptError if it does not fill one."""
+    """The part in batches, with this many per epoch. Raises ScriptError if the part does not fill one."""
     try:
         return EpochIter(source, part, batch_size, batches)
     except StopIteration:
@@ -137,9 +137,9 @@ def open_epochs(source: Source, part: Part, batch_size: int, batches: int) -> "E
 
 
 class EpochIter(mx.io.DataIter):
-    """Exactly `batches` batches per epoch from passes over a part, which have any length.
+    """Exactly `batches` batches per epoch, from passes of any length over a part.
 
-    An epoch continues where the last one ended, and begins the next pass at the end of one.
+    An epoch continues where the last one ended. At the end of a pass, it begins the next one.
     """
 
     def __init__(self, source: Source, part: Part, batch_size: int, batches: int) -> None:
@@ -155,12 +155,12 @@ class EpochIter(mx.io.DataIter):
         self._since_begin = 0  # batches of this pass
         self._warned = False
         self.pass_batches = 0
-        """The batches of a pass, all of which have as many; 0 until one has ended."""
+        """The number of batches in a pass, which is the same for all passes; 0 until one has ended."""
 
     def move_to(self, epoch: int, batch: int, pass_batches: int) -> None:
         """Continue after these epochs and batches, as a training that has read all of them would.
 
-        Reads what it skips, at most one pass, or two if pass_batches is 0: not known. Raises ScriptError.
+        Reads the batches that it skips: at most one pass, or two if pass_batches is 0 (not known). Raises ScriptError.
         """
         self._done = batch
         self.pass_batches = pass_batches

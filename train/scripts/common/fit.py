@@ -23,7 +23,7 @@ BENCHMARK_BATCHES = 500  # as in MXNet's own examples
 
 
 def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -> None:
-    """Train `network` on `source` as the options say, and report as MXNet's own tools expect it.
+    """Train `network` on `source` as the options say, and report in the form that MXNet's own tools expect.
 
     Raises ScriptError if the data does not fill a batch, or a GPU or a saved model is missing.
     """
@@ -73,7 +73,7 @@ def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -
 
 
 class Run:
-    """A training on one worker: its options, data and place. steps: per update. batches: per epoch."""
+    """A training on one worker: its options, data and position. steps: per update. batches: per epoch."""
 
     def __init__(
         self, options: argparse.Namespace, source: Source, workers: Workers, data: EpochIter, start: models.Start,
@@ -86,7 +86,7 @@ class Run:
         self.steps = steps
         self.batches = batches
         self.start = start
-        self._first_batch = 0  # the batches that are done, of all epochs together
+        self._first_batch = 0  # the finished batches of all epochs together
         self._begun = 0
         self._passes = [0] * workers.part.count
 
@@ -109,16 +109,16 @@ class Run:
         return self._begun
 
     def seed_of(self, step: int) -> int:
-        """The seed of what layers draw at random in a step, counted from where this process began."""
+        """The seed for the layers' random numbers in a step, counted from where this process began."""
         seed = self.options.seed + 1_000_003 * self.workers.part.index + 7919 * (self._first_batch + step)
         return int(seed % 2**31)
 
     def batch(self, epoch: int, number: int) -> int:
-        """The finished batches of an epoch, after the one that module.fit calls this number, from 0 up."""
+        """The finished batches of an epoch, after the one to which module.fit gives this number, from 0 up."""
         return number + 1 + (self._begun if epoch == self.start.epoch else 0)
 
     def position(self) -> models.Position:
-        """As the manifest has it."""
+        """This training's position, as the manifest stores it."""
         options = self.options
         data = ["benchmark"] if options.benchmark else [options.data_dir, options.data_train, options.data_train_idx]
         return models.Position(
@@ -126,7 +126,7 @@ class Run:
         )
 
     def learn_passes(self, epoch: int) -> None:
-        """Exchange the lengths of passes; a resumed training then finds its place without counting them."""
+        """Exchange the lengths of passes; a resumed training then finds its position without counting them."""
         if not all(self._passes):
             mine = self._passes[self.workers.part.index] or self.data.pass_batches
             self._passes[self.workers.part.index] = mine
@@ -163,7 +163,7 @@ class TrainedModule(mx.mod.Module):
         return self._optimizer
 
     def forward_backward(self, data_batch: mx.io.DataBatch) -> None:
-        """As in Module; what layers draw at random depends only on the number of the batch."""
+        """As in Module; the layers' random numbers depend only on the number of the batch."""
         if self._draws:
             mx.random.seed(self._seed_of(self._done))
         super().forward_backward(data_batch)
@@ -186,7 +186,7 @@ class TrainedModule(mx.mod.Module):
             self._optimizer.m_schedule = schedule  # Nadam's, which MXNet does not save
 
     def update(self) -> None:
-        """As in Module, after the last step of an update."""
+        """As in Module, but only after the last step of an update."""
         self._done += 1
         if self._done % self._steps:
             return
@@ -277,7 +277,7 @@ def _initializer(options: argparse.Namespace) -> mx.init.Initializer:
 
 
 class _After:
-    """What follows each batch and each epoch: reports, checkpoints, validation. Only rank 0 saves, all validate."""
+    """Runs after each batch and each epoch: reports, checkpoints, validation. Only rank 0 saves; all ranks validate."""
 
     def __init__(self, run: Run, module: TrainedModule, asked: notice.Notice) -> None:
         options, rank = run.options, run.workers.part.index
@@ -296,10 +296,10 @@ class _After:
             self.metrics.continue_from(run.start.found.manifest.get("metrics", []))
 
     def batch(self, param: Any) -> None:
-        """For module.fit."""
+        """Called by module.fit after each batch."""
         run = self._run
         done = run.batch(param.epoch, param.nbatch)
-        # After a checkpoint, not before a multiple of --disp-batches: the speed is that of so many batches.
+        # After a resume, not before a multiple of --disp-batches: the speed is computed over that many batches.
         self._reports = self._reports or (done - 1) % run.options.disp_batches == 0
         if self._reports:
             self._speedometer(param._replace(nbatch=done - 1))
@@ -308,7 +308,7 @@ class _After:
             self._checkpointer.after_batch(param.epoch, done)
 
     def epoch(self, epoch: int, *_: Any) -> None:
-        """For module.fit."""
+        """Called by module.fit after each epoch."""
         run, done = self._run, epoch + 1
         run.learn_passes(epoch)
         if self._saver is not None and (done % run.options.save_period == 0 or done == run.options.num_epochs):
@@ -341,11 +341,11 @@ class Metrics(mx.metric.CompositeEvalMetric):
         super().__init__()
 
     def continue_from(self, counts: List[List[float]]) -> None:
-        """Add these to the next epoch's; they are what `counts` has returned."""
+        """Let the next epoch begin with these counts, which `counts` has returned."""
         self._saved = counts
 
     def counts(self) -> List[List[float]]:
-        """What has been counted in this epoch."""
+        """The counts of this epoch so far."""
         return [[float(getattr(metric, name)) for name in _COUNTS] for metric in self.metrics]
 
     def reset(self) -> None:

@@ -14,7 +14,7 @@ from common.options import settings_of_network
 from common.workers import Workers, exchange, share_file
 
 logger = logging.getLogger()
-UPDATE_ON_SERVERS = "MXNET_UPDATE_ON_KVSTORE"  # MXNet's own: "0" has the workers update
+UPDATE_ON_SERVERS = "MXNET_UPDATE_ON_KVSTORE"  # MXNet's own: with "0", the workers update
 Arrays = Dict[str, mx.nd.NDArray]
 
 
@@ -35,7 +35,7 @@ class Start(NamedTuple):
 class Position(NamedTuple):
     """Where a training is in its data, and what this depends on.
 
-    batches: per epoch. workers, batch_size, seed, data: of which trainings have the same order of records. passes: the
+    batches: per epoch. workers, batch_size, seed, data: they determine the order of records. passes: the number of
     batches in each worker's part, by rank; 0: not known yet.
     """
 
@@ -73,7 +73,7 @@ def find_start(options: argparse.Namespace, workers: Workers, network: mx.sym.Sy
 
 
 def find_position(start: Start, now: Position) -> Optional[Position]:
-    """Where the saved training was in its data, if this one has the same order of records."""
+    """The saved training's position in its data; None if this training has another order of records."""
     saved = (start.found.manifest if start.found is not None else {}).get("position")
     if not isinstance(saved, dict) or set(saved) != set(Position._fields):
         return None
@@ -82,14 +82,14 @@ def find_position(start: Start, now: Position) -> Optional[Position]:
 
 
 def find_batch(start: Start, batches: int) -> int:
-    """The batch with which to continue in an epoch of `batches`: the same part of it is done as in the saved one."""
+    """The batch with which to continue in an epoch of `batches`: after the same part of it as in the saved training."""
     saved = (start.found.manifest if start.found is not None else {}).get("position")
     then = saved.get("batches") if isinstance(saved, dict) else None
     return start.batch * batches // then if then else 0
 
 
 def keeps_states(options: argparse.Namespace) -> bool:
-    """Whether the workers, not the servers, have the optimizer's state: servers do not hand it out.
+    """Whether the workers, not the servers, have the optimizer's state: servers do not give it to workers.
 
     With dist_async the servers must have it; with compressed gradients, workers that update wait forever (MXNet 1.7).
     """
@@ -143,7 +143,7 @@ class Saver:
 def _write_arrays(path: str, arrays: Arrays) -> None:
     try:
         mx.nd.save(path, arrays)
-        # MXNet ignores an error of closing the file, which is where a full disk shows.
+        # MXNet ignores errors while it closes the file, which is when a full disk shows.
         complete = len(mx.nd.load(path)) == len(arrays)
     except mx.base.MXNetError as error:
         raise ScriptError(f"{path} was not written completely: is the disk full?") from error
@@ -166,7 +166,7 @@ def _optimizer_facts(options: argparse.Namespace) -> Dict[str, Any]:
 
 
 def _agree(found: Optional[Checkpoint], workers: Workers, prefix: str) -> Optional[Checkpoint]:
-    """The checkpoint with which all workers continue: of those on their own disks, the newest.
+    """The checkpoint with which all workers continue: the newest of those on their own disks.
 
     Only worker 0 saves, and in a later attempt of a job, it may run on another node. Raises ScriptError if the workers
     have found different ones in S3, or the newest one has no manifest.
@@ -190,7 +190,7 @@ def _agree(found: Optional[Checkpoint], workers: Workers, prefix: str) -> Option
 
 
 def _numbers(found: Optional[Checkpoint]) -> List[int]:
-    """A checkpoint in numbers below 2**24, the time of writing first, in milliseconds; all 0 without one."""
+    """A checkpoint as numbers below 2**24, the time of writing first, in milliseconds; all 0 without one."""
     if found is None:
         return [0] * 5
     written_ms = int(float(found.manifest.get("written_at", 0)) * 1000)
@@ -228,7 +228,7 @@ def _share(found: Optional[Checkpoint], workers: Workers, owner: int, prefix: st
 
 
 def _load(found: Checkpoint, options: argparse.Namespace, network: mx.sym.Symbol) -> Tuple[Arrays, Arrays]:
-    """Its weights. Raises ScriptError if they are another network's."""
+    """The checkpoint's weights. Raises ScriptError if they are another network's."""
     if "torch" in found.manifest:
         raise ScriptError(f"{found.name} is a model of PyTorch: use another --model-prefix")
     saved_as = found.manifest.get("network", {})

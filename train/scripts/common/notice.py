@@ -1,7 +1,7 @@
-"""Notices that this job will soon lose a node, and the checkpoints that a training saves because of one.
+"""Notices that this job will soon lose a node, and the checkpoints that a training saves after a notice.
 
-`cluster train` sets $CLUSTER_NOTICE_FILE. A notice is that this file exists, or SIGUSR1. The script then saves a
-checkpoint after the batch that it is in, and writes $CLUSTER_NOTICE_FILE.saved once the checkpoint is complete:
+`cluster train` sets $CLUSTER_NOTICE_FILE. A notice is given by creating this file, or by SIGUSR1. The script then saves
+a checkpoint after the current batch, and writes $CLUSTER_NOTICE_FILE.saved once the checkpoint is complete:
 {"url": ..., "epoch": finished epochs, "batch": finished batches of the next one}. $CLUSTER_NOTICE_FILE.progress has the
 same numbers after every batch. Imports no framework.
 """
@@ -21,7 +21,7 @@ SAVED, PROGRESS = ".saved", ".progress"
 PAUSE_S = 30.0
 _POLL_S = 0.1
 _AGAIN_S = 5.0  # after a checkpoint that could not be saved
-_PROGRESS_BYTES = 80  # always the same, so that a write replaces the whole content
+_PROGRESS_BYTES = 80  # a fixed length, so that a write replaces the whole content
 Save = Callable[[int, int], str]  # saves a checkpoint after these epochs and batches; returns its name
 
 
@@ -43,11 +43,11 @@ class Notice:
         self._signalled = True
 
     def is_given(self) -> bool:
-        """Whether there is a notice that has not been answered."""
+        """Whether there is an unanswered notice."""
         return self._signalled or (not self._answered and self._exists())
 
     def answer(self, name: str, epoch: int, batch: int) -> None:
-        """Say that this checkpoint is complete. name: of its params, whole."""
+        """Report that a checkpoint is complete. name: the full name of its params."""
         self._signalled = False
         self._answered = self._exists()
         if not self._path:
@@ -58,9 +58,9 @@ class Notice:
             logger.warning("%s: %s", self._path + SAVED, error.strerror)
 
     def wait_for_end(self, timeout_s: float = PAUSE_S) -> None:
-        """Wait until this process is ended: what it did now would be lost.
+        """Wait until this process is ended: any further work would be lost.
 
-        Returns at once without a notice file, if the notice is withdrawn, or if nothing happens in time, as with
+        Returns at once without a notice file; otherwise when the notice is withdrawn, or after timeout_s, as with
         [train] on_node_loss = "fail".
         """
         ends_at = time.monotonic() + timeout_s
@@ -69,7 +69,7 @@ class Notice:
         self._answered = self._exists()
 
     def note_progress(self, epoch: int, batch: int, batches: int) -> None:
-        """Note the finished epochs, and the finished batches of the next one, which has `batches` in all."""
+        """Write down the finished epochs, and the finished batches of the next one, which has `batches` in all."""
         if not self._path:
             return
         if batch == batches:
@@ -81,7 +81,7 @@ class Notice:
                 self._progress = os.open(self._path + PROGRESS, os.O_WRONLY | os.O_CREAT, 0o600)
             os.pwrite(self._progress, text.encode("utf-8"), 0)
         except OSError as error:
-            # Only a number in the record of the job is lost.
+            # Only a number in the job's record is lost.
             logger.warning("%s: %s", self._path + PROGRESS, error.strerror)
             self._path = "" if self._progress is None and not self._exists() else self._path
 
@@ -93,7 +93,7 @@ class Checkpointer:
     """Saves checkpoints within epochs: upon a notice, and every `every` batches; 0: only upon a notice."""
 
     def __init__(self, notice: Notice, save: Optional[Save], every: int, *, in_step: bool) -> None:
-        """save: None: another process saves, or nobody. in_step: the processes wait for each other in every batch."""
+        """save: None if this process does not save. in_step: the processes wait for each other in every batch."""
         self._notice = notice
         self._save = save
         self._every = every
@@ -110,7 +110,7 @@ class Checkpointer:
     def upon_notice(self, epoch: int, batch: int) -> None:
         """Save, and wait for the end of this process."""
         if self._save is None:
-            # A process in step stops by itself when the one that saves does; that one still needs its gradients.
+            # A process in step stops by itself when the saving process does, which still needs its gradients.
             if not self._in_step:
                 self._notice.wait_for_end()
             return
@@ -119,7 +119,7 @@ class Checkpointer:
         try:
             name = self._save(epoch, batch)
         except ScriptError as error:
-            # Not the end of the training: an earlier checkpoint may be complete, and the next try may succeed.
+            # The training continues: an earlier checkpoint may be complete, and the next try may succeed.
             logger.warning("Asked for a checkpoint, but it cannot be saved: %s", error)
             self._not_before = time.monotonic() + _AGAIN_S
             return
@@ -128,7 +128,7 @@ class Checkpointer:
 
 
 def _write(path: str, text: str) -> None:
-    """Write a whole file in one step."""
+    """Write a file atomically."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     draft = f"{path}.{os.getpid()}"
     with open(draft, "w") as file:

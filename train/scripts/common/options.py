@@ -25,7 +25,7 @@ AUTO = "auto"
 
 
 class Images(NamedTuple):
-    """A script's images. distort: the options that are not at their neutral default."""
+    """A script's images. distort: the options that differ from their neutral defaults."""
 
     shape: Tuple[int, int, int]
     pad_size: int
@@ -44,7 +44,7 @@ class Defaults(NamedTuple):
     wd: float
     num_classes: int
     warmup_epochs: int = 1
-    lr_step_epochs: Optional[Tuple[int, ...]] = None  # None: after a half and three quarters of them
+    lr_step_epochs: Optional[Tuple[int, ...]] = None  # None: after a half and three quarters of the epochs
     num_examples: Optional[int] = None  # None: counted
     images: Optional[Images] = None
 
@@ -106,7 +106,7 @@ def _fill_in(options: argparse.Namespace, usual: Defaults, environment: Mapping[
 
 
 def fill_in_rate_and_model(options: argparse.Namespace, usual: Defaults, environment: Mapping[str, str]) -> None:
-    """Set what `add_rate` and `add_model` leave open; adds auto_prefix: --model-prefix was auto.
+    """Set the options that `add_rate` and `add_model` leave open. Adds auto_prefix: whether --model-prefix was auto.
 
     A later attempt of a job resumes, if it can.
     """
@@ -120,10 +120,10 @@ def fill_in_rate_and_model(options: argparse.Namespace, usual: Defaults, environ
         folder = environment.get(OUTPUT_DIR)
         if url or folder:
             options.model_prefix = f"{url.rstrip('/')}/model" if url else os.path.join(str(folder), "model")
-    options.only_job = None  # whose checkpoints --resume looks for; None: of all jobs
+    options.only_job = None  # the job whose checkpoints --resume looks for; None: all jobs
     is_restarted = environment.get(RESUME) == "1" and bool(options.model_prefix)
     if is_restarted and not options.resume and checks.can_resume(options, environment):
-        # The job has lost a node. Its place may have checkpoints of earlier jobs, which it was not to continue.
+        # A later attempt. Its place may have checkpoints of earlier jobs, from which it must not continue.
         options.resume, options.only_job = True, environment.get(JOB_ID)
 
 
@@ -278,7 +278,7 @@ def settings_of_network(options: argparse.Namespace) -> List[Tuple[str, object]]
 
 
 def at_least(low: int) -> Callable[[str], int]:
-    """A whole number from `low` up."""
+    """Return a parser for whole numbers from `low` up."""
 
     def whole_number(text: str) -> int:
         try:
@@ -307,14 +307,14 @@ not_negative = _number_type(lambda value: value >= 0, "from 0 up")
 
 
 def switch(text: str) -> bool:
-    """0 or 1."""
+    """Parse 0 or 1."""
     if text not in ("0", "1"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor 1")
     return text == "1"
 
 
 def numbers(text: str) -> List[int]:
-    """Whole numbers from 0 up, separated by commas; may be empty."""
+    """Parse whole numbers from 0 up, separated by commas; may be empty."""
     try:
         values = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -325,7 +325,7 @@ def numbers(text: str) -> List[int]:
 
 
 def image_shape(text: str) -> Tuple[int, int, int]:
-    """Channels, rows, columns."""
+    """Parse channels, rows and columns."""
     try:
         channels, rows, columns = [int(part) for part in text.split(",")]
     except ValueError:
@@ -338,7 +338,7 @@ def image_shape(text: str) -> Tuple[int, int, int]:
 
 
 def colours(text: str) -> Tuple[float, float, float]:
-    """Three numbers: of red, green and blue."""
+    """Parse three numbers: for red, green and blue."""
     parts = [_number(part) for part in text.split(",")]
     found = [part for part in parts if part is not None]
     if len(parts) != 3 or len(found) != 3:
@@ -347,7 +347,7 @@ def colours(text: str) -> Tuple[float, float, float]:
 
 
 def losses(text: str) -> List[str]:
-    """`ce` and `nll`, separated by commas, in the given order."""
+    """Parse `ce` and `nll`, separated by commas, in the given order."""
     names = [part.strip().replace("nll_loss", "nll").replace("nll-loss", "nll") for part in text.split(",")]
     names = [name for name in names if name]
     if any(name not in ("ce", "nll") for name in names):
@@ -356,7 +356,7 @@ def losses(text: str) -> List[str]:
 
 
 def count_or_all(text: str) -> int:
-    """How many to keep; 0 means all of them."""
+    """Parse how many checkpoints to keep; 0 means all of them."""
     return 0 if text == "all" else at_least(1)(text)
 
 

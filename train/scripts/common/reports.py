@@ -28,7 +28,7 @@ class Speedometer:
         self._last = (0, time.monotonic())
 
     def begin_epoch(self, batch: int = 0) -> None:
-        """Restart the clock: what happens between two epochs does not count. batch: how many are done."""
+        """Restart the clock: the time between two epochs does not count. batch: the number of finished batches."""
         self._last = (batch, time.monotonic())
 
     def is_due(self, batch: int) -> bool:
@@ -52,6 +52,6 @@ def report_epoch(epoch: int, kind: str, metrics: Mapping[str, float], cost_s: Op
 
 
 def render(metrics: Mapping[str, float]) -> str:
-    """The metrics in a line. Pure."""
+    """The metrics in one line. Pure."""
     words: List[str] = [f"{name}={value:f}" for name, value in metrics.items()]
     return "\t".join(words)

@@ -34,7 +34,7 @@ def run(
 
 
 def _train(chosen: argparse.Namespace, prepare: Optional[Callable[[Any], Any]]) -> None:
-    # Here, because in a server or scheduler process the import of MXNet never returns: it is the whole job.
+    # Imported here, because in a server or scheduler process the import of MXNet never returns: it does all the work.
     import networks  # noqa: PLC0415 - see above
 
     from common import data, fit  # noqa: PLC0415 - see above
@@ -84,7 +84,7 @@ def _end(code: int, message: str) -> NoReturn:
 def plain_words(message: str) -> str:
     """An MXNet error's message, without the C++ frames around it.
 
-    MXNet 1.7 puts it last, after "Traceback" and indented frames; 1.5 puts it first, before "Stack trace".
+    MXNet 1.7 prints it last, after "Traceback" and indented frames; 1.5 prints it first, before "Stack trace".
     """
     lines = message.partition("Stack trace")[0].splitlines()
     words = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "Traceback"))]

@@ -1,4 +1,4 @@
-"""Local paths for objects of S3: downloaded through the node's cache, which all processes and jobs of the node share.
+"""Local paths for objects in S3, downloaded through the node's cache, which all processes and jobs of the node share.
 
 For programs that read files themselves. MXNet's readers get theirs from train/node/staging/hook.py. Imports no
 framework.
@@ -42,7 +42,7 @@ def find_files(uri: str) -> List[str]:
 
 def _find_folder(uri: str) -> List[str]:
     if not uri.startswith(_SCHEME):
-        return [uri]  # its reader lists it
+        return [uri]  # the reader lists the folder
     entries = _ask(uri, lambda: [entry for entry in _node().store.list(uri, below=False) if entry.size_bytes])
     if not entries:
         raise ScriptError(f"{uri}: there is nothing to read: cluster data ls {uri}")

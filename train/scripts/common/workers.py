@@ -23,7 +23,7 @@ class Workers(NamedTuple):
 
 
 def join(options: argparse.Namespace) -> Workers:
-    """Join the other workers; waits until all are there."""
+    """Join the other workers; waits until all have joined."""
     if not options.kv_store.startswith("dist"):
         return Workers(options.kv_store, Part(0, 1), in_step=False)
     store = mx.kv.create(options.kv_store)
@@ -36,7 +36,7 @@ def join(options: argparse.Namespace) -> Workers:
 def exchange(workers: Workers, name: str, numbers: Sequence[int]) -> List[List[int]]:
     """Every worker's numbers, by rank; only this worker's if they are not in step. name: unique to this exchange.
 
-    The servers add up what is pushed, like gradients. numbers: below 2**24, so that float32 is exact.
+    The servers add up the pushed values, as they do gradients. numbers: below 2**24, so that float32 is exact.
     """
     if not workers.in_step:
         return [list(numbers)]
@@ -52,9 +52,9 @@ def exchange(workers: Workers, name: str, numbers: Sequence[int]) -> List[List[i
 
 
 def share_file(workers: Workers, name: str, path: str, *, owner: int, size: int) -> None:
-    """Write the file of the worker with the rank `owner` to this path on the others, too; workers must be in step.
+    """Copy the file of the worker with the rank `owner` to this path on the other workers, which must be in step.
 
-    name: unique to this exchange. size: in bytes, as all workers know it. Raises OSError.
+    name: unique to this exchange. size: in bytes, known to all workers. Raises OSError.
     """
     is_owner = workers.part.index == owner
     width = min(_PART_NUMBERS, -(-size // _BYTES))

@@ -20,7 +20,7 @@ _VAL = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 class Digits(NamedTuple):
-    """All training and validation images: bytes of (count, 1, 28, 28), and their labels."""
+    """All training and validation images: bytes of shape (count, 1, 28, 28), and their labels."""
 
     train: TensorDataset
     val: Optional[TensorDataset]
@@ -34,7 +34,7 @@ def load(options: argparse.Namespace) -> Digits:
 
 
 class TrainLoader:
-    """This rank's part of the training images, in another order in every epoch."""
+    """This rank's part of the training images, in a different order in every epoch."""
 
     def __init__(self, images: TensorDataset, batch_size: int, ranks: Ranks, seed: int) -> None:
         self._sampler = DistributedSampler(images, ranks.count, ranks.rank, shuffle=True, seed=seed, drop_last=True)
@@ -52,7 +52,7 @@ class TrainLoader:
         self._sampler.set_epoch(number)
         if not begin:
             return self._loader
-        rest = list(itertools.islice(self._batches, begin, None))  # numbers of images: those skipped are not read
+        rest = list(itertools.islice(self._batches, begin, None))  # indexes of images: skipped ones are not read
         return DataLoader(self._images, sampler=rest, batch_size=None)
 
 
@@ -73,7 +73,7 @@ def _read_idx_pair(folder: str, names: Tuple[str, str]) -> TensorDataset:
 
 
 def _read_idx(path: str) -> torch.Tensor:
-    """The bytes of a file: a header with the number of axes and their lengths, then the content."""
+    """The content of an idx file, after a header with the number of axes and their lengths."""
     content = _read(path)
     try:
         zero, kind, axes = struct.unpack_from(">HBB", content)
@@ -120,7 +120,7 @@ def _read_records(uri: str) -> TensorDataset:
 
 
 def _find_decoder() -> Callable[[bytes], torch.Tensor]:
-    """A function from an encoded image to grey pixels."""
+    """Return a function that decodes an image to grey pixels."""
     try:
         from PIL import Image  # noqa: PLC0415 - PyTorch does not need it
     except ImportError as error:

@@ -81,7 +81,7 @@ class Training:
         )  # fmt: skip
 
     def run(self) -> None:
-        """Train from the start on."""
+        """Train from the start position to the last epoch."""
         for epoch in range(self._start.epoch, self._options.num_epochs):
             began = time.monotonic()
             metrics = self._train_epoch(epoch)
@@ -103,7 +103,7 @@ class Training:
         self._optimizer.zero_grad(set_to_none=True)
 
     def _position(self) -> Dict[str, int]:
-        """What the order of the images depends on, for the manifest."""
+        """The values that determine the order of the images, for the manifest."""
         return {
             "batches": self._batches, "batch_size": self._options.batch_size, "workers": self._ranks.count,
             "seed": self._options.seed,
@@ -165,11 +165,11 @@ class Metrics:
         self._loss: torch.Tensor = torch.tensor(float(loss))
 
     def sums(self) -> List[float]:
-        """The examples, those that were right, and the sum of their losses."""
+        """The number of examples, the number of correct predictions, and the sum of the losses."""
         return [float(self._count), float(self._right), float(self._loss)]
 
     def add(self, scores: torch.Tensor, labels: torch.Tensor, loss: torch.Tensor) -> None:
-        """Add a batch; loss: its mean."""
+        """Add a batch. loss: the mean over the batch."""
         self._count += len(labels)
         self._right = self._right.to(labels.device) + (scores.argmax(1) == labels).sum()
         self._loss = self._loss.to(labels.device) + loss.detach() * len(labels)

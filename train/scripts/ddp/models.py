@@ -24,7 +24,7 @@ class Start(NamedTuple):
 
     epoch: int = 0
     batch: int = 0
-    words: str = ""  # for people
+    words: str = ""  # for the log
     facts: Optional[Dict[str, Any]] = None  # the manifest's entries that all ranks need
     model: Optional[Tensors] = None
     momenta: Optional[Tensors] = None
@@ -62,9 +62,9 @@ def _load_start(options: argparse.Namespace) -> Start:
 
 
 def find_batch(start: Start, position: Dict[str, int]) -> int:
-    """The batch with which to continue in an epoch; position: this training's, as the manifest has it.
+    """The batch with which to continue in an epoch. position: this training's, as the manifest stores it.
 
-    With other ranks or batches, the same part of the epoch is done as in the saved one.
+    With a different number of ranks or batches, it is after the same part of the epoch as in the saved training.
     """
     then = (start.facts or {}).get("position")
     if not isinstance(then, dict) or not then.get("batches"):
@@ -73,7 +73,7 @@ def find_batch(start: Start, position: Dict[str, int]) -> int:
 
 
 def restore(start: Start, network: torch.nn.Module) -> None:
-    """Give the network the saved weights, on rank 0; the other ranks get them from DistributedDataParallel.
+    """Load the saved weights into the network, on rank 0; the other ranks get them from DistributedDataParallel.
 
     Raises ScriptError if they are another network's.
     """
@@ -85,7 +85,7 @@ def restore(start: Start, network: torch.nn.Module) -> None:
 
 
 def restore_momenta(start: Start, network: torch.nn.Module, optimizer: torch.optim.SGD, ranks: Ranks) -> None:
-    """Give the optimizer the saved state, or the initial one, which is zeros."""
+    """Load the saved state into the optimizer, or zeros if it was not saved. Does nothing in a new training."""
     if not start.epoch and not start.batch:
         return
     for name, each in network.named_parameters():
@@ -130,9 +130,9 @@ class Saver:
 
 
 def _momenta(model: torch.nn.Module, optimizer: torch.optim.SGD) -> Tensors:
-    """The state of SGD by the parameters' names; its settings are the command line's.
+    """SGD's state by the parameters' names; its settings come from the command line.
 
-    Only tensors: weights_only of PyTorch 1.13 refuses the numbers of optimizer.state_dict().
+    Contains only tensors: weights_only of PyTorch 1.13 refuses the numbers of optimizer.state_dict().
     """
     found = {name: optimizer.state[each].get("momentum_buffer") for name, each in model.named_parameters()}
     return {name: momentum for name, momentum in found.items() if momentum is not None}
@@ -152,7 +152,7 @@ def _check(found: Checkpoint, options: argparse.Namespace) -> None:
 
 
 def _write(path: str, state: Tensors) -> None:
-    buffer = io.BytesIO()  # torch.save reports a full disk as a RuntimeError, and this as an OSError
+    buffer = io.BytesIO()  # torch.save to a file reports a full disk as a RuntimeError; file.write raises OSError
     torch.save(state, buffer)
     with open(path, "wb") as file:
         file.write(buffer.getbuffer())

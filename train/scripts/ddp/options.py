@@ -17,7 +17,7 @@ from common.options import (
 )
 
 BACKENDS = ("auto", "gloo", "nccl")
-# As torchrun sets them, and `cluster train` with launcher = "env".
+# torchrun sets these, and so does `cluster train` with launcher = "env".
 REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 

@@ -1,7 +1,7 @@
 """Joins the other ranks in a process group, and exchanges values with them.
 
-There are two groups: Gloo on the CPU for numbers and checkpoints, and the one for gradients: NCCL if every rank has a
-GPU, else Gloo.
+There are two groups: Gloo on the CPU for numbers and checkpoints, and one for gradients: NCCL if every rank has a GPU,
+otherwise Gloo.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _WORDS_OF_A_LOST_RANK = re.compile(r"connection (closed|reset)|broken pipe|nccl|
 
 
 class Ranks(NamedTuple):
-    """This process among those of the job.
+    """This process's place among the job's processes.
 
     device: where it computes. gradients: the group that averages gradients; None: this process is the only one, without
     a process group.
@@ -42,7 +42,7 @@ class Ranks(NamedTuple):
         return [float(number) for number in total]
 
     def share(self, find: Callable[[], Any]) -> Any:
-        """What `find` returns on rank 0, as JSON has it, on every rank; so is a ScriptError that it raises there.
+        """Return on every rank what `find` returns on rank 0, as JSON, or raise the ScriptError that it raises there.
 
         Not broadcast_object_list, which needs NumPy: PyTorch can be installed without it.
         """
@@ -74,7 +74,7 @@ class Ranks(NamedTuple):
 def join(backend: str, timeout_s: int) -> Iterator[Ranks]:
     """Join the other ranks, and leave the group at the end of the block.
 
-    backend: auto, gloo or nccl. timeout_s: until all ranks must have joined. Raises ScriptError if the group does not
+    backend: auto, gloo or nccl. timeout_s: the time for all ranks to join. Raises ScriptError if the group does not
     form, a rank has no GPU for nccl, or the connection to another rank breaks later.
     """
     gpu = find_gpu(os.environ, torch.cuda.device_count())
@@ -137,7 +137,7 @@ def _open_store(rank: int, count: int, timeout: timedelta) -> Any:
 def _wait_for_all(store: Any, rank: int, count: int, timeout: timedelta) -> List[int]:
     """Join; returns the ranks that have not joined in time.
 
-    Asks again and again: a store whose `wait` has timed out cannot tell which ranks are missing.
+    Polls the store: one whose `wait` has timed out cannot tell which ranks are missing.
     """
     store.add(f"joined/{rank}", 1)
     missing = list(range(count))
@@ -156,7 +156,7 @@ def _interface() -> str:
 
 @contextlib.contextmanager
 def _explained(words: str, applies: Callable[[str], bool] = bool) -> Iterator[None]:
-    """Turn PyTorch's errors, or those whose text `applies`, into a ScriptError that begins with these words."""
+    """Turn PyTorch's errors whose text `applies` accepts into a ScriptError that begins with these words."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

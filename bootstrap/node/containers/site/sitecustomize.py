@@ -1,6 +1,6 @@
-"""Imported by an image's own Python, which finds this folder in PYTHONPATH: prepares MXNet as our environment does.
+"""Prepares MXNet as our environment does. An image's own Python imports it, because this folder is in PYTHONPATH.
 
-Python imports one sitecustomize: this one, which then imports the image's. Runs on Python 3.6 and later.
+Python imports only one sitecustomize: this one, which then imports the image's. Runs on Python 3.6 and later.
 """
 
 import importlib.util

@@ -43,7 +43,7 @@ def test_unsupported_calls_fail_at_once(
 
 
 def test_ec2s_answers_have_a_namespace_and_errors_have_none(phantom: RunningSandbox) -> None:
-    """Libcloud compares names with their namespaces, and AWS writes a slash after it."""
+    """Libcloud compares names including their namespace, which ends with a slash on AWS."""
     seen: list[bytes] = []
 
     def keep(http_response: AWSResponse, **_: Any) -> None:
@@ -57,7 +57,7 @@ def test_ec2s_answers_have_a_namespace_and_errors_have_none(phantom: RunningSand
     assert b'<DescribeVpcsResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/">' in seen[0]
     assert b"<Response><Errors><Error>" in seen[1]
     ec2.delete_tags(Resources=["vpc-0123456789abcdef0"], Tags=[{"Key": "a"}])
-    assert seen[2].count(b"<return>true</return>") == 1  # what returns nothing else
+    assert seen[2].count(b"<return>true</return>") == 1  # of a call that returns nothing else
     assert b"<return>" not in seen[0]
 
 
@@ -91,7 +91,7 @@ def test_policies_managed_by_aws_take_effect(
 
 
 def test_a_policy_needs_no_version(phantom: RunningSandbox) -> None:
-    """SkyPilot's has none; it counts as one of 2008."""
+    """SkyPilot's policy has no version; it counts as one of 2008."""
     iam = boto3.client("iam")
     iam.create_user(UserName="old")
     statement = {"Effect": "Allow", "Action": "ec2:DescribeVpcs", "Resource": "*"}

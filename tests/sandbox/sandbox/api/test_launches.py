@@ -1,6 +1,7 @@
 """EC2 without hosts, as botocore's client sees it.
 
-Tests the rows of docs/sandbox.md's table that need no host; hosts/test_ec2.py and hosts/test_instances.py the others.
+Tests the rows of the table in docs/sandbox.md that need no host. hosts/test_ec2.py and hosts/test_instances.py test
+the other rows.
 """
 
 import datetime as dt
@@ -383,7 +384,7 @@ class New:
     profile: dict[str, Any]
 
     def uses(self) -> tuple[tuple[Callable[[], object], str], ...]:
-        """Calls that name them, each with its error code as long as the resource is not visible."""
+        """Calls that name the resources, each with its error code as long as the resource is not visible."""
         ec2, ids, tag = self.ec2, [self.instance_id], [{"Key": "a", "Value": "b"}]
         return (
             (lambda: ec2.describe_instances(InstanceIds=ids), "InvalidInstanceID.NotFound"),
@@ -395,7 +396,7 @@ class New:
         )
 
     def interfaces_in_use(self) -> int:
-        """A new instance is not visible itself, but its network interface is."""
+        """The number of network interfaces in use. That of a new instance is visible before the instance."""
         in_use = {"Name": "status", "Values": ["in-use"]}
         return len(self.ec2.describe_network_interfaces(Filters=[in_use])["NetworkInterfaces"])
 

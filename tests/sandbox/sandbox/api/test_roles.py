@@ -68,7 +68,7 @@ def test_a_role_may_read_its_data_and_write_its_results(bucket: str) -> None:
         (lambda s3, b: s3.list_objects(Bucket=b, Prefix="digits-2/"), "s3:ListBucket"),
         (lambda s3, b: s3.list_multipart_uploads(Bucket=b), "s3:ListBucketMultipartUploads"),
         (lambda s3, b: s3.create_bucket(Bucket=f"{b}-2"), "s3:CreateBucket"),
-        # Whether there is such an object is for those to know who may list the bucket.
+        # Only callers who may list the bucket learn whether the object exists.
         (lambda s3, b: s3.get_object(Bucket=b, Key="digits/missing"), "s3:ListBucket"),
     ],
 )  # fmt: skip
@@ -241,11 +241,11 @@ def test_invalid_federation_requests_are_refused(phantom: RunningSandbox, asked:
 def test_only_trusted_callers_can_assume_a_role(phantom: RunningSandbox) -> None:
     stranger, allowed = user("sts"), user("sts", allow("sts:AssumeRole"))
     mine = stranger.get_caller_identity()["Arn"]
-    assume(stranger, make_role(trust(mine)))  # who is named needs no permission of their own
+    assume(stranger, make_role(trust(mine)))  # a named caller needs no permission of its own
     of_account = make_role(TRUST)
     assume(allowed, of_account)
     refused(assume, sts=stranger, role=of_account)
-    refused(assume, sts=allowed, role=make_role(trust()))  # EC2 alone
+    refused(assume, sts=allowed, role=make_role(trust()))  # trusts only EC2
     refused(assume, sts=client("sts"), role=make_role(trust(mine)))
 
 
@@ -254,7 +254,7 @@ def test_a_role_that_trusts_itself_may_assume_itself_for_an_hour(bucket: str) ->
     arn = make_role(TRUST, allow("s3:*"), MaxSessionDuration=12 * 3600)
     keys = assume(client("sts"), arn, DurationSeconds=12 * 3600)
     sts = client_of("sts", keys)
-    refused(assume, sts=sts, role=arn)  # it may not, and is not named
+    refused(assume, sts=sts, role=arn)  # it has no permission, and is not named
     iam.update_assume_role_policy(RoleName=arn.rpartition("/")[2], PolicyDocument=trust(arn))
     narrow = assume(sts, arn, Policy=READ)
     client_of("s3", narrow).get_object(Bucket=bucket, Key="beside")

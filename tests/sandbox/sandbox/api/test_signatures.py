@@ -34,7 +34,7 @@ NAMES = ("plain", "with space", "a+b", "ä/ö ü", "per%cent", "semi;colon", "a/
 def test_a_call_needs_a_known_key_and_its_secret(
     phantom: RunningSandbox, service: str, operation: str, arguments: dict[str, object], codes: str
 ) -> None:
-    """codes: for a wrong secret, and for an unknown key."""
+    """codes: the errors for a wrong secret and for an unknown key."""
     for key, code in zip((phantom.info.access_key_id, "AKIAIOSFODNN7EXAMPLE"), codes.split(), strict=True):
         with refused_as(code) as caught:
             getattr(client_of(service, {"AccessKeyId": key, "SecretAccessKey": "x" * 40}), operation)(**arguments)
@@ -55,7 +55,7 @@ def test_object_names_as_clients_escape_them(phantom: RunningSandbox, name: str)
     s3.create_bucket(Bucket="names")
     s3.put_object(Bucket="names", Key=name, Body=name.encode(), Metadata={"of": "mine"})
     assert s3.get_object(Bucket="names", Key=name)["Body"].read() == name.encode()
-    if "//" not in name:  # which obstore cannot name
+    if "//" not in name:  # obstore cannot name such a key
         info = phantom.info
         store = S3Store(
             "names", endpoint=info.endpoint_url, region=REGION, access_key_id=info.access_key_id,
@@ -80,7 +80,7 @@ def test_the_logs_have_no_key(phantom: RunningSandbox) -> None:
 
 
 def get(sandbox: RunningSandbox, target: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
-    """A GET request's status and answer."""
+    """Send a GET request; return its status and answer."""
     url, endpoint = urlsplit(target), urlsplit(sandbox.info.endpoint_url)
     trusted = ssl.create_default_context(cafile=sandbox.info.ca_bundle)
     connection = http.client.HTTPSConnection(endpoint.netloc, context=trusted, timeout=10)

@@ -11,7 +11,7 @@ from sandbox_steps import RunningSandbox, Ssh, enter, launch
 
 @pytest.fixture(scope="module")
 def pair(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[list[InstanceTypeDef]]:
-    """Two hosts that can reach each other's sshd; each test undoes what it does to them."""
+    """Two hosts that can reach each other's sshd; each test undoes its changes to them."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         enter(shared_sandbox, monkeypatch)
         instances = launch(ssh, 2)

@@ -97,7 +97,7 @@ def test_the_root_volume_has_the_images_size_by_default(ec2: EC2Client) -> None:
 
 def test_security_group_in_use_cannot_be_deleted(ec2: EC2Client) -> None:
     group_id = ec2.create_security_group(GroupName="in-use", Description="for a test")["GroupId"]
-    # A rule that names the group itself does not keep it.
+    # A rule that names its own group does not prevent the group's deletion.
     ec2.authorize_security_group_ingress(
         GroupId=group_id, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
     )

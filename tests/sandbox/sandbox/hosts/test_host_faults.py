@@ -33,7 +33,7 @@ pytestmark = pytest.mark.sandbox
 
 
 def speaks(address: str) -> bool:
-    """Whether sshd answers, for which its processes must run."""
+    """Whether sshd answers, which it does only while its processes run."""
     try:
         with socket.create_connection((address, 22), timeout=1.0) as connection:
             return connection.recv(4) == b"SSH-"
@@ -182,7 +182,7 @@ def test_full_disk(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTyp
 
 
 def overlimits(project_dir: Path, address: str, ssh: Ssh) -> tuple[int, int]:
-    """How often a limit delayed a packet, from the host and to it; -1: no limit."""
+    """How often a limit delayed a packet from the host, and to it; -1 if there is no limit."""
     [holder] = [pid for pid in find_leftovers(project_dir).processes if "/bin/sh" in read_arguments(pid)]
     inside = ("nsenter", "--net", "--target", str(holder))
     route = subprocess.run((*inside, "ip", "route", "get", address), capture_output=True, text=True, check=True).stdout

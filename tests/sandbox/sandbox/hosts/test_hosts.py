@@ -104,7 +104,7 @@ def test_console_shows_the_fingerprint_that_ssh_sees(pair: list[InstanceTypeDef]
 
 def test_root_disk_has_the_volumes_size(sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
     size_gib = int(ssh.read(pair[0]["PrivateIpAddress"], "df --output=size -BG / | tail -n 1").rstrip("G"))
-    assert 7 <= size_gib <= 8  # the Ubuntu image's volume, less what the file system keeps for itself
+    assert 7 <= size_gib <= 8  # the Ubuntu image's volume, less the space reserved by the file system
 
 
 def test_nothing_of_the_daemons_environment_leaks(
@@ -210,12 +210,12 @@ def test_nothing_is_left_after_a_kill_and_reset(
         assert pid is not None
         try:
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:  # another victim's end has ended it
+        except ProcessLookupError:  # it ended with another victim
             continue
     assert control.reset(own_project, report=silent)
     left = find_leftovers(own_project)
     assert not left, left
-    # A zombie has no command line: the daemon is one until this very process, its parent, ends.
+    # A zombie has no command line. The daemon is a zombie until this process, its parent, ends.
     assert [pid for pid in (*before.processes, *sshds) if read_arguments(pid)] == []
     assert place.id not in subprocess.run(("losetup", "-a"), capture_output=True, text=True, check=True).stdout
     assert place.interface not in os.listdir("/sys/class/net")
@@ -233,7 +233,7 @@ def process_state(pid: int) -> str:
 def test_the_daemons_death_ends_all_hosts_and_damage_is_cleaned_up(
     own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh
 ) -> None:
-    """Other damage: tests/unit/sandbox/test_control.py."""
+    """For other damage, see tests/unit/sandbox/test_control.py."""
     running, place = start_sandbox(own_project), place_of(own_project)
     enter(running, monkeypatch)
     launch(ssh, 2)

@@ -40,13 +40,13 @@ def until_on_console(ec2: EC2Client, instance_id: str, words: str) -> None:
 
 @dataclass(frozen=True)
 class Metadata:
-    """The metadata service, asked with curl inside a host."""
+    """The metadata service, queried with curl inside a host."""
 
     ssh: Ssh
     address: str
 
     def ask(self, path: str, *options: str, version: int = 2) -> tuple[int, str]:
-        """Status code and body."""
+        """Request a path; return the status code and the body."""
         token = ""
         if version == 2:
             token = f"$(curl -s -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' {METADATA}/latest/api/token)"
@@ -228,7 +228,7 @@ def test_the_api_accepts_role_credentials(metadata: Metadata, instance: Instance
 
 
 def test_botocore_finds_role_and_region(metadata: Metadata, ssh: Ssh, sandbox: RunningSandbox) -> None:
-    """botocore itself, from this environment, in the host's network."""
+    """Run botocore itself, from this environment, in the host's network."""
     instance_id = metadata.read("instance-id")
     [pid] = [h.pid for h in control.describe(sandbox.project_dir).hosts if h.instance_id == instance_id]
     done = subprocess.run(
@@ -282,7 +282,7 @@ def test_reboot_inside_keeps_everything_but_processes(sandbox: RunningSandbox, s
     trap = "trap 'echo ended >/tmp/last-words; exit' TERM; touch /tmp/set; while :; do sleep 0.1; done"
     until_set = "until [ -e /tmp/set ]; do sleep 0.1; done"
     ssh.run(address, f'echo kept >~/file; setsid sh -c "{trap}" >/dev/null 2>&1 & {until_set}')
-    # It may still answer before it goes down; another start time means another boot.
+    # The host may still answer before it goes down. Another start time means another boot.
     begin = "cut -d ' ' -f 22 /proc/1/stat"
     before = ssh.read(address, begin)
     ssh.run(address, "sudo reboot; sleep 5", check=False)

@@ -1,4 +1,7 @@
-"""What other users of the machine cannot do to a sandbox, and root in a host to the machine. Each as that user."""
+"""Other users of the machine cannot harm a sandbox, and root in a host cannot harm the machine.
+
+The tests try each action as that user.
+"""
 
 import datetime as dt
 import subprocess
@@ -189,7 +192,7 @@ def test_root_in_a_host_cannot_reach_the_machine(command: str, host: InstanceTyp
 def test_a_host_cannot_read_what_the_machines_users_cannot(
     own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh
 ) -> None:
-    """/etc and /var: tests/unit/sandbox/test_system.py."""
+    """For /etc and /var, see tests/unit/sandbox/test_system.py."""
     with tempfile.TemporaryDirectory(dir="/opt", prefix="cluster-test-") as folder:
         planted = Path(folder)
         planted.chmod(0o755)
@@ -201,7 +204,7 @@ def test_a_host_cannot_read_what_the_machines_users_cannot(
         enter(start_sandbox(own_project), monkeypatch)
         [host] = launch(ssh, 1)
         assert ssh.read(host["PrivateIpAddress"], f"sudo ls -R {folder}") == f"{folder}:\nprogram"
-        # Also after root in the host has removed the layer above, and a reboot.
+        # The same is true after root in the host has removed the layer above, and after a reboot.
         ssh.run(host["PrivateIpAddress"], "sudo rm -rf /.overlay/opt/upper && sudo mkdir /.overlay/opt/upper")
         stopped = [host["InstanceId"]]
         ec2 = boto3.client("ec2")

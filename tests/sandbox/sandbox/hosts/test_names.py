@@ -47,12 +47,12 @@ class Inside:
 
 @pytest.fixture
 def inside(sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> Inside:
-    """The first of the two."""
+    """Commands in the first of the two hosts."""
     return Inside(ssh, pair[0]["PrivateIpAddress"])
 
 
 def names_of(instance: InstanceTypeDef) -> set[str]:
-    """All its names in EC2."""
+    """All names of an instance in EC2."""
     [interface] = instance["NetworkInterfaces"]
     return {
         instance["PrivateDnsName"], instance["PublicDnsName"],
@@ -123,7 +123,7 @@ def test_packets_to_the_outside_are_rejected_at_once(
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0) as arriving:
         arriving.bind((place_of(sandbox.project_dir).interface, ETH_P_IP))
         arriving.settimeout(0)
-        # More than the kernel's own limit for a second.
+        # More connections than the kernel's own limit per second.
         for address in ("1.1.1.1", "192.168.77.1", "10.255.255.1", "169.254.1.1"):
             said = inside.fail(f"for i in 1 2 3 4 5 6 7 8; do {CONNECT} {address} || failed=$?; done; exit $failed")
             assert said.count("OSError: [Errno 101] Network is unreachable") == 8

@@ -1,4 +1,4 @@
-"""`cluster sandbox install`: packages on hosts that the machine does not have."""
+"""`cluster sandbox install`: hosts get packages that the machine does not have."""
 
 import json
 import shutil

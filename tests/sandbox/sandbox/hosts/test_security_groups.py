@@ -148,7 +148,7 @@ def test_a_group_as_source_means_its_members_private_addresses(ec2: EC2Client, h
     one, other = hosts
     ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[rule(group=one.group)])
     assert one.probe({"tcp": True, "udp": True}, other.private) == {"tcp", "udp"}
-    # To the public address, it comes from the sender's public address, which is in no group, as on EC2.
+    # As on EC2, traffic to the public address comes from the sender's public address, which is in no group.
     assert not one.reaches(other.public, expected=False)
     assert not other.reaches(one.private, expected=False)
     with pytest.raises(TimeoutError):
@@ -207,7 +207,7 @@ def test_open_connections_outlive_their_rule(ec2: EC2Client, hosts: tuple[Host, 
 
 
 def test_the_hosts_own_firewall_is_its_own(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
-    """The host has no rules of the security groups, which its root could see or undo."""
+    """The host itself has no rules of the security groups that its root could see or undo."""
     one, other = hosts
     assert one.ssh.read(other.private, "sudo nft list ruleset; sudo nft flush ruleset") == ""
     assert not one.reaches(other.private, expected=False)

@@ -73,7 +73,7 @@ worker_start_ray_commands:
   - {programs}/ray stop
   - {programs}/ray start --address=$RAY_HEAD_IP:6379
 """
-# Each actor keeps one of the two processors that the nodes have together: there have to be two nodes.
+# Each actor occupies one of the two processors that the nodes have together, so there must be two nodes.
 ON_TWO_NODES = """
 import json, socket, ray
 ray.init(address="auto", log_to_driver=False)

@@ -88,7 +88,7 @@ def flintrock(
 
 
 def of_flintrock(ec2: EC2Client) -> list[InstanceTypeDef]:
-    """Flintrock's instances that are not terminated, the one that leads them first."""
+    """Flintrock's instances that are not terminated, the leading one first."""
     answer = ec2.describe_instances(
         Filters=[{"Name": "tag-key", "Values": ["flintrock-name"]},
                  {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}]

@@ -90,7 +90,7 @@ for engine in podman "sudo podman"; do tar -C image -c . | $engine import - loca
 """
 IN_CONTAINER = "local/busybox busybox sh -c 'busybox df -k /dev/shm; busybox hostname; busybox id -u'"
 
-# FSAL VFS, for folders of a disk, opens files by their handles, which only the machine's root may.
+# FSAL VFS, for folders of a disk, opens files by their handles, which only the machine's root may do.
 GANESHA_CONF = """
 NFSv4 { Graceless = true; }
 MEM { Inode_Size = 1048576; }
@@ -137,7 +137,7 @@ class Pair:
         return {host.short_name for host in self.hosts}
 
     def install(self, *packages: str) -> None:
-        """Skips the test where the machine's distribution does not have them."""
+        """Installs packages on the hosts. Skips the test if the machine's distribution does not have them."""
         try:
             control.install(self.project_dir, packages, report=silent)
         except SandboxError as error:
@@ -205,7 +205,7 @@ def test_grid_engine(pair: Pair) -> None:
     head.write("job.sh", GRID_ENGINE_JOB)
     done = head.ssh.run(head.address, "qsub -sync y -cwd -j y -o job.log -pe mpi 4 job.sh", check=False)
     assert done.returncode == 3, f"{done.stdout}{done.stderr}{head.read('qstat -f')}"
-    printed = "".join(host.read("cat job.log 2>/dev/null || true") for host in pair.hosts)  # where it began
+    printed = "".join(host.read("cat job.log 2>/dev/null || true") for host in pair.hosts)  # on the host where it began
     assert set(printed.split()) == pair.names
 
 
@@ -236,7 +236,7 @@ def test_torchrun_with_gloo(pair: Pair) -> None:
 
 @pytest.mark.parametrize(("engine", "uid"), [("podman", "0"), ("sudo podman", "0")], ids=["rootless", "root"])
 def test_podman(pair: Pair, engine: str, uid: str) -> None:
-    """Both hosts' containers have the hosts' network: one serves a page, and the other one reads it."""
+    """The containers on both hosts use the hosts' network: one serves a page, and the other one reads it."""
     pair.install("podman", "crun", "uidmap", "slirp4netns", "fuse-overlayfs", "busybox-static")
     head, other = pair.hosts
     for host in pair.hosts:

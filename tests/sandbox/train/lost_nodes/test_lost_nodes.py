@@ -1,7 +1,7 @@
 """Jobs that lose nodes, on real hosts: a spot notice from the metadata service, and a node that falls silent.
 
-Nothing launches a replacement here. The cluster has one node more than the job uses, which a test hands to the job in
-the place of the lost one, as a replacement would do.
+No replacement is launched here. The cluster has one node more than the job uses; a test hands it to the job in place
+of the lost one, like a replacement.
 """
 
 import json
@@ -33,7 +33,7 @@ launcher = "env"
 hosts = ["node-0", "node-1"]
 silence_timeout_s = 5
 """
-# Counts batches, and saves when it is told to. Only rank 0 saves, as most programs do.
+# Counts batches, and saves at a notice. Only rank 0 saves, as in most programs.
 PROGRAM = """
 import json, os, signal, time
 told = []
@@ -72,7 +72,7 @@ def nodes(cluster: Project) -> Iterator[Project]:
 
 
 def start(project: Project) -> str:
-    """Start a job, and wait until both processes run; its id."""
+    """Start a job, and wait until both processes run; return its id."""
     done = project.run("train", "--detach", "--", "python3", "-c", PROGRAM)
     job = done.stdout.strip()
     until(lambda: record_of(project, job)["state"] == "running", "the job runs")
@@ -89,7 +89,7 @@ def wait_for_state(project: Project, job: str, state: str) -> dict[str, Any]:
 
 
 def replace(project: Project, job: str, name: str, by: str) -> dict[str, Any]:
-    """Hand one of the cluster's nodes to a job, in the place of another one; the answer of jobs.py."""
+    """Hand one of the cluster's nodes to a job, in place of another one; return the answer of jobs.py."""
     host = hosts_of(project)[by]
     record = record_of(project, job)
     new = json.dumps([{"name": name, "ip": host.address, "instance_id": host.instance_id}])
@@ -101,7 +101,7 @@ def replace(project: Project, job: str, name: str, by: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_node_that_falls_silent_and_answers_again(nodes: Project) -> None:
-    """Nobody has to do anything: the job goes on with the same nodes."""
+    """The job continues with the same nodes, without a command."""
     job = start(nodes)
     ends = [f"{letter}={hosts_of(nodes)[name].instance_id}" for letter, name in (("a", "node-0"), ("b", "node-1"))]
     cause(nodes, "partition", *ends)
@@ -118,7 +118,7 @@ def test_a_node_that_falls_silent_and_answers_again(nodes: Project) -> None:
 
 
 def test_a_spot_notice(nodes: Project) -> None:
-    """The last test: the notice stays, and node-1 ends ten minutes later."""
+    """This must be the last test, because the notice stays and node-1 ends ten minutes later."""
     job = start(nodes)
     lost = hosts_of(nodes)["node-1"]
     cause(nodes, f"spot-notice instance={lost.instance_id} after_s=600")

@@ -1,4 +1,4 @@
-"""A job that loses a node goes on: the node is replaced, the others are not touched, and nothing is left over."""
+"""A job that loses a node continues: the node is replaced, the others are untouched, and nothing is left over."""
 
 import json
 import random
@@ -17,7 +17,7 @@ from waits import until
 
 pytestmark = pytest.mark.sandbox
 
-# Works until it is told that a node is about to end, and saves then; the next attempt ends.
+# Works until the notice that a node is about to end, and then saves; the next attempt ends.
 PROGRAM = """
 import json, os, sys, time
 attempt, notice = os.environ["CLUSTER_ATTEMPT"], os.environ["CLUSTER_NOTICE_FILE"]
@@ -56,7 +56,7 @@ def job_of(project: Project, job: str) -> dict[str, Any]:
 
 
 def wait_for_state(project: Project, job: str, *states: str, timeout_s: float = 60.0) -> dict[str, Any]:
-    """Wait until the job's record on the head says so."""
+    """Wait until the job is in one of these states by its record on the head; return the record."""
     until(lambda: job_of(project, job)["state"] in states, f"{job} is not {states}", timeout_s=timeout_s)
     return job_of(project, job)
 
@@ -99,7 +99,7 @@ def test_a_node_with_a_notice_is_replaced(nodes: Project, monkeypatch: pytest.Mo
     assert after["node-1"].instance_id != before["node-1"].instance_id
     assert live(ec2_of(nodes, monkeypatch)) == {host.instance_id for host in after.values()}
     still = sleeper.stdout.split()[-1]
-    assert nodes.run("exec", "--node", "node-0", "--", "kill", still).returncode == 0  # a process of others runs on
+    assert nodes.run("exec", "--node", "node-0", "--", "kill", still).returncode == 0  # other processes keep running
     assert [attempt["number"] for attempt in ended["attempts"]] == [1, 2]
     assert [attempt["instances"]["node-1"] for attempt in ended["attempts"]] == [
         before["node-1"].instance_id,
@@ -142,7 +142,7 @@ def test_a_drill_needs_a_job_that_continues(nodes: Project) -> None:
 
 
 def lose_at_once(project: Project, ec2: EC2Client, host: Host) -> None:
-    """The host loses its power, and EC2 then ends the instance: no process of it can say anything."""
+    """Cut the host's power, then end its instance in EC2: no process of it can report anything."""
     cause(project, "kill", f"instance={host.instance_id}", "leaves=running")
     ec2.terminate_instances(InstanceIds=[host.instance_id])
 
@@ -168,7 +168,7 @@ def test_a_job_continues_on_another_head(nodes: Project, monkeypatch: pytest.Mon
         until(lambda: is_there(f"jobs/{following}/record.json"), "no record of the queued job in S3")
         events = before["node-0"].root / f"home/ubuntu/.cluster/jobs/{job}/events"
         until(lambda: events.read_text().count("attempt 1 resumes None") == 2, "not both have begun")
-        if at_once:  # what has been copied by then is all that is left
+        if at_once:  # only what has been copied before is left
             until(lambda: is_there(f"jobs/{job}/events"), "no log in S3", timeout_s=150)
             lose_at_once(nodes, ec2, before["node-0"])
         else:
@@ -224,13 +224,13 @@ SLOW_MBIT = 4
 
 
 def training(prefix: str, *, epochs: int = EPOCHS, batch_size: int = BATCH_SIZE) -> tuple[str, ...]:
-    """The words of `cluster train` that train the digits."""
+    """The arguments of `cluster train` that train the digits."""
     shape = ("--network", "mlp", "--num-epochs", str(epochs), "--batch-size", str(batch_size))
     return ("--", *shape, "--disp-batches", "5", "--model-prefix", prefix)
 
 
 def read_digests(key: str) -> dict[str, str]:
-    """Of the files of the last checkpoint: the weights and the optimizer's state."""
+    """The digests of the last checkpoint's files: the weights and the optimizer's state."""
     body = boto3.client("s3").get_object(Bucket="cluster-demo", Key=f"{key}-{EPOCHS:04}.json")["Body"].read()
     return {kind: file["sha256"] for kind, file in json.loads(body)["files"].items()}
 
@@ -247,7 +247,10 @@ def uninterrupted(with_data: Project) -> dict[str, str]:
 def train_and_interrupt(
     project: Project, prefix: str, after_s: float, *how: str, epochs: int = EPOCHS, batch_size: int = BATCH_SIZE
 ) -> str:
-    """Train the digits, interrupt node-1 so long after its first checkpoint, and wait for the end; what is shown."""
+    """Train the digits, interrupt node-1 this long after the first checkpoint, and wait for the end.
+
+    Returns the output of the drill.
+    """
     words = training(prefix, epochs=epochs, batch_size=batch_size)
     before = hosts_of(project, again=True)
     with project.configured(checkpoint_grace="30s" if not how else "1s"):
@@ -266,7 +269,7 @@ def train_and_interrupt(
     assert after["node-0"] == before["node-0"]
     assert after["node-1"].instance_id != before["node-1"].instance_id
     done = [int(number) for number in re.findall(r"Epoch\[(\d+)\] Train-accuracy", log)]
-    assert set(done) == set(range(epochs))  # none is left out
+    assert set(done) == set(range(epochs))  # no epoch is left out
     gone(job)
     return shown
 
@@ -294,7 +297,7 @@ def test_interruptions_at_random_moments(
     *,
     number: int,
 ) -> None:
-    """The final model is that of a training without interruptions, bit for bit."""
+    """The final model equals that of a training without interruptions, bit for bit."""
     ec2 = ec2_of(with_data, monkeypatch)
     after_s = random.Random(number).uniform(0, 4)
 

@@ -71,7 +71,7 @@ def test_disks_that_become_read_only(nodes: Project) -> None:
 
 
 def test_a_job_that_fails_says_which_node_is_unhealthy(nodes: Project) -> None:
-    """Its own process makes the node's home read-only, and fails."""
+    """The job's own process makes the node's home read-only, and fails."""
     program = f'[ "$CLUSTER_HOST" = node-1 ] || sleep 60; ({READ_ONLY}); exit 5'
     words = ", ".join(json.dumps(word) for word in ("sh", "-c", program))
     (nodes.directory / "fail.toml").write_text(f'command = [{words}]\non_node_loss = "fail"\n')
@@ -87,7 +87,7 @@ def test_a_job_that_fails_says_which_node_is_unhealthy(nodes: Project) -> None:
     assert unhealthy(nodes) == {"node-0": [], "node-1": []}
 
 
-# Fails on node-1 at first, whose home it makes read-only.
+# In the first attempt, makes the home of node-1 read-only and fails there.
 BREAKS = f'[ "$CLUSTER_ATTEMPT" = 1 ] || exit 0; [ "$CLUSTER_HOST" = node-1 ] || sleep 60; ({READ_ONLY}); exit 5'
 
 

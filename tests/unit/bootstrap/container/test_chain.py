@@ -1,4 +1,4 @@
-"""Which images nodes take from each other, and an image's file in a node's store."""
+"""The images that nodes fetch from each other, and an image's file in a node's store."""
 
 import hashlib
 import os
@@ -44,7 +44,7 @@ def test_a_saved_image_is_a_file_of_the_store_until_it_is_forgotten(home: Path) 
     assert Path(archive.find(sha256)).read_bytes() == b"layers"
     assert archive.find(sha256) == str(home / "files" / sha256 / saved["name"])
     archive.forget(sha256)
-    archive.forget(sha256)  # it is no error twice
+    archive.forget(sha256)  # a second time is not an error
     assert list((home / "files").iterdir()) == []
     with pytest.raises(FileNotFoundError):
         archive.find(sha256)

@@ -70,7 +70,7 @@ def test_an_image_for_another_machine() -> None:
 
 
 class Talk:
-    """A node where a command in a container fails with these words, or succeeds with None."""
+    """A node where a command in a container fails with this message. With None, the command succeeds."""
 
     name = "node-0"
 
@@ -211,7 +211,7 @@ def node(tmp_path: Path) -> Any:
     running.process.kill()
     running.process.wait()
     for stream in (running.process.stdin, running.process.stdout, running.process.stderr):
-        with suppress(BrokenPipeError):  # a request that it has not read
+        with suppress(BrokenPipeError):  # it may have ended with a request unread
             stream.close()
 
 
@@ -230,7 +230,7 @@ def test_the_engine_reads_the_password_from_a_pipe(node: NodeSide) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, None])
 def test_no_password_is_left_by_a_killed_pull(node: NodeSide, number: signal.Signals | None) -> None:
-    """None: the other side goes away. Only SIGKILL leaves the pipe, which has no content."""
+    """With None, the other side closes the connection. Only SIGKILL leaves the pipe behind, and the pipe is empty."""
     node.ask({"find": "podman"})
     node.tell({"pull": "slow", "login": LOGIN_MESSAGE})
     until(lambda: node.read("second"), "the engine reads")
@@ -249,7 +249,10 @@ def test_no_password_is_left_by_a_killed_pull(node: NodeSide, number: signal.Sig
 
 
 def test_a_failure_is_told_with_its_reason(node: NodeSide) -> None:
-    """As a traceback, of which the last line is shown; with the thread that reads stdin, Python would abort."""
+    """The program prints a traceback and ends, although a thread still reads stdin.
+
+    The user sees the last line. With that thread, Python would abort at a plain exit.
+    """
     node.ask({"find": "podman"})
     node.tell({"inspect": None})
     assert node.process.stderr is not None

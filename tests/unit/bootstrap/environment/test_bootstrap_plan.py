@@ -177,7 +177,7 @@ MISSING = "MXNet or PyTorch needs {}, which could not be installed"
     ],
 )
 def test_missing_packages_are_installed(tmp_path: Path, changes: dict[str, str | None], code: int, said: str) -> None:
-    """With fake package tools: no test installs anything on the machine that it runs on."""
+    """The package tools are fakes, so the test installs nothing on this machine."""
     log = 'echo "$@" >>"$HOME/calls"'
     bodies = {"sudo": f'{log}; shift; "$@"', "env": 'shift; exec "$@"', "id": "echo 1000", "apt_get": log, **changes}
     bodies["python3"] = "exit 0"  # apt_lock.py has its own tests

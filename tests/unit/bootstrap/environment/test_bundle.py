@@ -42,7 +42,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def python_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Python for uv to fetch, packed from the one that runs this test: uv's list names an archive on this disk."""
+    """A Python for uv to fetch: an archive on this disk, packed from the Python that runs this test."""
     short = ".".join(map(str, sys.version_info[:2]))
     archive = tmp_path / "python.tar.gz"
     real = Path(os.path.realpath(sys.executable))
@@ -178,7 +178,7 @@ def test_packing_is_reproducible(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_environment_with_a_managed_python(tmp_path: Path, wheels: Path, python_source: Path) -> None:
-    """The real uv fetches it here and makes the environment there, with no package index and no network."""
+    """The real uv fetches the Python here, and makes the environment on the node without package index or network."""
     version = sys.version_info[:2]
     target = replace(TARGET, python_version=version, requirements=("thing==1.0",), managed_python=True)
     bundle = fetch_bundle(target, cache=tmp_path / "cache", report=silent)

@@ -33,7 +33,7 @@ OF_TORCH = FoundFramework(
         (FACTS, "/usr/bin/python3", (3, 11)),
         (replace(FACTS, pythons=(OLD, NEW)), NEW.path, (3, 13)),
         (replace(FACTS, pythons=(OLD,), frameworks=(OF_TORCH,)), "/opt/pytorch/bin/python3", (3, 12)),
-        (replace(FACTS, pythons=(OLD,)), None, (3, 11)),  # packed
+        (replace(FACTS, pythons=(OLD,)), None, (3, 11)),  # none that fits: a packed one
     ],
 )
 def test_the_python(facts: NodeFacts, path: str | None, chosen: tuple[int, int]) -> None:
@@ -58,14 +58,14 @@ def test_it_is_apart_from_the_jobs_environment() -> None:
     assert (plan.files, plan.trees) == (BUNDLE.files, (TREE,))
     text = render_script(plan.steps, python=FACTS.python)
     assert f"touch client/{BUNDLE.digest}/.complete" in text
-    assert "env/" not in text  # `cluster exec` uses the newest environment there
+    assert "env/" not in text  # `cluster exec` uses the newest environment in that folder
 
 
 def test_it_is_made_once() -> None:
     made = replace(FACTS, clients=frozenset([BUNDLE.digest]), trees=frozenset([TREE.digest]))
     assert not add(made)
     of_job = NodePlan(files=BUNDLE.files[:1])
-    assert add(FACTS, of_job).files == BUNDLE.files  # none of them twice
+    assert add(FACTS, of_job).files == BUNDLE.files  # each of them once
     assert add(replace(FACTS, files=frozenset(file.sha256 for file in BUNDLE.files))).files == ()
 
 
@@ -76,7 +76,7 @@ def test_a_full_disk_is_noticed() -> None:
 
 
 def test_an_environment_is_found_again_from_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on the head: it has the files, and no package index."""
+    """The head is in this position: it has the files, but no package index."""
     wheels = tmp_path / "index"
     monkeypatch.setattr("bootstrap.environment.bundle.version", lambda _: "9.9")
     make_wheel(wheels, "thing-1.0-py3-none-any.whl", {"thing.py": b"x = 1\n"})
@@ -109,4 +109,4 @@ def test_a_packed_python_is_recorded_too() -> None:
     records = find_records(Bundle(target=target, files=(*BUNDLE.files, packed)))
     assert records["pythons/cpython-3.11-linux-x86_64-gnu"] == (packed,)
     [wheels] = [files for key, files in records.items() if key.startswith("bundles/")]
-    assert wheels == BUNDLE.files[:2]  # without the module that comes with this project
+    assert wheels == BUNDLE.files[:2]  # without the module that ships with this project

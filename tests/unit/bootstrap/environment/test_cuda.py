@@ -35,7 +35,7 @@ def dirs(*places: tuple[str, ...]) -> tuple[LibraryDir, ...]:
         (CU102, (CUDA_101,), ()),
         (CU102, (CUDA_101, CONDA_102, CUDA_102), ("/usr/local/cuda-10.2/lib64", "/opt/conda/lib")),
         (CU102, (CONDA_102, CUDNN), ("/opt/conda/lib", "/opt/conda/pkgs/cudnn-8.2/lib")),
-        # Its cuDNN would bring another CUDA's libraries along.
+        # The cuDNN of CUDA 11.8 would bring the other libraries of that version.
         (CU102, (CUDA_102, CUDA_118), ("/usr/local/cuda-10.2/lib64",)),
         (CU110, (CUDA_118, CUDA_112), ("/usr/local/cuda-11.8/lib64", "/usr/local/cuda-11.2/lib64")),
         (CU112, (CUDA_118, CUDA_112), ("/usr/local/cuda-11.2/lib64", "/usr/local/cuda-11.8/lib64")),
@@ -116,20 +116,20 @@ def test_gpu_warnings() -> None:
 
 
 def build(path: Path, *, needs: tuple[Path, ...] = (), says: str | None = None) -> None:
-    """Build a real shared library that needs others, by name."""
+    """Build a real shared library that depends on others by name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.name.replace(".", "_").replace("-", "_")
     source = f'const char *say_{name}(void) {{ return "{says}"; }}\n'
     links = [word for need in needs for word in (f"-L{need.parent}", f"-l:{need.name}")]
     command = ["cc", "-shared", "-fPIC", "-o", str(path), f"-Wl,-soname,{path.name}", "-x", "c", "-", "-x", "none"]
-    # The needed libraries may be missing when it is loaded.
+    # The needed libraries may be missing at load time.
     command += ["-Wl,--no-as-needed", *links, "-Wl,--unresolved-symbols=ignore-all"]
     subprocess.run(command, input=source, text=True, check=True)
 
 
 @pytest.fixture
 def env(tmp_path: Path) -> Path:
-    """An environment whose libmxnet.so needs a library of CUDA 10.2, which needs another one, and the driver's."""
+    """An environment whose libmxnet.so needs the driver's library and one of CUDA 10.2, which needs a third."""
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler")
     cuda = tmp_path / "cuda-10.2"
@@ -142,7 +142,7 @@ def env(tmp_path: Path) -> Path:
 
 
 def check(env: Path, *dirs: Path, setup_env: str = "") -> tuple[list[str], list[str]]:
-    """The lines of .preload and .unresolved."""
+    """Run check_libraries.py; returns the lines of .preload and .unresolved."""
     program = NODE_PROGRAMS / "check_libraries.py"
     subprocess.run([sys.executable, str(program), str(env), "k1", setup_env, *map(str, dirs)], check=True)
     return (env / ".preload").read_text().splitlines(), (env / ".unresolved").read_text().splitlines()
@@ -172,7 +172,7 @@ def test_an_environment_without_mxnet_has_no_missing_libraries(tmp_path: Path) -
 
 
 def test_importing_mxnet_preloads_its_libraries(env: Path, tmp_path: Path) -> None:
-    """No LD_LIBRARY_PATH: the module that our environments import has loaded them before."""
+    """LD_LIBRARY_PATH is not set: the module that our environments import loads the libraries first."""
     check(env, tmp_path / "cuda-10.2", tmp_path / "driver")
     site = env / "lib" / "python3.11" / "site-packages"
     (site / "mxnet" / "__init__.py").write_text(

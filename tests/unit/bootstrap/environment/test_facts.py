@@ -113,7 +113,7 @@ def test_a_node_without_python_is_an_error(lines: str) -> None:
 
 @given(st.text(max_size=200))
 def test_other_output_is_ignored(text: str) -> None:
-    """Such as the output of a profile."""
+    """A shell profile may print something."""
     said = "".join(f"x{line}\n" for line in text.splitlines())
     assert parse_facts(said + MINIMAL, node="n") == parse_facts(MINIMAL, node="n")
 
@@ -134,7 +134,7 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
     (tmp_path / ".cluster" / "env" / "bb" / ".unresolved").write_text("checked k\nlibx.so.1\n")
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "authorized_keys").write_text("ssh-ed25519 U me\nrestrict ssh-ed25519 C cluster-internal\n")
-    for _ in range(2):  # without and with the cache
+    for _ in range(2):  # first without the cache, then with it
         facts = look(tmp_path)
         assert facts.home == str(tmp_path)
         assert facts.python_version >= (3, 6)
@@ -148,7 +148,7 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
 
 
 def count_programs(home: Path) -> list[str]:
-    """The programs that facts.sh starts, from the shell's trace."""
+    """The programs that facts.sh starts, as the shell's trace shows them."""
     text = render_facts_script("auto")
     traced = run_shell(f"set -x\n{text}", home)
     commands = {line.lstrip("+ ").split(" ")[0] for line in traced.stderr.splitlines() if line.startswith("+")}
@@ -169,7 +169,7 @@ def test_changes_invalidate_cached_facts(tmp_path: Path) -> None:
     path = f"{own}:{SYSTEM_PATH}"
     assert look(tmp_path, path=path).gpus == ()
     make_programs(own, nvidia_smi='case "$1" in *compute_cap*) echo "8.6, 535.1, NVIDIA A10G" ;; esac')
-    assert look(tmp_path, path=path).gpus == ()  # cached: no watched folder has changed
+    assert look(tmp_path, path=path).gpus == ()  # from the cache: no watched folder has changed
     known = tmp_path / ".cluster" / "known"
     lines = known.read_text().splitlines()
     known.write_text("\n".join([lines[0].replace("stamp=", "stamp=of another boot "), *lines[1:]]) + "\n")
@@ -218,7 +218,7 @@ def test_cuda_is_found_where_conda_puts_it(tmp_path: Path) -> None:
 
 def test_facts_wait_for_a_running_set_up(tmp_path: Path) -> None:
     (tmp_path / ".cluster").mkdir()
-    # As agent.py holds it: for as long as any of its scripts runs.
+    # agent.py holds the lock like this, as long as any of its scripts runs.
     with subprocess.Popen(
         ["/bin/sh", "-c", "cd .cluster; exec 9<.; flock 9; echo; read -r _; mkdir -p env/aa; : >env/aa/.complete"],
         cwd=tmp_path,

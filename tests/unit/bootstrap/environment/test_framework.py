@@ -66,7 +66,7 @@ def choose(
         ((replace(DEBIAN, python=FoundPython(path="/p", version=(3, 8))),), {}, {}, None, "torch==2.13.0"),
         ((DEBIAN, AMI), A10G, {}, AMI, NODE_PROGRAMS[0]),
         ((DEBIAN,), A10G, {}, None, "torch==2.13.0"),  # a CPU build
-        ((AMI,), {"gpus": (("5.2", "Tesla M60"),)}, {}, None, "torch==2.7.1"),  # no code for it
+        ((AMI,), {"gpus": (("5.2", "Tesla M60"),)}, {}, None, "torch==2.7.1"),  # no code for this GPU
         ((AMI,), {**A10G, "driver": "470.82.01"}, {}, None, "torch==2.13.0"),
         ((), {"gpus": (("7.0", "Tesla V100-SXM2-16GB"),)}, {}, None, "torch==2.8.0"),
         ((AMI,), {}, {"framework": "none"}, None, NODE_PROGRAMS[0]),
@@ -190,7 +190,7 @@ def test_another_pytorch_of_the_image_makes_another_environment() -> None:
 
 
 def test_an_environment_finds_the_packages_of_its_base(tmp_path: Path) -> None:
-    """Without the wheels and uv: only the lines that write the .pth file."""
+    """Runs only the lines that write the .pth file, without wheels and uv."""
     step = MakeEnvironment(
         bundle=bundle_of(base=replace(DEBIAN, python=FoundPython(path="/usr/bin/python3", version=(3, 11)))),
         python="/p",

@@ -33,7 +33,7 @@ WANTED = replace(TARGET, requirements=("thing==1.0+cu1",))
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    """thing needs part."""
+    """A package index in which the wheel `thing` requires `part`."""
     folder = tmp_path / "wheels"
     make_wheel(folder, THING, {"thing.py": b"x = 1\n" * 1000, "big": random.Random(1).randbytes(5000)}, requires="part")
     make_wheel(folder, PART, {"part.py": b"y = 2\n"})
@@ -44,7 +44,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def use_index(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pip use only that index."""
+    """Make pip use only this index."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple/")
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):

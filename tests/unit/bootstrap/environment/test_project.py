@@ -1,4 +1,4 @@
-"""[bootstrap] project: what uv exports of a lock file, and the projects that are refused."""
+"""[bootstrap] project: what uv exports from a lock file, and which projects are refused."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The user's set-up commands in a real login shell, and apt's locks held by real processes."""
+"""The user's set-up commands in a real login shell, and apt's locks while real processes hold them."""
 
 import fcntl
 import os

@@ -152,7 +152,7 @@ def test_every_node_gets_the_linked_libraries(*, envs: frozenset[str], installed
 
 
 class Head:
-    """A home folder for the build script; its Python with setuptools is that of the tests."""
+    """A home folder for the build script, whose Python with setuptools is the Python of the tests."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -167,7 +167,7 @@ class Head:
         return run_shell(text, self.home, path=os.defpath)
 
     def kill_in_the_middle(self, build: SourceBuild, *, hold: Path) -> None:
-        """Build, and kill the whole build when make writes to the pipe `hold`."""
+        """Start a build, and kill all of it when make writes to the pipe `hold`."""
         os.mkfifo(hold)
         text = render_build(build, python="env/python", node_python=sys.executable, setup=None)
         env = {"HOME": str(self.home), "PATH": os.defpath}

@@ -67,7 +67,7 @@ def test_the_target_depends_on_the_python() -> None:
     managed = target(ChosenPython(version=(3, 11), path=None))
     named = target(ChosenPython(version=(3, 11), path="/opt/p", named=True))
     elsewhere = target(ChosenPython(version=(3, 11), path="/usr/local/bin/python3"))
-    assert elsewhere == target(PYTHON)  # nodes with a Python at another path still share files
+    assert elsewhere == target(PYTHON)  # nodes whose Pythons are at different paths share files
     assert len({managed, named, elsewhere}) == 3
 
 

@@ -1,4 +1,4 @@
-"""[bootstrap] scheduler = "slurm": what a node lacks, and the script that changes only that."""
+"""[bootstrap] scheduler = "slurm": what a node lacks, and the script that adds only the missing parts."""
 
 import hashlib
 import subprocess

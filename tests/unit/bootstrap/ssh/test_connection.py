@@ -1,4 +1,4 @@
-"""Errors of connections, commands and private keys, and the words of ssh commands. Without a node."""
+"""Errors of connections, commands and private keys, and the arguments of ssh commands, without a node."""
 
 import errno
 import os
@@ -54,7 +54,7 @@ def key() -> paramiko.PKey:
 
 
 def several(error: OSError) -> paramiko.ssh_exception.NoValidConnectionsError:
-    """As paramiko raises it for a name with several addresses."""
+    """The error that paramiko raises for a name with several addresses."""
     return paramiko.ssh_exception.NoValidConnectionsError({("h", 22): error})
 
 
@@ -127,7 +127,7 @@ def test_the_console_shows_whether_a_node_has_booted(lines: tuple[str, ...], sai
 
 
 def test_a_real_missing_route_is_reported(private_key: Path) -> None:
-    """In a network namespace without routes, which an ordinary user may make."""
+    """The test runs in a network namespace without routes, which an ordinary user may create."""
     program = (
         "import sys; from pathlib import Path; from test_connection import *\n"
         f"print(reach_nothing(Path({str(private_key)!r})))"
@@ -147,7 +147,7 @@ def test_a_real_missing_route_is_reported(private_key: Path) -> None:
 
 
 def reach_nothing(private_key: Path) -> ConnectError:
-    """The error where there is no route."""
+    """Connect where there is no route; returns the error."""
     with pytest.raises(ConnectError) as caught:
         wait(HOST, private_key, timeout_s=0.1)
     return caught.value
@@ -169,7 +169,10 @@ def private_key(tmp_path: Path) -> Path:
 def test_a_disconnect_after_a_refused_key_is_reported_as_a_refused_key(
     private_key: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As OpenSSH 9.8 and later do it, which this machine may not have: so the connections are fakes."""
+    """OpenSSH 9.8 and later disconnect like this.
+
+    The connections are fakes, because this machine may have an older version.
+    """
     causes = [paramiko.AuthenticationException("no")]
 
     def fail_to_connect(_host: Host, **_: object) -> None:
@@ -209,7 +212,10 @@ def test_an_unanswered_login_is_not_reported_as_a_refused_key(
 
 
 def refusing(accepting: str | None = None, output: str = "", broken: str | None = None) -> tuple[Probe, list[str]]:
-    """Try all users on a node that accepts one of them and hangs up on another."""
+    """Try all users on a node that accepts one of them and closes the connection for another.
+
+    Returns the result, and the users that were tried.
+    """
     tried = []
 
     def try_user(user: str) -> Output:

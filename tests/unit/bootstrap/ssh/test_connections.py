@@ -1,4 +1,4 @@
-"""Connections opened in advance, over real ssh to a server in this process; the same work for many nodes."""
+"""Connections that are opened in advance, over real ssh to a server in this process, and one task for many nodes."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ LAST = replace(HOST, name=HOST.instance_id, private_ip=HOST.address)
 
 @pytest.fixture(autouse=True)
 def facts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The connections over which facts were gathered; the server of these tests runs no commands."""
+    """The connections over which facts were gathered. The gathering is a fake, as this server runs no commands."""
     gathered: list[object] = []
 
     def gather(connection: NodeConnection, *, python: str) -> object:
@@ -64,7 +64,7 @@ def test_a_moved_node_gets_a_new_connection(node: Node, facts: list[NodeConnecti
         assert connections.get(HOST) is not facts[0]
         assert connections.take_facts(HOST) is None
         with pytest.raises(ConnectError):
-            facts[0].run("true")  # it is closed
+            facts[0].run("true")  # this connection is closed
     assert node.happened == ["auth", "auth"]
 
 

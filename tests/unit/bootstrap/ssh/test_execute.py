@@ -82,7 +82,7 @@ FOLDER = Path(__file__).parents[4] / "bootstrap" / "node"
 
 
 def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[list[tuple[bytes, bytes]], int]:
-    """Run the node's program here by the shell command that starts it there; its frames and its exit code."""
+    """Run the node's program here, with the shell command that nodes use. Returns its frames and exit code."""
     program = read_modules(PROGRAM)
     with subprocess.Popen(
         ["sh", "-c", before.decode() + render_launcher()],
@@ -123,8 +123,8 @@ def test_a_command_runs_in_the_newest_environment(tmp_path: Path) -> None:
     assert code == 0
 
 
-# In its own process, so that all descendants and dead children are the test's, with a clock that moves only in `sleep`
-# and `tell`. `tell` imitates a sudo that takes its maximum time; the processes that it ends are awaited.
+# Runs in its own process, so that all descendants and dead children belong to the test. The clock moves only in `sleep`
+# and `tell`. `tell` imitates a sudo that takes its maximum time; `sleep` then waits for the process that it ends.
 END_ALL = """
 import os, subprocess, sys
 from types import SimpleNamespace
@@ -158,7 +158,7 @@ os.kill(child.pid, 9) if left else None
     ("unheeded", "said"), [((), "15 0 5"), (("SIGTERM",), "9 0 12"), (("SIGTERM", "SIGKILL"), "0 1 14")]
 )
 def test_the_grace_period_starts_after_the_signal(unheeded: Sequence[str], said: str) -> None:
-    """said: the status, the number of processes left, and the seconds; execute.py waits longer than each of these."""
+    """said: the status, the number of processes left, and the seconds. execute.py waits longer than any of these."""
     words = [sys.executable, "-c", END_ALL, str(FOLDER), *unheeded]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == (said, "")

@@ -30,7 +30,7 @@ def test_a_key_on_the_console_is_pinned_and_the_console_read_once(node: Node) ->
 
 @pytest.mark.parametrize("before", [[NONE, NONE], [OTHER, frozenset({"SHA256:" + "y" * 43})]])
 def test_nothing_is_sent_until_the_console_shows_the_key(node: Node, before: list[frozenset[str]]) -> None:
-    """It may be empty at first, or show keys that cloud-init has regenerated since."""
+    """The console may be empty at first, or show keys that cloud-init has replaced since."""
     node.shown = [*before, node.own]
     with node.reached():
         assert node.happened == ["look", "look", "look", "auth"]
@@ -81,7 +81,7 @@ def test_an_unreadable_console_ends_the_attempt_and_the_connection(node: Node) -
 
 
 def open_connections() -> list[paramiko.Transport]:
-    """This side's open connections."""
+    """The open connections of this side."""
     transports = [thread for thread in threading.enumerate() if isinstance(thread, paramiko.Transport)]
     return [transport for transport in transports if transport.is_active() and not transport.server_mode]
 
@@ -110,7 +110,7 @@ def test_an_error_quotes_the_console(
 
 def test_a_timeout_hints_at_a_changed_address(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener with a full queue is silent, like a firewall."""
-    monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 1)  # Fabric takes whole seconds only
+    monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 1)  # Fabric accepts only whole seconds
     node.lines = ("node login: ",)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
         address = silent.getsockname()

@@ -27,7 +27,7 @@ FACTS = "machine=x86_64\ncores=1\npython=3.11 /usr/bin/python3\ndisk_free_kib=1\
 
 @dataclass
 class EndlessChannel(Channel):
-    """Sends `endless` again and again after its pieces."""
+    """Sends its pieces, then `endless` again and again."""
 
     endless: bytes = b""
 
@@ -96,7 +96,7 @@ def test_invalid_facts_are_an_error_of_one_line(line: str) -> None:
     assert len(caught.value.message) < 300
 
 
-# -- programs that say lines of JSON -----------------------------------------------------------------------------------
+# -- programs that print lines of JSON ---------------------------------------------------------------------------------
 
 
 def program(*pieces: bytes, endless: bytes = b"") -> NodeProgram:

@@ -1,4 +1,4 @@
-"""The user's own hosts, on this machine: which lines name them, what is stored, and the scripts that run there."""
+"""The user's own hosts, on this machine: the lines that name them, the stored data, and the scripts for them."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ MINE = "ssh-ed25519 MINE me@home"
         (["alice@lab:2222", "lab.example.org", "10.1.2.3"], "ssh",
          [Spec(host="lab", user="alice", port=2222), Spec(host="lab.example.org"), Spec(host="10.1.2.3")]),
         (["lab", "node-1", "lab"], "ssh", [Spec(host="lab")]),
-        (["node-1:2222"], "ssh", []),  # a node's port is checked where the job is placed
+        (["node-1:2222"], "ssh", []),  # a node's port is checked later, when the job is placed
     ],
 )  # fmt: skip
 def test_lines_that_are_not_nodes_are_other_hosts(lines: list[str], launcher: str, chosen: list[Spec]) -> None:
@@ -108,7 +108,7 @@ def test_an_engine_may_need_the_same_paths_everywhere() -> None:
 
 
 def test_a_line_may_name_a_node_by_its_own_line() -> None:
-    """With existing hosts as nodes."""
+    """The nodes are existing hosts."""
     nodes = [replace(LAB, is_head=True), replace(LAB, name="gpu1", spec="gpu1", private_ip="10.9.0.2", port=22)]
     lines = ["alice@lab:2222", "lab:2222", "10.9.0.2", "gpu1", "new"]
     assert list(choose_others(lines, nodes, launcher="ssh")) == ["new"]
@@ -175,7 +175,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(script: str, home: Path) -> str:
-    """Run a script in a shell with this home."""
+    """Run a script in a shell with this home folder; returns its output."""
     env = {"HOME": str(home), "PATH": os.environ["PATH"]}
     done = subprocess.run(["/bin/sh", "-c", script], env=env, check=True, capture_output=True, text=True, timeout=20)
     assert done.stderr == ""
@@ -195,7 +195,7 @@ def write_keys(home: Path, text: str) -> Path:
         (None, ""),
         (f"{MINE}\n", f"{MINE}\n"),
         (MINE, f"{MINE}\n"),  # without a newline at the end
-        (f"restrict ssh-ed25519 OLD {MARK}\n{MINE}\n", f"{MINE}\n"),  # of an earlier head
+        (f"restrict ssh-ed25519 OLD {MARK}\n{MINE}\n", f"{MINE}\n"),  # the key of an earlier head
     ],
 )
 def test_the_head_is_authorized_once_and_other_lines_stay(home: Path, before: str | None, after: str) -> None:
@@ -242,7 +242,7 @@ def test_the_command_by_hand_does_the_same(home: Path) -> None:
     assert not (home / ".cluster").exists()
 
 
-# -- a job there -----------------------------------------------------------------------------------------------------
+# -- a job on such hosts ---------------------------------------------------------------------------------------------
 
 
 def test_a_job_uses_the_paths_of_another_host() -> None:

@@ -150,7 +150,7 @@ def test_failed_connections_to_own_hosts_are_explained(error: Exception, said: s
 def test_an_unanswered_login_differs_from_refused_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: Login, said: str
 ) -> None:
-    """sshd closes the connection after too many keys (MaxAuthTries): these have been refused."""
+    """sshd closes the connection after too many keys (MaxAuthTries), which means that it refused them."""
     if login == "silent":
         be_impatient(monkeypatch)
     monkeypatch.setenv("HOME", str(tmp_path))

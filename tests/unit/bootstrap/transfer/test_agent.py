@@ -1,4 +1,4 @@
-"""Set-ups by the real Distribution and real agents: kills, failures, and the files of the other nodes."""
+"""Set-ups by the real Distribution and real agents: kills, failures, and files from other nodes."""
 
 import os
 import random
@@ -109,7 +109,7 @@ def test_a_late_node_takes_from_the_others(tmp_path: Path, file: BundleFile) -> 
 
 
 def test_a_complete_node_serves_the_others(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
-    """It is woken before the uplink is used, and only once."""
+    """The complete node is woken before the uplink is used, and only once."""
     with Nodes(tmp_path, 3) as nodes:
         idle, taker, other = nodes.all
         hold(idle.home, file.path.read_bytes(), file.name)
@@ -200,7 +200,7 @@ def test_no_such_python(tmp_path: Path) -> None:
         ("exit 1", 1, []),
         ("kill -9 $$", 137, ["Killed"]),
         ("cat; pwd -P; false", 1, ["HOME"]),
-        ("sleep 60 & exit 4", 4, []),  # without waiting for background processes
+        ("sleep 60 & exit 4", 4, []),  # the agent does not wait for background processes
         (": >begun; exec sleep 60", -9, ["(killed after 0.2 s without output)"]),
     ],
 )
@@ -249,7 +249,7 @@ def test_an_agent_ends_with_its_stdin(home: Path, start_agent: StartAgent, when:
 
 
 def test_a_running_script_finishes(home: Path, start_agent: StartAgent) -> None:
-    """Neither the end of stdin nor a killed agent ends it, and the next command waits for it."""
+    """Neither the end of stdin nor the agent's death ends a script, and the next command waits for it."""
     for kill_it in (False, True):
         agent = start_agent(
             home, tasks=[script("echo begun >log; while [ ! -e go ]; do sleep 0.05; done; echo whole >>log")]

@@ -21,14 +21,14 @@ Start = Callable[..., RawAgent]
 
 @pytest.fixture
 def start(tmp_path: Path, start_agent: StartAgent) -> Start:
-    """Starts an agent and waits until it listens; those of one number share a home."""
+    """A function that starts an agent and waits until it listens. Agents with the same number share a home."""
     return lambda number, *files, **options: start_agent(
         tmp_path / str(number), *files, address=f"127.0.0.{number}", **options
     ).listen()
 
 
 def holder(start: Start, number: int, tmp_path: Path, *contents: bytes) -> RawAgent:
-    """A node that has these files."""
+    """Start a node that has these files."""
     for data in contents:
         hold(tmp_path / str(number), data)
     agent = start(number)
@@ -69,7 +69,7 @@ def test_a_missing_file_is_uploaded_and_the_next_one_taken(start: Start, tmp_pat
     taker.take_from(near.peer)
     assert taker.hear("stuck") == digest_of(lacks)
     taker.upload(lacks)
-    taker.hear("arrived")  # the second file came from the first peer
+    taker.hear("arrived")  # the second file, from the first peer
     assert taker.path(has).read_bytes() == has
 
 
@@ -83,7 +83,7 @@ def test_the_next_peer_is_asked(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [1, len(SOME) // 2, len(SOME), len(SOME) + 9])
 def test_a_damaged_partial_file_is_replaced(start: Start, tmp_path: Path, kept: int) -> None:
-    """By another node, or by the user's machine if there is none."""
+    """Another node replaces it, or the user's machine if there is no other node."""
     source = holder(start, 1, tmp_path, SOME)
     for number in (2, 3):
         folder = tmp_path / str(number) / ".cluster" / "incoming"
@@ -142,18 +142,18 @@ def test_a_node_without_the_secret_gets_nothing(start: Start, tmp_path: Path) ->
         connection.settimeout(5)
         nonce = connection.recv(32)
         connection.sendall(nonce + nonce)
-        assert connection.recv(1) == b""  # closed, without a proof or a byte
+        assert connection.recv(1) == b""  # closed without a proof or any content
 
 
 def test_strangers_do_not_exhaust_a_node(start: Start, tmp_path: Path) -> None:
-    """Neither descriptors, which are few here, nor threads; a node with the secret is still served."""
+    """They exhaust neither descriptors, which are few here, nor threads. A node with the secret is still served."""
     hold(tmp_path / "1", SOME)
     source = start(1, limit="ulimit -n 80")
     source.hear("arrived")
     strangers = []
     try:
         for _ in range(300):
-            strangers.append(socket.create_connection(source.peer))  # noqa: PERF401 - closed where it fails
+            strangers.append(socket.create_connection(source.peer))  # noqa: PERF401 - closed after a failure
         tasks = Path(f"/proc/{source.process.pid}/task")
         until(lambda: len(list(tasks.iterdir())) < 60, "it has a thread for each")
         taker = start(2, entry(SOME))
@@ -173,7 +173,7 @@ def test_a_slow_proof_of_the_secret_is_cut_off(start: Start, tmp_path: Path) -> 
     with socket.create_connection(source.peer) as connection:
         connection.settimeout(0.2)
         assert len(connection.recv(32)) == 32
-        for _ in range(63):  # one more would be a complete, wrong proof
+        for _ in range(63):  # one more byte would complete a wrong proof
             try:
                 connection.sendall(b"x")
                 assert connection.recv(1) == b""
@@ -194,7 +194,7 @@ def test_a_node_without_the_secret_gives_nothing(start: Start) -> None:
         with connection:
             connection.sendall(os.urandom(32))
             asked = connection.recv(64)
-            connection.sendall(asked[32:])  # its own proof
+            connection.sendall(asked[32:])  # the taker's own proof
             assert taker.hear("stuck") == digest_of(SOME)
             assert connection.recv(1) == b""
     assert bytes.fromhex(SECRET) not in asked
@@ -203,7 +203,7 @@ def test_a_node_without_the_secret_gives_nothing(start: Start) -> None:
 
 @pytest.mark.parametrize("said", [b"D\xff\xff\xff\xff", b"D\x00\x00\x00\x00", b"?" * 500, b""])
 def test_invalid_frames(start: Start, tmp_path: Path, said: bytes) -> None:
-    """A proxy puts them in place of the first frame, after a valid proof."""
+    """A proxy sends them instead of the first frame, after a valid proof."""
     source = holder(start, 1, tmp_path, SOME)
     taker = start(2, entry(SOME))
     with socket.create_server(("127.0.0.9", 0)) as listener:
@@ -256,6 +256,6 @@ def test_tasks_run_after_the_files_arrive(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_host_behind_nat_listens_on_all_addresses(tmp_path: Path, start_agent: StartAgent) -> None:
-    """None of its interfaces has the address by which others know it (here one of RFC 5737)."""
+    """None of its interfaces has the address that others use for it (here an address of RFC 5737)."""
     agent = start_agent(tmp_path / "lab", address="192.0.2.1").listen()
     socket.create_connection(("127.0.0.1", agent.port), timeout=5).close()

@@ -62,7 +62,7 @@ def make_nodes(
 
 
 def asked_bytes(index: Index) -> int:
-    """The bytes that nodes requested, without their probes; requests of this machine have no range."""
+    """The number of bytes requested, without the nodes' probes. Requests of this machine have no range."""
     total = 0
     for wanted in index.asked_for(".whl"):
         first, _, last = wanted.removeprefix("bytes=").partition("-")
@@ -105,7 +105,7 @@ def test_cached_wheels_are_uploaded(tmp_path: Path, index: Index, wheel: BundleF
 def test_nodes_without_internet_get_wheels_from_this_machine(
     tmp_path: Path, index: Index, wheel: BundleFile, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index answers later than the nodes wait, but this machine waits longer."""
+    """The index answers too late for the nodes, but this machine waits longer."""
     monkeypatch.setattr("bootstrap.transfer.sources.PROBE_S", 0.2)
     index.delay_s = 0.6
     other = describe_file(make_wheel(folder, "other-1.0-py3-none-any.whl", {"x": b"x"}))
@@ -118,13 +118,13 @@ def test_nodes_without_internet_get_wheels_from_this_machine(
         assert SIZE < nodes.uploaded_bytes() < SIZE + SLACK
     assert [event.kind for event in events] == ["info", "start", "done", "start", "done"]
     assert "no answer in 0.2 s" in events[0].what or "timed out" in events[0].what
-    assert len(index.asked_for("other-1.0-py3-none-any.whl")) == 1  # it is not tried again in vain
+    assert len(index.asked_for("other-1.0-py3-none-any.whl")) == 1  # there was no useless second attempt
 
 
 def test_a_damaged_wheel_from_the_index(
     tmp_path: Path, index: Index, wheel: BundleFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node reports it; the download to this machine is damaged as well."""
+    """The node reports the damage. The download to this machine is damaged as well."""
     monkeypatch.setattr("bootstrap.environment.package_index.FIRST_PAUSE_S", 0.01)
     index.flip = True
     nodes, events = make_nodes(tmp_path, 1)

@@ -1,4 +1,4 @@
-"""Which node takes from which: by tables, and by simulated distributions in which nodes join and die."""
+"""Which node takes from which other: tables, and simulated distributions in which nodes join and die."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,8 +44,8 @@ def test_one_node_is_fed_at_a_time() -> None:
     assert peers.feed(one, "a", asked=()) is None
     assert peers.feed(two, "a", asked=()) == one
     assert peers.feed(two, "b", asked=()) is None  # another file
-    assert peers.feed(one, "a", asked=()) is None  # itself, once more
-    assert peers.feed(two, "a", asked=[one]) is None  # that one did not give it
+    assert peers.feed(one, "a", asked=()) is None  # the first node again
+    assert peers.feed(two, "a", asked=[one]) is None  # the first node did not provide it
     assert peers.feed(three, "a", asked=[one]) == two
     peers.lose(two)
     assert peers.feed(three, "a", asked=()) is None
@@ -53,7 +53,7 @@ def test_one_node_is_fed_at_a_time() -> None:
 
 @dataclass
 class Playing:
-    """A node like agent.py: takes its files in order, each from its first peers or the peer that it was sent to."""
+    """A node like agent.py: it takes its files in order, each from its first peers or from the peer assigned to it."""
 
     member: Peer
     wanted: list[str]
@@ -66,7 +66,7 @@ class Playing:
 
 
 class Play:
-    """A simulated distribution; each call is one possible step."""
+    """A simulated distribution; each method is one possible step."""
 
     def __init__(self) -> None:
         self.peers = Peers()
@@ -84,7 +84,7 @@ class Play:
             self.peers.lose(node.member)
 
     def step(self, node: Playing) -> bool:
-        """Whether the node made progress."""
+        """Let a node act; returns whether it made progress."""
         if node.dead or not node.wanted:
             return False
         file = node.wanted[0]
@@ -96,7 +96,7 @@ class Play:
             if file in upstream.has:
                 return self.have(node, file)
             if file in upstream.wanted:
-                return False  # it sends signs of life
+                return False  # the upstream node sends signs of life
         asked = node.asked.setdefault(file, set(node.first))
         node.told = self.peers.feed(node.member, file, asked=asked)
         if node.told is None:

@@ -1,4 +1,4 @@
-"""Trees that place_tree.py places, in its own process."""
+"""place_tree.py places trees, in its own process."""
 
 import errno
 import gzip
@@ -29,7 +29,7 @@ CONTENTS = st.one_of(st.sampled_from([b"", b"same", b"#!/bin/sh\n", b"x" * 70_00
 
 @st.composite
 def trees(draw: st.DrawFn) -> Tree:
-    """Files, some executable, and empty folders, without conflicting paths."""
+    """Trees of files, some of them executable, and of empty folders, without conflicting paths."""
     paths = draw(st.lists(st.lists(NAMES, min_size=1, max_size=3).map(tuple), max_size=8, unique=True))
     above = {path[:count] for path in paths for count in range(1, len(path))}
     leaves = ["/".join(path) for path in paths if path not in above]
@@ -47,7 +47,7 @@ def node(tmp_path: Path) -> Iterator[NodeDir]:
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(first=trees(), second=trees(), shared=trees())
 def test_a_placed_tree_equals_the_sent_tree(node: NodeDir, first: Tree, second: Tree, shared: Tree) -> None:
-    """One after the other on the same node."""
+    """The trees are placed one after the other on the same node."""
     both = tree_of({f"{name}/{file.path}": file.source for name in ("x", "y") for file in shared.files})  # type: ignore[misc]
     for tree in (first, second, shared, both):
         assert node.send(tree, keep=tuple(node.trees())) == {}
@@ -56,7 +56,7 @@ def test_a_placed_tree_equals_the_sent_tree(node: NodeDir, first: Tree, second: 
 
 
 def archive_of(*members: tuple[str, bytes | None], kind: bytes = tarfile.REGTYPE) -> bytes:
-    """An archive's bytes; without content for folders."""
+    """The bytes of an archive. members: (name, content), with None as the content of a folder."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, data in members:
@@ -188,7 +188,7 @@ def test_a_run_killed_at_any_step_is_repaired(node: NodeDir) -> None:
 
 
 def send_at(node: NodeDir, tree: Tree, second: int, keep: tuple[str, ...] = ()) -> None:
-    """Place a tree at a time in seconds after 1970."""
+    """Place a tree, and date it to a time in seconds since 1970."""
     assert node.send(tree, keep=keep) == {}
     os.utime(node.path(tree) / ".complete", (second, second))
 
@@ -232,7 +232,7 @@ def kept(node: NodeDir, made: list[Tree]) -> list[int]:
 def test_files_written_by_a_job_are_kept(node: NodeDir, write: Callable[[Path], None], *, stays: bool) -> None:
     made = [tree_of({"n": str(index).encode()}, "logs") for index in range(6)]
     send_at(node, made[0], 0)
-    time.sleep(0.02)  # file systems' clocks tick every 4 ms
+    time.sleep(0.02)  # the clock of a file system ticks every 4 ms
     write(node.path(made[0]))
     for index, tree in enumerate(made[1:], 1):
         send_at(node, tree, index)
@@ -242,7 +242,7 @@ def test_files_written_by_a_job_are_kept(node: NodeDir, write: Callable[[Path], 
 def test_archives_are_removed_after_use(node: NodeDir) -> None:
     task = node.accept(tree_of({"a": b"1"}))
     assert node.placer.place(node.home, task) == {}
-    assert (node.home / task["archive"]).exists()  # others may still be taking it from here
+    assert (node.home / task["archive"]).exists()  # other nodes may still be reading it
     remove = "import sys, json; sys.path.insert(0, sys.argv[1]); import place_tree; "
     remove += "place_tree.remove_archives(sys.argv[2], [{'kind': 'script'}, json.loads(sys.argv[3])])"
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The files that [bootstrap] sync and exclude select, and how they are read."""
+"""The files that [bootstrap] sync and exclude select, and how these files are read."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from node_dir import NodeDir, content_of, start_placer, wanted_content
 
 
 def fill(root: Path, *paths: str) -> Path:
-    """Write files with their own paths as content; a path that ends with / is a folder."""
+    """Write files whose content is their own path. A path that ends with / becomes a folder. Returns the root."""
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         if path.endswith("/"):
@@ -94,7 +94,7 @@ PATTERNS += [
 
 @pytest.mark.parametrize("first", PATTERNS)
 def test_patterns_match_as_in_git(project: Path, first: str) -> None:
-    """Every pattern, and every pair of them."""
+    """Compares every pattern, and every pair of patterns."""
     subprocess.run(("rm", "-r", "my/.git", "my/sub"), cwd=project, check=True)
     subprocess.run(("git", "init", "-q", "."), cwd=project, check=True)
     left_out = {
@@ -249,7 +249,7 @@ def test_auto_sends_the_folder_of_the_script(tmp_path: Path) -> None:
 
 
 def test_auto_ignores_the_same_files_as_git(tmp_path: Path) -> None:
-    """The repository's top is above the folder of cluster.toml."""
+    """The repository's root is above the folder of cluster.toml."""
     paths = ["own.py", "top.log", "keep.log", "other.log", "data/a.rec", "data/b.tmp", "data/b.rec", "build/x.py"]
     fill(tmp_path / "project", *paths, "sub/a.txt", "sub/deep/a.txt")
     files = {

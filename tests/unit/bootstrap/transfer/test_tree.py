@@ -36,7 +36,7 @@ def test_archives_are_reproducible(tmp_path: Path) -> None:
 
 
 def tree_with(path: Path) -> Tree:
-    """A tree of one file, `path`, which had the content b"abc"."""
+    """A tree of one file, whose source is `path` and whose recorded content is b"abc"."""
     file = tree_of({"x.rec": b"abc"}).files[0]
     return make_tree([TreeFile(path=file.path, sha256=file.sha256, size_bytes=3, mode=0o644, source=path)])
 

@@ -1,4 +1,4 @@
-"""Nodes' downloads from a real HTTP server, which breaks off, refuses and sends wrong bytes."""
+"""Nodes' downloads from a real HTTP server that breaks off, refuses, and sends wrong bytes."""
 
 import hashlib
 import random

@@ -1,4 +1,4 @@
-"""The checks of `cluster verify` from what nodes report."""
+"""The checks of `cluster verify`, derived from the nodes' reports."""
 
 import json
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ V100 = ("7.0", "Tesla V100")
 
 
 def attempts(*blocked: tuple[int, int], nodes: int = 4, error: str = "timed out") -> list[Attempt]:
-    """Every node's connections to both ports of every other; those from a to b fail for every (a, b) in `blocked`."""
+    """The connections of each node to both ports of each other node. Those from a to b fail for (a, b) in `blocked`."""
     return [
         Attempt(source=f"node-{a}", target=f"node-{b}", port=port, error=error if (a, b) in blocked else None)
         for a in range(nodes)

@@ -1,4 +1,4 @@
-"""The health of a node: what its programs print, what its disks do, and how it is judged."""
+"""The health of a node: the output of its programs, the behavior of its disks, and the verdict."""
 
 import errno
 import json
@@ -54,7 +54,7 @@ def report(**more: Any) -> dict[str, Any]:
 
 
 def of_smi(text: str) -> list[str]:
-    """The judgement on what nvidia-smi has printed."""
+    """The verdict for this output of nvidia-smi."""
     return health.judge(report(gpus=health.parse_smi(text)))
 
 
@@ -156,7 +156,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_every_fault_that_nvml_shows(library: Path) -> None:
-    """One GPU for each of them, so that one process reads them all."""
+    """Each fault has its own GPU, so that one process reads all of them."""
     gpus = [
         FakeGpu(name="Tesla T4", rows_code=3, retired_code=0, bus="00000000:00:00.0"),
         FakeGpu(ecc=2),
@@ -166,7 +166,7 @@ def test_every_fault_that_nvml_shows(library: Path) -> None:
         FakeGpu(throttle=0x48),
         FakeGpu(throttle=0x20),
         FakeGpu(throttle=0x80),
-        FakeGpu(throttle=0x1 | 0x2 | 0x4 | 0x10 | 0x100),  # idle, clocks and power that somebody has set
+        FakeGpu(throttle=0x1 | 0x2 | 0x4 | 0x10 | 0x100),  # idle, or limits on clocks and power that somebody set
         FakeGpu(error=15),
         FakeGpu(ecc_code=15, rows_code=15, throttle_code=15),
         FakeGpu(ecc_code=3, rows_code=3, throttle_code=3),  # a GPU without ECC
@@ -349,7 +349,7 @@ def test_one_of_two_nodes(second: dict[str, Any], reasons: tuple[str, ...] | Non
 
 
 def test_memory_that_all_nodes_lack_is_no_fault_of_one() -> None:
-    """Such as a kernel that was told to use less; or a sandbox on a small machine."""
+    """The kernel may be configured to use less, or the nodes may be a sandbox on a small machine."""
     short = findings({"node-0": report(), "node-1": report()})
     assert find_unhealthy(short, dict.fromkeys(("node-0", "node-1"), TYPE)) == {}
 
@@ -365,7 +365,7 @@ def test_nothing_is_known_of_the_type_of_existing_hosts() -> None:
         ({"node-1": 4.9}, set()),
         ({"node-1": 60.0}, {"node-1"}),
         ({"node-0": -60.0}, {"node-0"}),
-        ({"node-0": 3600.0, "node-1": 3600.0, "node-2": 3600.0}, set()),  # this machine's is wrong
+        ({"node-0": 3600.0, "node-1": 3600.0, "node-2": 3600.0}, set()),  # this machine's clock is wrong
         ({"node-0": 3600.0, "node-1": 3600.0}, {"node-2"}),
     ],
 )
@@ -419,7 +419,7 @@ def test_nodes_are_looked_at_over_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_a_node_that_answers_nonsense(tmp_path: Path) -> None:
-    """Its Python is not ours."""
+    """A fake python3 answers instead of health.py."""
     program(tmp_path, "python3", """read -r line; echo '{"now": "never"}'; sleep 60""")
     node = local_node(0)
     node = replace(node, facts=replace(node.facts, python=str(tmp_path / "python3")))

@@ -117,7 +117,7 @@ def test_a_frozen_or_lost_node_does_not_delay_the_others(
         begin(talk, found, order)
         if order["name"] == "node-1":
             os.killpg(talk._channel.process.pid, signal.SIGSTOP)
-            talk._channel.settimeout(0.5)  # nothing else will come
+            talk._channel.settimeout(0.5)  # no further message will arrive
 
     monkeypatch.setattr(bootstrap.verify.nodes._Talk, "begin", freeze_after_begin)
     nodes[2] = local_node(2, LostConnection())

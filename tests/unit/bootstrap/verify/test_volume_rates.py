@@ -1,4 +1,4 @@
-"""What `cluster verify` says about the rates of a volume."""
+"""What `cluster verify` reports about the rates of a volume."""
 
 from bootstrap.verify.volumes import Rates, to_check
 

@@ -1,4 +1,4 @@
-"""How nodes mount volumes: NFS where all kernels have it, else sshfs; and what is done on a node, if anything."""
+"""How nodes mount volumes: by NFS if all kernels have it, otherwise by sshfs; and the steps on a node, if any."""
 
 from dataclasses import replace
 
@@ -63,7 +63,7 @@ ACCESS = S3Access(region="us-east-1", keys={"AWS_ACCESS_KEY_ID": "a", "AWS_SECRE
 
 
 def plan(*sources: MountSource, facts: VolumeFacts = UBUNTU, now: float = 0.0, **others: VolumeFacts) -> VolumePlan:
-    """others: the facts of some nodes: node_1=..."""
+    """The plan for all hosts. others: the facts of single nodes, as in node_1=..."""
     found = {host.name: others.get(host.name.replace("-", "_"), facts) for host in HOSTS}
     return plan_volumes(sources, HOSTS, found, s3=ACCESS, now=now)
 

@@ -1,4 +1,4 @@
-"""Our messages and hints for botocore's exceptions."""
+"""The messages and hints for botocore's exceptions."""
 
 import io
 import socket
@@ -149,7 +149,7 @@ def test_other_errors_pass_unchanged() -> None:
 
 @pytest.mark.parametrize("status", [200, 404, 502])
 def test_a_response_that_is_not_from_aws(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    """A proxy's error page, or the login page of a hotel's network."""
+    """The response may be a proxy's error page, or the login page of a hotel's network."""
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda _: None)
 
     def answer(request: Any, **_: Any) -> AWSResponse:
@@ -259,7 +259,7 @@ def test_a_refused_read_of_up(world: World, operation: str, code: str) -> None:
 def test_a_profile_prompts_for_its_mfa_code_in_the_calling_thread(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Ctrl-C reaches that thread; later calls in other threads do not prompt."""
+    """Ctrl-C reaches that thread. Later calls in other threads do not prompt."""
     config = tmp_path / "config"
     config.write_text(WITH_MFA)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))

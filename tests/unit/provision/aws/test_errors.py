@@ -1,7 +1,7 @@
-"""What `up` and `down` do about AWS's error codes.
+"""How `up` and `down` handle AWS's error codes.
 
-The responses are those of EC2 on the wire, so botocore's retries take part. Missing capacity:
-tests/unit/provision/resources/test_capacity.py. Messages and hints: test_aws.py.
+The responses are those of EC2 on the wire, so botocore's retries are part of the tests. For missing capacity, see
+tests/unit/provision/resources/test_capacity.py; for messages and hints, test_aws.py.
 """
 
 import re
@@ -36,7 +36,7 @@ def wire(world: World) -> Iterator[Wire]:
 
 
 def words(code: str) -> str:
-    """How a message begins."""
+    """The beginning of a message."""
     return f"AWS says: AWS's words on {code}. ({code}, while "
 
 
@@ -47,7 +47,7 @@ def refused(world: World, **settings: Any) -> ClusterError:
 
 
 def refused_later(world: World, change: Callable[[], object]) -> ClusterError:
-    """The error of `up` when something changes between plan and apply."""
+    """Make a change between plan and apply; returns the error of `up`."""
     plan = world.prepare(make_config())
     change()
     with pytest.raises(ClusterError) as caught:
@@ -56,7 +56,7 @@ def refused_later(world: World, change: Callable[[], object]) -> ClusterError:
 
 
 def assert_up_completes(world: World, wire: Wire) -> None:
-    """The next `up`, without errors."""
+    """Run `up` once more, without errors from AWS, and check its result."""
     wire.refuse(code="")
     world.up(make_config())
     assert world.resources() == complete(2)
@@ -89,7 +89,10 @@ def test_a_quota_ends_the_launch(world: World, wire: Wire, code: str, market: st
 
 @pytest.mark.parametrize("code", BUSY)
 def test_up_continues_after_calls_that_stayed_throttled(world: World, wire: Wire, code: str) -> None:
-    """First that of a security group, then the launch, which keeps its token and in the end is retried often enough."""
+    """First CreateSecurityGroup is throttled, then RunInstances.
+
+    The launch keeps its token, and its last series of retries succeeds.
+    """
     wire.refuse("CreateSecurityGroup", code=code, times=FOR_EVER, status=BUSY[code])
     error = refused(world)
     assert len(wire.calls("CreateSecurityGroup")) == ATTEMPTS
@@ -134,7 +137,7 @@ def test_down_retries_throttled_calls_for_a_minute(world: World, wire: Wire, cod
     assert not world.resources()
 
 
-# --- resources that EC2 does not know everywhere yet, or any more
+# --- resources that parts of EC2 do not know yet, or have forgotten
 
 
 def test_up_waits_until_a_new_group_is_known(world: World, wire: Wire) -> None:
@@ -223,7 +226,7 @@ def test_down_waits_three_minutes_for_a_group_in_use(world: World, wire: Wire) -
 
 
 def make_duplicate(world: World, kind: str, *, ours: bool) -> None:
-    """A resource with the name that `up` uses; the key pair is another machine's."""
+    """Create a resource with the name that `up` uses. A key pair is that of another machine."""
     tags = [{"Key": TAG_NAME, "Value": NAME}] if ours else []
     tagged: Any = [{"ResourceType": kind.replace(" ", "-"), "Tags": tags}] if tags else []
     if kind == "security group":
@@ -253,7 +256,7 @@ def test_the_cluster_has_another_machines_key_pair(world: World) -> None:
 
 
 def test_responses_that_were_lost(world: World, wire: Wire) -> None:
-    """The calls take effect, the responses are InternalError, and the retries meet what the first calls made."""
+    """The calls take effect, but the responses are InternalError. The retries find the resources of the first calls."""
     lost = ("CreateSecurityGroup", "ImportKeyPair", "AuthorizeSecurityGroupIngress")
     wire.refuse(*lost, code="InternalError", status=500, after=True)
     events: list[Event] = []
@@ -263,7 +266,7 @@ def test_responses_that_were_lost(world: World, wire: Wire) -> None:
     assert world.resources() == complete(2)
 
 
-# --- errors that a retry does not help
+# --- errors that no retry solves
 
 
 @pytest.mark.parametrize(
@@ -276,7 +279,7 @@ def test_responses_that_were_lost(world: World, wire: Wire) -> None:
     ],
 )
 def test_permissions_and_credentials_that_end_during_up(world: World, wire: Wire, code: str, hint: str) -> None:
-    """At each call of those that make something: the next `up` continues there."""
+    """They end at each call that creates something. The next `up` continues at that call."""
     for action in CREATIONS:
         wire.refuse(action, code=code, times=FOR_EVER)
         error = refused(world)
@@ -328,7 +331,7 @@ def test_the_accounts_state_is_checked_before_the_launch(world: World, wire: Wir
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "AuthFailure", "UnauthorizedOperation"])
 def test_a_launch_with_an_unknown_result_keeps_its_token(world: World, code: str) -> None:
-    """The response to the first call is lost, and the second call is refused: only the token knows the instances."""
+    """The response to the first call is lost, and the second call is refused: only the token leads to the instances."""
     world.sandbox.reset(consistency_delay_s=20)
     with wired(world) as wire:
         world.sandbox.book.arm("lost-reply action=RunInstances")

@@ -1,7 +1,7 @@
-"""Every hint of the tables of known mistakes is applied: what it tells the user to type works.
+"""Every hint in the tables of known mistakes is applied: the text that it tells the user to type works.
 
-What can be typed stands between backticks in a hint: a command, keys of cluster.toml, options of `cluster train` or of
-the scripts that ship with the project. A hint that has one of these outside of them fails here, too.
+A hint puts such text between backticks: a command, keys of cluster.toml, options of `cluster train` or of the scripts
+that ship with the project. The tests also fail for a hint that has one of these outside of backticks.
 """
 
 import re
@@ -29,12 +29,12 @@ OF_SCRIPTS = {
     for path in SCRIPTS.rglob("*options.py")
     for option in re.findall(r"\b_?add\w*\(\s*(?:add,\s*)?\"(--[a-z-]+)\"", path.read_text())
 }
-# What must not stand outside of backticks.
+# Text that must not occur outside of backticks.
 BARE = re.compile(rf"\[\w+\] \w|\w = \S|(?<![\w-])--?[a-z]{{2,}}|\bcluster ({'|'.join(COMMANDS)})\b")
 
 
 def check_setting(table: str, key: str, value: str | None) -> None:
-    """A key exists; with its value, cluster.toml takes it."""
+    """Check that a key exists, and that cluster.toml accepts it with its value."""
     tables = {name: setting.table for name, setting in describe_settings(ClusterConfig).items()}
     known = tables.get(table)
     assert known is not None
@@ -44,7 +44,7 @@ def check_setting(table: str, key: str, value: str | None) -> None:
 
 
 def check_command(words: list[str]) -> None:
-    """The real command line takes these words."""
+    """Check that the real command line accepts these words."""
     context = click.Context(cli)
     command: click.Command = cli
     while isinstance(command, click.Group):
@@ -55,7 +55,7 @@ def check_command(words: list[str]) -> None:
 
 
 def check_options(words: list[str]) -> None:
-    """`cluster train` takes these options, with their values; or the scripts do."""
+    """Check that `cluster train` accepts these options with their values, or that the scripts have them."""
     known = {name for parameter in train_command.params for name in parameter.opts}
     if words[0] in known and len(words) > 1:
         check_command(["train", *words])
@@ -64,7 +64,7 @@ def check_options(words: list[str]) -> None:
 
 
 def apply(fragment: str) -> None:
-    """Do what a fragment says, as far as it goes without a cluster. Raises what is wrong with it."""
+    """Carry out a fragment as far as possible without a cluster. Raises an error if the fragment is wrong."""
     setting = SETTING.fullmatch(fragment)
     if setting is not None:
         check_setting(setting[1], setting[2], setting[3])
@@ -79,7 +79,7 @@ def apply(fragment: str) -> None:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hints call FOLDER is one."""
+    """Create the folder that hints call FOLDER."""
     (tmp_path / "FOLDER").mkdir()
     monkeypatch.chdir(tmp_path)
 

@@ -1,4 +1,4 @@
-"""The nodes' role and instance profile: make, change and delete them, with kills at every call."""
+"""The nodes' role and instance profile are created, changed and deleted, with kills at every call."""
 
 import json
 from collections import Counter
@@ -68,7 +68,7 @@ def plan(found: InstanceProfile | None, policy: str = POLICY, *, profile: str = 
 
 
 def make(world: World, policy: str = POLICY) -> None:
-    """Plan and apply."""
+    """Plan the role and its profile, and apply the plan."""
     for step in plan(find(world), policy):
         with aws_errors("making the role"):
             step.apply(context(world))
@@ -83,7 +83,7 @@ def delete(world: World) -> bool:
 
 
 def in_iam() -> Counter[str]:
-    """What IAM has, without the code under test."""
+    """The number of roles and profiles in IAM, read without the code under test."""
     backend = iam_backends[DEFAULT_ACCOUNT_ID]["aws"]
     return +Counter({"roles": len(backend.get_roles()), "profiles": len(backend.get_instance_profiles())})
 
@@ -107,7 +107,7 @@ def test_makes_and_deletes_a_role_with_four_calls_each(world: World) -> None:
     assert tags == {
         "cluster:name": NAME,
         "cluster:role": "role",
-        "cluster:owner": "arn:aws:iam::123456789012:user/ada_lovelace@example.com",  # IAM allows no comma
+        "cluster:owner": "arn:aws:iam::123456789012:user/ada_lovelace@example.com",  # IAM allows no comma in a tag
         "Name": "cluster-demo",
     }
     world.calls.made.clear()
@@ -144,7 +144,7 @@ def test_killed_at_every_call(world: World, tmp_path: Path, act: Any, least: int
 
 
 def test_an_outdated_plan(world: World) -> None:
-    """Two commands at once: each accepts what the other has made or deleted."""
+    """Two commands may run at once: each accepts the resources that the other has created or deleted."""
     step = CreateInstanceProfile(name=CALLED, policy=POLICY)
     step.apply(context(world))
     step.apply(context(world))
@@ -231,7 +231,7 @@ def test_a_role_with_an_attached_policy_is_in_use(world: World) -> None:
 
 
 def test_waits_until_a_new_role_is_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """IAM is eventually consistent, moto is not."""
+    """IAM is eventually consistent, unlike moto."""
     put = world.clients.iam.put_role_policy
     blind = {"looks": 3}
 

@@ -57,7 +57,7 @@ def operator(
 
 
 def may(document: str, action: str, resource: str = "*", **context: str) -> bool:
-    """Whether IAM allows it. context: condition keys, with __ for : and ___ for /."""
+    """Whether IAM allows the action. context: condition keys, with __ for : and ___ for /."""
     given = {key.replace("___", "/").replace("__", ":").lower(): (value,) for key, value in context.items()}
     ask = Ask(action=action, resource=resource, context={"aws:requestedregion": (REGION,), **given})
     return decide([parse_policy(document)], ask) == "allowed"
@@ -119,7 +119,7 @@ def test_a_job_also_uses_its_further_urls(action: str, resource: str, *, allowed
 @pytest.mark.parametrize(
     ("bucket", "prefix", "role_may", "job_may"),
     [
-        ("data", "digits", True, True),  # as MXNet's reader looks for a folder
+        ("data", "digits", True, True),  # MXNet's reader looks for a folder like this
         ("data", "digits/", True, True),
         ("data", "digits/train/0.rec", True, True),
         ("data", "", False, False),
@@ -468,7 +468,7 @@ S3_PERMISSIONS = {"ListObjectsV2": "ListBucket", "ListMultipartUploads": "ListBu
 
 
 def calls_in_source() -> Iterator[tuple[str, str]]:
-    """Each method of a boto3 client that provision's source names, as (service, API operation)."""
+    """Yield each method of a boto3 client in the source of `provision`, as (service, API operation)."""
     mappings: dict[str, Any] = {
         service: boto3.client(service, region_name=REGION).meta.method_to_api_mapping
         for service in set(SERVICES.values())

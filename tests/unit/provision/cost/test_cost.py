@@ -1,4 +1,4 @@
-"""The costs of clusters over weeks, against a bill that other code computes from the sandbox's own log."""
+"""The costs of clusters over weeks, compared with a bill that separate code computes from the sandbox's log."""
 
 import sys
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def slow_world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 class Watched:
-    """A world whose ledger is kept as the commands do it."""
+    """A world whose ledger is maintained as the commands do it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -85,7 +85,7 @@ class Watched:
         return next(one for one in self.world.sandbox.backend.sandbox_instances() if one.id == instance_id)
 
     def settle(self) -> None:
-        """Instances take their next steps with each call."""
+        """Make some calls: instances advance to their next state with each call."""
         for _ in range(3):
             self.world.describe()
 
@@ -108,7 +108,7 @@ def parts(bills: tuple[ClusterBill, ...]) -> dict[str, float]:
 
 
 def assert_matches(watched: Watched) -> None:
-    """Each part of the bill is within 1 % of what the log says."""
+    """Check that each part of the bill is within 1 % of the amount from the log."""
     expected = watched.expected()
     assert sum(expected.values()) > 0
     assert parts(watched.bills()) == pytest.approx(expected, rel=0.01)
@@ -130,7 +130,7 @@ def test_weeks_of_clusters_on_demand_and_on_spot(watched: Watched) -> None:
     assert_matches(watched)
     watched.start()
     watched.wait(2 * HOUR)
-    watched.instance(3).shut_down_from_inside()  # EC2 does not say when
+    watched.instance(3).shut_down_from_inside()  # EC2 does not report the time
     watched.settle()
     watched.wait(40 * 60)
     watched.world.clients.ec2.terminate_instances(InstanceIds=[watched.instance(2).id])
@@ -145,7 +145,7 @@ def test_weeks_of_clusters_on_demand_and_on_spot(watched: Watched) -> None:
     spot = {"market": "spot"}
     watched.up(3, **spot)
     watched.wait(50 * 60)
-    watched.instance(2).reclaim()  # in its first hour: free of charge
+    watched.instance(2).reclaim()  # in its first hour, which is free of charge
     watched.settle()
     watched.up(3, **spot)
     watched.wait(17 * HOUR)  # its price has changed
@@ -160,7 +160,7 @@ def test_weeks_of_clusters_on_demand_and_on_spot(watched: Watched) -> None:
     watched.resize(0)
     watched.wait(DAY)
     watched.up(1, **spot)
-    watched.wait(5)  # less than the minute that AWS bills at least
+    watched.wait(5)  # less than a minute, the shortest time that AWS bills
     watched.down()
     assert_matches(watched)
 
@@ -183,7 +183,7 @@ def test_what_a_cluster_costs_per_hour(watched: Watched) -> None:
 
 
 def test_an_end_that_nobody_saw(watched: Watched) -> None:
-    """The instance is no longer listed: it counts until it was last seen, and the rest is said."""
+    """An instance that is no longer listed counts until it was last seen. The bill reports the rest separately."""
     watched.up(2)
     watched.wait(HOUR)
     watched.look()
@@ -206,7 +206,7 @@ def test_a_kept_volume_belongs_to_the_next_cluster(watched: Watched) -> None:
     watched.down()
     watched.wait(9 * DAY)
     (first,) = watched.bills()
-    assert first.ended_at is None  # the volume costs money
+    assert first.ended_at is None  # the volume still costs money
     assert first.usd_per_hour == pytest.approx(100 * 0.08 / (31 * 24))
     watched.up(1)
     watched.wait(DAY)
@@ -229,7 +229,7 @@ def test_unknown_prices_are_said_and_filled_in_later(watched: Watched) -> None:
 
 
 def test_times_are_ec2s(watched: Watched) -> None:
-    """A clock that is wrong here changes nothing about what has ended."""
+    """A wrong clock on this machine does not change the bill for nodes that have ended."""
     watched.up(1)
     watched.wait(2 * HOUR)
     watched.down()
@@ -243,7 +243,7 @@ def test_times_are_ec2s(watched: Watched) -> None:
 
 
 def note_nothing(ledger: Ledger, watched: Watched) -> Ledger:
-    """Looking again changes nothing."""
+    """Look once more, an hour later; returns the ledger."""
     watched.wait(HOUR)
     assert watched.look() != ledger  # the time of the look
     return storage.read(watched.world.files.root)

@@ -1,4 +1,4 @@
-"""What the ledger makes of what EC2 shows, case by case; and of the ledgers of two machines."""
+"""How the ledger records the state that EC2 shows, case by case; and how the ledgers of two machines are merged."""
 
 from dataclasses import replace
 from typing import Any
@@ -56,7 +56,7 @@ def noted(*looks: Observation) -> LedgerNode:
 
 
 def hours(node: LedgerNode) -> list[tuple[float, float | None, float]]:
-    """Each period in hours since the start: from, to, and how much of it nobody saw."""
+    """Each period in hours since the start: its begin, its end, and the unseen part of it."""
     return [
         ((p.start - START) / HOUR, None if p.end is None else (p.end - START) / HOUR, p.unseen_s / HOUR)
         for p in node.periods
@@ -137,7 +137,7 @@ def at(hour: float) -> float:
         (
             "stopped and terminated between two looks",
             [look(1, shown()), look(6, shown("terminated", ended_at=at(5), ran=(0, START, at(3))))],
-            [(0, 5, 0)],  # the tag may be of a stop that failed, and EC2 gives the termination
+            [(0, 5, 0)],  # the tag may come from a stop that failed, and EC2 reports the termination
             5,
         ),
         (
@@ -302,13 +302,13 @@ def test_a_month_of_a_disk_costs_a_month_whatever_its_length() -> None:
 
 
 def storage_time(year: int, month: int) -> float:
-    from datetime import UTC, datetime  # noqa: PLC0415 - of this test alone
+    from datetime import UTC, datetime  # noqa: PLC0415 - used by this helper only
 
     return datetime(year, month, 1, tzinfo=UTC).timestamp()
 
 
 def test_a_look_never_shortens_what_is_known() -> None:
-    """Whatever is shown next, closed periods stay as they are."""
+    """Closed periods stay the same, whatever EC2 shows next."""
     ledger = note(Ledger(), look(4, shown("stopped", ended_at=at(3))))
     for following in (look(5), look(5, shown("terminated")), look(5, shown(started_at=at(4.5)))):
         after = note(ledger, following)
@@ -317,13 +317,13 @@ def test_a_look_never_shortens_what_is_known() -> None:
 
 
 def spot(ledger: Ledger, usd: float) -> Ledger:
-    """With the cost of the ended periods, as add_prices finds it."""
+    """The ledger with the cost of each period, as add_prices would add it."""
     costs = {(node.instance_id, period.start): usd for node in ledger.nodes for period in node.periods}
     return set_prices(ledger, per_hour={}, usd_per_gib_month=None, usd_per_address_hour=None, periods=costs)
 
 
 def test_the_cost_of_a_period_is_that_of_its_final_end() -> None:
-    """A spot instance that was not shown for a moment, or whose end was not known at first."""
+    """EC2 may not show a spot instance for a moment, or may not know its end at first."""
     first = note(Ledger(), look(1, shown(market="spot")))
     lost = spot(note(first, look(2)), usd=1.0)
     assert lost.nodes[0].periods[0].usd == 1.0

@@ -1,4 +1,4 @@
-"""Whether a node is in use: all combinations of logins, jobs, notebooks, CPU and GPU, in a folder like its root."""
+"""Whether a node is in use: all combinations of logins, jobs, notebooks, CPU and GPU, in an imitation of its root."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def make_node(root: Path) -> Path:
 
 
 def look(root: Path, *, login: str, job: str, rest: str) -> Use:
-    """The second look of two, ten seconds apart."""
+    """Look twice, ten seconds apart; returns the second result."""
     home, more = make_node(root), REST[rest][1]
     for number, (name, command) in enumerate(LOGINS[login][1]):
         write_process(root, 100 + number, name, command)
@@ -93,7 +93,7 @@ def look(root: Path, *, login: str, job: str, rest: str) -> Use:
         folder = home / ".cluster" / "jobs" / f"job-{number}"
         folder.mkdir(parents=True)
         (folder / "record.json").write_text(record if isinstance(record, str) else json.dumps(record))
-        for lock in ("lock", "submit.lock"):  # as train/node/job_folder.py makes them
+        for lock in ("lock", "submit.lock"):  # train/node/job_folder.py creates them like this
             (folder.parent / lock).touch()
     if "kernels" in more:
         runtime = home / ".local/share/jupyter/runtime"
@@ -131,7 +131,7 @@ def test_enough_cases() -> None:
 @pytest.mark.parametrize("login", LOGINS)
 @pytest.mark.parametrize("rest", REST)
 def test_a_node_in_use(tmp_path: Path, login: str, rest: str) -> None:
-    """Each of the jobs with this login and the rest: in use if one of the three is."""
+    """Tries each job with this login and the rest. The node is in use if one of the three is."""
     wrong = []
     for number, job in enumerate(JOBS):
         use = look(tmp_path / str(number), login=login, job=job, rest=rest)
@@ -141,7 +141,7 @@ def test_a_node_in_use(tmp_path: Path, login: str, rest: str) -> None:
 
 
 def test_a_job_that_has_just_ended_was_use(tmp_path: Path) -> None:
-    """Also one that began and ended between two looks."""
+    """This includes a job that began and ended between two looks."""
     home = make_node(tmp_path)
     (home / ".cluster" / "jobs" / "short").mkdir(parents=True)
     (home / ".cluster" / "jobs" / "short" / "record.json").write_text(
@@ -171,12 +171,12 @@ def test_the_first_look_does_not_know_the_cpu(tmp_path: Path) -> None:
 
 
 def test_idle_time_is_not_counted_while_nobody_looks() -> None:
-    """A node that was frozen for two hours has not been idle for two hours, as far as it knows."""
+    """A node that was frozen for two hours does not count them as idle time."""
     idle = IdleTime(longest_s=30)
     for clock in (0.0, 15.0, 30.0, 7230.0):
         idle.note(Use(None), clock)
     assert idle.read(7230.0) == (60.0, None)
-    assert idle.read(7400.0)[0] == 0.0  # a look hangs
+    assert idle.read(7400.0)[0] == 0.0  # a look that hangs
     idle.note(Use("ubuntu is logged in"), 7415.0)
     assert idle.read(7415.0) == (0.0, "ubuntu is logged in")
 

@@ -1,4 +1,4 @@
-"""The nodes' lease program: which lease counts, its clocks, its neighbors, and the end."""
+"""The nodes' lease program: the lease that counts, the clocks, the neighbors, and the end."""
 
 import json
 import multiprocessing
@@ -22,7 +22,7 @@ NOW = 1_800_000_000.0
 
 
 class Clocks:
-    """The time of day and the time since the boot, in seconds."""
+    """The time of day, and the time since boot, in seconds."""
 
     def __init__(self) -> None:
         self.wall, self.boot = NOW, 100.0
@@ -98,7 +98,7 @@ def test_a_full_disk_keeps_the_armed_lease(tmp_path: Path, clocks: Clocks) -> No
 
 
 def test_the_memory_keeps_a_change_that_the_disk_does_not(tmp_path: Path, clocks: Clocks) -> None:
-    """The program may be killed, and starts again: the change is as new as before, and the costs are counted on."""
+    """The program may be killed and start again. It still knows the change and its age, and continues the costs."""
     (tmp_path / "file").touch()
     folders = [str(tmp_path / "file"), str(tmp_path / "memory")]
     state = State(folders, text(until=NOW + 60, usd_per_hour=36.0))
@@ -120,7 +120,7 @@ def test_a_hung_disk_does_not_stop_the_program(tmp_path: Path, monkeypatch: pyte
     for _ in range(3):
         state.keep()
         assert not state.is_kept
-    assert threading.active_count() == before + 1  # one thread waits, not one for each time
+    assert threading.active_count() == before + 1  # a single thread waits, not one for each call
     hangs.set()
 
 
@@ -143,12 +143,12 @@ def test_spending_counts_pauses_at_the_price_of_stopped_nodes(tmp_path: Path, cl
     clocks.pass_s(3600)
     assert state.read()[2] == pytest.approx(41.0)
     state.keep()
-    clocks.pass_s(7200)  # stopped
+    clocks.pass_s(7200)  # while stopped
     again = State([str(tmp_path)], terms)
     assert again.read()[2] == pytest.approx(41.0 + 7.2)
     clocks.pass_s(100)
     assert again.read()[2] == pytest.approx(41.0 + 7.2 + 1.0)
-    # A lost state counts the whole time as running.
+    # If the state is lost, the whole time counts as running.
     assert State([str(tmp_path / "lost")], terms).read()[2] == pytest.approx(5.0 + 36.0 * (3600 + 7200 + 100) / 3600)
 
 
@@ -156,11 +156,11 @@ def test_spending_counts_pauses_at_the_price_of_stopped_nodes(tmp_path: Path, cl
     ("heard", "asked", "least"),
     [
         ({}, [], None),
-        ({}, ["10.0.0.2"], 0.0),  # never heard: it may be busy
+        ({}, ["10.0.0.2"], 0.0),  # never heard from: it may be busy
         ({"10.0.0.2": (90.0, 500.0)}, ["10.0.0.2"], 510.0),
         ({"10.0.0.2": (90.0, 0.0)}, ["10.0.0.2", "10.0.0.1"], 10.0),  # busy ten seconds ago; 10.0.0.1 is this node
         ({"10.0.0.2": (90.0, 500.0), "10.0.0.3": (40.0, 0.0)}, ["10.0.0.2", "10.0.0.3"], 60.0),  # dead, or cut off
-        ({"10.0.0.9": (100.0, 30.0)}, [], 30.0),  # a worker that the head has told
+        ({"10.0.0.9": (100.0, 30.0)}, [], 30.0),  # a worker, to which the head has reported
     ],
 )
 def test_the_least_idle_time_of_others(heard: Any, asked: list[str], least: float | None) -> None:
@@ -172,7 +172,7 @@ def test_the_least_idle_time_of_others(heard: Any, asked: list[str], least: floa
 
 @pytest.fixture
 def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A root of a node, in which the program runs without touching this machine."""
+    """A root folder of a node, in which the program runs without touching this machine."""
     monkeypatch.setattr(system, "RUN", str(tmp_path / "run"))
     monkeypatch.setattr(neighbors, "PORT", 0)
     monkeypatch.setattr(metadata, "read_tag", lambda: "")
@@ -187,7 +187,10 @@ FORK = multiprocessing.get_context("fork")
 
 
 def start(root: Path, armed: str) -> tuple[Any, Any]:
-    """The program in a process of its own, since its threads never end, and a queue with why it ends the node."""
+    """Start the program in a process of its own, because its threads never end.
+
+    Returns the process, and a queue for the reason why it ends the node.
+    """
     said = FORK.SimpleQueue()
 
     def end(why: str) -> None:
@@ -200,7 +203,7 @@ def start(root: Path, armed: str) -> tuple[Any, Any]:
 
 
 def run(root: Path, armed: str) -> str:
-    """Runs the program until it would switch the node off; returns why."""
+    """Run the program until it would switch the node off; returns the reason."""
     process, said = start(root, armed)
     process.join()
     assert process.exitcode == 0
@@ -216,7 +219,10 @@ def test_it_ends_the_node_at_the_deadline(quiet: Path) -> None:
 def test_at_a_boot_after_its_deadline_it_asks_for_its_tag_first(
     quiet: Path, monkeypatch: pytest.MonkeyPatch, tag: str | None
 ) -> None:
-    """The lease was changed, and the disk has not kept it. Without metadata, it does not wait for long."""
+    """The lease may have changed without the disk recording it.
+
+    Without metadata, the program does not wait for long.
+    """
     now = float(int(time.time()))
     monkeypatch.setattr(agent, "BOOT_S", 0.5)
     monkeypatch.setattr(agent, "TAG_S", 0.5)
@@ -232,7 +238,7 @@ def test_at_a_boot_after_its_deadline_it_asks_for_its_tag_first(
 
 
 def test_at_its_deadline_it_asks_for_its_tag_once_more(quiet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of the last minute that did not reach the node over ssh."""
+    """The tag may hold a change of the last minute that did not reach the node over ssh."""
     now = float(int(time.time()))
     later = text(now + 1, until=now + 5.0)
     monkeypatch.setattr(metadata, "read_tag", lambda: later if time.time() >= now + 2 else "")
@@ -241,7 +247,7 @@ def test_at_its_deadline_it_asks_for_its_tag_once_more(quiet: Path, monkeypatch:
 
 
 def test_a_node_without_threads_ends_as_well(quiet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a fork bomb: nothing can be looked at, and the deadline counts."""
+    """After a fork bomb, for example, the program cannot look at anything, but the deadline still counts."""
 
     def refuse(_: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -261,7 +267,7 @@ def test_it_ends_the_node_when_the_budget_is_spent(quiet: Path) -> None:
 
 
 def test_a_look_that_fails_or_hangs_keeps_the_node(quiet: Path, clocks: Clocks) -> None:
-    """Whether it is idle is not known; the deadline counts all the same."""
+    """The program does not know whether the node is idle. The deadline still counts."""
     one = Agent("demo", text(idle_s=60.0, until=NOW + 50.0), root=str(quiet / "none"))
     for _ in range(100):
         one.looks.note(Use("it cannot be determined"), clocks.boot)
@@ -283,7 +289,7 @@ def test_it_answers_and_takes_another_lease(quiet: Path) -> None:
     later = text(now + 1, until=float(int(now)) + 3.0)
     assert control.ask({"set": later})["lease"] == later
     assert control.ask({"set": "damaged"})["lease"] == later
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:  # which says nothing sensible
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:  # its request is invalid
         peer.connect(str(quiet / "run" / "lease.sock"))
         peer.sendall(b"[]")
     working.join(timeout=60)

@@ -40,7 +40,7 @@ def make_lease_config(**values: Any) -> LeaseConfig:
 
 
 def kill_after_launch(world: World) -> None:
-    """`up`, killed after its launch took effect."""
+    """Run `up`, killed after its launch took effect."""
 
     def kill(event: Event) -> None:
         if event.kind == "done" and event.what.startswith("launch"):
@@ -51,7 +51,7 @@ def kill_after_launch(world: World) -> None:
 
 
 def leases(world: World) -> set[Lease | None]:
-    """Of all instances, as their user data has it, and as the tags have it."""
+    """The leases of all instances. Checks that an instance's user data has the lease of its tag."""
     found = set()
     for instance in world.sandbox.backend.sandbox_instances():
         if instance.state in {"terminated", "shutting-down"}:
@@ -85,7 +85,7 @@ def test_then_stop(world: World) -> None:
 
 
 def test_a_repeated_launch_has_the_same_deadline(late_world: World) -> None:
-    """Otherwise EC2 would refuse its token, or launch the nodes twice."""
+    """With another deadline, EC2 would refuse its token, or launch the nodes twice."""
     late_world.lease = make_lease_config(lifetime="1h")
     kill_after_launch(late_world)
     (lease,) = leases(late_world)
@@ -98,7 +98,7 @@ def test_a_repeated_launch_has_the_same_deadline(late_world: World) -> None:
 
 @pytest.mark.parametrize("everything", [False, ALL], ids=["some", "everything"])
 def test_up_killed_at_every_point_has_one_lease(world: World, tmp_path: Path, *, everything: bool) -> None:
-    """Whatever was launched is armed; the next `up` completes it, with the same lease for all, on the group, too."""
+    """Every launched instance is armed. The next `up` completes the cluster with one lease, also on the group."""
     world.lease = make_lease_config(lifetime="1h", idle="30m")
     world.calls.made.clear()
     world.up(make_config())
@@ -169,7 +169,7 @@ def test_a_change_is_in_the_tags(world: World) -> None:
     lease = Lease(set_at=NOW, until=NOW + 60)
     (step,) = plan_lease(state, lease)
     assert isinstance(step, SetLease)
-    assert [node.index for node in step.behaving] == [0, 1]  # it had no lease: a shutdown would only stop the nodes
+    assert [node.index for node in step.behaving] == [0, 1]  # without a lease, a shutdown would only stop the nodes
     assert plan_lease(make_state(make_node(0, lease=render_lease(lease))), lease) == ()
     (again,) = plan_lease(make_state(make_node(0, lease=render_lease(lease))), lease._replace(set_at=NOW + 1))
     assert isinstance(again, SetLease)

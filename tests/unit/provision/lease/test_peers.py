@@ -1,4 +1,4 @@
-"""Which nodes end the others, and which they leave alone; the signed calls with which they do."""
+"""Which nodes a node ends and which it leaves alone, and its signed calls for that."""
 
 import re
 import threading
@@ -38,13 +38,13 @@ def node(lease: Lease | None, number: int = 1, *, is_spot: bool = False) -> Inst
     [
         (PAST, "lifetime", PAST, None, True),
         (PAST, "lifetime", PAST, 5.0, True),
-        (PAST, "idle", IDLE, None, True),  # its own deadline has passed, whatever has ended this node
+        (PAST, "idle", IDLE, None, True),  # its own deadline has passed, whatever ended this node
         (LATER, "lifetime", PAST, 9000.0, False),  # this node has missed a change
         (FUTURE, "lifetime", FUTURE, 9000.0, False),  # this node's clock is ahead of EC2's
         (Lease(), "lifetime", PAST, 9000.0, False),  # cluster lease --none
         (None, "lifetime", PAST, 9000.0, False),  # not launched with a lease
         (IDLE, "idle", IDLE, None, False),  # cut off: it may be in use
-        (IDLE, "idle", IDLE, 600.0, False),  # the cluster was in use since it hangs
+        (IDLE, "idle", IDLE, 600.0, False),  # it may have been in use until it began to hang
         (IDLE, "idle", IDLE, 3300.0, True),  # EC2's checks take some minutes to notice
         (IDLE, "lifetime", PAST, 9000.0, False),
         (IDLE, "idle", IDLE._replace(set_at=1.0), 9000.0, False),
@@ -62,14 +62,14 @@ def test_which_silent_nodes_end(
 
 
 def test_how_they_end() -> None:
-    """A node that may still write to its disk is not forced; EC2 cannot stop a spot instance."""
+    """A node that may still write to its disk is not forced to stop. EC2 cannot stop a spot instance."""
     stop = PAST._replace(then="stop")
     silent = [node(stop, 1), node(stop, 2), node(stop, 3, is_spot=True), node(PAST, 4), node(FUTURE, 5)]
     assert plan_ends(silent, "lifetime", stop, NOW, {"i-2": 3.0}) == Plan(["i-3", "i-4"], ["i-1"], ["i-2"])
 
 
 class FakeEc2:
-    """others: what EC2 has; calls: what was asked of it."""
+    """A stand-in for EC2. others: its instances; calls: the calls to it."""
 
     def __init__(self, *others: Instance, impaired: dict[str, float] | None = None, now: float = NOW) -> None:
         self.others, self.impaired, self.time = list(others), impaired or {}, now
@@ -92,7 +92,10 @@ class FakeEc2:
 
 @pytest.fixture
 def closing(monkeypatch: pytest.MonkeyPatch) -> Closing:
-    """10.0.0.7 answers as soon as it is asked; 10.0.0.8 has asked this node itself."""
+    """A Closing with three neighbors.
+
+    10.0.0.7 answers as soon as it is asked. 10.0.0.8 has asked this node recently, 10.0.0.9 long ago.
+    """
     monkeypatch.setattr(peers, "HEAR_S", 0.2)
     monkeypatch.setattr(system, "boot_clock", lambda: 1000.0 + next(ticks) * 0.01)
     ticks = iter(range(100000))
@@ -114,7 +117,7 @@ def test_only_silent_nodes_end(closing: Closing) -> None:
 
 
 def test_it_waits_for_those_that_end_soon(closing: Closing) -> None:
-    """This node's clock was a little ahead."""
+    """This node's clock is a little ahead."""
     calls: Any = FakeEc2(node(Lease(set_at=1.0, until=NOW + 3.0)))
     assert closing.end_silent(calls)
     calls.time += 3
@@ -172,7 +175,7 @@ DATAGRAMS = [
 
 @pytest.mark.parametrize("datagram", DATAGRAMS)
 def test_datagrams_that_make_no_sense(datagram: bytes) -> None:
-    """Every user of a node can send them: they neither end the program nor count."""
+    """Every user of a node can send such datagrams. They neither end the program nor count as a sign of life."""
     one = Neighbors("/")
     heard = Heard(datagram)
     one.socket = heard  # type: ignore[assignment]
@@ -201,7 +204,7 @@ class Heard:
     [
         (b'{"there": true}', neighbors.PORT, [b'{"here": true}'], True),
         (b'{"here": true}', neighbors.PORT, [], True),
-        (b'{"here": true}', 40000, [], False),  # of an ordinary user
+        (b'{"here": true}', 40000, [], False),  # from an ordinary user's port
         (b'{"ask": true, "idle_s": 7}', neighbors.PORT, [b'{"idle_s": 5.0}'], False),
     ],
 )
@@ -216,7 +219,7 @@ def test_datagrams(datagram: bytes, port: int, answers: list[bytes], *, lives: b
 
 
 def test_the_answers_of_ec2(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceStatus.html."""
+    """See https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceStatus.html."""
     calls = Ec2("https://ec2.example", ROLE)
     text = """<DescribeInstanceStatusResponse><instanceStatusSet><item><instanceId>i-1</instanceId><instanceStatus>
         <status>impaired</status><details><item><name>reachability</name><status>failed</status>

@@ -61,7 +61,7 @@ def test_the_newest_counts() -> None:
         (5000.0, 0.0, 199.5, "budget", 900.0),
         (0.0, 0.0, 0.0, "lifetime", 0.0),
         (-60.0, 5000.0, 0.0, "idle", -3200.0),
-        (5000.0, None, 0.0, "lifetime", 5000.0),  # whether it is idle is not known
+        (5000.0, None, 0.0, "lifetime", 5000.0),  # unknown whether it is idle
         (None, 0.0, 0.0, "idle", 1800.0),
     ],
 )

@@ -25,7 +25,7 @@ FULL = Lease(
 def test_it_fits_and_is_the_same_each_time() -> None:
     packed = render_user_data(FULL, cluster="a" * 32, endpoint=EC2)
     assert gzip.decompress(packed).startswith(b"#cloud-boothook\n#!/bin/sh\n")
-    assert len(packed) <= MAX_BYTES - 1000  # room for what comes
+    assert len(packed) <= MAX_BYTES - 1000  # leaves room for later additions
     again = subprocess.run(
         [
             sys.executable,
@@ -41,7 +41,10 @@ def test_it_fits_and_is_the_same_each_time() -> None:
 
 
 def test_threads_render_it_at_once() -> None:
-    """As when `up` rehearses its requests: Python 3.11 fails if a garbage collection lets two threads parse at once."""
+    """`up` rehearses its requests in threads.
+
+    Python 3.11 fails if a garbage collection lets two threads parse at once.
+    """
 
     def let_others_run(phase: str, info: object) -> None:
         time.sleep(0)
@@ -76,4 +79,4 @@ def test_the_packed_program_runs(tmp_path: Path, version: str) -> None:
     (tmp_path / "lease.py").write_text(render_program())
     done = subprocess.run([interpreter, "-Es", str(tmp_path / "lease.py")], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "IndexError" in done.stderr  # no verb
+    assert "IndexError" in done.stderr  # the program gets no verb

@@ -1,4 +1,4 @@
-"""GPU architectures of fat binaries: synthetic ones, damaged ones, and those of a real wheel."""
+"""GPU architectures of fat binaries: synthetic ones, damaged ones, and those in a real wheel."""
 
 import json
 import struct
@@ -53,7 +53,7 @@ def elf(sections: Sequence[tuple[str, bytes]], *, names_first: bool = False) -> 
 
 FATBIN = (
     module([(ELF, 70, 40), (ELF, 75, 8), (PTX, 75, 16)])
-    + b"\0" * 24  # padding of the linker
+    + b"\0" * 24  # padding by the linker
     + module([(ELF, 70, 8), (ELF, 120, 0), (OTHER, 90, 8)])
 )
 LIBRARY = elf([(".text", b"\xc3" * 100), (".nv_fatbin", FATBIN), ("__nv_relfatbin", module([(ELF, 35, 8)]))])
@@ -70,7 +70,7 @@ def wheel(folder: Path, members: dict[str, bytes], name: str = "x-1.0-py3-none-a
 @pytest.mark.parametrize("packed", [True, False], ids=["wheel", "library"])
 @pytest.mark.parametrize("names_first", [True, False])
 def test_reads_architectures(tmp_path: Path, *, packed: bool, names_first: bool) -> None:
-    # More between the names and the table than one read gets.
+    # There is more data between the names and the table than a single read returns.
     padding = (".rodata", bytes(100_000)) if names_first else (".data", b"")
     content = elf([(".nv_fatbin", FATBIN), padding], names_first=names_first)
     if packed:

@@ -1,4 +1,4 @@
-"""Which MXNet wheel runs on which GPU, and what `up` rejects before it costs money."""
+"""Which MXNet wheel runs on which GPU, and which settings `up` rejects before they cost money."""
 
 import gzip
 import json
@@ -164,7 +164,7 @@ def test_gpus_of_a_node_are_held_against_the_wheel() -> None:
 
 
 def test_families_are_what_ec2_says_they_are() -> None:
-    """Against the answers of DescribeInstanceTypes that moto keeps: each family's GPU, its maker, the processor."""
+    """Compares each family's GPU, its maker and its processor with moto's copy of DescribeInstanceTypes."""
     place = Path(moto.ec2.__file__).parent / "resources" / "instance_types.json.gz"
     types = json.loads(gzip.decompress(place.read_bytes()))
     unknown = set()
@@ -187,7 +187,7 @@ def test_the_tables_are_sound() -> None:
         assert find_wheel(wheel.requirement) is wheel
         assert (wheel.cuda is None) == (not wheel.code) == (not wheel.needs) == (wheel.modules == 0)
         assert bool(wheel.ptx) == bool(wheel.ptx_modules)
-        assert wheel.ptx_modules < wheel.modules or wheel.cuda is None  # what oracle.py says of PTX
+        assert wheel.ptx_modules < wheel.modules or wheel.cuda is None  # as decide.py explains for PTX
     assert [wheel for wheel in WHEELS if wheel.cuda and wheel.is_complete] == [GPU_WHEEL]
     assert len({machine.family for machine in GPU_MACHINES}) == len(GPU_MACHINES)
 
@@ -269,7 +269,7 @@ def test_up_rejects_before_it_calls_aws(tmp_path: Path, monkeypatch: pytest.Monk
         'name = "demo"\ncloud = "aws"\n[provision]\ninstance_type = "g4dn.xlarge"\n'
         '[bootstrap]\nmxnet = "mxnet-cu90==1.6.0.post0"\n'
     )
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # a call would fail in another way
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # a call to AWS would fail with another error
     done = CliRunner().invoke(up_command, ["--yes"], obj=App(config_path=path))
     assert isinstance(done.exception, ConfigError)
     assert 'instance_type = "g4dn.xlarge" with [bootstrap] mxnet = "mxnet-cu90==1.6.0.post0"' in str(done.exception)

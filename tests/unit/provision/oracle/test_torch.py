@@ -147,7 +147,7 @@ def test_pythons_and_numpy_of_versions() -> None:
 
 
 def test_the_builds_of_pypi_that_run_on_a_gpu_follow_each_other() -> None:
-    """`cluster oracle` shows them as one range."""
+    """`cluster oracle` shows these builds as one range."""
     on_pypi = [build for build in TORCH_BUILDS if build.on_pypi]
     for machine in GPU_MACHINES:
         if machine.gpu is not None:

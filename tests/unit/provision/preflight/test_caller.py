@@ -1,4 +1,4 @@
-"""Who is asking, and from where: the identity by STS, the address by a service like checkip.amazonaws.com."""
+"""The caller's identity, from STS, and address, from a service like checkip.amazonaws.com."""
 
 import socketserver
 import ssl
@@ -38,12 +38,12 @@ class TlsServer(socketserver.ThreadingMixIn, HTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that refuses our certificate is no error here."""
+        """Ignores errors: a client that refuses the certificate is expected here."""
 
 
 @contextmanager
 def checkip(answer: bytes, tmp_path: Path, *, trusted: bool = True) -> Iterator[tuple[str, Path]]:
-    """A service like checkip.amazonaws.com over TLS: its address, and the authority to trust."""
+    """Serve like checkip.amazonaws.com, over TLS; yields the URL, and the file of the authority to trust."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -95,7 +95,7 @@ def refuse(world: World, *actions: str) -> None:
 
 
 def test_dry_runs_have_no_effect(world: World) -> None:
-    """Every request of all dry runs has DryRun, and no resource changes."""
+    """Every request of every dry run has DryRun, and no resource changes."""
     sent: list[tuple[str, str | None]] = []
 
     def note(params: dict[str, Any], model: Any, **_: Any) -> None:
@@ -191,7 +191,7 @@ def test_a_refused_dry_run_is_a_missing_permission(world: World, actions: list[s
 
 
 def answering(world: World, operation: str, code: str, message: str) -> Any:
-    """EC2's response, for refusals that only certain policies give."""
+    """Change EC2's response, for refusals that only certain policies cause."""
 
     def change(parsed: dict[str, Any], **_: Any) -> None:
         parsed["Error"] = {"Code": code, "Message": message}
@@ -202,12 +202,12 @@ def answering(world: World, operation: str, code: str, message: str) -> Any:
 @pytest.mark.parametrize(
     ("operation", "code", "message", "missing", "unknown"),
     [
-        # AWS names a permission behind the call.
+        # AWS names another permission that the call needs.
         ("RunInstances", REFUSED, denial("ec2:CreateTags"), ("ec2:CreateTags",), ("ec2:RunInstances",)),
         ("RunInstances", REFUSED, denial("iam:PassRole"), ("iam:PassRole",), ("ec2:RunInstances",)),
         # The VPC's default group stands in for the cluster's.
         ("RunInstances", REFUSED, denial("ec2:RunInstances", DEFAULT_GROUP), (), ("ec2:RunInstances",)),
-        # Other errors say nothing about permissions.
+        # Other errors reveal nothing about permissions.
         ("TerminateInstances", "InvalidInstanceID.NotFound", "no such instance", (), ("ec2:TerminateInstances",)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Ways to launch nodes, the values of `auto`, and errors before anything is made."""
+"""Ways to launch nodes, the values of `auto`, and errors before anything is created."""
 
 from collections import Counter
 from contextlib import AbstractContextManager
@@ -50,7 +50,7 @@ def places(found: Preflight) -> list[tuple[str, str, str]]:
 
 
 def answer(world: World, operation: str, change: Any) -> AbstractContextManager[None]:
-    """Changes a response of EC2, for types and images that the sandbox does not have."""
+    """Change a response of EC2, for types and images that the sandbox lacks."""
     return listening(world.clients.ec2, f"after-call.ec2.{operation}", lambda parsed, **_: change(parsed))
 
 
@@ -112,12 +112,12 @@ def test_the_order_is_market_type_zone(world: World) -> None:
     ]
     assert preflight(world, **settings) == found
     prices = {option.usd_per_hour for option in found.options if option.market == "spot"}
-    assert len(prices) == 10  # each zone has its own
+    assert len(prices) == 10  # each zone has its own price
     assert len(found.quotas) == 4
 
 
 def test_only_reads(world: World) -> None:
-    """Dry runs count as reads: tests/unit/provision/preflight/test_permissions.py checks them."""
+    """Dry runs count as reads. tests/unit/provision/preflight/test_permissions.py checks them."""
     before = world.resources()
     preflight(world, market=["spot", "on-demand"])
     assert world.calls.mutating() == Counter()
@@ -134,7 +134,7 @@ def test_a_private_cluster_gets_no_public_addresses(world: World) -> None:
         ({}, True),
         ({"nodes": 1}, False),
         ({"placement_group": "none"}, False),
-        ({"instance_type": "t3.xlarge"}, False),  # its strategies are partition and spread
+        ({"instance_type": "t3.xlarge"}, False),  # this type supports only the strategies partition and spread
     ],
 )
 def test_placement(world: World, settings: dict[str, Any], *, placement: bool) -> None:
@@ -417,7 +417,7 @@ def test_missing_permissions_are_an_error_before_anything_is_made(world: World) 
 
 
 def test_refused_reads_always_give_the_same_error(world: World) -> None:
-    """Of three parallel reads, the first in the order of the program gives the error."""
+    """Of three parallel reads, the one that comes first in the program determines the error."""
     for action in ("DescribeSubnets", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes"):
         world.sandbox.book.arm(f"unauthorized action={action}")
     for _ in range(5):

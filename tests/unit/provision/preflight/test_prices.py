@@ -1,4 +1,4 @@
-"""Prices, and that a missing one is not an error."""
+"""Prices. A missing price is not an error."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def test_prices_of_nodes(world: World) -> None:
     nodes = (make_node(0), make_node(1, market="spot"), make_node(2, instance_type="inf2.xlarge"))
     found = describe_node_prices(world.clients, nodes)
     assert found["on-demand", "c5.xlarge", "us-east-1a"] == 0.17
-    assert found["on-demand", "inf2.xlarge", "us-east-1a"] is None  # the sandbox's list does not have it
+    assert found["on-demand", "inf2.xlarge", "us-east-1a"] is None  # missing in the sandbox's price list
     spot = found["spot", "c5.xlarge", "us-east-1a"]
     assert spot is not None
     assert spot < 0.17
@@ -118,7 +118,7 @@ def product(*prices: tuple[str, str, str]) -> str:
         ([], None),
         (["{}"], None),
         ([product(("Hrs", "USD", "0.1700000000"))], 0.17),
-        ([product(("Hrs", "USD", "0.0000000000"))], None),  # reserved capacity, paid for otherwise
+        ([product(("Hrs", "USD", "0.0000000000"))], None),  # reserved capacity, which is billed separately
         ([product(("Hrs", "CNY", "1.2"))], None),
         ([product(("Quantity", "USD", "3.0"))], None),
         ([product(("Quantity", "USD", "9.0"), ("Hrs", "USD", "0.2"))], 0.2),

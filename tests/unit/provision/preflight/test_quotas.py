@@ -1,4 +1,4 @@
-"""vCPU quotas: the kind of a type, use, limit, and messages."""
+"""vCPU quotas: a type's kind of quota, the use, the limit, and messages."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_the_quota_of_a_type(instance_type: str, on_demand: str | None, spot: st
 
 
 def test_every_standard_family_has_the_standard_quota() -> None:
-    """Families that begin with a letter in the quota's name, with a few exceptions."""
+    """The families begin with a letter in the quota's name, with a few exceptions."""
     others = ("dl", "hpc", "inf", "mac", "trn")
     for name in INSTANCE_TYPES:
         letters = name[: next(at for at, sign in enumerate(name) if not sign.isalpha())]
@@ -62,7 +62,7 @@ def test_every_standard_family_has_the_standard_quota() -> None:
 
 
 def test_codes_and_names_match_the_sandboxs() -> None:
-    """Two independent tables; the sandbox lacks P5's spot quota."""
+    """The two tables are independent. The sandbox lacks the spot quota of P5."""
     ours = {kind.code: (kind.name, kind.market) for kind in QUOTA_KINDS}
     theirs = {code: (quota.name, quota.market) for code, quota in QUOTAS.items()}
     assert {code: ours[code] for code in theirs} == theirs
@@ -114,7 +114,7 @@ def test_stopped_and_ended_instances_do_not_count(world: World) -> None:
 
 
 def test_counts_an_instances_own_vcpus(world: World) -> None:
-    """An instance may have fewer cores than its type; dedicated hosts have quotas of their own."""
+    """An instance may have fewer cores than its type. Dedicated hosts have quotas of their own."""
     world.up(make_config(nodes=3))
 
     def choose(parsed: dict[str, Any], **_: Any) -> None:
@@ -164,7 +164,7 @@ def test_raises_if_instances_may_not_be_listed(world: World) -> None:
         quotas(world)
 
 
-# --- words
+# --- messages
 
 
 def quota(**values: Any) -> Quota:

@@ -77,7 +77,7 @@ def reserve(world: World, count: int, *, zone: str = ZONE, is_block: bool = Fals
 
 @pytest.mark.parametrize("is_block", [False, True])
 def test_nodes_launch_in_the_reservation_first(world: World, *, is_block: bool) -> None:
-    """Although no zone has capacity otherwise, nor the account a quota."""
+    """No zone has other capacity, and the account has no quota."""
     reservation = reserve(world, 2, is_block=is_block)
     world.sandbox.book.arm("capacity")
     config = make_config(reservation=reservation)
@@ -109,7 +109,7 @@ def test_every_answer_is_printed_in_the_order_of_attempts(world: World) -> None:
     backend = world.sandbox.backend.capacity_reservations.get(reservation)
 
     def fill(event: Any) -> None:
-        backend.total_instance_count = 0  # after the plan
+        backend.total_instance_count = 0  # filled by others after the plan
         told.append(event.what)
 
     state = world.up(config, report=fill)

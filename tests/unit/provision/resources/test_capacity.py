@@ -181,7 +181,10 @@ def test_a_quota_of_one_market(world: World) -> None:
 def test_a_node_that_ends_while_starting_for_lack_of_capacity(
     world: World, least: Any, zone: str, launched: int
 ) -> None:
-    """EC2 accepted it. With fewer nodes than required, `up` deletes all of them and tries the next zone."""
+    """EC2 accepts the launch first.
+
+    If fewer nodes than required are left, `up` deletes all of them and tries the next zone.
+    """
     ended: list[str] = []
     events: list[Event] = []
 
@@ -224,7 +227,7 @@ def test_does_not_roll_back_existing_nodes(world: World) -> None:
 
 
 def test_finds_an_interrupted_launch_in_another_zone(world: World) -> None:
-    """The first run was killed after it launched in its second place; the second run tries that first."""
+    """The first run is killed after its launch in the second place. The second run tries that place first."""
     world.sandbox.book.arm("capacity zone=us-east-1a count=1")
 
     def kill(event: Event) -> None:

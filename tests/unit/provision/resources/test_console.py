@@ -1,4 +1,4 @@
-"""Host keys' fingerprints and last lines from EC2's console output."""
+"""The host keys' fingerprints and the last lines of EC2's console output."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -94,7 +94,7 @@ def test_fingerprints_of_the_last_complete_block(console: str, found: set[str]) 
 
 @given(st.integers(min_value=0, max_value=len(UBUNTU)), st.integers(min_value=0, max_value=len(UBUNTU)))
 def test_a_truncated_console_shows_all_keys_or_none(start: int, end: int) -> None:
-    """With only some of the keys, the others would look like an attacker's."""
+    """If only some of the keys were known, the others would look like an attacker's."""
     assert parse_fingerprints(UBUNTU[start:end]) in (frozenset(), {ECDSA, ED25519})
 
 
@@ -168,7 +168,7 @@ def test_a_missing_permission(ec2: EC2Client, answers: Stubber) -> None:
 
 
 def test_throttling_is_not_an_error(ec2: EC2Client, answers: Stubber) -> None:
-    """The caller tries again later, for a limited time."""
+    """The caller tries again later, up to a time limit."""
     refuse(answers, "InvalidInstanceID.NotFound")
     with pytest.raises(AwsError, match=r"InvalidInstanceID\.NotFound"):
         find_host_fingerprints(ec2, "i-1")

@@ -1,4 +1,4 @@
-"""stop, start and allow, applied to an EC2 in this process."""
+"""stop, start and allow, with an EC2 in this process."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ def test_stop_and_start_take_one_call_each_for_any_number_of_nodes(world: World)
 
     stop(world)
 
-    periods = {node.started_at for node in before.nodes}  # of one launch: the same second, or two
+    periods = {node.started_at for node in before.nodes}  # of one launch: all in one second, or in two
     assert world.calls.mutating() == {"CreateTags": len(periods), "StopInstances": 1}
     assert {node.state for node in world.describe().nodes} == {"stopped"}
     assert describe_disks_gib(world.clients.ec2, name=NAME) == 800
@@ -194,7 +194,7 @@ def test_start_from_another_address_allows_it(world: World) -> None:
 
 
 def test_a_stopped_period_is_not_running_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs for an hour, is stopped for a day, runs for two hours."""
+    """The node runs for an hour, is stopped for a day, and runs for two hours."""
     monkeypatch.setattr(provision.pause, "time", world.time)
     world.up(make_config(nodes=1))
     [instance] = world.sandbox.backend.sandbox_instances()
@@ -228,4 +228,4 @@ def test_retries_a_call_that_fails_once(world: World, fault: str, action: str) -
     stop(world)
     assert {node.state for node in world.describe().nodes} == {"stopped"}
     assert {node.state for node in start_again(world).nodes} == {"running"}
-    assert not world.sandbox.book.list()  # it has struck
+    assert not world.sandbox.book.list()  # the fault has occurred

@@ -138,7 +138,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Answering:
-    """A client whose RunInstances gives these answers, and records its arguments."""
+    """A client whose RunInstances returns or raises these answers in turn, and records its arguments."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -184,7 +184,7 @@ def test_retries_with_the_same_token(clock: Clock, hiccup: Exception) -> None:
     assert [asked["ClientToken"] for asked in client.asked] == ["token-1"] * 3
     assert client.asked[0] == client.asked[2]
     assert [event.kind for event in events] == ["warn", "warn"]
-    assert "An error occurred" not in events[0].what  # AWS's words, and not botocore's around them
+    assert "An error occurred" not in events[0].what  # AWS's message, without botocore's text around it
     assert 0.5 <= clock.slept_s[0] <= 1.0 <= clock.slept_s[1] <= 2.0
 
 
@@ -264,7 +264,7 @@ def instance(name: str, *, launch_index: int, indices: str | None, age_s: int = 
 
 
 def names(*instances: Any) -> dict[int, str]:
-    """The same for any order in which EC2 lists them."""
+    """The instance ids by node number. Checks that they are the same for any order in which EC2 lists the instances."""
     results = [{node.index: node.instance_id for node in number_nodes(order)} for order in permutations(instances)]
     assert all(result == results[0] for result in results)
     return results[0]
@@ -297,7 +297,7 @@ def test_an_instance_without_a_valid_tag_gets_a_free_index(indices: str | None) 
 
 
 def test_a_restart_does_not_change_the_order() -> None:
-    """A start changes LaunchTime; the first interface stays attached."""
+    """A start changes LaunchTime, but the first interface stays attached."""
     attached = {"Attachment": {"AttachTime": datetime(2029, 1, 1, tzinfo=UTC), "DeviceIndex": 0}}
     old = instance("i-old", launch_index=0, indices=None, NetworkInterfaces=[attached])
     young = instance("i-young", launch_index=0, indices=None, age_s=1000)
@@ -306,7 +306,7 @@ def test_a_restart_does_not_change_the_order() -> None:
 
 @pytest.mark.parametrize("includes", [True, False])
 def test_the_boot_script_makes_sshd_end_dead_sessions(tmp_path: Path, *, includes: bool) -> None:
-    """It adds that before all other settings, once, and changes nothing else."""
+    """The script adds these settings before all others, only once, and changes nothing else."""
     config, drop_in = tmp_path / "etc" / "sshd_config", tmp_path / "etc" / "sshd_config.d" / "00-cluster.conf"
     config.parent.mkdir()
     before = f"Include {config}.d/*.conf\n" * includes + "Port 22\nClientAliveInterval 0\nMatch User x\n"

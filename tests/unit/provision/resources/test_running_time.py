@@ -1,4 +1,4 @@
-"""How long a node has run: a table, and random histories."""
+"""The running time of a node: a table, and random histories."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -77,7 +77,7 @@ def test_running_time_before_the_launch() -> None:
         # An earlier stop was interrupted: only the end moves.
         (node("running", ran=tag(0, 0, HOUR)), tag(0, 0, 10 * HOUR)),
         (node("running", started=8 * HOUR, ran=tag(HOUR, 8 * HOUR, 9 * HOUR)), tag(HOUR, 8 * HOUR, 10 * HOUR)),
-        # Started again by others: all since the launch counts.
+        # Started again by others: all time since the launch counts.
         (node("running", started=8 * HOUR), tag(8 * HOUR, 8 * HOUR, 10 * HOUR)),
         (node("running", started=8 * HOUR, ran="?"), tag(8 * HOUR, 8 * HOUR, 10 * HOUR)),
     ],
@@ -95,7 +95,7 @@ phases = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.int
 
 @given(phases=phases)
 def test_the_periods_of_a_random_history_add_up(phases: list[tuple[int, int, int]]) -> None:
-    """Each phase: seconds that it runs, seconds that it is stopped, and how many stops are interrupted before."""
+    """Each phase: seconds running, seconds stopped, and the number of interrupted stops before the stop."""
     now, ran_s = 0, 0
     life = node("running")
     for runs_s, rests_s, interrupted in phases:
@@ -106,7 +106,7 @@ def test_the_periods_of_a_random_history_add_up(phases: list[tuple[int, int, int
         now, ran_s = now + runs_s, ran_s + runs_s
         life = replace(life, state="stopped")
         assert running_s(life, now=at(now + rests_s)) == ran_s
-        now += rests_s + 1  # EC2's times are whole seconds: a period that begins in the same one is the same
+        now += rests_s + 1  # EC2's times are whole seconds: a period that begins in the same second is the same period
         life = replace(life, state="running", started_at=at(now))
         assert running_s(life, now=at(now)) == ran_s
 

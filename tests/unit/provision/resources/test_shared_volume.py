@@ -225,7 +225,7 @@ def test_a_kept_volume_stays_and_is_used_again_in_its_zone(world: World) -> None
 
 
 def test_keep_follows_cluster_toml(world: World) -> None:
-    """`up` writes it to the tag; `down` keeps a volume if cluster.toml or the tag says so."""
+    """`up` writes `keep` to the tag. `down` keeps a volume if cluster.toml or the tag says so."""
     world.volumes = (make_volume(),)
     world.up(make_config())
     world.volumes = (make_volume(keep=True),)
@@ -268,7 +268,7 @@ def test_resize_0_leaves_it_and_up_uses_it_again(world: World) -> None:
 
 
 def test_it_stays_where_it_is_attached_while_its_node_lives(world: World) -> None:
-    """To move it, nodes would have to unmount it first."""
+    """The nodes would have to unmount the volume before a move."""
     world.volumes = (make_volume(),)
     world.up(make_config())
     first, second = world.describe().nodes
@@ -343,11 +343,11 @@ def test_down_waits_for_a_volume_that_ec2_does_not_list_yet(late_world: World, *
 
 
 class KilledError(Exception):
-    """Ends `up` after the call that made the volume."""
+    """Ends `up` after the call that created the volume."""
 
 
 def kill_after_creation(world: World) -> None:
-    """As if the process had been killed before it saw the volume in EC2's lists."""
+    """Run `up`, and end it as if it had been killed before it saw the volume in EC2's lists."""
 
     def kill(*_: object) -> None:
         raise KilledError

@@ -1,4 +1,4 @@
-"""`down` and incomplete uploads to S3: which it aborts, and which it leaves to others."""
+"""`down` and incomplete uploads to S3: the uploads that it aborts, and those that it leaves."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -62,7 +62,7 @@ def test_aborts_interrupted_uploads_below_the_folders(world: World) -> None:
     assert listed(world) == ["digits-too/d", "elsewhere/c"]
     assert (receipt.leftovers, receipt.looked_for[-1]) == ((), "uploads")
     assert [each.resource_id for each in receipt.deleted] == ["s3://records/digits/a", "s3://records/results/b"]
-    assert world.down(ending).leftovers == ()  # they no longer exist
+    assert world.down(ending).leftovers == ()  # the uploads no longer exist
 
 
 def test_keeps_and_reports_uploads_that_may_be_running(world: World) -> None:
@@ -103,7 +103,7 @@ def test_reads_all_pages(world: World) -> None:
     ("initiator", "owner", "ours"),
     [
         (ME, ME, True),
-        ("", ME, True),  # S3 does not say
+        ("", ME, True),  # S3 does not name the initiator
         ("arn:aws:sts::123456789012:assumed-role/admin/eve", ME, False),
         ("arn:aws:iam::123456789012:user/eve", "arn:aws:iam::123456789012:user/ada", False),
         ("arn:aws:sts::123456789012:assumed-role/admin/botocore-session-1700000000", BOTO, True),
@@ -119,7 +119,7 @@ def test_reads_all_pages(world: World) -> None:
 def test_whose_upload_it_is(world: World, initiator: str, owner: str, *, ours: bool) -> None:
     begin(world, "digits/a")
 
-    def change(parsed: dict[str, Any], **_: Any) -> None:  # the sandbox has one account
+    def change(parsed: dict[str, Any], **_: Any) -> None:  # because the sandbox has a single account
         for each in parsed.get("Uploads", []):
             each["Initiator"], each["Owner"] = {"ID": initiator}, {"ID": "canonical-id"}
 

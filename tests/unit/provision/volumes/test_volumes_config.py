@@ -1,4 +1,4 @@
-"""[[volumes]] of cluster.toml: accepted and rejected values, and what nodes mount."""
+"""[[volumes]] of cluster.toml: accepted and rejected values, and the volumes that nodes mount."""
 
 from typing import Any
 

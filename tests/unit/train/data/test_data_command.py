@@ -95,7 +95,7 @@ def test_a_terminal_shows_a_bar(project: Project, server: S3Server) -> None:
     with closing(Terminal()) as terminal, on_terminal(terminal, project, "get", "s3://bucket/x", "x") as process:
         assert process.wait(60) == 0, terminal.settle()
         assert re.fullmatch(r"got 1 file, 3\.0 MB .*", terminal.settle())
-        assert re.search(r"[01]/1 files", terminal.raw)  # which number depends on timing
+        assert re.search(r"[01]/1 files", terminal.raw)  # the first number depends on timing
 
 
 def test_dry_run(project: Project, server: S3Server) -> None:
@@ -125,7 +125,7 @@ def test_a_question_stays_on_the_screen(project: Project, server: S3Server) -> N
         on_terminal(terminal, project, "put", "--delete", "in", "s3://bucket/") as process,
     ):
         terminal.wait_for(lambda: "[y: yes" in terminal.raw)
-        time.sleep(0.5)  # a bar would have been drawn over it by now
+        time.sleep(0.5)  # long enough for a bar to overwrite the question
         asked = terminal.settle()
         terminal.type("y\n")
         assert process.wait(20) == 0, terminal.settle()
@@ -186,7 +186,7 @@ def test_no_time_is_shown_before_the_first_byte() -> None:
     upload = Upload(source=Path("x"), destination=S3Url(bucket="b", key="k"), size_bytes=0)
     progress.watch([upload, replace(upload, size_bytes=1_000_000)])
     now[0] = 11.0
-    progress.moved(0)  # as after many retries of a large file's HEAD request
+    progress.moved(0)  # happens after many retries of a large file's HEAD request
     now[0] = 50.0
     progress.finished(upload)
     assert said == ["0/2 files, 0 bytes of 1.0 MB, 0 bytes/s", "1/2 files, 0 bytes of 1.0 MB, 0 bytes/s"]
@@ -209,13 +209,13 @@ def test_objects_without_a_checksum_are_named_once(project: Project, server: S3S
     )
     said = project.run("data", "get", "s3://bucket/3.rec", "s3://bucket/0.rec", "again").stderr.splitlines()
     assert "S3 has no usable checksum for 1 object; only the size was compared: s3://bucket/3.rec" in said[0]
-    # No warning about objects with a checksum.
+    # There is no warning about objects with a checksum.
     assert "checksum" not in project.run("data", "get", "s3://bucket/0.rec", "third").stderr
 
 
 @contextmanager
 def on_terminal(terminal: Terminal, project: Project, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """`cluster data WORDS...` with this terminal; it is killed at the end of the block if it still runs."""
+    """Run `cluster data WORDS...` with this terminal. Kills it at the end of the block if it still runs."""
     with subprocess.Popen(
         [CLUSTER, "data", *words], cwd=project.directory, env=project.environment() | {"TERM": "xterm"},
         stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs,

@@ -1,4 +1,4 @@
-"""Datasets, from published files to those that MXNet reads."""
+"""Datasets, from the published files to the files that MXNet reads."""
 
 import gzip
 import io
@@ -40,7 +40,7 @@ Labelled = tuple[int, bytes]
 
 
 def read_part(folder: Path, *, mode: str, size: tuple[int, int]) -> list[list[Labelled]]:
-    """The images of each shard; checks that the ids are consecutive."""
+    """Read the images of each shard. Checks that the ids are consecutive."""
     shards = []
     records_before = 0
     for path in sorted(folder.iterdir()):
@@ -144,7 +144,10 @@ def test_content_must_fill_the_shape() -> None:
 
 
 def publish_cifar(folder: Path, *, without: str = "", cut: str = "") -> dict[str, bytes]:
-    """Publish CIFAR-10 with 4 images per batch, out of order; returns the batches. cut: one to truncate."""
+    """Publish CIFAR-10 with 4 images per batch, out of order; returns the batches.
+
+    without, cut: the batch to leave out, and the batch to truncate.
+    """
     names = [datasets.CIFAR_VAL, *reversed(datasets.CIFAR_TRAIN)]
     batches = {name: b"".join(bytes([at % 10]) + DRAW.randbytes(3072) for at in range(4)) for name in names}
     with tarfile.open(folder / datasets.CIFAR_ARCHIVE, mode="w:gz") as archive:

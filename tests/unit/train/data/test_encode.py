@@ -34,18 +34,18 @@ def test_transformations(tmp_path: Path) -> None:
     assert pixels(encoded(path, center_crop=True, encoding="png", quality=3)).shape == (200, 200, 3)
     assert pixels(encoded(path, color="gray", resize=400)).shape == (400, 600)
     assert encoded(path, pass_through=True) == path.read_bytes()
-    # The middle of the picture.
+    # center_crop keeps the middle of the picture.
     whole = pixels(encoded(path, encoding="png"))
     assert np.array_equal(pixels(encoded(path, center_crop=True, encoding="png")), whole[:, 50:250])
     turned = Image.Exif()
     turned[0x0112] = 6
     photo(300, 200).save(path, exif=turned)
-    assert pixels(encoded(path, resize=50)).shape == (75, 50, 3)  # at 1/4 of its size
+    assert pixels(encoded(path, resize=50)).shape == (75, 50, 3)  # decoded at 1/4 of its size
     assert pixels(encoded(path, resize=150)).shape == (225, 150, 3)
 
 
 def test_decoding_at_a_fraction_is_no_worse(tmp_path: Path) -> None:
-    """Compared with a picture that was shrunk with the best filter."""
+    """Both are compared with a picture that the best filter has shrunk."""
     path = tmp_path / "a.jpg"
     photo(1200, 900).save(path, quality=95)
     best = np.asarray(photo(1200, 900).resize((341, 256), Image.Resampling.LANCZOS))[:, :, ::-1].astype(float)

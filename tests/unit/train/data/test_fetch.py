@@ -1,4 +1,4 @@
-"""Downloads from good and bad servers, and the folder that the dataset is written to."""
+"""Downloads from good and bad servers, and the folder of the dataset."""
 
 import hashlib
 import random
@@ -25,7 +25,7 @@ Answer = Callable[[BaseHTTPRequestHandler, bytes], None]
 
 @dataclass(slots=True)
 class Mirror:
-    """A server of files. answers: used in turn instead of the requested file."""
+    """A server of files. answers: handlers that are used in turn instead of sending the requested file."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def source(mirrors: list[Mirror], name: str, content: bytes) -> Source:
 
 
 def load(wanted: Source, folder: Path, events: list[Event]) -> int:
-    """Download it; returns the number of bytes that were reported."""
+    """Download a file; returns the number of bytes that were reported."""
     reported: list[int] = []
     fetching.download(wanted, folder, report=events.append, advance=reported.append)
     return sum(reported)
@@ -120,17 +120,17 @@ def load(wanted: Source, folder: Path, events: list[Event]) -> int:
     ("first", "asked", "warned"),
     [
         ([], ([None], []), None),
-        # After a broken connection the rest is requested; a server without ranges starts from the beginning.
+        # After a broken connection, the rest is requested. A server without ranges starts from the beginning.
         ([cut(400_000), cut(100_000)], ([None, "bytes=400000-", "bytes=500000-"], []), None),
         ([cut(400_000), give_all], ([None, "bytes=400000-"], []), None),
         ([refuse(503), refuse(429)], ([None] * 3, []), None),
         ([refuse(404)], ([None], [None]), "404 Not Found; trying the next mirror"),
-        # The next mirror sends only the rest.
+        # The next mirror has to send only the rest.
         ([cut(100_000)] + [cut(0)] * 3, ([None] + ["bytes=100000-"] * 3, ["bytes=100000-"]), "after 100000 of 1000000"),
-        # Another file: of the same size, or longer.
+        # A different file, of the same size or longer.
         ([give_another], ([None], [None]), "not the published file"),
         ([give_more], ([None], [None]), "not the published file"),
-        # An error page looks like the beginning of the file until the end.
+        # An error page looks like the beginning of the file until it ends.
         ([page] * 4, ([None, *["bytes=11-"] * 3], ["bytes=11-", None]), "ended after 11 of 1000000 bytes, 4 times"),
     ],
 )
@@ -189,11 +189,11 @@ def test_a_part_of_another_file_is_discarded(mirrors: list[Mirror], tmp_path: Pa
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
-# --- the folder that it is written to
+# --- the folder of the dataset
 
 
 def make_dataset(mirrors: list[Mirror]) -> Dataset:
-    """A dataset of one file, which is written twice."""
+    """A dataset with one source, whose content is written to two files."""
 
     def write(sources: Path, folder: Path, shards: int) -> Written:
         content = (sources / "file").read_bytes()
@@ -217,7 +217,7 @@ def test_a_second_fetch_downloads_nothing(mirrors: list[Mirror], tmp_path: Path)
     dataset, expected = make_dataset(mirrors), {"train/a": CONTENT, "b": CONTENT}
     assert run(dataset, tmp_path).train_images == dataset.shards
     assert read_files(tmp_path / "out") == expected
-    (tmp_path / "out" / ".cluster-fetch" / "left").mkdir(parents=True)  # by a run that was killed
+    (tmp_path / "out" / ".cluster-fetch" / "left").mkdir(parents=True)  # left by a killed run
     assert run(dataset, tmp_path, shards=5).train_images == 5
     assert read_files(tmp_path / "out") == expected
     assert len(mirrors[0].asked) == 1

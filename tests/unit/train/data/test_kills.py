@@ -1,6 +1,6 @@
-"""pack, split and fetch, killed at random moments: visible files are complete, and the next run finishes the work.
+"""pack, split and fetch are killed at random moments: visible files are complete, and the next run finishes the work.
 
-Its result is byte for byte that of a run that was not killed.
+Its result is byte for byte that of an uninterrupted run.
 """
 
 import os
@@ -47,7 +47,7 @@ def write_sources(folder: Path, command: str) -> None:
 
 
 class Series:
-    """A command, and its result if it is not killed."""
+    """Repeated runs of a command, and its result without a kill."""
 
     def __init__(self, project: Project, server: S3Server, command: str, where: str) -> None:
         self.project, self.server = project, server
@@ -74,7 +74,7 @@ class Series:
         )  # fmt: skip
 
     def check_after(self, process: "subprocess.Popen[bytes]") -> None:
-        """Check what a killed run left, and the result of the next one."""
+        """Check the files that a killed run left, and the result of the next run."""
         until(lambda: not session_of(process.pid), "a process outlives the one that was killed", timeout_s=20)
         seen = self._stored()
         unfinished = [name for name in seen if name.startswith(".cluster-") or name == "index/.unfinished"]

@@ -95,7 +95,7 @@ def test_unreadable_images_are_named(run_here: Run, tmp_path: Path, photos: Path
         "dog/4.jpg: not a picture that OpenCV can read",
     ):
         assert words_of_one in str(raised.value)
-    said = run_here(*words, "--skip-broken")  # replaces what the first run left, without a question
+    said = run_here(*words, "--skip-broken")  # replaces the files of the first run without a question
     assert "packed 37 images, 3 left out into 2 shards" in said
     assert "left out: dog/2.jpg: the file is empty" in said
     assert not (tmp_path / "out" / ".cluster-pack").exists()
@@ -139,7 +139,7 @@ def test_invalid_options_of_pack(
 
 @pytest.mark.parametrize("kind", ["link", "open to others"])
 def test_an_unsafe_work_folder_is_an_error(run_here: Run, tmp_path: Path, photos: Path, kind: str) -> None:
-    """Its content would be deleted or overwritten."""
+    """The command would delete or overwrite the folder's content."""
     elsewhere, work = tmp_path / "elsewhere", tmp_path / "out" / ".cluster-pack"
     elsewhere.mkdir()
     (elsewhere / "precious").touch()
@@ -182,7 +182,7 @@ def test_mxnet_reads_it_and_im2rec_makes_the_same_pixels(run_here: Run, tmp_path
         tmp_path / "theirs",
     )
     assert len(lines) == 40
-    assert max(map(float, lines)) < 2  # 0, except for rounding in different versions of the library
+    assert max(map(float, lines)) < 2  # 0, apart from rounding in different versions of the library
     read = run_mxnet(
         """
         records = mx.io.ImageRecordIter(path_imgrec=sys.argv[1], data_shape=(3, 40, 40), batch_size=10)

@@ -90,7 +90,7 @@ def test_invalid_options_of_split(run_here: Run, tmp_path: Path, words: tuple[st
     write_uneven(tmp_path / "data")
     with pytest.raises(ClusterError, match=said):
         run_here("split", *words)
-    # An empty shard is detected after others were written: they have the mark of an unfinished run.
+    # An empty shard is detected after others were written, which therefore have the mark of an unfinished run.
     assert not (tmp_path / "out").exists() or (tmp_path / "out" / ".cluster-pack").exists()
 
 
@@ -111,7 +111,7 @@ def test_a_broken_file_is_named_with_the_offset(run_here: Run, tmp_path: Path, c
     for words in (("split", "a.rec", "out", "--shards", "1"), ("info", "a.rec")):
         with pytest.raises(ClusterError, match=rf"a\.rec: not a whole RecordIO file, at byte {at}: "):
             run_here(*words)
-    # The mark of an unfinished run, and no shard.
+    # Only the mark of an unfinished run is left, and no shard.
     assert list(read_files(tmp_path / "out")) == [".cluster-pack/lock"]
 
 

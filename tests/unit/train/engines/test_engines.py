@@ -1,4 +1,4 @@
-"""What each engine starts, and where: as launch.py, Open MPI and torchrun do it."""
+"""The processes that each engine starts, and their hosts, compared with launch.py, Open MPI and torchrun."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ def test_processes_are_placed_on_the_hosts(
     [
         ("ssh", True, ["--launcher", "ssh", "-H", HEAD.hostfile, "--p3"]),
         ("local", False, ["--launcher", "local"]),
-        ("mpi", True, ["--launcher", "mpi", "-H", HEAD.hostfile]),  # --p3 would be the name of the program there
+        ("mpi", True, ["--launcher", "mpi", "-H", HEAD.hostfile]),  # --p3 would count as the program's name
     ],
 )
 def test_launch_py_gets_its_options(launcher: str, options: list[str], *, p3: bool) -> None:
@@ -85,7 +85,7 @@ def test_mpirun_starts_programs_without_servers_itself() -> None:
 
 
 def order_of_three(launcher: str) -> Any:
-    """One process on node-1, which comes first, and two on node-2; the head, node-0, has none."""
+    """An order for one process on node-1, which comes first, and two on node-2. The head, node-0, has none."""
     lines = ("10.0.0.5", "10.0.0.6:2222", "10.0.0.6:2222")
     return make_order(launcher=launcher, hosts=HOSTS, hostfile=lines, workers=3, kv_store="none")
 
@@ -127,7 +127,7 @@ def test_without_a_launcher_each_process_knows_its_rank() -> None:
         ("torchrun", {}, None),
         ("env", TORCHRUN, 3),
         ("mpi", {"OMPI_COMM_WORLD_RANK": "2"}, 2),
-        ("mpi", {"OMPI_COMM_WORLD_RANK": "2", "DMLC_ROLE": "worker"}, None),  # ps-lite assigns another
+        ("mpi", {"OMPI_COMM_WORLD_RANK": "2", "DMLC_ROLE": "worker"}, None),  # ps-lite assigns a rank of its own
         ("ssh", {"DMLC_ROLE": "worker"}, None),
         ("ssh", {"CLUSTER_RANK": "0"}, 0),
     ],

@@ -1,4 +1,4 @@
-"""The scripts and commands of PBS, with what Slurm's wrappers for Torque print, and what OpenPBS documents."""
+"""The scripts and commands of PBS, with the output of Slurm's wrappers for Torque and from OpenPBS's documentation."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ from train.engines.engine import Report
 
 __all__ = ["job_host"]
 
-# Prints the lines of its role, as a process with MXNet would; the servers then serve until the workers are gone.
+# Prints the lines of its role, like a process with MXNet. The servers then run until the workers have ended.
 RUNNING = 'until grep -qF \'"state": "running"\' ~/.cluster/jobs/$CLUSTER_JOB_ID/events; do sleep 0.05; done'
 PROGRAM = 'printf "%s\\n" "$LINES"'
 

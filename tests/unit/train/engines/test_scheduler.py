@@ -1,4 +1,4 @@
-"""What all batch schedulers share: the script that holds the nodes, and lengths of time."""
+"""The common parts of all batch schedulers: the script that holds the nodes, and durations."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ def test_the_script_holds_nodes_until_the_heartbeat_stops(tmp_path: Path) -> Non
     holder = subprocess.Popen(["/bin/sh", "-c", script], env=env, stderr=subprocess.PIPE)
     try:
         until(beat.parent.exists)
-        give_up_at = time.monotonic() + 4  # without a heartbeat it would end after 2.4 s
+        give_up_at = time.monotonic() + 4  # without a heartbeat, the script would end after 2.4 s
         while time.monotonic() < give_up_at:
             beat.write_text(f"{time.monotonic()}\n")
             time.sleep(0.05)

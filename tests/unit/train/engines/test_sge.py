@@ -1,4 +1,4 @@
-"""Grid Engine's scripts and commands, with what Grid Engine 8.1.9 prints."""
+"""Grid Engine's scripts and commands, with the output of Grid Engine 8.1.9."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Slurm's scripts and commands, with what Slurm 22.05 prints."""
+"""Slurm's scripts and commands, with the output of Slurm 22.05."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every known mistake is recognised in a line that programs really print, and not in others."""
+"""Every known mistake is recognised in lines that programs really print, and in no others."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A job's log becomes events, and these become lines of output."""
+"""A job's log is read as events, which are rendered as lines of output."""
 
 import json
 

@@ -63,7 +63,7 @@ def test_foreign_texts_become_one_line_of_limited_length() -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a second goes by at each look at the clock."""
+    """A clock that advances by half a second each time it is read."""
     began = time.monotonic()
     looks = iter(range(10**9))
     monkeypatch.setattr(head_module.time, "monotonic", lambda: began + 0.5 * next(looks))

@@ -1,4 +1,4 @@
-"""Advice for a missing module, by the files next to the program."""
+"""Advice for a missing module, based on the files next to the program."""
 
 from pathlib import Path
 

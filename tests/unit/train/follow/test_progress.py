@@ -25,7 +25,7 @@ def report(
     return Report(epoch=epoch, batch=batch, samples_per_s=speed, metrics=named, epoch_s=epoch_s, samples=samples)
 
 
-# Where a form comes from is said where it is MXNet's own source, or a log in an issue.
+# A comment names the origin of a line if that is MXNet's own source or a log in an issue.
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -138,7 +138,7 @@ def test_any_line_can_be_parsed(text: str) -> None:
 
 
 class Log:
-    """Events of a job, given to a Progress."""
+    """A Progress that receives the events of a job."""
 
     def __init__(self) -> None:
         self.progress = Progress()
@@ -155,7 +155,7 @@ class Log:
 
 
 def test_samples_over_time_are_a_speed() -> None:
-    """PyTorch's MNIST example reports no speed, but how many samples it has read. Each epoch begins at 0."""
+    """PyTorch's MNIST example reports no speed, only the number of samples so far, which begins at 0 in each epoch."""
     log = Log()
     for at, epoch, samples in ((100.0, 1, 0), (102.0, 1, 640), (103.0, 2, 0), (105.0, 2, 640)):
         log.line(at, 0, f"Train Epoch: {epoch} [{samples}/60000 (1%)]\tLoss: 0.5")

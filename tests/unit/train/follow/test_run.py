@@ -80,12 +80,12 @@ def test_a_job_that_the_head_does_not_accept(said: bytes, words: str) -> None:
 
 
 def breaks_off(answer: bytes) -> FakeHead:
-    """submit's connection breaks before the answer; the next one brings this answer."""
+    """A head whose first connection for submit breaks before the answer. The next connection brings this answer."""
     return FakeHead(lambda words: channel(exit_code=-1) if "--follow" in words else channel(answer))
 
 
 def test_a_job_whose_answer_was_lost_is_submitted_again() -> None:
-    """The head makes one job of both."""
+    """Both requests create one job on the head."""
     fake = breaks_off(b'{"job":"j1","state":"running"}\n')
     started = submit(fake.make(), ORDER, follow=True)
     assert (started.id, started.state, started.talk) == ("j1", "running", None)
@@ -107,7 +107,10 @@ def test_an_error_says_that_the_job_may_have_started() -> None:
 
 
 def serve(words: Sequence[str], cut_at: int | None) -> Channel:
-    """`follow ID OFFSET`: the log from there, with keep-alives between its lines, cut off after some bytes."""
+    """Answer `follow ID OFFSET`: the log from OFFSET on, with keep-alives between lines.
+
+    cut_at: where the connection breaks, in bytes.
+    """
     assert words[:2] == ["follow", "j1"]
     said = ALIVE + b"".join(line + b"\n" + ALIVE for line in LOG[int(words[2]) :].splitlines())
     return channel(said) if cut_at is None else channel(said[:cut_at], exit_code=BROKEN)
@@ -239,7 +242,7 @@ def test_a_job_is_stopped_by_its_supervisor() -> None:
     fake = FakeHead(lambda _: channel(encode([{**said, "already": True}])))
     assert stop_job(fake.make(), "j1")[1]
     with pytest.raises(NotFoundError):
-        stop_job(FakeHead(lambda _: channel()).make(), "j1")  # no program of ours is there
+        stop_job(FakeHead(lambda _: channel()).make(), "j1")  # the head has no program for this
 
 
 def test_nodes_that_cannot_be_searched_are_named() -> None:

@@ -28,7 +28,7 @@ def names(*words: str) -> dict[str, Any]:
 
 
 def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any]:
-    """Arguments of a plan that reads a folder in S3 with this in it."""
+    """Arguments of a plan that reads a folder in S3 with this data."""
     config = DataConfig(url="s3://bucket/x/", mode=mode)  # type: ignore[arg-type]
     return {"data": config, "survey": Survey(data=data), **more}
 
@@ -36,7 +36,7 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
 @pytest.mark.parametrize(
     ("keys", "nodes", "more", "said"),
     [
-        # One worker has nobody to exchange gradients with: by the number of workers, not of nodes.
+        # A single worker has no other to exchange gradients with. The number of workers counts, not that of nodes.
         ({}, cpus(1), {}, 'kv_store = "dist_sync" needs two or more workers'),
         ({"workers": 1}, cpus(2), {}, "needs two or more workers"),
         ({"workers": 1, "kv_store": "dist_async"}, cpus(2), {}, 'kv_store = "dist_async" needs two'),
@@ -46,7 +46,7 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({}, cpus(1), COMMAND, None),
         ({"workers": 1}, cpus(2), COMMAND, None),
         ({"kv_store": "local"}, cpus(1), {}, None),
-        # Several workers with a store of their own each.
+        # Several workers, each with its own store.
         ({"kv_store": "local"}, cpus(2), {}, "would train 2 separate models"),
         ({"kv_store": "device", "workers": 4}, cpus(1), {}, "would train 4 separate models"),
         ({"kv_store": "local", "workers": 1}, cpus(2), {}, None),
@@ -59,7 +59,7 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({"p3": True, "gc_type": "2bit"}, cpus(2), {}, "does not support gradient compression"),
         ({"p3": True}, cpus(2), {"mxnet": "mxnet==1.6.0"}, "needs MXNet 1.7 or later, not mxnet==1.6.0"),
         ({"p3": True}, cpus(2), {"mxnet": "source@v1.x"}, None),
-        # Options among the script's own arguments, over which those go that are put behind them.
+        # Options among the script's own arguments. The options that are appended to them take precedence.
         (
             {"args": ("--kv-store", "dist_async")},
             cpus(2),
@@ -79,7 +79,7 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
             "--kvstore device has no effect: train.kv_store adds --kvstore dist_sync",
         ),
         ({"args": ("--kvstore", "device"), "kv_store_option": ""}, with_files(cpus(2)), OWN, None),
-        ({"args": ("--kv-store=x", "--kv-store", "dist_sync")}, cpus(2), {}, None),  # which is the same
+        ({"args": ("--kv-store=x", "--kv-store", "dist_sync")}, cpus(2), {}, None),  # the appended option is the same
         ({"args": ("--kv-store-x", "1", "x--kv-store")}, cpus(2), {}, None),
         ({"args": ("--kv-store",)}, cpus(2), {}, "--kv-store  has no effect"),
         ({"args": ("--kv-store", "local")}, cpus(2), COMMAND, None),
@@ -91,7 +91,7 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
             "train.gc_threshold adds --gc-threshold 0.5",
         ),
         ({"args": ("--gc-threshold=.50",), "gc_type": "2bit"}, cpus(2), {}, None),
-        ({"args": ("--gc-threshold", "1", "--gc-type", "2bit")}, cpus(2), {}, None),  # nothing is put behind them
+        ({"args": ("--gc-threshold", "1", "--gc-type", "2bit")}, cpus(2), {}, None),  # no option is appended
         ({"args": ("--gc-type=2bit",), "kv_store": "dist_async"}, with_files(cpus(2)), OWN, None),
         # Hosts.
         ({"hosts": ("node-1", "node-0")}, cpus(2), {}, None),
@@ -178,13 +178,13 @@ def test_all_errors_are_reported_at_once() -> None:
         ({"workers": 4}, gpus(1, 1), COMMAND, ["all see its 1 GPU"]),
         ({}, gpus(4, 2), {}, ["the job uses 2 on each"]),
         ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus not passed on"]),
-        # A threshold without what it is for.
+        # A threshold without gradient compression.
         ({"gc_threshold": 0.1}, cpus(2), {}, ["train.gc_threshold = 0.1 has no effect without train.gc_type"]),
         ({"gc_threshold": 0.1, "gc_type": "2bit"}, cpus(2), {}, []),
         ({"args": ("--gc-threshold", "1")}, cpus(2), {}, ["train.args: --gc-threshold 1 has no effect without"]),
         ({"args": ("--gc-threshold", "1", "--gc-type=2bit")}, cpus(2), {}, []),
         ({"args": ("--gc-threshold", "1")}, with_files(cpus(2)), OWN, []),
-        # The kv-store that a command's words name.
+        # The kv-store that a command's arguments name.
         (
             {},
             cpus(2),
@@ -223,7 +223,7 @@ def test_all_errors_are_reported_at_once() -> None:
         ({}, cpus(4), seen(Data(objects=2, records=0), **OWN), []),
         ({}, cpus(4), seen(Data(objects=2, records=2), **COMMAND), []),
         ({}, cpus(4), seen(Data(objects=10_000, records=2, complete=False), **OWN), []),
-        # What would end one of this project's scripts is a warning for others: what they read is not known.
+        # An error for this project's scripts is a warning for others, because it is unknown what they read.
         ({}, cpus(2), seen(MISSING, **COMMAND), ["there is no such bucket (cluster data put --create-bucket FOLDER"]),
         ({}, cpus(2), seen(MISSING, **OWN), ["there is no such bucket"]),
         ({}, cpus(2), seen(Data(objects=0, records=0), **COMMAND), ["there is nothing to read"]),
@@ -237,7 +237,7 @@ def test_all_errors_are_reported_at_once() -> None:
             ["one node fetches 1.8 times its share (cluster data split"],
         ),
         ({}, cpus(1), seen(UNEVEN, mode="stage", **COMMAND), []),
-        # Checkpoints that are lost with a node, in a job that is to continue on a new one.
+        # Checkpoints that are lost with a node, in a job that should continue on a new node.
         ({"args": ("--model-prefix", "auto")}, cpus(2), {}, ["one node, since [data] results is not set"]),
         ({"args": ("--model-prefix", "auto")}, cpus(2), {"data": DataConfig(results="s3://bucket/r/")}, []),
         ({"args": ("--model-prefix", "auto"), "on_node_loss": "fail"}, cpus(2), {}, []),

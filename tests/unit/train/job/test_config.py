@@ -21,7 +21,7 @@ Given = Callable[..., tuple[ClusterConfig, tuple[str, ...]]]
 
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
-    """Reads a command line together with a cluster.toml and a job.toml of these texts."""
+    """A function that reads a command line together with a cluster.toml and a job.toml of the given texts."""
     monkeypatch.chdir(tmp_path)
 
     def given(*words: str, toml: str = "", job: str = "") -> tuple[ClusterConfig, tuple[str, ...]]:

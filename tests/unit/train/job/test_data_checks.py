@@ -1,4 +1,4 @@
-"""Problems of a job's data before it starts, and warnings about its shards."""
+"""Problems of a job's data, detected before it starts, and warnings about its shards."""
 
 import shlex
 from typing import Any
@@ -46,7 +46,7 @@ def test_good_data_raises_no_warning() -> None:
     [
         ({"bucket_exists": False}, "there is no such bucket", "put --create-bucket FOLDER s3://bucket/x/", True),
         ({"region": "us-west-2"}, "is in us-west-2, but the nodes are in eu-west-1", 'region = "us-west-2"', True),
-        # Outside AWS, a region may be just a name.
+        # Outside AWS, a region may be no more than a name.
         ({"region": "us-west-2", "at_aws": False}, "the bucket is in us-west-2", "cluster data get", False),
         ({"refused": DENIED}, "x/train/a.rec cannot be read: AccessDenied: not", "cluster iam-policy", True),
         ({"refused": ARCHIVED}, "is archived (Glacier)", "aws s3api restore-object", True),
@@ -80,11 +80,11 @@ def test_other_files_next_to_records_matter_to_programs_that_read_the_folder() -
         ((MIB,) * 2, (1, 1, 1), False, "has 2 .rec files for 3 workers: several read parts of the same file"),
         ((MIB,) * 2, (1, 1, 1), True, "for 3 workers: nodes fetch the same files (cluster data split s3://bucket/x/train/"),
         ((MIB,), (2, 0), True, "several read parts"),
-        # MXNet divides the bytes evenly whatever the shards' sizes are.
+        # MXNet divides the bytes evenly, regardless of the shards' sizes.
         ((MIB, 9 * MIB), (1, 1), False, None),
         ((MIB, 9 * MIB, MIB), (1, 1), True, "3 .rec files of 1.0 MiB to 9.0 MiB: they cannot be divided evenly"),
         ((MIB, 9 * MIB, MIB), (2,), True, None),
-        # As even as records allow: a few bytes of the next shard cost a whole shard, which takes time if it is large.
+        # As even as records allow. A few bytes of the next shard cost a whole shard, which takes time if it is large.
         ((MIB, MIB + 8), (1, 1), True, None),
         ((200 * MIB, 200 * MIB + 8), (1, 1), True, "one node fetches 2.0 times its share"),
         ((200 * MIB,) * 2, (1, 1), True, None),
@@ -140,12 +140,12 @@ def test_the_excess_of_the_node_that_fetches_the_most_beyond_its_share() -> None
     ("total_bytes", "workers", "nodes", "count"),
     [
         (0, 3, 3, 12),
-        (10 << 20, 2, 2, 10),  # of a MiB at least, where these are enough
+        (10 << 20, 2, 2, 10),  # shards of at least 1 MiB, if that gives enough of them
         (100 << 20, 2, 2, 32),
         (10 * GIB, 2, 2, 32),
         (10 * GIB, 3, 2, 33),
         (10 * GIB, 16, 2, 32),
-        (150 * GIB, 8, 8, 152),  # of a GiB at most
+        (150 * GIB, 8, 8, 152),  # shards of at most 1 GiB
     ],
 )
 def test_there_are_enough_shards_and_the_same_number_for_each_worker(

@@ -1,4 +1,4 @@
-"""[data] url as a folder on a volume: the script that nodes run, and what the job is told."""
+"""[data] url as a folder on a volume: the script that nodes run, and the problems that it reports."""
 
 import os
 import subprocess

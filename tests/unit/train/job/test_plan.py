@@ -1,4 +1,4 @@
-"""A job's plan: processes and their nodes, GPUs, threads, environment and name; and how it is shown."""
+"""A job's plan: processes and their nodes, GPUs, threads, environment and name; and the plan's text."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -123,7 +123,7 @@ def test_a_command_runs_word_for_word_without_more_options() -> None:
         ("--kv-store", OWN_SCRIPT, ("--kv-store", "dist_sync")),
         ("--kvstore", OWN_SCRIPT, ("--kvstore", "dist_sync")),
         ("", OWN_SCRIPT, ()),
-        ("", SCRIPT, ("--kv-store", "dist_sync")),  # ours know it
+        ("", SCRIPT, ("--kv-store", "dist_sync")),  # the project's scripts know this option
     ],
 )
 def test_a_script_gets_the_kv_store_with_its_own_option(option: str, script: str, added: tuple[str, ...]) -> None:
@@ -140,7 +140,7 @@ def test_gradient_compression_is_passed_to_the_script() -> None:
 
 
 def test_p3_leaves_updates_to_the_workers() -> None:
-    """MXNet's P3 servers only add up gradients."""
+    """MXNet's P3 servers only sum gradients."""
     assert plan(TrainConfig(p3=True), 2).order.env["MXNET_UPDATE_ON_KVSTORE"] == "0"
     assert "MXNET_UPDATE_ON_KVSTORE" not in plan(TrainConfig(), 2).order.env
 
@@ -299,7 +299,7 @@ def test_a_hidden_value_is_not_shown() -> None:
 def test_processes_are_placed_as_launch_py_places_them(
     lines: list[int], workers: int, servers: int, launcher: str
 ) -> None:
-    """Its ssh.py: `for i in range(nworker + nserver)`, a server while `i < nserver`, on `hosts[i % len(hosts)]`."""
+    """In its ssh.py: `for i in range(nworker + nserver)`, a server while `i < nserver`, on `hosts[i % len(hosts)]`."""
     nodes = cpus(5)
     placement = place(
         [nodes[line] for line in lines], head=nodes[0], launcher=launcher, workers=workers, servers=servers

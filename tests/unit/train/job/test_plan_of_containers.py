@@ -1,4 +1,4 @@
-"""A job's plan for [container]: which Python runs, what each node gets, and who pulls the image."""
+"""A job's plan for [container]: the Python that runs, the parts for each node, and the nodes that pull the image."""
 
 import base64
 from pathlib import Path
@@ -120,7 +120,7 @@ def test_a_shell_has_a_jobs_mounts() -> None:
     assert "PATH=/home/ubuntu/.cluster/env/ab/bin:/opt/bin:/usr/bin" in words
 
 
-# -- who pulls ---------------------------------------------------------------------------------------------------------
+# -- the nodes that pull -----------------------------------------------------------------------------------------------
 
 
 def app_with(tmp_path: Path, **container: Any) -> App:

@@ -1,4 +1,4 @@
-"""Plans of jobs without MXNet's kv-store: processes per node, GPUs, arguments; and nodes from a batch scheduler."""
+"""Plans of jobs without MXNet's kv-store: processes per node, GPUs and arguments; and nodes from a batch scheduler."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ OWN = "print('own')"
     ("script", "command", "text"),
     [
         ("own.py", (), OWN),
-        ("train_mnist.py", (), ""),  # it ships with the project
+        ("train_mnist.py", (), ""),  # this script ships with the project
         ("train_mnist.py", ("python3", "-u", "own.py", "--lr", "1"), OWN),
         ("own.py", ("python", "-m", "own"), ""),
         ("own.py", ("bash", "own.py.txt"), ""),

@@ -1,4 +1,4 @@
-"""[queue]: what a job asks a batch scheduler for, and how its walltime agrees with [train] max_duration."""
+"""[queue]: a job's request to a batch scheduler, and whether its walltime agrees with [train] max_duration."""
 
 import tomllib
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a job reads s3://, with the warnings about it, and what its credentials allow."""
+"""How a job reads s3://, the warnings about it, and the permissions of its credentials."""
 
 from dataclasses import replace
 from typing import Any
@@ -68,7 +68,7 @@ def test_native_mode_needs_an_mxnet_that_reads_s3() -> None:
     ("max_duration", "options", "said"),
     [
         ("none", {"left_s": 3600.0}, "end in 1 h"),
-        ("none", {"left_s": 2 * 3600.0}, None),  # shown with where S3 is
+        ("none", {"left_s": 2 * 3600.0}, None),  # not a warning; the plan shows it with S3's address
         ("2h", {"left_s": 3600.0}, "after 1 h"),
         ("1h", {"left_s": 3600.0}, None),
         ("2h", {}, None),
@@ -104,7 +104,7 @@ def test_the_reading_is_shown_with_its_limit(reading: Reading, said: str) -> Non
 
 
 def placement(**workers: int) -> Placement:
-    """Nodes a, b, c with addresses of different lengths."""
+    """A placement of workers on nodes a, b and c, whose addresses have different lengths."""
     nodes = {name: node(5 + number) for number, name in enumerate("abc")}
     named = tuple(replace(nodes[name], host=replace(nodes[name].host, name=name)) for name in workers)
     return Placement(nodes=named, hostfile=(), workers=workers, servers={})
@@ -161,10 +161,10 @@ def test_without_other_urls_a_job_may_use_what_data_names() -> None:
         (["--data-train=s3://more/a.rec;s3://more/b.rec"], ["s3://more/a.rec", "s3://more/b.rec"]),
         (["s3://more/a,s3://other/b"], ["s3://more/a", "s3://other/b"]),
         (["sh", "-c", "train --data 's3://more/it is/' && ls \"s3://other/b/\""], ["s3://more/it", "s3://other/b/"]),
-        (["s3://more/a/", "s3://more/a/b", "s3://more/a"], ["s3://more/a"]),  # the beginning of the others
+        (["s3://more/a/", "s3://more/a/b", "s3://more/a"], ["s3://more/a"]),  # a prefix of the others
         (["s3://more", "s3://moreover/a"], ["s3://more/", "s3://moreover/a"]),
         (["s3://more/run-$N/", "s3://$BUCKET/a", "s3://more/x*?"], ["s3://more/run-", "s3://more/x"]),
-        (["s3://data/digits/train/", "s3://data/digits", "s3://results/models/old"], []),  # of [data]
+        (["s3://data/digits/train/", "s3://data/digits", "s3://results/models/old"], []),  # already in [data]
         (["s3://data/digits-2/"], ["s3://data/digits-2/"]),
         (["s3://"], []),
     ],

@@ -1,4 +1,4 @@
-"""What a job has lost, and its order on another head."""
+"""The nodes that a job has lost, and its order on another head."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ def test_a_job_needs_its_environment_and_its_files() -> None:
     [
         ({}, {"i-0"}, True),
         ({"state": "waiting"}, {"i-0", "i-1"}, True),
-        ({}, {"i-1"}, False),  # the head lives, and waits itself
+        ({}, {"i-1"}, False),  # the head is alive and waits itself
         ({}, set(), False),
         ({"state": "done"}, {"i-0"}, False),
         ({"state": "stopped"}, {"i-0"}, False),
@@ -128,12 +128,12 @@ QUEUED: dict[str, Any] = {"state": "queued", "attempts": (), "started_at": None}
     ("jobs", "names"),
     [
         ([], ""),
-        # One that ran, and those that waited for it, in the order of submission.
+        # A job that ran, and the jobs that waited for it, in the order of submission.
         ([{}, QUEUED, QUEUED], "abc"),
         ([{"state": "waiting"}, {**QUEUED, "on_node_loss": "fail"}], "ab"),
         ([{"on_node_loss": "fail"}, QUEUED], "b"),  # the first one failed with its head
         ([{"scheduler": "slurm"}, QUEUED, {**QUEUED, "scheduler": "slurm"}], "b"),
-        # Of an older job than one that has had its turn, the copy is out of date.
+        # The copy of a job is out of date if a later job has had its turn.
         ([{}, {"state": "done"}], ""),
         ([{}, {"state": "done"}, QUEUED], "c"),
         ([{}, {}], "b"),
@@ -142,7 +142,7 @@ QUEUED: dict[str, Any] = {"state": "queued", "attempts": (), "started_at": None}
         ([{}, {**QUEUED, "state": "stopped"}, QUEUED], "ac"),
         ([{"held_at": 1.0, "state": "stopped", "attempts": ()}, QUEUED], "b"),
         ([{"state": "done"}], ""),
-        # Of another cluster, or of a head before.
+        # A job of another cluster, or of an earlier head.
         ([{}, {"nodes": (JobHost(name="node-0", instance_id="i-9"),), "state": "done"}], "a"),
     ],
 )

@@ -1,4 +1,4 @@
-"""[train] nodes: which nodes a job uses, and which clusters are too small for it."""
+"""[train] nodes: the nodes that a job uses, and clusters that are too small for it."""
 
 import pytest
 

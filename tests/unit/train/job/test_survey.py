@@ -1,4 +1,4 @@
-"""A job's data as S3 lists it, and its owner."""
+"""A job's data as S3 lists it, and the data's owner."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,13 +15,13 @@ from train.job import survey
 from train.job.survey import Data, Refusal, Survey, Surveyor, count, find_data, find_owner
 
 REGION = "eu-west-1"
-SIZES = (24, 24)  # x/train/a.rec in a record
+SIZES = (24, 24)  # of a record with the content x/train/a.rec
 FOUND = Data(objects=6, records=3, in_train=2, folder="train/", sizes=SIZES)
 
 
 @pytest.fixture(scope="module")
 def clients() -> Iterator[Clients]:
-    """Of moto, with a bucket of a few objects."""
+    """Clients of moto, with a bucket of a few objects."""
     with pytest.MonkeyPatch.context() as patch, mock_aws():
         for name in ("AWS_ENDPOINT_URL", "AWS_CA_BUNDLE", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
             patch.delenv(name, raising=False)
@@ -54,11 +54,11 @@ def test_objects_below_a_url_are_counted(clients: Clients, url: str, wanted: Dat
 @pytest.mark.parametrize(
     ("names", "folder", "sizes", "others"),
     [
-        # What the project's scripts read, else what stands there itself, else the folder with the most.
+        # The folder that the project's scripts read, else the files at the top, else the folder with the most files.
         (["train/a.rec", "a.rec", "b.rec"], "train/", 1, ()),
         (["a.rec", "more/a.rec", "more/b.rec"], "", 1, ()),
         (["one/a.rec", "more/a.rec", "more/b.rec", "val/a.rec"], "more/", 2, ()),
-        # MXNet reads nothing of folders in a folder, and nothing that is empty.
+        # MXNet reads neither folders inside the folder nor empty files.
         (["train/a.rec", "train/b/c.rec", "train/b/d.txt", "train/empty"], "train/", 1, ()),
         (["train/a.rec", "train/a.idx", "train/a.lst", "labels.txt"], "train/", 1, ("a.idx", "a.lst")),
         (["a.rec", "labels.txt", "train-images-idx3-ubyte"], "", 1, ("labels.txt", "train-images-idx3-ubyte")),

@@ -70,7 +70,7 @@ def test_a_node_out_of_reach_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_node_that_cannot_listen_is_named() -> None:
     other = local_node(1)
-    elsewhere = replace(other, host=replace(other.host, private_ip="192.0.2.1"))  # an address that is not ours
+    elsewhere = replace(other, host=replace(other.host, private_ip="192.0.2.1"))  # not an address of this machine
     with pytest.raises(ClusterError, match=r"node-1: .*failed with exit code 1"):
         measure_network([local_node(0), elsewhere], seconds=0.1, streams=1, on_pair=lambda _: None)
 
@@ -145,7 +145,7 @@ INFO:root:iter 3, {2} sec, 0.000000 GB/sec per gpu, error 0.000000
 
 
 class FakeRunner:
-    """Runs no job: its workers print what they are told to, in the order of their ranks backwards."""
+    """Runs no job. Its workers print the given outputs, in reverse order of their ranks."""
 
     def __init__(self, *outputs: str, result: JobResult | None = None) -> None:
         self.outputs = outputs
@@ -279,7 +279,7 @@ def test_one_worker_alone_needs_no_servers() -> None:
     found, job = run_scaling(1, speeds(50), nodes=[node(0), node(1)])
     assert (found.speed, found.kv_store) == (50, "local")  # a single report is better than none
     assert (job.order.workers, job.order.servers, job.config.gc_type) == (1, 0, "none")
-    assert job.order.env["OMP_NUM_THREADS"] == "4"  # as with two, of 8 cores
+    assert job.order.env["OMP_NUM_THREADS"] == "4"  # as with two workers on 8 cores
 
 
 def test_with_gpus_the_workload_is_larger() -> None:
@@ -316,7 +316,7 @@ def test_the_table_of_scaling() -> None:
 
 
 def test_bench_kvstore_runs_measure_py_unchanged(tmp_path: Path) -> None:
-    """With a stand-in for MXNet that has a measure.py and no GPU: this environment has no MXNet."""
+    """This environment has no MXNet, so the test uses a stand-in with a measure.py and without a GPU."""
     package = tmp_path / "mxnet"
     (package / "tools" / "bandwidth").mkdir(parents=True)
     (package / "__init__.py").write_text(

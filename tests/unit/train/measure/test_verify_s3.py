@@ -1,4 +1,4 @@
-"""The S3 check of `cluster verify`: which object it reads, and how it explains the result."""
+"""The S3 check of `cluster verify`: the object that it reads, and its explanation of the result."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -49,7 +49,7 @@ def test_staging_is_checked_when_the_wheel_cannot_read_s3(
 def test_without_mxnet_the_object_is_read_as_staging_does(
     nodes: list[ReadyNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No MXNet can be imported here."""
+    """MXNet cannot be imported here."""
     keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
     for key, value in keys.items():
         monkeypatch.setenv(key, value)
@@ -81,7 +81,7 @@ def test_only_mxnet_sees_the_jobs_secrets(nodes: list[ReadyNode], fake_mxnet: Fa
     assert (found.status, found.said) == ("ok", "read by MXNet, a record of 5 bytes")
 
 
-# Messages of MXNet 1.7.0.post2 for answers of a refusing server, shortened.
+# Messages of MXNet 1.7.0.post2 when a server refuses requests, shortened.
 FRAME = 'Traceback (most recent call last):\n  File "src/io/s3_filesys.cc", line 1096\n'
 CURL = "Error: Check failed: curl_easy_perform(curl) == CURLE_OK: "
 
@@ -119,7 +119,7 @@ def test_errors_of_mxnets_reader_are_explained(error: str, status: str, said: st
     ("stdout", "code", "status", "said"),
     [
         ('{"read": 5}', 0, "ok", "a record of 5 bytes"),
-        ('{"read": 5}', -6, "ok", "a record of 5 bytes"),  # it aborted at its end
+        ('{"read": 5}', -6, "ok", "a record of 5 bytes"),  # aborted at its exit
         ('{"credentials": "no role"}', 0, "failed", "no credentials"),
         ('{"staged": 5}', 0, "ok", "for this MXNet wheel, 5 bytes"),
         ('{"refused": "S3: not allowed", "code": "AccessDenied"}', 0, "failed", "AccessDenied"),

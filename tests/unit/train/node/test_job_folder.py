@@ -1,4 +1,4 @@
-"""What a job keeps on a host: folders of output, a log of whole lines, and a record without secrets."""
+"""A job's files on a host: folders of output, a log of whole lines, and a record without secrets."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def test_only_the_newest_jobs_keep_their_output(home: Path) -> None:
     for number in range(job_folder.KEPT + 3):
         (jobs / f"old-{number}" / "output").mkdir(parents=True)
         os.utime(jobs / f"old-{number}", (number, number))
-    (jobs / "old-0" / "record.json").write_text("{}")  # the head's own
+    (jobs / "old-0" / "record.json").write_text("{}")  # a folder of the head
     job_folder.make_output_dir("new")
     names = {path.name for path in jobs.iterdir()}
     assert {"new", "old-0", f"old-{job_folder.KEPT + 2}"} <= names
@@ -50,7 +50,7 @@ def test_no_secret_is_in_a_record(home: Path) -> None:
 
 
 def test_a_hidden_value_is_in_no_record() -> None:
-    """`--env NAME` passes secrets, whatever their names."""
+    """`--env NAME` passes secrets, whatever the names of the variables."""
     order = make_order(
         env={"LABEL": "x1", "TYPED": "seen"},
         env_server={"LABEL": "x2"},

@@ -1,4 +1,4 @@
-"""Lines, boxes of output and the pace at which it goes on."""
+"""Lines, boxes of output, and the pace at which output is forwarded."""
 
 import socket
 
@@ -40,9 +40,9 @@ def test_output_is_shown_as_a_terminal_would_leave_it(line: bytes, shown: str) -
     ("came_at", "rests_s"),
     [
         ([5.0], [0.0]),
-        ([5.0, 6.0, 7.0], [0.0, 0.0, 0.0]),  # what is rare goes on at once
+        ([5.0, 6.0, 7.0], [0.0, 0.0, 0.0]),  # rare output is forwarded at once
         ([5.0, 5.01], [0.0, 0.02]),
-        ([5.0, 5.1, 5.2, 5.3, 5.4, 5.5, 5.6], [0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.1]),  # what streams is gathered
+        ([5.0, 5.1, 5.2, 5.3, 5.4, 5.5, 5.6], [0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.1]),  # steady output is collected
         ([5.0, 5.1, 5.2, 6.0], [0.0, 0.02, 0.04, 0.0]),
     ],
 )

@@ -1,4 +1,4 @@
-"""Fixtures of these tests; each stands in the module that it belongs to."""
+"""Fixtures of these tests; each is defined in the module that it belongs to."""
 
 from s3_server import project, server, shared_server
 

@@ -1,4 +1,4 @@
-"""The bucket of a put: its owner, how it becomes private, and how many of its objects are kept in memory."""
+"""The bucket of a put: its owner, how it becomes private, and how many of its objects stay in memory."""
 
 import gc
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_a_bucket_is_created_only_on_request_private_and_encrypted(server: S3Ser
 
 @pytest.mark.parametrize("one", [True, False], ids=["file", "folder"])
 def test_a_name_of_another_account_is_an_error(server: S3Server, local: Path, *, one: bool) -> None:
-    """S3's answers for another account's bucket; moto would also answer CreateBucket with 403."""
+    """The proxy gives S3's answers for another account's bucket. moto would also answer CreateBucket with 403."""
     taken = Refusal(status=409, code="BucketAlreadyExists", message="The requested bucket name is not available.")
 
     def judge(asked: Asked) -> Refusal | None:
@@ -81,7 +81,7 @@ def test_a_name_of_another_account_is_an_error(server: S3Server, local: Path, *,
 
 
 def judge_listing(asked: Asked) -> Refusal | None:
-    """The caller may neither list or look at anything nor create buckets."""
+    """Refuse a caller who may neither list nor look at objects, nor create buckets."""
     if asked.method == "HEAD" or "list-type=2" in asked.query:
         return NOT_ALLOWED
     return NOT_ALLOWED if asked.method == "PUT" and asked.path == f"/{BUCKET}" and not asked.query else None
@@ -106,7 +106,7 @@ def test_put_needs_only_write_permission(
         made = [asked for asked in proxy.asked if asked.method == "PUT" and asked.path == f"/{BUCKET}"]
         assert bool(made) is not may_list_buckets
     assert set(server.read(BUCKET)) == {"in/a", "in/b"}
-    assert not is_private(server)  # as it was
+    assert not is_private(server)  # as before
 
 
 def test_the_next_put_makes_a_half_made_bucket_private(server: S3Server, local: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_dry_run_sets_nothing(server: S3Server, local: Path) -> None:
     assert not is_private(server)
 
 
-# obstore is unsure of an empty object: botocore lists then
+# With an empty object, obstore's answer is uncertain, so botocore lists the objects.
 @pytest.mark.parametrize("empty_one", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("delete", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_put_keeps_only_its_own_objects_in_memory(
@@ -168,7 +168,7 @@ def test_put_keeps_only_its_own_objects_in_memory(
     others = {f"in/{number:05}": b"x" for number in range(3000)}
     server.put(BUCKET, {**others, "in/b": b"b", **({"in/empty": b""} if empty_one else {})})
     gc.collect()
-    earlier = [item for item in gc.get_objects() if isinstance(item, S3Object)]  # kept, so that ids are not reused
+    earlier = [item for item in gc.get_objects() if isinstance(item, S3Object)]  # keeps them alive: ids are not reused
     known = {id(item) for item in earlier}
     kept = []
 

@@ -1,4 +1,4 @@
-"""put, get and ls with every source of credentials of AWS's tools, and with keys that expire meanwhile."""
+"""put, get and ls with every source of credentials that AWS's tools support, and with keys that expire meanwhile."""
 
 import hashlib
 import itertools
@@ -69,7 +69,7 @@ def at(seconds_from_now: float) -> str:
 
 @contextmanager
 def serve_metadata() -> Iterator[str]:
-    """The URL of an instance's metadata service; /task answers like a container's."""
+    """Serve an instance's metadata; yields the URL. /task answers like a container's metadata service."""
     keys = {"SecretAccessKey": "s", "Token": "t", "Expiration": at(3600), "LastUpdated": at(0), "Code": "Success"}
     pages = {
         ROLES: "trainer",
@@ -106,7 +106,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server
 
 @pytest.fixture
 def server(shared_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """A server, and a user who has the profiles of CONFIG and no keys in the environment."""
+    """A server, and a user with the profiles of CONFIG, but without keys in the environment."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
@@ -126,7 +126,7 @@ def server(shared_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def write_program(folder: Path, *, key_id: str = "AKIAPROGRAM") -> Path:
-    """A credential_process whose keys expire so soon that it is called each time. key_id: a shell expression."""
+    """Write a credential_process whose keys expire so soon that it is called each time. key_id: a shell expression."""
     path = folder / "keys"
     keys = {"Version": 1, "AccessKeyId": "KEY_ID", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": at(500)}
     text = json.dumps(keys).replace("KEY_ID", f"'{key_id}'")
@@ -167,7 +167,7 @@ def test_credentials_of_every_source(
         for name, value in env.items():
             monkeypatch.setenv(name, value.format(tmp=tmp_path, metadata=metadata))
         use(tmp_path, [1000, SMALL_BYTES + 1, PART_BYTES + 1])
-    # Requests to / are for STS, to assume a role.
+    # Requests to / go to STS, to assume a role.
     keys = {asked.key_id for asked in proxy.asked if asked.path != "/"}
     assert keys
     assert all(key.startswith(key_id) for key in keys)
@@ -191,7 +191,7 @@ def test_endpoint_with_keys_in_the_environment(
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
-    # botocore finds the home folder when it is imported.
+    # botocore looks up the home folder at its import.
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / ".aws" / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / ".aws" / "credentials"))
     for name, value in {"AWS_ACCESS_KEY_ID": "AKIAENV", "AWS_SECRET_ACCESS_KEY": "s", **env}.items():
@@ -252,7 +252,7 @@ def test_missing_credentials_are_explained(
 def test_an_expired_session_is_explained(
     server: S3Server, tmp_path: Path, profile: str, words: tuple[str, ...]
 ) -> None:
-    """With the installed command: botocore reads the home folder when it is imported."""
+    """The test uses the installed command, because botocore looks up the home folder at its import."""
     env = {"AWS_PROFILE": profile, "AWS_ENDPOINT_URL": server.url, "HOME": str(tmp_path)}
     project = Project(tmp_path, env)
     project.write('name = "x"\ncloud = "aws"\n')
@@ -284,7 +284,7 @@ def test_a_denied_role_is_explained(server: S3Server, monkeypatch: pytest.Monkey
 def test_keys_that_expire_meanwhile_are_renewed(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The program has new keys after some requests; S3 still accepts old ones from requests that are under way."""
+    """The program returns new keys after some requests. S3 still accepts old keys from requests that are under way."""
     requests, on_their_way, file = 64, 256, tmp_path / "generation"
     small = replace(transfer.TIERS[0], files_at_once=requests)
     monkeypatch.setattr(transfer, "TIERS", (small, *transfer.TIERS[1:]))
@@ -304,5 +304,5 @@ def test_keys_that_expire_meanwhile_are_renewed(
         monkeypatch.setenv("AWS_PROFILE", "process")
         use(tmp_path, [1000] * 3 * requests + [PART_BYTES * 3])
     assert len({asked.key_id for asked in proxy.asked}) > 4
-    # Requests under way may have old signatures; a client that kept old keys would be refused forever.
+    # Requests under way may have old signatures. A client with old keys would be refused forever.
     assert len(proxy.refused()) < 2 * requests

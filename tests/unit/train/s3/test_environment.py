@@ -38,7 +38,7 @@ def find_access(profile: str = "none", policy: str | None = "{}") -> S3Access:
 
 
 def test_a_job_gets_temporary_keys_of_a_long_lived_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from moto import mock_aws  # noqa: PLC0415 - slow to import, and for these tests alone
+    from moto import mock_aws  # noqa: PLC0415 - slow to import, and used by these tests only
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIACANARY")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "longlivedsecret")

@@ -33,7 +33,7 @@ def copy(server: S3Server, folder: Path, verb: str, faults: Faults) -> None:
 
 
 def prepare(server: S3Server, folder: Path, verb: str, size: str) -> bytes:
-    """Make the source of a copy; returns its content."""
+    """Create the source of a copy; returns its content."""
     content = random.Random(1).randbytes(SIZES[size])
     server.put(BUCKET, {})
     if verb == "put":
@@ -89,7 +89,7 @@ getattr(s3, verb)([source], destination, region="eu-west-1", **more)
 
 
 def start(verb: str, source: str, destination: str) -> "subprocess.Popen[bytes]":
-    """put or get in its own process."""
+    """Start put or get in its own process."""
     return subprocess.Popen([sys.executable, "-c", COMMAND, verb, source, destination], cwd=REPOSITORY)
 
 
@@ -102,7 +102,7 @@ def test_killed_at_random_moments(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     generator = random.Random(5)
-    sizes = [100, 500_000, 3_000_000, 9_000_000, *generator.choices(range(30_000), k=30)]  # of every tier
+    sizes = [100, 500_000, 3_000_000, 9_000_000, *generator.choices(range(30_000), k=30)]  # sizes of every tier
     contents = {f"{number}.rec": generator.randbytes(size) for number, size in enumerate(sizes)}
     local = tmp_path / "local"
     local.mkdir()

@@ -36,7 +36,7 @@ def victim(tmp_path: Path) -> Path:
 def held_get(
     project: Project, folder: Path, *words: str
 ) -> Iterator[tuple["subprocess.Popen[bytes]", set[Path], Callable[[], None]]]:
-    """(a `cluster data get` that waits for the rest of an object, its temporary files, a function that lets it go)."""
+    """Yield a `cluster data get` that waits for the rest of an object, its temporary files, and a release function."""
     before = set(folder.iterdir()) if folder.is_dir() else set()
     with holding_proxy(project.env["AWS_ENDPOINT_URL"], FIRST_HELD) as (url, release):
         env = project.environment() | {"AWS_ENDPOINT_URL": url}
@@ -54,13 +54,13 @@ def held_get(
 
 
 def has_bytes(folder: Path, before: set[Path]) -> bool:
-    """Whether the first MiB of something new is there."""
+    """Whether a new file has at least its first MiB."""
     new = set(folder.iterdir()) - before if folder.is_dir() else ()
     return any(path.is_file() and read_begin(path) == LARGE[:MIB] for path in new)
 
 
 def kill_a_get(project: Project, folder: Path, *words: str) -> set[Path]:
-    """The temporary files of a `get` that was killed in the middle."""
+    """Kill a `get` in the middle of a download; returns its temporary files."""
     with held_get(project, folder, *words) as (process, temporary, _):
         process.kill()
         process.wait()
@@ -125,7 +125,7 @@ def test_names_like_those_of_temporary_files_are_allowed(project: Project, serve
     assert "12 files unchanged" in project.run("data", "get", "s3://other/in/", "out").stderr
     assert read_files(out) == expected
     for name in names:
-        (out / name).rename(out / f"{name}.own")  # a file of the user's
+        (out / name).rename(out / f"{name}.own")  # a file of the user
     project.run("data", "get", "s3://other/in/sub/", "out")
     for name in names:
         expected |= {f"{name}.own": expected[name], name: expected[f"sub/{name}"]}
@@ -180,7 +180,7 @@ def test_a_folder_that_becomes_a_link_is_not_followed(project: Project, server: 
         go_on()
         _, said = process.communicate(timeout=120)
     assert read_files(project.directory / "elsewhere") == {}
-    if process.returncode:  # unless all four had been begun
+    if process.returncode:  # 0 only if all four files had been begun
         assert b"out/sub is a symbolic link" in said
     assert process.returncode in {0, 1}
 
@@ -212,7 +212,7 @@ def test_the_next_get_deletes_what_a_kill_left(project: Project, server: S3Serve
     assert not left.exists()
     project.run("data", "get", "s3://bucket/in/", "out")
     assert read_files(out) == {"sub/large": LARGE, "a": b"a"}
-    assert read_files(project.directory / "state") == {}  # nor is it in the journal
+    assert read_files(project.directory / "state") == {}  # it is not in the journal either
 
 
 def test_a_journal_or_temporary_files_may_be_missing(project: Project, server: S3Server) -> None:

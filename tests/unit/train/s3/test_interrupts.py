@@ -18,7 +18,7 @@ from train.s3.content import COMPARED_AT_ONCE
 from train.s3.transfer import TIERS
 from waits import until
 
-sys.path.append(str(REPOSITORY))  # what measures is not installed
+sys.path.append(str(REPOSITORY))  # the benchmarks are not installed
 from bench.s3.objects import World, store_file
 from bench.s3.sink import Connection
 
@@ -35,9 +35,9 @@ main()
 
 
 class Sink:
-    """A slow S3 with the files of `local`. folder: where commands run, with `local` and `changed`.
+    """A slow S3 with the files of `local`. folder: where commands run; it has the folders `local` and `changed`.
 
-    These have many small files with the same names and sizes but other bytes.
+    Both have many small files, with the same names and sizes but different bytes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -78,7 +78,7 @@ class Sink:
                 self.connections -= 1
 
     def allow(self, answers: float) -> None:
-        """Give this many more answers about objects, and then none."""
+        """Allow this many more answers about objects, and then none."""
         with self._changed:
             self._answers = answers
             self._changed.notify_all()
@@ -150,7 +150,7 @@ def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sink]:
     ids=["put", "put what is there", "verify"],
 )
 def test_ctrl_c(sink: Sink, request: pytest.FixtureRequest, words: tuple[str, ...], threads: int) -> None:
-    """In the middle, when no more answers arrive. threads: the number that wait for answers then."""
+    """The interrupt arrives in the middle, when S3 no longer answers. threads: how many wait for answers then."""
     request.addfinalizer(lambda: sink.allow(math.inf))
     until(lambda: sink.connections == 0)
     sink.allow(ANSWERS)

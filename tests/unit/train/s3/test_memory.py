@@ -12,7 +12,7 @@ from folders import write_files
 from project import REPOSITORY, Project
 
 LARGE_BYTES = 256 * 2**20
-# The command, which prints its peak memory in KiB at the end.
+# Runs the command, and prints its peak memory in KiB at the end.
 MEASURED = """
 import sys
 from pathlib import Path
@@ -27,7 +27,7 @@ finally:
 
 @contextmanager
 def serve_file(object_file: Path, *options: str) -> Iterator[str]:
-    """The URL of an S3 that is faster than moto's; all of its objects have this file's content."""
+    """Serve an S3 that is faster than moto's; yields its URL. All of its objects have this file's content."""
     words = [sys.executable, "-m", "bench.s3.sink", str(object_file), *options]
     with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as sink:
         try:
@@ -38,7 +38,7 @@ def serve_file(object_file: Path, *options: str) -> Iterator[str]:
 
 
 def peak_bytes(folder: Path, url: str, *words: str) -> int:
-    """The peak memory of `cluster data WORDS...` in this folder."""
+    """Run `cluster data WORDS...` in this folder; returns its peak memory."""
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     project = Project(folder, {"AWS_ENDPOINT_URL": url, **keys})
     project.write('name = "x"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n')
@@ -63,7 +63,7 @@ def test_memory_of_a_large_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("big_files", [0, 1], ids=["small", "mixed"])
 def test_memory_of_many_at_once(tmp_path: Path, big_files: int) -> None:
-    """The largest files that many threads send, to a slow S3, so that all are under way at once."""
+    """Many threads send the largest files of their tier to a slow S3, so that all are under way at once."""
     content = bytes(range(256)) * 2**11
     files = {f"{number}": content for number in range(150)} | {
         f"big{number}": content * 40 for number in range(big_files)

@@ -9,8 +9,8 @@ import pytest
 from project import Project
 from s3_server import S3Server
 
-LARGER_THAN_ITS_SIZE = "/proc/self/status"  # 0 bytes, as all of /proc
-SMALLER_THAN_ITS_SIZE = "/sys/kernel/mm/transparent_hugepage/enabled"  # 4096 bytes, as all of /sys
+LARGER_THAN_ITS_SIZE = "/proc/self/status"  # 0 bytes, like all files in /proc
+SMALLER_THAN_ITS_SIZE = "/sys/kernel/mm/transparent_hugepage/enabled"  # 4096 bytes, like all files in /sys
 APPEND = """
 import sys, time
 with open(sys.argv[1], "ab", 0) as file:

@@ -49,7 +49,7 @@ def test_one_wrong_byte_is_detected(headers: dict[str, str], wrong: int | None) 
     [
         {},
         {"x-amz-checksum-sha256": sha256_of_parts(RANGE_BYTES // 2)},
-        {"etag": f'"{hashlib.md5(CONTENT).hexdigest()}"'},  # all bytes in their order
+        {"etag": f'"{hashlib.md5(CONTENT).hexdigest()}"'},  # a digest of all bytes in order
         {"x-amz-checksum-crc64nvme": "AAAAAAAAAAA="},
     ],
 )

@@ -19,7 +19,7 @@ SIZES = {**{f"small{number}": 1000 + number for number in range(8)}, "middle": S
 
 
 def redirect(asked: Asked) -> Refusal | None:
-    """The answer of a region's own address to a request for a bucket in another region.
+    """Answer like a region's own address to a request for a bucket in another region.
 
     https://docs.aws.amazon.com/AmazonS3/latest/userguide/UsingRouting.html
     """
@@ -35,7 +35,7 @@ def redirect(asked: Asked) -> Refusal | None:
 
 
 def call_malformed(asked: Asked) -> Refusal | None:
-    """The answer of us-east-1's address, which knows all buckets."""
+    """Answer like us-east-1's address, which knows all buckets."""
     if asked.region == REGION or asked.path == "/":
         return None
     return Refusal(
@@ -59,7 +59,7 @@ def test_a_bucket_in_another_region_is_found_there(
     server: S3Server, files: dict[str, bytes], tmp_path: Path, judge: Judge
 ) -> None:
     server.put(BUCKET, {})
-    # AWS adds the bucket's region to each listing; moto does not.
+    # AWS adds the bucket's region to each listing, unlike moto.
     with judging_proxy(server.url, judge, of_listings={"x-amz-bucket-region": REGION}) as proxy:
         here, there, back = f"{tmp_path / 'local'}/", f"s3://{BUCKET}/d/", str(tmp_path / "back")
         s3.put([here], there, region=ELSEWHERE, report=silent)
@@ -70,7 +70,7 @@ def test_a_bucket_in_another_region_is_found_there(
         s3.get([there], back, region=ELSEWHERE)
         assert read_files(Path(back)) == files
         assert s3.rm([there], region=ELSEWHERE, recursive=True) == len(files)
-    # Each of the six commands is refused a few times, however many files it copies; no file is sent in vain.
+    # Each of the six commands is refused only a few times, whatever its number of files. No file is sent in vain.
     assert 6 <= len(proxy.refused()) <= 6 * 3
     assert not [asked for asked in proxy.refused() if asked.size_bytes > PART_BYTES or asked.method == "PUT"]
 

@@ -27,7 +27,7 @@ BUCKET = "datasets"
 
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Like Ctrl-C; the thread that calls this moves nothing more before the others are stopped."""
+    """A function that acts like Ctrl-C. The thread that calls it moves nothing more until the others are stopped."""
     stopped = threading.Event()
     run = thread_pool._Pool.run
 
@@ -46,7 +46,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 class Watching:
-    """Counts what moved, and calls at_first at the first move."""
+    """Counts the moved bytes and finished files, and calls at_first at the first move."""
 
     def __init__(self, at_first: Any = None) -> None:
         self.transfers: Sequence[Upload | Download] = ()
@@ -190,11 +190,11 @@ def test_ls_of_a_glob(server: S3Server) -> None:
 
     assert shown("a/*.rec") == ["a/1.rec"]
     assert shown("**/*.rec") == ["a/1.rec", "a/b/3.rec", "c/1.rec"]
-    # A folder that matches is shown as one, or with all that is in it.
+    # A matching folder is shown as one entry, or with all of its contents.
     assert shown("a/*") == ["a/1.rec", "a/2.txt", "a/b/"]
     assert shown("a/*", recursive=True) == ["a/1.rec", "a/2.txt", "a/b/3.rec"]
     assert shown("[ac]") == ["a/", "c/"]
-    # With a trailing slash, the contents of the folders that match.
+    # With a trailing slash, the contents of matching folders are shown.
     assert shown("[ac]/") == ["a/1.rec", "a/2.txt", "a/b/", "c/1.rec"]
     assert shown("[ac]/", recursive=True) == ["a/1.rec", "a/2.txt", "a/b/3.rec", "c/1.rec"]
     # A folder with the glob as its name comes before matches.
@@ -277,7 +277,7 @@ def test_the_others_are_copied_after_a_failure(server: S3Server, tmp_path: Path)
 
     def watch(transfers: Sequence[Upload | Download], /) -> Progress:
         (tmp_path / "data" / "13.rec").unlink()
-        (tmp_path / "data" / "57.rec").write_bytes(b"")  # was listed with another size: still a whole file
+        (tmp_path / "data" / "57.rec").write_bytes(b"")  # listed with another size, but still a whole file
         return watching.watch(transfers)
 
     with pytest.raises(ClusterError, match="1 of 101 files failed, the others are done") as caught:
@@ -349,7 +349,7 @@ def test_get_after_an_interrupt(server: S3Server, tmp_path: Path, interrupt: Cal
     watching = Watching(interrupt)
     with pytest.raises(KeyboardInterrupt):
         get(f"s3://{BUCKET}/x.rec", str(tmp_path), watch=watching.watch)
-    # On a busy machine the interrupt may come after the last part.
+    # On a busy machine, the interrupt may arrive after the last part.
     assert (tmp_path / "x.rec").read_bytes() in (b"old", content)
     get(f"s3://{BUCKET}/x.rec", str(tmp_path))
     assert read_files(tmp_path) == {"x.rec": content}

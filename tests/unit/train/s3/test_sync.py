@@ -1,4 +1,4 @@
-"""put and get: unchanged files, --delete, --exclude, declined plans; verify, manifests and du: with moto's S3."""
+"""put and get (unchanged files, --delete, --exclude, declined plans), verify, manifests and du, with moto's S3."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_unchanged_files_are_not_sent_again(server: S3Server, local: Path) -> No
 
 
 def test_a_second_put_sends_no_byte(server: S3Server, tmp_path: Path) -> None:
-    """Counted by a proxy."""
+    """A proxy counts the bytes."""
     sizes = {"empty": 0, "small": 1000, "middle": SMALL_BYTES + 1, "large": PART_BYTES * 2 + 1}
     files = {name: os.urandom(size) for name, size in sizes.items()}
     folder, url = tmp_path / "files", f"s3://{BUCKET}/d/"
@@ -75,7 +75,7 @@ def test_a_second_put_sends_no_byte(server: S3Server, tmp_path: Path) -> None:
         second = proxy.asked[len(first) :]
         assert {asked.method for asked in second} <= {"GET", "HEAD"}
         assert sum(asked.size_bytes for asked in second) == 0
-        # A changed date makes no difference; after a changed byte only this file is sent.
+        # A changed date makes no difference. After a changed byte, only that file is sent.
         (folder / "large").touch()
         write_files(folder, {"small": bytes([files["small"][0] ^ 1]) + files["small"][1:]})
         put(folder, url)
@@ -215,7 +215,7 @@ def test_du(server: S3Server, local: Path) -> None:
 
 
 def leave_killed(run: Run) -> None:
-    """Leave a run's file in the journal, unlocked, as a kill does."""
+    """Leave a run's file in the journal, unlocked, as a killed run does."""
     with suppress(ZeroDivisionError), noted(run):
         raise ZeroDivisionError
 

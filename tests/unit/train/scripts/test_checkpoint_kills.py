@@ -22,7 +22,7 @@ from training_scripts import check, opened, save
 def test_killed_at_any_line(
     checkpoints: ModuleType, tmp_path: Path, where: str, stride: int, request: pytest.FixtureRequest
 ) -> None:
-    """Epochs 1 and 2 exist; the process writes 2 again, and then removes all but the newest."""
+    """Epochs 1 and 2 exist. The process writes epoch 2 again, and then removes all but the newest."""
     if where == "bucket":
         request.getfixturevalue("server")
     # Opening a bucket creates a temporary folder there, which a killed process leaves behind.
@@ -52,7 +52,7 @@ def test_killed_at_any_line(
             found = tuple(in_child(look))
             assert found in {(2, "first"), (1, "first"), (2, "second")}, lines
             seen.add(found)
-            # Half-written files do no harm.
+            # Half-written files cause no error.
             in_child(go_on)
             assert in_child(look)[0] == 3
             if where == "folder":

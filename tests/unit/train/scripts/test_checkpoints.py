@@ -14,7 +14,7 @@ from training_scripts import check, opened, save
 
 @pytest.fixture(params=["folder", "bucket"])
 def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A --model-prefix."""
+    """A value for --model-prefix."""
     if request.param == "folder":
         return str(tmp_path / "models" / "net")
     request.getfixturevalue("server")
@@ -22,7 +22,7 @@ def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def damage(prefix: str, name: str, change: Callable[[bytes], bytes | None], server: Callable[[], S3Server]) -> None:
-    """Change a checkpoint's file behind the script's back; None removes it."""
+    """Change a checkpoint's file without the script. If `change` returns None, the file is removed."""
     if not prefix.startswith("s3://"):
         path = Path(prefix).parent / name
         data = change(path.read_bytes())
@@ -52,7 +52,7 @@ def test_the_newest_checkpoint_is_found(checkpoints: ModuleType, prefix: str) ->
         save(checkpoints, place, epoch)
     save(checkpoints, opened(checkpoints, prefix + "-other"), 7)
     assert check(checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))) == (10000, "first")
-    save(checkpoints, place, 1, "second")  # training started again: its earlier checkpoints are older
+    save(checkpoints, place, 1, "second")  # training has started again: the earlier checkpoints are older
     assert check(checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))) == (1, "second")
     assert check(checkpoints.find_epoch(place, 2)) == (2, "first")
 
@@ -127,7 +127,7 @@ def test_prune(checkpoints: ModuleType, prefix: str) -> None:
 def test_prune_without_permission_to_delete(
     checkpoints: ModuleType, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a job's credentials, which allow writing but not deleting."""
+    """A job's credentials allow writing but not deleting."""
     place = opened(checkpoints, "s3://models/emptied/net")
 
     def refuse(url: str) -> None:
@@ -238,7 +238,7 @@ def test_checkpoints_within_epochs_take_turns(
     names = sorted(name for name in place.sizes() if name.endswith(".json"))
     assert names == ["net-0001.json", "net-batch-0.json", "net-batch-1.json", "net-symbol.json"]
     assert checkpoints.prune(place, 1) == []
-    # Damaged, or half overwritten: the one before counts.
+    # If a checkpoint is damaged or half overwritten, the one before it counts.
     damage(prefix, "net-batch-1.states", lambda data: data[::-1], lambda: request.getfixturevalue("server"))
     assert place_of(checkpoints, prefix) == (1, 0)
     damage(prefix, "net-0001.json", lambda data: data[:20], lambda: request.getfixturevalue("server"))
@@ -256,7 +256,7 @@ def test_the_next_one_replaces_the_older_and_is_newer_despite_the_clock(
     place, sequence = opened(checkpoints, prefix), checkpoints.Sequence(None)
     for batch in (10, 20):
         save_batch(checkpoints, place, sequence, 0, batch)
-    # On the node that replaced the first one, whose clock is an hour behind.
+    # The job continues on another node, whose clock is an hour behind.
     earlier = checkpoints.time.time() - 3600
     monkeypatch.setattr(checkpoints.time, "time", lambda: earlier)
     sequence = checkpoints.Sequence(checkpoints.find_newest(place))

@@ -1,4 +1,4 @@
-"""Checkpoints within an epoch: two names in turn, of which one is complete at any time."""
+"""Checkpoints within an epoch: they use two names in turn, one of which is complete at any time."""
 
 import json
 import time
@@ -12,7 +12,7 @@ import pytest
 from killed_savers import in_child, killed_while
 from training_scripts import KINDS, content, opened, save
 
-KILLED_AT = 17  # every so many lines
+KILLED_AT = 17  # after every 17th line
 
 
 def save_batch(checkpoints: ModuleType, place: Any, sequence: Any, epoch: int, batch: int) -> str:
@@ -25,7 +25,7 @@ def save_batch(checkpoints: ModuleType, place: Any, sequence: Any, epoch: int, b
 
 
 def newest(checkpoints: ModuleType, prefix: str) -> tuple[int, int] | None:
-    """Its epoch and batch; every byte of it is that one's."""
+    """The epoch and batch of the newest checkpoint. Checks that every byte belongs to it."""
     found = checkpoints.find_newest(opened(checkpoints, prefix, to_write=False))
     if found is None:
         return None
@@ -58,7 +58,7 @@ def test_a_resumed_training_keeps_the_one_that_it_began_with(checkpoints: Module
     for batch in (3, 6):
         save_batch(checkpoints, place, sequence, 0, batch)
     resumed = checkpoints.Sequence(checkpoints.find_newest(place))
-    assert Path(save_batch(checkpoints, place, resumed, 0, 9)).name == "net-batch-0.params"  # 6 has net-batch-1
+    assert Path(save_batch(checkpoints, place, resumed, 0, 9)).name == "net-batch-0.params"  # batch 6 is in net-batch-1
 
 
 def test_a_node_whose_clock_is_behind(checkpoints: ModuleType, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_they_are_not_pruned_and_do_not_count(checkpoints: ModuleType, prefix: s
 
 
 def test_killed_at_any_line(checkpoints: ModuleType, tmp_path: Path) -> None:
-    """After batch 6, the newest complete one is that of batch 6 until that of batch 9 is complete."""
+    """The checkpoint of batch 6 is the newest complete one until that of batch 9 is complete."""
     lines, seen = 0, set()
     killed = True
     while killed:
@@ -130,7 +130,7 @@ def test_a_later_attempt_of_a_job_with_load_epoch(checkpoints: ModuleType, prefi
     options = SimpleNamespace(only_job=None, model_prefix=prefix, resume=True, load_epoch=4)
     with pytest.raises(checkpoints.ScriptError, match="no saved model"):
         checkpoints.find_wanted(options, advice="")
-    Path(f"{prefix}-0004.params").write_bytes(b"weights")  # of another program
+    Path(f"{prefix}-0004.params").write_bytes(b"weights")  # written by another program
     assert checkpoints.find_wanted(options, advice="").epoch == 4
     save_batch(checkpoints, place, checkpoints.Sequence(None), 5, 3)
     assert checkpoints.find_wanted(options, advice="").batch == 3

@@ -53,7 +53,7 @@ def run_script(python: str, *words: str, **environment: str) -> subprocess.Compl
 def run_ranks(
     python: str, count: int, *words: str, script: Path = SCRIPT, **environment: str
 ) -> list[tuple[int, str, str]]:
-    """The exit code, output and errors of each rank."""
+    """Run the script on all ranks; returns the exit code, output and errors of each."""
     where = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_port()), **environment}
     running = [
         subprocess.Popen(
@@ -191,7 +191,7 @@ def test_two_ranks_train_from_s3(torch_python: str, server: S3Server, tmp_path: 
         assert "No complete checkpoint s3://models/ddp/net-*" in output
         assert re.findall(r"Epoch\[(\d)\] Batch \[(\d)\]", output) == [("0", "2"), ("0", "4"), ("1", "2"), ("1", "4")]
     both = [find_numbers(r"Validation-accuracy=([\d.]+)", output) for _, output, _ in ranks]
-    assert both[0] == both[1]  # the ranks have the same weights, and count all images
+    assert both[0] == both[1]  # the ranks have the same weights, and both count all images
     assert both[0][-1] > 0.9
     assert [output.count("Saved checkpoint") for _, output, _ in ranks] == [2, 0]
     names = [name for name in server.read("models") if name.startswith("ddp/")]

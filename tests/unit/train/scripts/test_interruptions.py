@@ -1,4 +1,4 @@
-"""Trainings that are interrupted continue exactly: the final model is that of one that was not."""
+"""An interrupted training continues exactly: its final model is that of an uninterrupted one."""
 
 import contextlib
 import os
@@ -44,16 +44,16 @@ def test_a_notice_is_answered_once(notice: ModuleType, tmp_path: Path) -> None:
     assert asked.is_given()
     asked.answer("m", 0, 3)
     assert not asked.is_given()
-    asked.wait_for_end(0.01)  # nothing ends this process
+    asked.wait_for_end(0.01)  # returns, because the process is not ended
     assert not asked.is_given()
     path.unlink()
-    asked.wait_for_end(60)  # returns: the notice is withdrawn
+    asked.wait_for_end(60)  # returns, because the notice is withdrawn
     path.touch()
     assert asked.is_given()
 
 
 def test_the_supervisor_the_scripts_and_users_programs_mean_the_same_files(notice: ModuleType) -> None:
-    """Each of the three runs without the others' code."""
+    """Each of the three runs without the code of the others."""
     for name in ("VARIABLE", "SAVED", "PROGRESS"):
         assert getattr(notice, name) == getattr(node_notice, name) == getattr(interruption, name)
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_that_cannot_be_saved_does_not_end_the_training(
         checkpointer.after_batch(0, batch)
     now = 106.0
     checkpointer.after_batch(0, 3)
-    assert tries == [1, 3]  # not in every batch
+    assert tries == [1, 3]  # not at every batch
     assert not Path(f"{path}.saved").exists()
     every = notice.Checkpointer(notice.Notice({}), save, 5, in_step=True)
     with pytest.raises(notice.ScriptError):
@@ -170,7 +170,7 @@ def test_the_final_model_is_the_same(
 
 @pytest.mark.slow
 def test_a_later_attempt_continues_from_the_disk_of_any_worker(tmp_path: Path, digits: Path) -> None:
-    """Worker 0 may be on another node than before: which one it is depends on who connects first."""
+    """Worker 0 may be on another node than before, because the worker that connects first becomes worker 0."""
     (tmp_path / "whole").mkdir()
     training("mxnet", 2, digits, tmp_path / "whole").run()
     words = ("--data-dir", str(digits), "--model-prefix", "auto", *OPTIONS[: OPTIONS.index("--resume")])
@@ -188,7 +188,7 @@ def test_a_later_attempt_continues_from_the_disk_of_any_worker(tmp_path: Path, d
     saved, _ = own.interrupt(14)
     (holder,) = {path.parent for path in tmp_path.glob("worker-*/model-*.json")}
     for node in (holder, tmp_path / "worker-0", tmp_path / "worker-1"):
-        if node != holder:  # the next attempt finds the checkpoint on the other node
+        if node != holder:  # swap the nodes' disks: the next attempt finds the checkpoint on the other node
             shutil.move(holder, tmp_path / "moved")
             shutil.move(node, holder)
             shutil.move(tmp_path / "moved", node)
@@ -207,7 +207,7 @@ def test_a_later_attempt_continues_from_the_disk_of_any_worker(tmp_path: Path, d
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["mxnet", "torch"])
 def test_without_a_notice_at_most_the_interval_is_lost(tmp_path: Path, digits: Path, framework: str) -> None:
-    """Killed three times, at any moment: also while it saves."""
+    """The training is killed three times, at any moment, even during a save."""
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
     training(framework, 1, digits, tmp_path / "whole").run()
@@ -247,7 +247,7 @@ def test_a_full_disk(tmp_path: Path, digits: Path) -> None:
 
 
 def fill(path: Path) -> None:
-    """Let this file take all space that is left."""
+    """Fill all remaining space with this file."""
     with path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(b"x" * 4096):
             pass

@@ -74,7 +74,7 @@ VERSIONS = ("1.5.1.post0", "1.6.0", real_mxnet.VERSION, "1.8.0.post0", "1.9.1")
     ],
 )
 def test_every_network_trains_and_is_as_large_as_published(version: str, which: str, trained: int) -> None:
-    """first: one depth and image size of each."""
+    """which: "first" selects one depth and image size of each network."""
     python = real_mxnet.real_mxnet(version)
     done = subprocess.run(
         [python, "-W", "ignore", PROGRAM, SCRIPTS, which], capture_output=True, text=True, check=False, timeout=280

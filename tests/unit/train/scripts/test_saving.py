@@ -31,7 +31,7 @@ def run(
     given = {
         "PYTHONPATH": str(REPOSITORY / "bootstrap" / "node"),
         "CLUSTER_MXNET_HOOK": str(REPOSITORY / "train" / "node" / "staging" / "hook.py"),
-        "CLUSTER_PYTHON": sys.executable,  # the worker's own has no obstore
+        "CLUSTER_PYTHON": sys.executable,  # the worker's own Python has no obstore
         "CLUSTER_DATA_CACHE_DIR": str(cache),
         "S3_REGION": REGION,
         "AWS_ENDPOINT_URL": server.url,
@@ -100,7 +100,7 @@ mx.nd.save(url, [tail])
 
 @pytest.mark.sandbox
 def test_a_truncated_file_is_not_uploaded(server: S3Server, tmp_path: Path) -> None:
-    """MXNet ignores errors of fclose: the end of a file, which C buffers until then, can be missing."""
+    """MXNet ignores errors of fclose, so the end of a file, which C buffers until then, can be missing."""
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk), check=True)
@@ -111,4 +111,4 @@ def test_a_truncated_file_is_not_uploaded(server: S3Server, tmp_path: Path) -> N
     assert "written as if there were room: 0" in done.stdout, done.stderr
     assert done.returncode == 1
     assert f"the disk of {disk} is full: use a larger volume" in done.stderr
-    assert len(server.read(BUCKET)["full"]) < 1000  # what was saved before
+    assert len(server.read(BUCKET)["full"]) < 1000  # the file that was saved before

@@ -50,7 +50,7 @@ def test_whole_updates(schedule: ModuleType, macrobatch: int, workers: int, step
 def rates(
     schedule: ModuleType, *, warmup: int = 0, strategy: str = "linear", steps: tuple[int, ...] = ()
 ) -> list[float]:
-    """The rates of the first ten updates."""
+    """The learning rates of the first ten updates."""
     rate = schedule.LearningRate(1.0, 0.5, steps, warmup, strategy)
     return [round(rate(number), 3) for number in range(1, 11)]
 
@@ -70,7 +70,7 @@ def test_the_learning_rate_rises(schedule: ModuleType, strategy: str, rising: li
 
 
 def test_the_learning_rate_can_be_pickled(schedule: ModuleType) -> None:
-    """With the optimizer; the rate of an update is the same there and after --resume."""
+    """It is pickled with the optimizer. The rate of an update is the same after unpickling and after --resume."""
     rate = schedule.LearningRate(0.1, 0.1, (20, 30), 10, "linear")
     there = pickle.loads(pickle.dumps(rate))
     assert [there(number) for number in range(1, 50)] == [rate(number) for number in range(1, 50)]

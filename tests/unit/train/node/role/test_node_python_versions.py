@@ -1,4 +1,4 @@
-"""The Pythons of the nodes: 3.6 for bootstrap's programs, and 3.9 for those of a job, which have an environment."""
+"""Python versions on nodes: 3.6 for bootstrap's programs, and 3.9 for a job's programs, which have an environment."""
 
 import ast
 import os
@@ -35,7 +35,7 @@ ENVIRONMENT = {
     "sitecustomize",
 }
 OTHERS = [version for version in VERSIONS if version != ".".join(map(str, sys.version_info[:2]))]
-# All that an interpreter can say of a file without running it, and then what importing it says.
+# Reports all errors that an interpreter finds without running a file, and then those of importing it.
 LOAD = """
 import importlib, os, sys
 count = 0
@@ -64,7 +64,7 @@ def imported_by(path: Path) -> set[str]:
 
 
 def unions_in(path: Path) -> list[int]:
-    """The lines with types like `str | None`, which Python 3.9 cannot evaluate."""
+    """The numbers of lines with types like `str | None`, which Python 3.9 cannot evaluate."""
     tree = ast.parse(path.read_text())
     if any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body):
         return []

@@ -61,7 +61,7 @@ def test_the_sdks_variable_names_the_service() -> None:
 
 
 def test_only_programs_with_a_handler_get_the_signal(tmp_path: Path) -> None:
-    """SIGUSR1 would end the others."""
+    """SIGUSR1 would end the other programs."""
     words = [sys.executable, "-c", CATCHES]
     with (
         subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as catches,

@@ -1,4 +1,4 @@
-"""Ending processes step by step, with a simulated clock and with real processes."""
+"""Processes are ended step by step, with a simulated clock and with real processes."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ STUBBORN, OTHER = (7, 1, "stubborn"), (8, 1, "another's")
 
 
 class Machine:
-    """Processes that only SIGKILL ends, and a clock that moves only when told to."""
+    """Processes that only SIGKILL ends, and a clock that only the test moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -72,7 +72,7 @@ def test_spared_processes_get_no_signal_until_they_are_no_longer_spared(monkeypa
 
 
 def test_spared_processes_are_not_reported_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else ends them."""
+    """Another program ends the spared processes."""
     machine = Machine(monkeypatch)
     ending = process_tree.Ending(lambda: [STUBBORN, OTHER], lambda _: [OTHER])
     while ending.go_on():
@@ -82,7 +82,7 @@ def test_spared_processes_are_not_reported_as_left(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_sudo_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that asks a name server; it belongs to root, so that it cannot be killed here."""
+    """For example, a sudo that waits for a name server. It belongs to root, so process_tree cannot kill it."""
     asked = tmp_path / "asked"
     make_sudo(tmp_path, monkeypatch, f"echo $$ $* >{asked}.new; mv {asked}.new {asked}\nexec sleep 60\n")
     monkeypatch.setattr(process_tree, "ROOT_TIMEOUT_S", 1.0)
@@ -123,15 +123,15 @@ def test_a_stopped_process_of_root_receives_sigterm_at_once(tmp_path: Path, monk
 
 
 def test_all_processes_of_a_job_are_found_and_ended() -> None:
-    """Also one that ignores SIGTERM, one in a session of its own, and one without the job's environment."""
+    """This includes one that ignores SIGTERM, one in its own session, and one without the job's environment."""
     job = new_job_id()
     program = "trap '' TERM; setsid sleep 600 & env -i sleep 601 & echo ready; while :; do sleep 1; done"
     child = process_tree.start(["/bin/sh", "-c", program], {**os.environ, process_tree.JOB_VARIABLE: job}, "/")
     assert child.stdout.readline() == b"ready\n"
-    wanted = {"/bin/sh -c " + program, "sleep 600", "sleep 601"}  # a fork is "/bin/sh" at first
+    wanted = {"/bin/sh -c " + program, "sleep 600", "sleep 601"}  # a forked process is "/bin/sh" at first
     until(lambda: {words for _, _, words in process_tree.find(job)} >= wanted)
     first, left = process_tree.end(job)
-    assert len(first) >= 3  # the loop's own sleep may just have ended
+    assert len(first) >= 3  # the loop's `sleep 1` may just have ended
     assert left == process_tree.find(job) == []
     child.wait()
     child.stdout.close()

@@ -1,4 +1,4 @@
-"""Ranks that torchrun starts in a container: the proxy there, and the program on the host that runs each of them."""
+"""Ranks that torchrun starts in a container: the proxy in it, and the program on the host that runs each rank."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from project import REPOSITORY
 from waits import until
 
 PROXY = REPOSITORY / "bootstrap" / "node" / "containers" / "rank_proxy.py"
-# Serves with another command in place of `role launched`.
+# Serves ranks with another command in place of `role launched`.
 SERVE = """
 import json, sys
 from train.node.role import ranks
@@ -36,7 +36,7 @@ class Server:
         assert self.process.stdout.readline() == b"ready\n"
 
     def proxy(self, **env: str) -> "subprocess.Popen[str]":
-        """Start a proxy, as torchrun does."""
+        """Start a proxy as torchrun does."""
         return subprocess.Popen(
             [sys.executable, str(PROXY), "RANK,MASTER_"],
             env={"CLUSTER_RANKS": self.path, **env},

@@ -22,8 +22,8 @@ from train.node.programs import CODE_DIR, program_words
 from waits import until
 
 # A child of the worker without the job's parent, session and environment.
-GOES, STAYS = "USR2", "TERM"  # the signals that it ignores
-ENDS = (signal.SIGTERM, signal.SIGKILL)  # by which of them depends on how long it was spared
+GOES, STAYS = "USR2", "TERM"  # the signals that a stranger ignores
+ENDS = (signal.SIGTERM, signal.SIGKILL)  # which of them ends it depends on how long it was spared
 STRANGER = "(env -i setsid sh -c 'trap \"\" {ignored}; echo $$ > {file}; exec sleep 600' &)"
 
 
@@ -44,25 +44,28 @@ class Role:
 
     @contextmanager
     def other(self, *command: str) -> Iterator[Any]:
-        """Another process of the job, which the role has not started."""
+        """Start another process of the job, outside of the role."""
         env = {**os.environ, process_tree.JOB_VARIABLE: self.job}
         process = process_tree.start(command or ("sleep", "600"), env, "/")
         with process.stdout:
             yield process
 
     def pids(self) -> list[int]:
-        """All but the reaper's."""
+        """The pids of all processes except the reaper."""
         return [self.program, self.worker, *self.strangers]
 
     def end(self) -> int:
-        """Wait until it and its processes have ended; the reaper's exit code, or signal as in subprocess."""
+        """Wait until the role and its processes have ended.
+
+        Returns the reaper's exit code, or its signal as in subprocess.
+        """
         code = self.process.wait(timeout=20)
         for pid in self.pids():
             gone(pid)
         return code
 
     def rest(self) -> list[str]:
-        """Its output to the end, without keep-alives."""
+        """Read the role's output to the end; returns the lines without keep-alives."""
         return [line for line in self.process.stdout if "alive" not in line]
 
 
@@ -81,7 +84,7 @@ def child_of(pid: int) -> int:
 
 @contextmanager
 def running(tmp_path: Path, *strangers: str, in_job: bool = False) -> Iterator[Role]:
-    """A worker with strangers below it, named after the signal that they ignore.
+    """Run a worker with strangers below it. strangers: the signals that they ignore.
 
     in_job: role.py itself has the job in its environment, as under launch.py.
     """
@@ -107,7 +110,7 @@ def running(tmp_path: Path, *strangers: str, in_job: bool = False) -> Iterator[R
         role = Role(process=process, job=job, ours=ours, **started)
         try:
             yield role
-        finally:  # where a test has failed
+        finally:  # needed if a test fails
             process.kill()
             ours.close()
             for pid in role.pids():
@@ -122,7 +125,7 @@ def test_the_reaper_of_a_killed_program_ends_all_of_it_and_ends_alike(
     with running(tmp_path, *strangers) as role:
         os.kill(role.program, number)
         assert role.rest() == []
-        assert all(process_tree.start_time(pid) is None for pid in role.strangers)  # the end of stdout comes last
+        assert all(process_tree.start_time(pid) is None for pid in role.strangers)  # stdout ends last
         assert role.end() == -number
 
 
@@ -135,7 +138,10 @@ def test_a_program_whose_reaper_was_killed_silently_ends_the_job(tmp_path: Path)
 
 
 def test_a_lost_role_ends_its_own_processes_first(tmp_path: Path) -> None:
-    """Other processes of the job later, if nobody else ends them: the supervisor should hear of the first loss."""
+    """It ends other processes of the job later, if no other program does.
+
+    This way, the supervisor hears of the first loss first.
+    """
     with running(tmp_path, GOES) as role, role.other() as other:
         before = time.monotonic()
         role.ours.close()
@@ -146,7 +152,7 @@ def test_a_lost_role_ends_its_own_processes_first(tmp_path: Path) -> None:
 
 
 def test_a_lost_role_does_not_wait_for_processes_that_have_ended(tmp_path: Path) -> None:
-    """On a slow machine it may itself end the other one, with the same signal."""
+    """On a slow machine, the role itself may end the other process, with the same signal."""
     with running(tmp_path) as role, role.other("/bin/sh", "-c", "trap '' TERM; echo; exec sleep 600") as other:
         assert other.stdout.readline() == b"\n"
         role.ours.close()
@@ -173,7 +179,7 @@ def test_a_signal_to_the_reaper_ends_the_program(tmp_path: Path, number: signal.
 
 
 def test_a_reaper_with_the_job_in_its_environment_outlives_the_job(tmp_path: Path) -> None:
-    """As under launch.py; the program's own end is reported."""
+    """The job is in the reaper's environment under launch.py. The reaper still reports the program's end."""
     with running(tmp_path, GOES, in_job=True) as role:
         role.ours.close()
         (last,) = role.rest()
@@ -182,7 +188,7 @@ def test_a_reaper_with_the_job_in_its_environment_outlives_the_job(tmp_path: Pat
 
 
 def test_others_who_end_a_job_end_all_of_it(tmp_path: Path) -> None:
-    """`role end`, or the supervisor, where the reaper and its program have the job in their environment."""
+    """`role end` or the supervisor may end a job whose reaper and program have it in their environment."""
     with running(tmp_path, STAYS, in_job=True) as role:
         assert process_tree.end(role.job)[1] == []
         role.end()
@@ -196,7 +202,7 @@ def test_after_both_are_killed_at_once_the_job_is_still_found(tmp_path: Path) ->
         command = program_words("role", "end", role.job, python=sys.executable)
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
         assert other.wait(timeout=10) == -signal.SIGTERM
-        for pid in role.strangers:  # nobody finds these any more, hence the reaper
+        for pid in role.strangers:  # no program can find these any more, hence the reaper
             os.kill(pid, signal.SIGKILL)
             gone(pid)
 

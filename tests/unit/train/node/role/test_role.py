@@ -30,9 +30,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_role(
     order: dict[str, Any], *, hang_up: bool = False, hang_up_after: str | None = None, down: bytes = b""
 ) -> tuple[int, list[dict[str, Any]]]:
-    """role.py as ssh runs it: the order on stdin, messages on stdout. down: sent once it has started.
+    """Run role.py as ssh does, with the order on stdin and messages on stdout; returns the exit code and messages.
 
-    hang_up: close the connection then; hang_up_after: after a message with this key.
+    down: sent after the start. hang_up: close the connection then. hang_up_after: close it after a message that has
+    this key.
     """
     ours, theirs = socket.socketpair()
     words = program_words("role", python=sys.executable)
@@ -60,7 +61,7 @@ def order(*words: str, **more: Any) -> dict[str, Any]:
 
 
 def test_what_a_process_announces_is_short() -> None:
-    """mpirun would mix longer lines of processes on one node."""
+    """mpirun would mix longer lines of the processes on a node."""
     needed = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091", "OMPI_COMM_WORLD_RANK": "3", "RANK": "1"}
     others = {"PMIX_SERVER_URI2": "x" * 3000, "OMPI_ARGV": "y", "OPAL_PREFIX": "/e"}
     assert role.select_identity(needed | others) == needed
@@ -78,7 +79,7 @@ def exited(code: int, number: int | None = None, *, at: int = 0, ended: bool = F
         (['echo "$X"; echo more >&2; exit 5'], [{"line": "it's"}, {"line": "more"}, exited(5)]),
         (["kill -9 $$"], [exited(137, 9)]),
         (["true", "false", "echo never"], [exited(1, at=1)]),
-        (["exec >&- 2>&-; exit 3"], [exited(3)]),  # it closes its output first
+        (["exec >&- 2>&-; exit 3"], [exited(3)]),  # closes its output first
     ],
 )
 def test_a_role_reports_start_lines_and_exit(commands: list[str], messages: list[dict[str, Any]]) -> None:
@@ -101,7 +102,7 @@ def test_a_role_without_its_other_side_ends_the_job_on_this_host() -> None:
     wanted = order("sleep", "600")
     other = process_tree.start(["sleep", "600"], {**os.environ, process_tree.JOB_VARIABLE: wanted["job"]}, "/")
     run_role(wanted, hang_up=True)
-    # Of the two seconds before SIGKILL it is spared for one.
+    # The other process is spared for one of the two seconds before SIGKILL.
     assert -other.wait(timeout=20) in (signal.SIGTERM, signal.SIGKILL)
     other.stdout.close()
 
@@ -132,7 +133,7 @@ def test_a_slow_reader_gets_all_output() -> None:
     command = program_words("role", python=sys.executable)
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, text=True) as role:
         ours.sendall(wire.encode(wanted))
-        time.sleep(2.5)  # longer than it waits for a pipe that nobody ends
+        time.sleep(2.5)  # longer than the role waits for a pipe that does not end
         lines = [message["line"] for line in role.stdout if "line" in (message := json.loads(line))]
     assert lines == [str(number) for number in (*range(3000), *range(3000, 40001))]
     ours.close()

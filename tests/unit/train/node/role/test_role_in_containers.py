@@ -1,4 +1,4 @@
-"""role.py with a container engine: what is inside, how it ends, and that nothing is left in the engine's list."""
+"""role.py with a container engine: the content of a container, how it ends, and that the engine then lists none."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from train.node import wire
 from train.node.programs import program_words
 from waits import until
 
-# Writes down each SIGTERM, and ends after the first.
+# Records each SIGTERM, and ends after the first.
 COUNTS = """
 import os, signal, sys, time
 def note(*_):
@@ -47,7 +47,7 @@ class Role:
         self._plug.sendall(wire.encode(message))
 
     def read_until(self, key: str, value: Any = None) -> Any:
-        """Read messages up to one with this key, and value if given."""
+        """Read messages up to one with this key, and with this value if given; returns the value."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             message = json.loads(line)
@@ -99,7 +99,7 @@ def calls(home: Path, verb: str) -> list[dict[str, Any]]:
 
 
 def pid_of(name: str) -> int:
-    """The pid of a process of the engine, by the first word of its command line, in this test's home."""
+    """Wait for an engine's process in this test's home; returns its pid. name: the first word of its command line."""
 
     def find() -> int:
         for entry in Path("/proc").iterdir():
@@ -120,10 +120,10 @@ def test_a_program_in_a_container(home: Path) -> None:
     with role(home, "sh", "-c", 'echo "$SECRET_OF_JOB"; echo $$; sleep 1; exit 5') as running:
         assert running.read_until("exit") == 5
     assert running.lines[0] == "canary-1"
-    assert {"started": int(running.lines[1])} in running.messages  # the program's own pid, not its client's
+    assert {"started": int(running.lines[1])} in running.messages  # the pid of the program, not of the engine's client
     [call] = calls(home, "run")
     assert "canary-1" not in " ".join(call["words"])
-    assert "PATH" not in {word.partition("=")[0] for word in call["words"]}  # the image's own
+    assert "PATH" not in {word.partition("=")[0] for word in call["words"]}  # the image's own PATH is used
 
 
 def test_what_is_inside(home: Path) -> None:
@@ -188,7 +188,7 @@ def test_role_end_removes_what_a_killed_role_has_left(home: Path) -> None:
     job = new_job_id()
     with role(home, "sleep", "1000", job=job) as running:
         pid = running.read_until("started")
-        # Both at once, as `pkill -9 -f role` does: nobody is left to end the container.
+        # Kill both at once, as `pkill -9 -f role` does: no process is left to end the container.
         reaper = running.process.pid
         children = Path(f"/proc/{reaper}/task/{reaper}/children").read_text().split()
         for one in (reaper, *map(int, children)):

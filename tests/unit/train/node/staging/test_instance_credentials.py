@@ -1,4 +1,4 @@
-"""The supervisor's credentials from the instance metadata service, with a small one on this machine."""
+"""The supervisor's credentials from the instance metadata service, with a small service on this machine."""
 
 import json
 import threading
@@ -22,7 +22,7 @@ ROLES = instance_credentials.ROLES
 
 
 class Metadata:
-    """Answers like IMDSv2. pages: path -> body; status: of the answer to a PUT, which gives `token`."""
+    """Answers like IMDSv2. pages: path -> body; status: the status of the answer to a PUT, whose body is `token`."""
 
     def __init__(self) -> None:
         self.pages: dict[str, str] = {}
@@ -62,7 +62,7 @@ class Metadata:
 
 @pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # must be ignored
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # the program must ignore it
     monkeypatch.setattr(instance_credentials, "PATIENCE_S", 0.0)
     monkeypatch.setattr(instance_credentials, "PAUSE_S", 0.01)
     made = Metadata()
@@ -172,7 +172,7 @@ def test_obstore_gets_the_expiration(metadata: Metadata) -> None:
 
 
 def test_expiring_keys_are_renewed(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
-    """obstore asks again five minutes before they expire."""
+    """obstore asks for new keys five minutes before the old ones expire."""
     monkeypatch.delenv("http_proxy")
     with serve_s3_alone() as server:
         server.put("models", {})

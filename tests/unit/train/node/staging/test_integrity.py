@@ -1,4 +1,4 @@
-"""train/node/integrity.py: S3's headers for an object, as a table, and bytes that are right or wrong by one bit."""
+"""train/node/integrity.py: a table of S3's headers for an object, and bytes that are correct or wrong by one bit."""
 
 import base64
 import hashlib
@@ -59,7 +59,7 @@ KMS = {"x-amz-server-side-encryption": "aws:kms"}
         ({"ETag": f'"{MD5}"', "x-amz-server-side-encryption": "AES256"}, "md5", None, True),
         ({"etag": etag(8 * MIB), "x-amz-checksum-crc64nvme": "AAAAAAAAAAA="}, "md5", 8 * MIB, False),
         ({"etag": etag(5 * MIB)}, "md5", 5 * MIB, False),
-        ({"etag": etag(10 * MIB)}, "md5", None, False),  # 10, 15 or 16 MiB
+        ({"etag": etag(10 * MIB)}, "md5", None, False),  # parts of 10, 15 or 16 MiB are possible
         ({"etag": etag(19 * MIB)}, "md5", len(CONTENT), True),  # one part
         ({"etag": etag(3 * MIB)}, "md5", None, False),
         (

@@ -47,7 +47,7 @@ def server() -> Iterator[S3Server]:
 
 
 def read(before: str, **env: str) -> list[str]:
-    """The line that each reader prints."""
+    """Run every reader; returns the line that each prints."""
     words = [real_mxnet(), "-W", "ignore", "-c", before + PROGRAM, *READERS.values()]
     done = subprocess.run(
         words, env=os.environ | {"S3_REGION": REGION} | env, capture_output=True, text=True, check=True
@@ -72,7 +72,7 @@ def test_readers_read_staged_data(server: S3Server, tmp_path: Path) -> None:
     env = {
         "PYTHONPATH": str(REPOSITORY / "bootstrap" / "node"),
         "CLUSTER_MXNET_HOOK": str(REPOSITORY / "train" / "node" / "staging" / "hook.py"),
-        "CLUSTER_PYTHON": sys.executable,  # the worker's own has no obstore
+        "CLUSTER_PYTHON": sys.executable,  # the worker's own Python has no obstore
         "CLUSTER_DATA_CACHE_DIR": str(tmp_path),
         "AWS_ENDPOINT_URL": server.url,
     }

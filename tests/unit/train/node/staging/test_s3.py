@@ -21,7 +21,7 @@ from train.node import s3
 
 BUCKET = "results"
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "S3_REGION": REGION}
-# moto's server does not accept line breaks, and obstore no empty parts, "." and "..".
+# moto's server does not accept line breaks, and obstore does not accept empty parts, "." and "..".
 KEY = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=200).filter(
     lambda key: not {"", ".", ".."} & set(key.split("/"))
 )
@@ -204,7 +204,7 @@ def test_uploads_have_a_sha256() -> None:
 
 
 class Answers:
-    """A server that gives these answers in turn, and the last one forever: status, headers, body."""
+    """A server that gives these answers (status, headers, body) in turn, and then repeats the last one."""
 
     def __init__(self, *answers: tuple[int, dict[str, str], bytes], reads: bool = True) -> None:
         self.answers = list(answers)
@@ -285,7 +285,7 @@ def test_a_refusal_before_the_end_of_the_body() -> None:
     with Answers((403, {"Connection": "close"}, refusal("AccessDenied")), reads=False) as answers:
         with pytest.raises(s3.StoreError) as caught:
             store_at(answers.url).put_bytes(b"x" * 30_000_000, "s3://results/a")
-        assert caught.value.code in {"AccessDenied", "Broken"}  # the kernel may discard an answer that was not read
+        assert caught.value.code in {"AccessDenied", "Broken"}  # the kernel may discard an unread answer
 
 
 def test_the_server_is_not_s3() -> None:

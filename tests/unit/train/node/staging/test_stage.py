@@ -1,4 +1,4 @@
-"""Staging on a node: the real stage.py, against moto's S3 and with faults of networks."""
+"""Staging on a node: the real stage.py, against moto's S3 and with network faults."""
 
 import json
 import os
@@ -34,7 +34,11 @@ def server() -> Iterator[S3Server]:
 
 @dataclass(slots=True)
 class Faults:
-    """How many more answers to GETs of ranges a proxy refuses, cuts off or flips. asked: "METHOD PATH"."""
+    """The faults of a proxy.
+
+    refuse, cut, flip: how many more answers to GETs of ranges it refuses, cuts off or damages by a bit.
+    asked: the requests so far, as "METHOD PATH".
+    """
 
     refuse: int = 0
     cut: int = 0
@@ -91,7 +95,7 @@ def test_only_the_shards_of_a_part_are_fetched(server: S3Server, tmp_path: Path)
         paths = stage.ask(FOLDER, (1, 3))["path"].split(";")
         assert [Path(path).stat().st_size for path in paths] == list(SIZES)
         assert Path(paths[2]).read_bytes() == SHARDS["train/s-2.rec"]
-        # The others are placeholders, which nobody can read.
+        # The other files are placeholders, which cannot be read.
         assert [Path(path).stat().st_mode & 0o777 for path in paths] == [0, 0, 0o400, 0]
         assert sum(path.stat().st_blocks for path in (tmp_path / "users").rglob("*") if path.name != "keys") < 64
     assert find_held(tmp_path) == SIZES[2]
@@ -130,7 +134,7 @@ def test_damaged_data_is_an_error(proxy: str, faults: Faults, tmp_path: Path) ->
         assert error == "s3://data/train/s-0.rec arrived damaged 3 times: its checksum does not match"
         assert find_held(tmp_path) == 0
         faults.flip = 0
-        assert stage.read("s3://data/train/s-0.rec") == [SHARDS["train/s-0.rec"]]  # a later order tries again
+        assert stage.read("s3://data/train/s-0.rec") == [SHARDS["train/s-0.rec"]]  # a later request tries again
 
 
 def test_objects_in_parts_are_verified(proxy: str, server: S3Server, faults: Faults, tmp_path: Path) -> None:
@@ -167,7 +171,7 @@ def test_the_cache_is_bounded_and_keeps_data_in_use(server: S3Server, tmp_path: 
             error = other.ask("s3://data/train/s-3.rec")["error"]
             assert "all of its data is in use" in error
         with staging(server.url, tmp_path, **room) as other:
-            other.read("s3://data/train/s-3.rec")  # instead of s-2, which nobody uses now
+            other.read("s3://data/train/s-3.rec")  # replaces s-2, which is no longer in use
         assert find_held(tmp_path) == SIZES[0] + SIZES[3]
         assert one.read("s3://data/train/s-0.rec") == kept
         assert "have to be staged, and" in one.ask(FOLDER)["error"]
@@ -235,7 +239,7 @@ def test_missing_credentials_are_an_error(server: S3Server, tmp_path: Path) -> N
 def test_saved_files_are_read_back(server: S3Server, tmp_path: Path) -> None:
     server.put("models", {})
     with staging(server.url, tmp_path) as stage:
-        for content in (b"first", b"other"):  # of the same size
+        for content in (b"first", b"other"):  # both have the same size
             assert stage.save("s3://models/net-0001.params", content) == {"path": "s3://models/net-0001.params"}
             stage.send(object="s3://models/net-0001.params")
             assert Path(stage.answer()["path"]).read_bytes() == content
@@ -265,7 +269,7 @@ def test_a_full_disk_is_explained() -> None:
 
 
 def check_after_kill(stage: Stage, cache: Path, room: int) -> None:
-    """The next run finds the right data, and nothing is left of the killed one."""
+    """Check that the next run finds the right data, and that nothing is left of the killed run."""
     assert stage.read(FOLDER) == list(SHARDS.values())
     assert stage.read("s3://data/large") == [LARGE]
     assert [path.name for path in (cache / "incoming").iterdir()] == []
@@ -285,7 +289,7 @@ def kill_at_random(url: str, faults: Faults, cache: Path, times: int) -> None:
             stage.process.send_signal(signal.SIGKILL)
         with staging(url, cache, **env) as stage:
             check_after_kill(stage, cache, room)
-        for path in draw.sample(sorted((cache / "objects").iterdir()), 3):  # so that there is something to fetch
+        for path in draw.sample(sorted((cache / "objects").iterdir()), 3):  # so that the next run must fetch some
             for file in path.iterdir():
                 file.unlink()
             path.rmdir()

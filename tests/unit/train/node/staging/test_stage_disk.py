@@ -18,7 +18,7 @@ proc /proc proc rw 0 0
 
 @pytest.fixture
 def mounts(tmp_path: Path) -> str:
-    """Mounts of the root volume, another EBS volume, and a disk of the instance's own."""
+    """A file of mounts: the root volume, another EBS volume, and a local disk of the instance."""
     for name in ("ebs", "own"):
         (tmp_path / name).mkdir()
     for name, model in (("nvme0n1", "Amazon Elastic Block Store"), ("nvme1n1", "Amazon Elastic Block Store")):
@@ -47,7 +47,7 @@ def test_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "open to others"])
 def test_unsafe_folders_are_not_used(tmp_path: Path, kind: str) -> None:
-    """Jobs train with what is there, and it is deleted when the disk is full."""
+    """Jobs train with the content of the folder, and it is deleted when the disk is full."""
     elsewhere, objects = tmp_path / "elsewhere", tmp_path / "cache" / "objects"
     elsewhere.mkdir()
     objects.parent.mkdir()
@@ -72,8 +72,8 @@ def test_find_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache.find_limit({"CLUSTER_DATA_CACHE_GIB": "1.5"}, str(tmp_path), 0) == 3 * gib // 2
     for total, free, held, limit in (
         (1000, 400, 100, 450),  # a reserve of 5 % of the disk
-        (20, 10, 3, 11),  # of 2 GiB
-        (20, 2, 0, 1),  # of half of the free space
+        (20, 10, 3, 11),  # a reserve of 2 GiB
+        (20, 2, 0, 1),  # a reserve of half of the free space
     ):
         usage = shutil._ntuple_diskusage(total * gib, (total - free) * gib, free * gib)  # type: ignore[attr-defined]
         monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)

@@ -17,7 +17,7 @@ ASKED = list[tuple[str, Any, int]]
 
 
 class Library:
-    """The functions of MXNet's C library that read and write. code: what those that write return."""
+    """The functions of MXNet's C library that read and write. code: the result of those that write."""
 
     def __init__(self, code: int = 0) -> None:
         self.called: list[Any] = []
@@ -29,7 +29,7 @@ class Library:
         return self.code
 
     def MXRecordIOWriterCreate(self, uri: Any, handle: Any) -> int:  # noqa: N802 - its name
-        handle._obj.value = 77  # the same for each, because freed memory is reused
+        handle._obj.value = 77  # the same for each handle, because freed memory is reused
         Path(uri.value.decode()).write_text("records")
         return 0
 
@@ -118,12 +118,12 @@ URL = "s3://b/net-symbol.json"
 
 
 class MXNetError(Exception):
-    """Like that of mxnet.base."""
+    """Like the exception of mxnet.base."""
 
 
 @pytest.fixture
 def uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The uploaded contents by URL; files are written below tmp_path / "drafts"."""
+    """The uploaded contents by URL. Files are written below tmp_path / "drafts"."""
     objects: dict[str, str] = {}
     drafts = tmp_path / "drafts"
     drafts.mkdir()
@@ -199,7 +199,7 @@ def test_unclosed_files_are_uploaded_at_the_end(uploaded: dict[str, str], monkey
     handle = write_records(library)
     monkeypatch.setattr(sys, "last_type", ValueError, raising=False)
     hook._finish()
-    assert uploaded == {}  # the program failed: its file is incomplete
+    assert uploaded == {}  # the program failed, so its file is incomplete
     monkeypatch.delattr(sys, "last_type")
     hook._finish()
     assert uploaded == {"s3://b/a.rec": "records"}
@@ -226,7 +226,7 @@ def test_pythons_files_are_uploaded_when_they_are_closed(uploaded: dict[str, str
     [
         ("s3://b/d/a.rec", True),
         ("s3://b/d/", True),
-        ("s3://b/d", True),  # a folder's name, or a pattern's
+        ("s3://b/d", True),  # the name of a folder, or of a pattern
         ("s3://b/other/;s3://b/d/x.rec#cache", True),
         ("s3://b/other/", False),
         ("s3://b/d2/a.rec", False),
@@ -238,7 +238,7 @@ def test_covers(uri: str, covers: bool) -> None:  # noqa: FBT001 - a column of t
 
 @pytest.mark.parametrize("role", ["worker", None])
 def test_the_import_of_mxnet_loads_the_hook(tmp_path: Path, role: str | None) -> None:
-    """By bootstrap's _cluster_compat, in a worker of a distributed job and in the only worker of a job."""
+    """bootstrap's _cluster_compat loads it, in a worker of a distributed job and in the only worker of a job."""
     files = {
         "numpy.py": "",
         "mxnet/__init__.py": "print('mxnet'); from . import base, kvstore",

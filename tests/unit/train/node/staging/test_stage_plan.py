@@ -1,4 +1,4 @@
-"""The shards that a worker reads, compared with dmlc's own rule, step by step, on real records."""
+"""The shards that a worker reads, compared step by step with dmlc's own rule on real records."""
 
 import random
 import struct
@@ -15,7 +15,7 @@ from train.node.staging.plan import Kept
 
 
 class DmlcReader:
-    """dmlc-core's InputSplitBase for RecordIO: ResetPartition, the records it then reads, and the shards it opens."""
+    """dmlc-core's InputSplitBase for RecordIO: ResetPartition, and the records read and shards opened after it."""
 
     def __init__(self, shards: list[bytes]) -> None:
         self.shards = shards

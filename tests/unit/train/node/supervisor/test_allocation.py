@@ -1,4 +1,4 @@
-"""The nodes that a batch scheduler gives a job: requested, awaited, watched and given back."""
+"""The nodes that a batch scheduler gives a job are requested, awaited, watched and given back."""
 
 import os
 import time
@@ -20,13 +20,13 @@ from train.node.supervisor.event_loop import EventLoop
 JOB = "20260101-000000-abcdef"
 HOSTS = tuple(JobHost(name=f"node-{number}", ip=f"10.0.0.{4 + number}") for number in range(3))
 SLURM = SCHEDULERS["slurm"]
-# Runs its last argument here.
+# Runs its last argument on this machine.
 SSH = '#!/bin/sh\neval "last=\\${$#}"\nexec /bin/sh -c "$last"\n'
 
 
 @dataclass
 class World:
-    """A head with a Slurm of files; the lists are what Allocation has reported."""
+    """A head with a fake Slurm that works on files. The lists hold the reports of Allocation."""
 
     folder: Path
     loop: EventLoop
@@ -130,7 +130,7 @@ def test_a_job_that_exceeds_a_limit_is_refused_before_it_is_submitted(
 
 
 def test_a_limit_is_checked_while_waiting(world: World) -> None:
-    """As jobs.py does it, before it accepts the order."""
+    """jobs.py checks this before it accepts the order."""
     questions = allocation.check_request(SLURM, AllocationRequest(job=JOB, name="mlp", nodes=2, queue="short"))
     with pytest.raises(ValueError, match="allows at most 1 node"):
         allocation.answer(questions, allocation.environment())
@@ -157,7 +157,7 @@ def test_a_stop_during_the_submission_gives_the_nodes_back(world: World) -> None
     made = world.make()
     made.start()
     world.until(lambda: world.slurm.read("submitted"))
-    world.loop.cancel_all()  # as the supervisor does at the end
+    world.loop.cancel_all()  # the supervisor does this at the end
     assert made.cancel() is None
     assert world.slurm.read("cancelled") == "12\n"
     assert world.notes == world.errors == []

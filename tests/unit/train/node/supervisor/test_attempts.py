@@ -1,4 +1,4 @@
-"""A job that loses nodes, on this machine: its attempts, and the nodes that it waits for.
+"""A job that loses nodes, on this machine: its attempts, and the nodes for which it waits.
 
 node-0 has no instance id, so only the programs on node-1 ask for spot notices.
 """
@@ -22,7 +22,7 @@ __all__ = ["job_host"]
 
 JOB = job_id(1)
 NEW = {"name": "node-1", "ip": "127.0.0.3", "instance_id": "i-9"}
-# The second attempt does $SECOND, and succeeds. In the first one, the worker on node-0 does $FIRST.
+# In the first attempt, the worker on node-0 runs $FIRST. The second attempt runs $SECOND, and succeeds.
 WORKER = """
 echo "here $CLUSTER_ATTEMPT $CLUSTER_RESUME $*"
 [ "${DMLC_ROLE:-worker}" != worker ] || echo $PPID >~/role-$CLUSTER_HOST
@@ -49,7 +49,7 @@ sleep 100
 
 
 def make_order(host: LocalHead, **more: Any) -> dict[str, Any]:
-    """A job of two workers without servers, which the supervisor starts itself."""
+    """An order for a job of two workers without servers, which the supervisor starts itself."""
     changes = {"launcher": "env", "servers": 0, "on_node_loss": "requeue", "library": "pytorch", **more}
     order = host.order("/bin/bash", "-c", WORKER, "worker", **changes)
     del order["hosts"][0]["instance_id"]
@@ -57,7 +57,7 @@ def make_order(host: LocalHead, **more: Any) -> dict[str, Any]:
 
 
 class NoticeService(BaseHTTPRequestHandler):
-    """The metadata service of an instance that will be terminated as soon as the file `noticed` exists."""
+    """The metadata service of an instance. Once `is_noticed` returns true, it announces the instance's termination."""
 
     is_noticed: Callable[[], bool]
 
@@ -85,7 +85,7 @@ class NoticeService(BaseHTTPRequestHandler):
 
 @contextmanager
 def noticed_once_here(host: LocalHead) -> Iterator[dict[str, str]]:
-    """The variables with a metadata service which announces the end of node-1 once both workers run."""
+    """Serve metadata that announces the end of node-1 once both workers run; yields the environment variables."""
     ready = {"is_noticed": staticmethod(lambda: host.events(JOB).count('"line": "here 1') >= 2)}
     with serve_http(type("Service", (NoticeService,), ready)) as url:
         yield {"AWS_EC2_METADATA_SERVICE_ENDPOINT": url}
@@ -96,7 +96,7 @@ def submit(host: LocalHead, order: dict[str, Any]) -> None:
 
 
 def wait_for_state(host: LocalHead, state: str) -> dict[str, Any]:
-    """Wait until the job's record has a state; the record."""
+    """Wait until the job's record has this state; returns the record."""
 
     def find() -> dict[str, Any] | None:
         record = host.record()
@@ -108,7 +108,7 @@ def wait_for_state(host: LocalHead, state: str) -> dict[str, Any]:
 
 
 def replace(host: LocalHead, *new: dict[str, Any]) -> dict[str, Any]:
-    """Hand new hosts to the job; the answer of jobs.py."""
+    """Give new hosts to the job; returns the answer of jobs.py."""
     [answer] = host.ask("replace", JOB, line=new)
     return answer
 
@@ -129,7 +129,7 @@ def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_h
         assert replace(job_host, {**NEW, "name": "node-7"}) == {
             "error": "the job does not wait for node-7, but for node-1"
         }
-        # A later job waits: this one keeps its place.
+        # A later job is refused: this one keeps its place.
         assert job_host.ask("submit", order=make_order(job_host, job=job_id(2))) == [
             {"refused": {"id": JOB, "name": "name", "state": "waiting", "waiting_for": ["node-1"]}}
         ]
@@ -144,7 +144,7 @@ def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_h
     assert lines[0].startswith("spot notice: EC2 will terminate node-1 at ")
     assert any(line.startswith("waiting up to 90 s") for line in lines)
     [saved] = [line for line in lines if line.endswith(" has saved a checkpoint of epoch 1, batch 4")]
-    assert saved.startswith(("worker 0 on node-0 ", "worker 1 on node-1 "))  # both do; the first counts
+    assert saved.startswith(("worker 0 on node-0 ", "worker 1 on node-1 "))  # both workers save; the first one counts
     assert "waiting for node-1: the next `cluster` command replaces it" in lines
     assert "the lease ends in 10 minutes" in lines
     assert "node-1 is there again: i-9" in lines
@@ -177,7 +177,7 @@ def test_a_job_that_does_not_save_in_time_is_interrupted_anyway(job_host: LocalH
 
 @pytest.mark.parametrize("how", ["fails", "ends"])
 def test_what_happens_to_the_processes_after_a_notice_is_no_failure(job_host: LocalHead, how: str) -> None:
-    """Scripts may end at once when they have saved, or fail because others have ended."""
+    """After a notice, scripts may end once they have saved, or fail because others have ended."""
     first = "wait_for_notice; " + ("exit 3" if how == "fails" else "save; exit 0")
     with noticed_once_here(job_host) as env:
         submit(job_host, make_order(job_host, env=env | {"FIRST": first}))
@@ -188,7 +188,7 @@ def test_what_happens_to_the_processes_after_a_notice_is_no_failure(job_host: Lo
 
 
 def test_a_job_that_is_stopped_while_its_attempt_ends_does_not_start_again(job_host: LocalHead) -> None:
-    """The worker on node-0 needs a while to end."""
+    """The worker on node-0 takes a while to end."""
     first = "trap 'echo ending; sleep 1; exit 0' TERM; wait_for_notice; save; while true; do sleep 0.1; done"
     with noticed_once_here(job_host) as env:
         submit(job_host, make_order(job_host, env=env | {"FIRST": first}))
@@ -200,14 +200,14 @@ def test_a_job_that_is_stopped_while_its_attempt_ends_does_not_start_again(job_h
 
 
 def lose_node_1(host: LocalHead, count: int = 2) -> None:
-    """Node-1 no longer answers, and what ran there has ended. count: of the job's processes."""
+    """Make node-1 unreachable, and end its processes. count: the number of the job's processes."""
     host.wait_for('"line": "here 1', count=count)
     host.refuse("127.0.0.2")
     os.kill(int(until((host.home / "role-node-1").read_text)), signal.SIGKILL)
 
 
 def test_a_node_that_is_lost_without_notice_is_waited_for(job_host: LocalHead) -> None:
-    """Whoever follows the job learns of the lost batches while its next attempt runs."""
+    """The record has the number of lost batches while the next attempt runs."""
     told = "until grep -Eq '\"lost_batches\": ?5' ~/.cluster/jobs/$CLUSTER_JOB_ID/record.json; do sleep 0.05; done"
     submit(job_host, make_order(job_host, env={"FIRST": "progress 9", "SECOND": told}))
     job_host.wait_for('"state": "running"')
@@ -226,7 +226,7 @@ def test_launchers_start_another_attempt(job_host: LocalHead, launcher: str, ser
     job_host.wait_for('"state": "running"')
     lose_node_1(job_host, count=2 + 2 * servers)
     assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-1"]
-    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": False}  # it begins
+    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": False}  # a replacement begins
     assert replace(job_host, NEW) == {"job": JOB, "waiting_for": [], "by_head": False}
     assert job_host.result()["state"] == "done"
     assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["lost", "done"]

@@ -1,4 +1,4 @@
-"""The log of a job that begins again on another head."""
+"""The log of a job that starts again on another head."""
 
 from pathlib import Path
 

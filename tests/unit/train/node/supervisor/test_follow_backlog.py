@@ -20,7 +20,7 @@ def test_a_reader_that_is_slow_gets_every_line(job_host: LocalHead, words: tuple
     order = job_host.order("/bin/bash", "-c", PROGRAM, workers=1, servers=0)
     assert job_host.run(order)[0]["state"] == "done"
     with job_host.asking("follow", job_id(1), "0", *words) as follower:
-        time.sleep(0.5)  # the log has been read by then, as far as there is room for it
+        time.sleep(0.5)  # by then, the program has read as much of the log as it has room for
         messages = [json.loads(line) for line in follower.stdout]
     lines = [message["line"].split()[0] for message in messages if "line" in message]
     assert lines == [str(number) for number in range(1, LINES + 1)]
@@ -28,14 +28,14 @@ def test_a_reader_that_is_slow_gets_every_line(job_host: LocalHead, words: tuple
 
 
 def test_a_line_may_be_longer_than_one_read(job_host: LocalHead) -> None:
-    program = "head -c 60000 /dev/zero | tr '\\0' '\\1'; echo; echo end"  # \\u0001 in JSON
+    program = "head -c 60000 /dev/zero | tr '\\0' '\\1'; echo; echo end"  # JSON writes each byte as \\u0001
     result, log = job_host.run(job_host.order("/bin/bash", "-c", program, workers=1, servers=0))
     assert result["state"] == "done"
     assert [message["line"] for message in log if "line" in message] == ["\x01" * 60000, "end"]
 
 
 def read_bytes(pid: int) -> int:
-    """How many bytes a process has read so far."""
+    """The number of bytes that a process has read so far."""
     (line,) = [line for line in Path(f"/proc/{pid}/io").read_text().splitlines() if line.startswith("rchar: ")]
     return int(line.removeprefix("rchar: "))
 
@@ -44,7 +44,7 @@ def test_half_a_line_that_is_removed_is_forgotten(job_host: LocalHead) -> None:
     program = "echo begun; until [ -e ~/go ]; do sleep 0.05; done; echo end"
     order = job_host.order("/bin/bash", "-c", program, workers=1, servers=0)
     assert job_host.ask("submit", order=order)[0]["state"] == "starting"
-    job_host.wait_for('"line": "begun"')  # after that the log does not change
+    job_host.wait_for('"line": "begun"')  # the log does not change after this line
     with job_host.asking("follow", order["job"], "0") as follower:
         messages = []
         while not any("line" in message for message in messages):

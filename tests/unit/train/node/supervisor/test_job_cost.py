@@ -1,4 +1,4 @@
-"""What a job's nodes cost while it has them, in its record."""
+"""The cost of a job's nodes while the job has them, in its record."""
 
 import time
 from typing import Any
@@ -21,7 +21,7 @@ OWN = Place(user="ada", port=22, python="python3", code_dir="/c", cwd="/c", comm
         ([], None),
         ([JobHost(name="node-0", usd_per_hour=1.5)], 3.0),
         ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-1", usd_per_hour=0.5)], 4.0),
-        ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-0", usd_per_hour=1.5)], 3.0),  # one node
+        ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-0", usd_per_hour=1.5)], 3.0),  # a single node
         ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-1")], None),  # an unknown price
         ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="ada@lab", place=OWN)], 3.0),
         ([JobHost(name="ada@lab", place=OWN)], None),
@@ -62,7 +62,7 @@ def test_waiting_in_the_queue_costs_nothing(job_host: LocalHead) -> None:
     job_host.ask("stop", job_id(2))
     assert job_host.record(job_id(2))["cost_usd"] is None
     job_host.ask("stop", job_id(1))
-    assert job_host.record()["cost_usd"] is None  # without prices
+    assert job_host.record()["cost_usd"] is None  # there are no prices
 
 
 def test_the_cost_of_a_job_whose_supervisor_was_killed(job_host: LocalHead) -> None:
@@ -70,6 +70,6 @@ def test_the_cost_of_a_job_whose_supervisor_was_killed(job_host: LocalHead) -> N
     job_host.ask("submit", order=order)
     job_host.wait_for('"line": "here"', count=2)
     job_host.kill_supervisor()
-    time.sleep(1)  # its processes still use the nodes
+    time.sleep(1)  # the job's processes still use the nodes
     (listed,) = job_host.ask("list")[0]["jobs"]
     assert listed["cost_usd"] == pytest.approx(2 * (listed["ended_at"] - listed["held_at"]), rel=0.01)

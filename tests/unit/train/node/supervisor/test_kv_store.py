@@ -1,4 +1,4 @@
-"""Warnings about workers that do not use their kv-store, while they run and at their end."""
+"""Warnings about workers that do not use their kv-store, during the job and at its end."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ SAYS = 'printf "%s\\n" "$LINES"; '
 
 
 def until(text: str, count: int = 1, *, meanwhile: str = "") -> str:
-    """Shell words that wait for so many lines with a text in the job's log."""
+    """Shell code that waits until `count` lines of the job's log contain a text."""
     return f"until [ $(grep -cF '{text}' {EVENTS}) -ge {count} ]; do {meanwhile} sleep 0.05; done; "
 
 
@@ -29,7 +29,7 @@ RUNS = until('"state": "running"')
 
 
 def order_of(host: LocalHead, worker: str, *, lines: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
-    """A job with servers that wait for workers, as MXNet's do from their start, and workers that say these lines."""
+    """An order for a job whose servers wait for workers, like MXNet's, and whose workers print these lines."""
     env = {"SERVER": f"{SAYS} sleep 100", "SCHEDULER": "sleep 100", "WORKER": worker}
     own = {"env_server": {"LINES": SERVER[0]}, "env_worker": {"LINES": "\n".join(lines)}}
     return {**host.order(env=env), "kv_store": "dist_sync", **own, **more}
@@ -64,7 +64,7 @@ def test_a_warning_at_the_end_for_workers_without_a_kv_store(job_host: LocalHead
 
 
 def test_no_warning_for_a_late_kv_store(job_host: LocalHead) -> None:
-    """They prepare their data for a while, and a line of it looks like that of an epoch; then they are one job."""
+    """The workers first prepare their data, and print a line that looks like that of an epoch. Then they connect."""
     worker = f"echo Epoch data 3 of 7; {RUNS} {SAYS}"
     order = order_of(job_host, worker, lines=(*WORKER, TRAINS))
     order["env"] |= {"SERVER": f"{SAYS} attend", "SCHEDULER": "attend"}
@@ -74,7 +74,7 @@ def test_no_warning_for_a_late_kv_store(job_host: LocalHead) -> None:
 
 
 def test_a_warning_is_withdrawn_when_a_kv_store_is_made_after_all(job_host: LocalHead) -> None:
-    """A model was trained ahead of the job's own, by each worker for itself."""
+    """Each worker first trains a model of its own, before the job's model."""
     joins = "printf '%s\\n' \"$JOINS\"; "
     worker = until('"warnings": ["', meanwhile=SAYS) + joins + until('"warnings": []')
     order = order_of(job_host, worker, lines=(TRAINS,))
@@ -86,7 +86,7 @@ def test_a_warning_is_withdrawn_when_a_kv_store_is_made_after_all(job_host: Loca
 
 
 def test_a_warning_is_withdrawn_when_the_workers_dismiss_the_servers(job_host: LocalHead) -> None:
-    """They have hidden what ps-lite says, and used their kv-store all the same."""
+    """The workers have hidden ps-lite's output, but they have used their kv-store."""
     order = order_of(job_host, until('"warnings": ["', meanwhile=SAYS), lines=(TRAINS,))
     order["env"]["WORKER"] += until('"warnings": []')
     order["env"]["SERVER"] = order["env"]["SCHEDULER"] = SAYS + until('"warnings": ["')

@@ -1,4 +1,4 @@
-"""What the head starts by launch.py, mpirun and ssh, and how it hears of it."""
+"""The processes that the head starts by launch.py, mpirun and ssh, and how the supervisor learns about them."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def test_missing_processes_are_where_launch_py_starts_them(more: dict[str, Any],
 
 @pytest.mark.parametrize("has_environment", [False, True])
 def test_the_check_for_open_mpi_runs_with_the_hosts_path(*, has_environment: bool) -> None:
-    """And the workers with the image's, or the mounted environment's."""
+    """The workers run with the PATH of the image, or of the mounted environment."""
     there = {"node-0": Container(engine=("podman",), image="sha256:1", path="/img", has_environment=has_environment)}
     env = {"PATH": "/e/bin:/img"} if has_environment else {}
     known = make_processes(launcher="mpi", python="/e/bin/python", containers=there, env=env)
@@ -86,7 +86,7 @@ def test_mpiruns_ssh_command_becomes_ours(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_jobs_that_start_at_the_same_moment_get_different_ports() -> None:
-    base = 10000 + os.getpid() % 500 * 20  # of this process alone: in others jobs run, too
+    base = 10000 + os.getpid() % 500 * 20  # ports for this process alone: other test processes run jobs, too
     wanted = range(base, base + 20)
     with socket.socket() as other:
         first, claim = ports.claim(wanted)

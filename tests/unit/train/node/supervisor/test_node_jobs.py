@@ -26,7 +26,7 @@ from train.node.programs import CODE_DIR
 
 
 def alone(host: LocalHead, program: str, job: str = job_id(1), **more: Any) -> dict[str, Any]:
-    """An order for a job of one worker, the fastest kind."""
+    """An order for a job of one worker, which is the fastest kind."""
     return host.order("/bin/sh", "-c", program, job=job, workers=1, servers=0, **more)
 
 
@@ -107,7 +107,7 @@ def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -
     queued = [alone(job_host, "true", job=job_id(number), queue=True) for number in (3, 4, 5)]
     answers = [job_host.ask("submit", order=order)[0]["state"] for order in queued]
     assert answers == ["queued"] * 3
-    (again,) = job_host.ask("submit", order=queued[0])  # its answer was lost on the way
+    (again,) = job_host.ask("submit", order=queued[0])  # the first answer was lost on the way
     assert again == {"job": job_id(3), "state": "queued"}
     assert job_host.ask("stop", job_id(4))[0]["result"]["state"] == "stopped"
     job_host.kill_supervisor(job_id(3))
@@ -189,7 +189,7 @@ def test_a_supervisor_that_does_not_answer_is_killed(job_host: LocalHead) -> Non
 
 @contextmanager
 def orphan(host: LocalHead) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process of the job that its supervisor does not know."""
+    """Run a process of the job that the supervisor does not know."""
     env = {**host.env(), "CLUSTER_JOB_ID": job_id(1)}
     with subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True) as process:
         try:
@@ -201,12 +201,12 @@ def orphan(host: LocalHead) -> Iterator["subprocess.Popen[bytes]"]:
 def test_another_stop_ends_what_a_job_left(job_host: LocalHead) -> None:
     job_host.refuse("127.0.0.2")
     result, _ = job_host.run(job_host.order(env={}))
-    assert list(result["left"]) == ["node-1"]  # which nobody could search
+    assert list(result["left"]) == ["node-1"]  # the host could not be searched
     with orphan(job_host) as left:
         (job_host.home / "refused").write_text("127.0.0.2\n127.0.0.1\n")  # the head needs no ssh to itself
         (answer,) = job_host.ask("stop", job_id(1))
         assert answer == {"result": result, "already": True}
-        assert left.wait(timeout=10) == -signal.SIGTERM  # on this host, where it was not known of
+        assert left.wait(timeout=10) == -signal.SIGTERM  # on this host, without being known
     with orphan(job_host) as left:
         (job_host.home / "refused").unlink()
         (answer,) = job_host.ask("stop", job_id(1))
@@ -214,8 +214,8 @@ def test_another_stop_ends_what_a_job_left(job_host: LocalHead) -> None:
         assert left.wait(timeout=10) == -signal.SIGTERM
     [listed] = job_host.ask("list")[0]["jobs"]
     assert (listed["left"], listed["state"], listed["error"]) == ({}, "failed", result["error"])
-    assert job_host.ask("follow", job_id(1), "0")[-1]["result"] == result  # which says how it ended
-    (job_host.home / "ssh").unlink()  # nothing is left, and nobody is asked
+    assert job_host.ask("follow", job_id(1), "0")[-1]["result"] == result  # it states how the job ended
+    (job_host.home / "ssh").unlink()  # nothing is left, so no host is asked
     assert job_host.ask("stop", job_id(1)) == [answer]
 
 
@@ -281,7 +281,7 @@ def test_no_file_stays_open_after_many_jobs(job_host: LocalHead) -> None:
     for number in range(3):
         assert job_host.run(alone(job_host, "true", job=job_id(number)))[0]["state"] == "done"
     locks = list(job_host.folder("x").parent.rglob("lock"))
-    assert len(locks) == 4  # one for each, and that of all jobs
+    assert len(locks) == 4  # one for each job, and one for all jobs
     waits.until(lambda: not any(map(is_open, locks)))  # a supervisor ends a moment after it sends the result
 
 

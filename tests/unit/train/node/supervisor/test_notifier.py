@@ -1,4 +1,4 @@
-"""The events that a job's supervisor sends to [notify], and that the webhook's URL is found nowhere."""
+"""The events that a job's supervisor sends to [notify]. The webhook's URL is stored nowhere."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ SECRET = "canaryOfAWebhook0123456789"
 
 @contextmanager
 def webhook(code: int = 200) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The URL of a webhook that answers with this status, and the events that it got."""
+    """Serve a webhook that answers with this status; yields its URL, and the events that it received."""
     events: list[dict[str, Any]] = []
 
     class Webhook(BaseHTTPRequestHandler):
@@ -58,7 +58,7 @@ def test_the_end_of_a_job_is_reported_and_the_url_is_nowhere(job_host: LocalHead
     assert json.loads((job_host.home / "event").read_text())["event"] == "job-ended"
     assert record["warnings"] == []
     assert log[-1]["result"] == result
-    assert watch.lines_with("/bootstrap/node/notify.py")  # it was watched
+    assert watch.lines_with("/bootstrap/node/notify.py")  # the watch has seen the program
     assert watch.lines_with(SECRET) == []
     assert watch.holders_of(SECRET) == set()
     assert [path for path in job_host.home.rglob("*") if path.is_file() and has_any(path, [SECRET])] == []
@@ -68,7 +68,7 @@ def test_a_webhook_that_fails_is_a_warning_that_names_its_host(job_host: LocalHe
     with webhook(404) as (url, events):
         result, _ = job_host.run(notified(job_host, url, "exit 7"))
         until(lambda: job_host.record()["warnings"], "the warnings")
-    assert (result["state"], len(events)) == ("done", 1)  # the job itself has not failed
+    assert (result["state"], len(events)) == ("done", 1)  # the job itself did not fail
     assert sorted(job_host.record()["warnings"]) == [
         "[notify] command: exit code 7",
         "[notify] webhook at 127.0.0.1: HTTP 404 Not Found",

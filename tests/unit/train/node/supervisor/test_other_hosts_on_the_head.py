@@ -1,4 +1,4 @@
-"""Hosts that are not nodes of the cluster: their own paths, user and port. In this process."""
+"""Hosts that are not nodes of the cluster, with their own paths, user and port; tested in this process."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Of several ends in succession the original one is named."""
+"""If several processes end in succession, the original cause is named."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ LAUNCHER = 77
 
 
 class Job:
-    """A job with two workers and a scheduler on the head, which all run."""
+    """A job with two workers and a scheduler on the head, all of which run."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
         self.timers = Timers(monkeypatch)

@@ -1,4 +1,4 @@
-"""Jobs whose processes torchrun starts, or nobody but the supervisor: how they start, fail and end."""
+"""Jobs whose processes torchrun or the supervisor itself starts: how they start, fail and end."""
 
 import json
 import os
@@ -16,14 +16,14 @@ NAMES = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR CLUSTER_RANK CL
 
 
 def order(host: LocalHead, engine: str, program: str, *, lines: int = 2, **more: Any) -> dict[str, Any]:
-    """Processes on node-0 and node-1, as many as there are lines in the hostfile."""
+    """An order for processes on node-0 and node-1, one for each line of the hostfile."""
     listed = sorted(f"127.0.0.{1 + index % 2}" for index in range(lines))
     fields = {"launcher": engine, "kv_store": "none", "workers": lines, "servers": 0, "hostfile": listed}
     return host.order("/bin/bash", "-c", program, **{**fields, **more})
 
 
 def exits_of(log: list[dict[str, Any]]) -> dict[str, int]:
-    """Exit codes by role and rank."""
+    """The exit codes by role and rank."""
     ranks = {event["p"]: event["rank"] for event in log if "rank" in event}
     roles = {event["p"]: event["role"] for event in log if "role" in event}
     return {f"{roles[event['p']]} {ranks.get(event['p'])}": event["exit"] for event in log if "exit" in event}
@@ -50,14 +50,14 @@ def test_each_process_knows_its_place(job_host: LocalHead, engine: str) -> None:
             "WORLD_SIZE": "4",
             "LOCAL_WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",
-            "GLOO_SOCKET_IFNAME": "lo" if rank < 2 else "",  # no interface has the other host's address here
+            "GLOO_SOCKET_IFNAME": "lo" if rank < 2 else "",  # no interface of this machine has the other host's address
             "CLUSTER_INIT_METHOD": f"tcp://127.0.0.1:{port}",
         }
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_arguments_may_name_the_rank(job_host: LocalHead, engine: str) -> None:
-    """As a script expects them that takes --dist-url, --rank and --world-size. Other words stay as they are."""
+    """A script with --dist-url, --rank and --world-size expects such arguments. Other variables stay unchanged."""
     words = [
         "/bin/echo",
         "--dist-url",

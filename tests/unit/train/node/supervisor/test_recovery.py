@@ -1,4 +1,4 @@
-"""The search for what is left of a job on a host, when the search itself is disturbed."""
+"""The search for a job's remaining processes on a host, when the search itself is disturbed."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What follows an attempt of a job: decisions of train/node/supervisor/attempts/restarts.py."""
+"""The next step after an attempt of a job: decisions of train/node/supervisor/attempts/restarts.py."""
 
 from typing import Any
 
@@ -92,7 +92,7 @@ def test_what_follows_an_attempt(
     ("ending", "suspects", "left", "rebooted", "lost"),
     [
         (ERROR, (), {}, (), ()),
-        (ERROR, ("node-1",), {}, (), ()),  # it answers: only the process has failed
+        (ERROR, ("node-1",), {}, (), ()),  # the node answers: only the process has failed
         (ERROR, ("node-1",), GONE, (), ("node-1",)),
         (ERROR, (), GONE, (), ()),  # its connection was never lost
         (ERROR, ("node-1",), {}, ("node-1",), ("node-1",)),
@@ -202,7 +202,7 @@ def test_a_job_pays_for_its_attempts_and_between_them_for_the_nodes_that_it_keep
     assert find_cost(record, 130.0) == 30.0 + 20.0
     record.attempts = (first, Attempt(number=2, nodes=tuple(prices), started_at=150.0, cost_usd=15.0))
     assert find_cost(record, 155.0) == 30.0 + 40.0 + 15.0
-    assert find_cost(record, 160.0) == 30.0 + 40.0 + 30.0  # of now, not of the last time that the head wrote it
+    assert find_cost(record, 160.0) == 30.0 + 40.0 + 30.0  # the cost until now, not until the head last wrote it
     record.attempts = (replace(first, lost=tuple(prices)),)
     assert find_cost(record, 130.0) == 30.0
     record.attempts = (replace(first, cost_usd=None),)

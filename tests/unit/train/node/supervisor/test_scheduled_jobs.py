@@ -1,4 +1,4 @@
-"""Jobs whose nodes a batch scheduler assigns, from the order to the record; Slurm's programs work on files here."""
+"""Jobs whose nodes a batch scheduler assigns, from the order to the record. Slurm's programs are fakes with files."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ JOB = job_id(1)
 
 @pytest.fixture
 def slurm(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    """Slurm assigns 127.0.0.2 and 127.0.0.3."""
+    """A fake Slurm that assigns 127.0.0.2 and 127.0.0.3."""
     made = make_slurm(job_host.home)
     made.touch("nodes", NODES.replace("10.0.0.4", "127.0.0.2").replace("10.0.0.5", "127.0.0.3"))
     monkeypatch.setenv("PATH", f"{made.programs}:/usr/local/bin:/usr/bin:/bin")
@@ -23,7 +23,7 @@ def slurm(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 
 def order(host: LocalHead, program: str, *, queue: str = "cluster", **more: Any) -> dict[str, Any]:
-    """A worker on each of two nodes, planned for node-0 and node-1; node-2 is set up, too."""
+    """An order for a worker on each of two nodes, planned for node-0 and node-1. node-2 is set up, too."""
     hosts = [{"name": f"node-{i}", "ip": f"127.0.0.{i + 1}", "instance_id": f"i-{i}"} for i in range(3)]
     request = {"job": JOB, "name": "name", "nodes": 2, "queue": queue}
     fields = {"launcher": "env", "kv_store": "none", "workers": 2, "servers": 0, "hosts": hosts}

@@ -1,4 +1,4 @@
-"""When a job counts as hanging, what the user is told, and when the job is ended."""
+"""When a job counts as hanging, the messages to the user, and when the job is ended."""
 
 import os
 import signal
@@ -110,7 +110,7 @@ ADDRESSES = {"node-0": "10.0.0.4", "node-1": "10.0.0.5", "node-2": "10.0.0.6"}
 
 
 class Connection:
-    """A connection to a process's program, which answers at once."""
+    """A connection to the program of a process, which answers at once."""
 
     is_open = True
 
@@ -127,7 +127,7 @@ class Connection:
 
 
 class Job:
-    """A scheduler on the head, a worker and a server on each of two nodes, which all run and do nothing."""
+    """A scheduler on the head, and a worker and a server on each of two nodes. All of them run and do nothing."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: float | str = "auto", launcher: str = "ssh") -> None:
         self.timers, self.looks = Timers(monkeypatch), 0
@@ -163,7 +163,7 @@ class Job:
         self.uses[role.name] = replace(self.uses[role.name], stopped=stopped)
 
     def run(self, seconds: float, *, prints_every_s: float | None = None, cpu_share: float = 0.0) -> None:
-        """Let time pass, in which worker 0 prints so often, or uses so much of a CPU."""
+        """Let time pass, in which worker 0 prints at this interval, or uses this share of a CPU."""
         until = next_line = self.timers.now
         until += seconds
         while self.timers.now < until and not self.ended:
@@ -236,7 +236,7 @@ def test_progress_after_a_stall_is_reported_once(job: Job) -> None:
     job.run(300, prints_every_s=1.0)
     assert [text for _, text in job.told][-1] == "the job makes progress again"
     assert sum("again" in text for _, text in job.told) == 1
-    assert job.stalls._pace_s < 60  # the time in which it was stopped was not its own pace
+    assert job.stalls._pace_s < 60  # the time while it was stopped does not count towards its pace
 
 
 def test_a_stopped_child_of_an_active_worker_is_not_reported(job: Job) -> None:

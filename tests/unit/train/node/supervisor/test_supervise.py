@@ -1,4 +1,4 @@
-"""The supervisor on this machine: how jobs start and end, and what the user hears of it."""
+"""The supervisor on this machine: how jobs start and end, and its messages to the user."""
 
 import json
 import os
@@ -42,20 +42,20 @@ def start_and_wait(host: LocalHead, order: dict[str, Any]) -> None:
 
 
 def until(text: str, count: int = 1) -> str:
-    """Shell words that wait until the job's log has a text in so many lines."""
+    """Shell code that waits until `count` lines of the job's log contain a text."""
     events = "~/.cluster/jobs/$CLUSTER_JOB_ID/events"
     return f"until [ $(grep -cF '{text}' {events}) -ge {count} ]; do sleep 0.05; done"
 
 
 def stat_of(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on: that, its parent, and more. Raises OSError."""
+    """The fields of /proc/PID/stat from the state on: the state, the parent's pid, and more. Raises OSError."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 HERE = {"WORKER": "echo here; sleep 100"}
-ALONE: dict[str, Any] = {"workers": 1, "servers": 0}  # without launch.py: the fewest processes
+ALONE: dict[str, Any] = {"workers": 1, "servers": 0}  # runs without launch.py, with the fewest processes
 FEW: dict[str, Any] = {"workers": 1, "servers": 1}
-RUNNING = until('"state": "running"')  # a worker that succeeds earlier ends a job that has not started
+RUNNING = until('"state": "running"')  # a worker that succeeds earlier would end a job that has not started
 
 
 def test_a_good_job_and_its_log(job_host: LocalHead) -> None:
@@ -118,13 +118,13 @@ def test_the_first_process_that_fails_ends_the_job(
 
 
 def test_processes_that_fail_at_the_same_time_are_reported_together(job_host: LocalHead) -> None:
-    """At the same time to the supervisor, which is stopped meanwhile."""
+    """The supervisor sees the failures at the same time, because it is stopped while they happen."""
     worker = "echo $PPID >~/$CLUSTER_HOST; echo here; until [ -e ~/go ]; do sleep 0.05; done; exit 7"
     start_and_wait(job_host, job_host.order(env={"WORKER": worker}))
     supervisor = job_host.record()["supervisor"]["pid"]
     os.kill(supervisor, signal.SIGSTOP)
     waits.until(lambda: stat_of(supervisor)[0] == "T")
-    # A reaper ends once ssh_proxy.py has passed on all that its role.py had to report.
+    # A reaper ends once ssh_proxy.py has forwarded all reports of its role.py.
     reapers = [int(stat_of(int((job_host.home / f"node-{i}").read_text()))[1]) for i in range(2)]
     (job_host.home / "go").touch()
     waits.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in reapers))
@@ -151,7 +151,7 @@ def test_a_server_that_fails_after_the_workers_is_only_reported(job_host: LocalH
     ],
 )
 def test_a_program_that_is_killed_ends_the_job(job_host: LocalHead, program: str, *, is_below: bool) -> None:
-    """is_below: of the two processes of role.py the one below its reaper."""
+    """is_below: kill the child of the process found, which is role.py below its reaper."""
     start_and_wait(job_host, job_host.order(env=HERE, **FEW))
     pid = job_host.pid_of(r"^\S*python\S* .*" + program.replace("$", " ?$"))
     if is_below:
@@ -175,7 +175,7 @@ def test_launch_py_is_named_when_it_is_killed_with_all_its_ssh(job_host: LocalHe
 
 
 def test_launch_py_waits_for_all_processes(job_host: LocalHead) -> None:
-    """MXNet's own waits for the scheduler alone."""
+    """MXNet's own launch.py waits only for the scheduler."""
     env = {"WORKER": "echo here; " + until('"exit": 0', 1), "SERVER": "echo here; " + until('"exit": 0', 3)}
     env["SCHEDULER"] = until('"line": "here"', 3)
     result, log = job_host.run(job_host.order(env=env))
@@ -186,7 +186,7 @@ def test_launch_py_waits_for_all_processes(job_host: LocalHead) -> None:
 
 
 def test_workers_may_continue_without_their_kv_stores(job_host: LocalHead) -> None:
-    """MXNet stops servers and scheduler when a kv-store is freed, at the end of the script or of a function."""
+    """MXNet stops the servers and the scheduler when a kv-store is freed, at the end of the script or of a function."""
     env = {"WORKER": "echo trained; sleep 7; echo evaluated", "SERVER": "sleep 0.5", "SCHEDULER": "sleep 0.5"}
     result, log = job_host.run(job_host.order(env=env, workers=1))
     assert (result["state"], result["error"]) == ("done", None)
@@ -195,7 +195,7 @@ def test_workers_may_continue_without_their_kv_stores(job_host: LocalHead) -> No
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["worker killed", "worker running"])
 def test_a_stopped_role_py_and_its_reaper_end_with_the_job(job_host: LocalHead, *, is_killed: bool) -> None:
-    """Neither answers, and without the worker no process below them belongs to the job any more."""
+    """Neither process answers, and without the worker, no process below them belongs to the job any more."""
     env = {**HERE, "WORKER": "echo $$ >~/$CLUSTER_HOST; echo here; sleep 100"}
     start_and_wait(job_host, job_host.order(env=env, silence_timeout_s=8))
     worker = int((job_host.home / "node-1").read_text())
@@ -250,7 +250,7 @@ def test_missing_processes_are_named_at_the_start(job_host: LocalHead) -> None:
     result, _ = job_host.run(job_host.order(env=HERE))
     assert result["exit_code"] == 1
     assert "worker on node-1 was lost: ssh to it failed: ssh: connect to host 127.0.0.2 port 22" in result["error"]
-    assert list(result["left"]) == ["node-1"]  # which nobody could search
+    assert list(result["left"]) == ["node-1"]  # the host could not be searched
     (job_host.home / "refused").unlink()
     (job_host.home / "ssh").write_text("#!/bin/sh\ncase $* in *' end '*) exit 255;; esac\nexec sleep 100\n")
     result, _ = job_host.run(job_host.order(env=HERE, job=job_id(2), start_timeout_s=1))
@@ -326,7 +326,7 @@ def test_roles_have_their_own_environment_and_gpus(job_host: LocalHead) -> None:
 
 
 def test_a_full_disk_ends_the_job_with_an_error(job_host: LocalHead) -> None:
-    """A file-size limit stands in for a full disk: writes fail alike, with another error number."""
+    """A file-size limit replaces the full disk: writes fail in the same way, with another error number."""
     program = "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     program += "resource.setrlimit(resource.RLIMIT_FSIZE, (600000, 600000)); sys.argv = sys.argv[1:]; "
     program += "runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -347,7 +347,7 @@ def test_an_s3_out_of_reach_does_not_disturb_the_job(job_host: LocalHead) -> Non
     secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
     order = job_host.order(env=env, secrets=secrets, results_url="s3://bucket/results/", **ALONE)
     result, log = job_host.run(order)
-    job_host.kill_supervisor()  # it would try for half a minute
+    job_host.kill_supervisor()  # otherwise it would retry for half a minute
     assert (result["exit_code"], result["error"]) == (0, None)
     assert job_host.record()["output_url"] == f"s3://bucket/results/{job_id(1)}/"
     assert "hush" not in json.dumps(log) + json.dumps(job_host.record())
@@ -355,7 +355,7 @@ def test_an_s3_out_of_reach_does_not_disturb_the_job(job_host: LocalHead) -> Non
 
 @pytest.mark.parametrize("needed", [True, False])
 def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: LocalHead, *, needed: bool) -> None:
-    """needed: by a script of this project; nobody knows what the user's own reads."""
+    """needed: whether a script of this project needs the data. It is unknown what a user's own script reads."""
     answer = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
     class Forbid(BaseHTTPRequestHandler):
@@ -392,12 +392,12 @@ def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: LocalHead, *, 
 def test_a_program_that_dies_silently_ends_the_job(
     job_host: LocalHead, launcher: str, line: str, dead: str, missing: str
 ) -> None:
-    """launch.py does not report it, and continues."""
+    """launch.py continues without reporting it."""
     path = Path(job_host.python).parents[1] / "packages" / "mxnet" / "tools" / "launch.py"
     assert line in path.read_text()
     path.write_text(path.read_text().replace(line, dead))
     result, _ = job_host.run(job_host.order(env=HERE, launcher=launcher))
-    error = result["error"].replace("scheduler on node-0, ", "")  # on a slow machine that has yet to start, too
+    error = result["error"].replace("scheduler on node-0, ", "")  # on a slow machine, it has not started either
     assert error == f"the job cannot start: launch.py failed to start {missing}"
 
 
