@@ -164,10 +164,11 @@ def _no_job() -> HeadJob | None:
 
 
 def _find_nodes(app: App) -> HostNodes | None:
-    """Return the hosts; None when cluster.toml no longer lists any that can be used."""
+    """Return the hosts; None, with a warning, when cluster.toml no longer lists any that can be used."""
     try:
         return HostSource(app).describe()
-    except ClusterError:
+    except ClusterError as error:
+        app.say(f"cannot ask the head to stop jobs: {error.message}; each host is cleaned by itself", style="yellow")
         return None
 
 

@@ -8,6 +8,7 @@ decodes the same Struct meanwhile, the process crashes with SIGSEGV (msgspec 0.2
 """
 
 import json
+import math
 import threading
 from collections.abc import Hashable
 from functools import cache
@@ -56,13 +57,20 @@ def convert(value: object, kind: type[T]) -> T:
 
 def _decode_surrogates(data: bytes, kind: type[T]) -> T:
     try:
-        return convert(json.loads(data, parse_constant=_refuse), kind)
+        return convert(json.loads(data, parse_constant=_refuse, parse_float=_parse_finite), kind)
     except (ValueError, RecursionError) as error:
         raise ValueError(shorten_reason(str(error))) from None
 
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a number")
+
+
+def _parse_finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        _refuse(text)
+    return number
 
 
 def shorten_reason(reason: str) -> str:

@@ -77,8 +77,9 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
     for node in unhealthy:
         app.say(f"{node.name} is unhealthy: {'; '.join(reasons[node])}")
     names = ", ".join(node.name for node in unhealthy)
-    if not app.confirm(f"Terminate {names}, and launch new nodes in place of it?", yes=yes):
-        app.say(f"{names} stays, and jobs do without it")
+    of_them, remain = ("it", "remains") if len(unhealthy) == 1 else ("them", "remain")
+    if not app.confirm(f"Terminate {names}, and launch new nodes in place of {of_them}?", yes=yes):
+        app.say(f"{names} {remain}, and jobs do not use {of_them}")
         return
     launch(app, {node.index: node.instance_id for node in unhealthy})
 

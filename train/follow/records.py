@@ -184,14 +184,14 @@ def read_s3_records(results: str, *, region: str) -> tuple[JobRecord, ...]:
     Returns none if the bucket does not exist. Raises ClusterError or a subclass.
     """
     try:
-        return asyncio.run(_read_records(parse_url(results), region=region))
+        return asyncio.run(_read_records(parse_url(results).as_folder(), region=region))
     except NotFoundError:
         return ()
 
 
 def fetch_s3_log(results: str, job: str, *, region: str, into: BinaryIO) -> None:
     """Write a job's events into a file. Raises ClusterError or a subclass, such as NotFoundError."""
-    asyncio.run(_fetch_log(_inside(parse_url(results), job, "events"), region=region, into=into))
+    asyncio.run(_fetch_log(_inside(parse_url(results).as_folder(), job, "events"), region=region, into=into))
 
 
 async def _read_records(results: S3Url, *, region: str) -> tuple[JobRecord, ...]:

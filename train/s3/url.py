@@ -51,8 +51,9 @@ def check_folder(text: str) -> str:
     check_spelling(text)
     if not is_s3(text):
         raise ValueError("not an S3 URL: write it as s3://BUCKET/FOLDER/")
-    if not _BUCKET.fullmatch(text.removeprefix(SCHEME).partition("/")[0]):
-        raise ValueError(BUCKET_NAMES.format(bucket=text.removeprefix(SCHEME).partition("/")[0]))
+    bucket = text.removeprefix(SCHEME).partition("/")[0]
+    if not _is_bucket(bucket):
+        raise ValueError(BUCKET_NAMES.format(bucket=bucket))
     return text
 
 
@@ -73,6 +74,10 @@ def is_s3(text: str) -> bool:
     return text.startswith(SCHEME)
 
 
+def _is_bucket(name: str) -> bool:
+    return _BUCKET.fullmatch(name) is not None and ".." not in name
+
+
 def parse_url(text: str) -> S3Url:
     """The bucket and key of an s3:// URL.
 
@@ -82,7 +87,7 @@ def parse_url(text: str) -> S3Url:
     if not is_s3(text):
         raise UsageError(f"{text}: not an S3 URL", hint="write it as s3://BUCKET/FOLDER/")
     bucket, _, key = text.removeprefix(SCHEME).partition("/")
-    if not _BUCKET.fullmatch(bucket) or ".." in bucket:
+    if not _is_bucket(bucket):
         raise UsageError(
             f"{text}: {BUCKET_NAMES.format(bucket=bucket)}",
             hint="write it as s3://BUCKET/FOLDER/",

@@ -6,6 +6,7 @@
 Linux. Python 3.6 and later, standard library only.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -55,7 +56,10 @@ def save(image, write):
 def find(sha256):
     """The path of a whole file in the store. Raises OSError."""
     place = os.path.join(folder("files"), sha256)
-    return os.path.join(place, os.listdir(place)[0])
+    names = os.listdir(place)
+    if not names:  # a killed program had just made the folder
+        raise FileNotFoundError(errno.ENOENT, "no image in it", place)
+    return os.path.join(place, names[0])
 
 
 def forget(sha256):

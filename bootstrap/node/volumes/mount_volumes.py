@@ -396,7 +396,7 @@ def mount(mount, words, entry, env, known_hosts):
 def add_known_hosts(text):
     """Add servers' keys to this node's known hosts. They replace earlier keys of the same servers."""
     names = {line.split()[0] for line in text.splitlines()}
-    others = [line for line in _read(KNOWN_HOSTS).splitlines() if line.split()[0] not in names]
+    others = [line for line in _read(KNOWN_HOSTS).splitlines() if line.strip() and line.split()[0] not in names]
     write(KNOWN_HOSTS, "".join(line + "\n" for line in others + text.splitlines()), 0o600)
 
 

@@ -67,6 +67,8 @@ class Question(object):
             return NOT_MOUNTED
         if self._child.poll() is not None:
             said, _ = self._child.communicate()
+            if self._child.returncode:  # it was killed, or Python did not start
+                return "its probe ended with exit code %d" % self._child.returncode
             return said.decode("utf-8", "replace")
         if time.monotonic() < self._asked_at + limit_s:
             return None

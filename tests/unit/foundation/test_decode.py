@@ -1,9 +1,12 @@
-"""Decoding in threads. The tests of each message's reader check which data is accepted."""
+"""Decoding in threads, and numbers. The tests of each message's reader check which data is accepted."""
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+
+from foundation.decode import decode
 
 # Without the lock in decode.py, all 60 of 60 runs ended with SIGSEGV.
 PROGRAM = """
@@ -38,3 +41,10 @@ def test_threads_use_a_type_for_the_first_time_at_once(way: str) -> None:
     program = PROGRAM.replace("WAY", way)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "Infinity", "NaN"])
+@pytest.mark.parametrize("text", ["x", r"\udc80"])  # a lone surrogate needs Python's own parser
+def test_numbers_that_are_not_finite_are_rejected(number: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        decode(f'["{text}", {number}]'.encode(), list[Any])

@@ -48,6 +48,9 @@ def test_a_saved_image_is_a_file_of_the_store_until_it_is_forgotten(home: Path) 
     assert list((home / "files").iterdir()) == []
     with pytest.raises(FileNotFoundError):
         archive.find(sha256)
+    (home / "files" / sha256).mkdir()  # as a program leaves it that is killed before the file arrives
+    with pytest.raises(FileNotFoundError):
+        archive.find(sha256)
 
 
 def test_a_failed_save_leaves_nothing(home: Path) -> None:

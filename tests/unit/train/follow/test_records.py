@@ -187,9 +187,10 @@ def test_records_in_s3_without_other_objects(server: S3Server) -> None:
         "jobs/file": b"",
     }
     server.put("results", {**objects, **others})
-    records = read_s3_records(RESULTS, region=REGION)
-    assert [found.id for found in records] == ["20261123-0", "20261122-0", "20261121-0"]
-    assert {found.source for found in records} == {"s3"}
+    for results in (RESULTS, RESULTS.removesuffix("/")):
+        records = read_s3_records(results, region=REGION)
+        assert [found.id for found in records] == ["20261123-0", "20261122-0", "20261121-0"]
+        assert {found.source for found in records} == {"s3"}
 
 
 def test_a_damaged_record_in_s3_does_not_hide_others(server: S3Server) -> None:
@@ -219,9 +220,10 @@ def test_a_bucket_that_does_not_exist_has_no_jobs() -> None:
 
 def test_a_log_is_fetched_completely(server: S3Server) -> None:
     server.put("results", {"jobs/j1/events": LOG})
-    into = io.BytesIO()
-    fetch_s3_log(RESULTS, "j1", region=REGION, into=into)
-    assert into.getvalue() == LOG
+    for results in (RESULTS, RESULTS.removesuffix("/")):
+        into = io.BytesIO()
+        fetch_s3_log(results, "j1", region=REGION, into=into)
+        assert into.getvalue() == LOG
     with pytest.raises(NotFoundError, match="jobs/j2/events"):
         fetch_s3_log(RESULTS, "j2", region=REGION, into=io.BytesIO())
 

@@ -11,7 +11,7 @@ from foundation.errors import ClusterError, UsageError
 from train.s3.plan import FoundFile, FoundObject, plan_get, plan_put
 from train.s3.sources import find_files, matched_name
 from train.s3.transfer import MAX_PARTS, PART_BYTES, part_size
-from train.s3.url import S3Url, compile_glob, is_safe_path, literal_prefix, parse_url
+from train.s3.url import S3Url, check_folder, compile_glob, is_safe_path, literal_prefix, parse_url
 
 TREE = ("a.rec", "b.rec", "sub/c.rec", "sub/deep/d.rec", "sub2/a.rec")
 
@@ -58,6 +58,12 @@ def test_urls(text: str, bucket: str, key: str) -> None:
 def test_invalid_urls(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parse_url(text)
+
+
+@pytest.mark.parametrize("bucket", ["..", "Bucket", "ab", "a..b", "bucket@host", "*"])
+def test_settings_name_only_buckets_that_commands_accept(bucket: str) -> None:
+    with pytest.raises(ValueError, match="not a bucket name"):
+        check_folder(f"s3://{bucket}/folder/")
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,12 @@ def test_an_error_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     assert text_of(["/shared"]) == "volume /shared of node-0 (10.0.0.4): Input/output error"
 
 
+def test_a_probe_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume_probe, "find_mount", lambda path: ["nfs4", path])
+    monkeypatch.setattr(volume_probe, "ASK", "import os; os.kill(os.getpid(), 9)")
+    assert text_of(["/shared"]) == "volume /shared of node-0 (10.0.0.4): its probe ended with exit code -9"
+
+
 def test_a_watch_reports_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volumes, "EVERY_S", 0.01)
     said: list[str] = []
