@@ -213,6 +213,7 @@ class SandboxEC2Response(EC2Response):
         ]  # fmt: skip
         if not zones:
             limits.check_offered(instance_type, f"{self.region}a", self.region)
+            raise EC2ClientError("MissingInput", "No subnets found for the default VPC. Please specify a subnet.")
         high = backend.allow_by_quota(instance_type, market, low, high)
         return limits.reserve_capacity(
             instance_type, market, low, high, zones=zones, book=backend.settings.book, named=zone is not None

@@ -142,7 +142,7 @@ class InProcessSandbox:
             body = b"".join(self.app(_environ(request), start_response))
         except CutError as error:
             raise ConnectionClosedError(endpoint_url=request.url, error=error) from error
-        self.fleet.reconcile(self.backend)
+        self.fleet.reconcile(self.whole)
         return AWSResponse(request.url, status[0], status[1], _Raw(body))
 
 

@@ -118,6 +118,19 @@ def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], cod
     assert not live(ec2)
 
 
+def test_a_launch_without_a_default_subnet_is_refused(ec2: Client) -> None:
+    subnets = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
+    for subnet in subnets:
+        ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+    try:
+        with refused_as("MissingInput", match="default VPC"):
+            run(ec2)
+    finally:
+        for subnet in subnets:
+            ec2.create_default_subnet(AvailabilityZone=subnet["AvailabilityZone"])
+    assert len(run(ec2)) == 1
+
+
 def test_instance_store_volumes_may_be_named(ec2: Client) -> None:
     stores = [{"DeviceName": f"/dev/sd{letter}", "VirtualName": f"ephemeral{n}"} for n, letter in enumerate("bcde")]
     [instance] = run(ec2, BlockDeviceMappings=stores)
