@@ -1,4 +1,4 @@
-"""The ways to start a job's processes, by [train] launcher. To add one: a module like these, and a line here."""
+"""The ways to start a job's processes, by [train] launcher. To add one, add a module like these and a line here."""
 
 from train.engines.engine import Engine, Framework
 from train.engines.launch_py import LocalLaunchPy, SshLaunchPy
@@ -23,12 +23,12 @@ LAUNCHERS = ("auto", *ENGINES, *SCHEDULERS)
 
 
 def find_engine(launcher: str, framework: Framework) -> Engine:
-    """The engine of [train] launcher; a batch scheduler only assigns the nodes, for the default engine. Pure."""
+    """Return the engine of [train] launcher: the default one for a batch scheduler, which only assigns nodes. Pure."""
     return ENGINES.get(launcher) or ENGINES[DEFAULT[framework]]
 
 
 def check_launcher(name: str) -> str:
-    """[train] launcher, unchanged. Pure. Raises ValueError for an unknown one."""
+    """Return [train] launcher unchanged. Pure. Raises ValueError for an unknown launcher."""
     if name in REFUSED:
         raise ValueError(REFUSED[name])
     if name not in LAUNCHERS:

@@ -1,8 +1,8 @@
-"""The form of an engine: a way to start a job's processes, and to understand them.
+"""The interface of an engine, which starts a job's processes and interprets their output.
 
-Pure: the supervisor on the head carries it out, and role.py asks it on each node. An engine says where processes run
-(`place`), what starts them (`plan_launches`), which environment they get (`environment`), and what their output means
-(`read_line`).
+Pure: the supervisor on the head carries out its plans, and role.py calls it on each node. An engine defines where
+processes run (`place`), what starts them (`plan_launches`), which environment they get (`environment`), and what their
+output means (`read_line`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Started = Counter[tuple[str, str]]
 RANK, WORLD_SIZE = "CLUSTER_RANK", "CLUSTER_WORLD_SIZE"
 LOCAL_RANK, INIT_METHOD = "CLUSTER_LOCAL_RANK", "CLUSTER_INIT_METHOD"
 IDENTITY = (RANK, WORLD_SIZE, LOCAL_RANK, INIT_METHOD)
-"""Variables that say which process of a job this is; [train] args may use them."""
+"""Variables that identify a process of a job; [train] args may use them."""
 
 
 class Head(Struct, frozen=True):
-    """What the supervisor prepares on the head for a launch.
+    """The resources that the supervisor prepares on the head for a launch.
 
     hostfile, mpi_ssh: paths of the hostfile and of the stand-in for mpirun's ssh. role_words: the command line that a
-    launcher on the head starts in place of each process. port: the one that is kept for the job; 0 for none.
+    launcher on the head starts in place of each process. port: the port reserved for the job; 0 for none.
     """
 
     hostfile: str
@@ -43,9 +43,9 @@ class Head(Struct, frozen=True):
 
 
 class HeadLaunch(Struct, frozen=True):
-    """A launcher on the head: it starts the job's processes, and must not end before them.
+    """A launcher on the head, which starts the job's processes and must not end before them.
 
-    words: its command line. env: added to the environment of the head's programs.
+    words: its command line. env: variables that are added to the environment of the head's programs.
     """
 
     words: tuple[str, ...]
@@ -53,9 +53,9 @@ class HeadLaunch(Struct, frozen=True):
 
 
 class HostLaunch(Struct, frozen=True):
-    """A process that the supervisor itself starts on a host: a worker, or with the role "launcher" a launcher there.
+    """A process that the supervisor itself starts on a host: a worker or, with the role "launcher", a launcher.
 
-    address: the host's. launched: variables that tell the process what it is.
+    address: the host's address. launched: the variables that identify the process.
     """
 
     role: str
@@ -69,8 +69,8 @@ Launch = Union[HeadLaunch, HostLaunch]
 class NewProcess(Struct, frozen=True):
     """A process that is about to start on its host.
 
-    launched: the variables that tell it what it is. own: the user's, which take precedence. address: the host's private
-    one. interface: the network interface that has it. p3: [train] p3.
+    launched: the variables that identify it. own: the user's variables, which take precedence. address: the host's
+    private address. interface: the network interface with that address. p3: [train] p3.
     """
 
     role: str
@@ -82,7 +82,7 @@ class NewProcess(Struct, frozen=True):
 
 
 class Rendezvous(Struct, frozen=True):
-    """Where a process meets the others: it must be able to connect there. what: its name in messages."""
+    """The address where a process meets the others; it must be able to connect to it. what: its name in messages."""
 
     what: str
     host: str
@@ -90,14 +90,14 @@ class Rendezvous(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """What a line of a process's output tells. bound: the address and port where it listens."""
+    """The content of a line of a process's output. bound: the address and port where the process listens."""
 
     rank: Optional[int] = None
     bound: Optional[tuple[str, int]] = None
 
 
 class Engine(ABC):
-    """One way to start processes. Subclasses set `name` and `program`, and override what differs."""
+    """One way to start processes. Subclasses set `name` and `program`, and override the rest where they differ."""
 
     name = ""
     """[train] launcher."""
@@ -106,23 +106,23 @@ class Engine(ABC):
     frameworks: frozenset[Framework] = frozenset({"mxnet", "pytorch", "none"})
     """The values of [bootstrap] framework that it works with."""
     uses_slots = False
-    """A node runs as many processes as [train] processes says; else one, or as many as -n distributes."""
+    """Whether a node runs as many processes as [train] processes sets; otherwise one, or as many as -n distributes."""
     shares_gpus = True
-    """Each process sees only its share of its node's GPUs; else all of them."""
+    """Whether each process sees only its share of its node's GPUs; otherwise all of them."""
     variables: tuple[str, ...] = ()
-    """What the names of the variables begin with by which the launcher tells a process what it is."""
+    """The prefixes of the variables by which the launcher identifies a process."""
     ports: Optional[range] = None
-    """Of these, one is kept for each job; None: it needs none."""
+    """The ports of which each job reserves one; None if it needs none."""
     idle_cpu_share = 0.002
-    """The most that a process uses while it waits for others, as a share of a core. MXNet's processes use nothing."""
+    """The most CPU that a process uses while it waits for others, as a share of a core. MXNet's processes use none."""
     gather_s = 0.3
     """How long to wait for the reason of a lost connection, in seconds."""
     ends_its_processes = False
-    """Its launcher may end the other processes when one of them ends."""
+    """Whether its launcher may end the other processes when one of them ends."""
     has_programs_of_its_own = False
-    """It starts programs on the hosts that the supervisor does not know of."""
+    """Whether it starts programs on the hosts that the supervisor does not know about."""
     is_on_head = False
-    """All of its processes run on the head."""
+    """Whether all of its processes run on the head."""
     is_for_nodes_alone = ""
     """Why it cannot use hosts that are not nodes of the cluster; "" if it can."""
     requirement: tuple[str, ...] = ()
@@ -140,19 +140,19 @@ class Engine(ABC):
 
     @abstractmethod
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
-        """What to start for an order."""
+        """The launches for an order."""
 
     def launcher_words(self, place: Place, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
-        """The command line of a launcher on a host (HostLaunch). role_words: of one process there."""
+        """The command line of a launcher on a host (HostLaunch). role_words: the command line of one process there."""
         return tuple(role_words)
 
     def find_rank(self, launched: Mapping[str, str]) -> Optional[int]:
-        """The rank of a new process, if its variables tell it."""
+        """The rank of a new process, or None if its variables do not contain it."""
         rank = launched.get(RANK, "")
         return int(rank) if rank.isdecimal() else None
 
     def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
-        """What a process must reach before it starts, or None."""
+        """The rendezvous that a process must reach before it starts, or None."""
         return None
 
     def environment(self, process: NewProcess) -> dict[str, str]:
@@ -160,15 +160,15 @@ class Engine(ABC):
         return dict(process.launched)
 
     def read_line(self, line: bytes) -> Optional[Report]:
-        """What a line of a process's output tells, or None."""
+        """The report in a line of a process's output, or None."""
         return None
 
     def hides_line(self, line: bytes) -> bool:
-        """Whether a line is output that only `environment` causes, and that nobody wants to read."""
+        """Whether a line is output that only `environment` causes and that users do not need."""
         return False
 
     def is_noise(self, text: str) -> bool:
-        """Whether a line is no sign of progress, because the library may print it for ever."""
+        """Whether a line is no sign of progress because the library may print it endlessly."""
         return False
 
 
@@ -178,9 +178,9 @@ def take_turns(hosts: Sequence[str], count: int, *, role: str, first: int = 0) -
 
 
 def assign_hosts(order: Order, granted: Sequence[JobHost]) -> None:
-    """Move an order's processes to the hosts that a batch scheduler has assigned, in their order.
+    """Move an order's processes to the hosts that a batch scheduler has assigned, in the order of these hosts.
 
-    Only they and the head, which comes first, remain.
+    The order then contains only these hosts and the head, which comes first.
     """
     planned = list(dict.fromkeys(line.partition(":")[0] for line in order.hostfile))
     known = {host.ip: host for host in order.hosts}

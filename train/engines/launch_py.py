@@ -26,25 +26,25 @@ from train.node.programs import program_words
 
 MXNET_ROLES = ("scheduler", "server", "worker")
 LAUNCHER_FOLDER = "CLUSTER_LAUNCHER_FOLDER"
-"""Where launch.py is, if not in the environment."""
-P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}  # as launch.py --p3 sets them
+"""The variable with launch.py's folder, if that is not in the environment."""
+P3 = {"DMLC_PS_VAN_TYPE": "p3", "DMLC_PS_WATER_MARK": "10"}  # the values that launch.py --p3 sets
 
 
 class LaunchPy(Engine):
-    """Common to all of launch.py's launchers. Its processes are ps-lite's: a scheduler, servers and workers."""
+    """The base class of launch.py's launchers. Its processes are those of ps-lite: a scheduler, servers and workers."""
 
     program = "launch.py"
     frameworks: frozenset[Framework] = frozenset({"mxnet"})
     variables: tuple[str, ...] = ("DMLC_",)
 
     def uses_kv_store(self, framework: Framework) -> bool:
-        """Always: launch.py starts nothing else."""
+        """Always true: launch.py starts no other processes."""
         return True
 
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
-        """launch.py's command line; without servers, the one worker directly.
+        """The launch of launch.py; without servers, the launch of the one worker.
 
-        launch.py would start a scheduler, which waits for ever for a worker that does not need it.
+        Without servers, launch.py would start a scheduler that waits forever for a worker that does not need it.
         """
         if not order.servers:
             host = (order.hostfile or (order.hosts[0].ip,))[0].partition(":")[0]
@@ -63,7 +63,7 @@ class LaunchPy(Engine):
         return {LAUNCHER_FOLDER: order.image_launcher} if order.image_launcher is not None else {}
 
     def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
-        """The scheduler's port: ps-lite itself would silently wait for ever."""
+        """The scheduler's address and port: ps-lite itself would wait for them silently and forever."""
         if role not in ("server", "worker") or "DMLC_PS_ROOT_URI" not in launched:
             return None
         return Rendezvous("the scheduler's", launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))
@@ -90,7 +90,7 @@ class LaunchPy(Engine):
         return ps_lite.read(line)
 
     def hides_line(self, line: bytes) -> bool:
-        """Whether PS_VERBOSE=1 causes a line, and it reports no error."""
+        """Whether a line is printed only because of PS_VERBOSE=1 and reports no error."""
         return ps_lite.is_report(line) and not ps_lite.is_failure(line)
 
     def is_noise(self, text: str) -> bool:
@@ -104,7 +104,7 @@ class SshLaunchPy(LaunchPy):
     name = "ssh"
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
-        """As launch.py does it."""
+        """Place processes as launch.py does."""
         return take_turns(hosts, servers, role="server") + take_turns(hosts, workers, role="worker", first=servers)
 
 
@@ -116,5 +116,5 @@ class LocalLaunchPy(LaunchPy):
     is_for_nodes_alone = "it runs everything on the head"
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
-        """As launch.py does it."""
+        """Place processes as launch.py does."""
         return take_turns([head], servers, role="server") + take_turns([head], workers, role="worker")

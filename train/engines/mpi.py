@@ -24,17 +24,17 @@ from train.job.protocol import Order
 
 
 class MpiEngine(LaunchPy):
-    """Places workers from the first host again, by node, with any number of processes on each.
+    """Places processes by node, with any number on each; the workers start again at the first host.
 
     With MXNet's kv-store, launch.py starts one mpirun for the servers and another for the workers. Without servers,
-    mpirun starts the workers alone, which find each other by Open MPI's variables.
+    mpirun starts only the workers, which find each other through Open MPI's variables.
     """
 
     name = "mpi"
     frameworks: frozenset[Framework] = frozenset({"mxnet", "pytorch", "none"})
     uses_slots = True
     variables = ("DMLC_", "OMPI_", "OPAL_", "PMIX_", "PRTE_")
-    gather_s = 1.0  # when one process ends, mpirun may end the others before the supervisor hears of the first
+    gather_s = 1.0  # when one process ends, mpirun may end the others before the supervisor learns of the first
     ends_its_processes = True
     has_programs_of_its_own = True  # orted
     is_for_nodes_alone = "mpirun starts the same command line everywhere"
@@ -50,16 +50,16 @@ class MpiEngine(LaunchPy):
     )
 
     def uses_kv_store(self, framework: Framework) -> bool:
-        """With MXNet, unless kv_store = "none"."""
+        """Whether the framework is MXNet; callers handle kv_store = "none"."""
         return framework == "mxnet"
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
-        """As Open MPI does with the mapping policy below."""
+        """Place processes as Open MPI does with the mapping policy below."""
         once = list(dict.fromkeys(hosts))
         return take_turns(once, servers, role="server") + take_turns(once, workers, role="worker")
 
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
-        """launch.py for MXNet's kv-store; else mpirun itself."""
+        """The launch of launch.py for MXNet's kv-store, else of mpirun itself."""
         if order.servers or (order.workers == 1 and order.kv_store != "none"):
             return super().plan_launches(order, head)
         words = ("mpirun", "-n", str(order.workers), "--hostfile", head.hostfile, *head.role_words)
@@ -79,14 +79,14 @@ class MpiEngine(LaunchPy):
             "OMPI_MCA_hwloc_base_binding_policy": "none",
         }
         orted = Path(order.python).parent / "orted"
-        if orted.exists():  # from a wheel, in a folder where other nodes do not look
+        if orted.exists():  # from a wheel, in a folder that other nodes do not search
             env["OMPI_MCA_orte_launch_agent"] = str(orted)
         if os.getuid() == 0:
             env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
         return env
 
     def find_rank(self, launched: Mapping[str, str]) -> Optional[int]:
-        """Open MPI's rank; ps-lite assigns its own."""
+        """Open MPI's rank; None for ps-lite's processes, to which ps-lite assigns the ranks."""
         if "DMLC_ROLE" in launched:
             return None
         rank = launched.get("OMPI_COMM_WORLD_RANK", "")
@@ -99,6 +99,6 @@ class MpiEngine(LaunchPy):
             for name, theirs in ((RANK, "RANK"), (WORLD_SIZE, "SIZE"), (LOCAL_RANK, "LOCAL_RANK")):
                 if f"OMPI_COMM_WORLD_{theirs}" in made:
                     made[name] = made[f"OMPI_COMM_WORLD_{theirs}"]
-        if "PMIX_INSTALL_PREFIX" in made:  # MPI_Init refuses it without the other, which orted does not set
+        if "PMIX_INSTALL_PREFIX" in made:  # MPI_Init rejects it without OPAL_PREFIX, which orted does not set
             made.setdefault("OPAL_PREFIX", made["PMIX_INSTALL_PREFIX"])
         return made

@@ -1,4 +1,4 @@
-"""PBS: qsub, qstat, qdel, as OpenPBS, Torque and Slurm's wrappers for Torque have them."""
+"""PBS: qsub, qstat and qdel of OpenPBS, of Torque, and of Slurm's wrappers for Torque."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from train.job.protocol import AllocationRequest
 NAME_LENGTH = 15  # of Torque and older versions of PBS
 _UNKNOWN_JOB = 153  # qstat's exit code
 _HAS_FINISHED = 35
-# E: ending; its processes are being killed. Others have ended: F and X (OpenPBS), C (Torque).
+# E: ending; its processes are being killed. In other states the job has ended: F and X (OpenPBS), C (Torque).
 _WAITING, _RUNNING = "QHWTS", "RBE"
-_SIGNAL = 256  # Exit_status of a job that a signal ended: 256 plus its number
+_SIGNAL = 256  # Exit_status of a job that a signal ended: 256 plus the signal's number
 # https://github.com/openpbs/openpbs/blob/master/src/include/job.h, JOB_EXEC_...
 _EXITS = {-29: "it reached its walltime", -10: "it was cancelled", -11: "its node restarted", -25: "its node failed"}
 
 
 class PbsScheduler(Scheduler):
-    """Gives `slots_per_node` virtual processors of each node, one by default."""
+    """Allocates `slots_per_node` virtual processors of each node, one by default."""
 
     name = "pbs"
     title = "PBS"
@@ -43,15 +43,15 @@ class PbsScheduler(Scheduler):
         ]
 
     def submit_command(self, script: str) -> tuple[str, ...]:
-        """Slurm's wrapper ignores -o and -e in the script, and writes to the folder that it runs in."""
+        """Has -o and -e as options: Slurm's wrapper ignores them in the script, and writes to its working folder."""
         return ("qsub", "-o", "/dev/null", "-e", "/dev/null", script)
 
     def cancel_command(self, number: str) -> tuple[str, ...]:
-        """It fails for a job that has ended."""
+        """Fails for a job that has ended."""
         return ("qdel", number)
 
     def limits_command(self) -> tuple[str, ...]:
-        """As `qstat -Qf`, in a form that Slurm's wrapper understands too."""
+        """Equivalent to `qstat -Qf`, in a form that Slurm's wrapper also understands."""
         return ("qstat", "-Q", "-f")
 
     def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
@@ -62,11 +62,11 @@ class PbsScheduler(Scheduler):
         )
 
     def state_command(self, number: str) -> tuple[str, ...]:
-        """OpenPBS finds ended jobs with -x only, which others do not have: a job that it does not find has ended."""
+        """OpenPBS shows ended jobs only with -x, which the others lack, so a job that qstat does not find has ended."""
         return ("qstat", "-f", number)
 
     def parse_state(self, answer: Answer, number: str) -> AllocationState:
-        """Raises ValueError if the server does not answer."""
+        """The state, from state_command. Raises ValueError if the server does not answer."""
         if "job_state" not in answer.stdout:
             said = answer.stderr.lower()
             if answer.exit_code in (_UNKNOWN_JOB, _HAS_FINISHED) or "unknown job" in said or "has finished" in said:
@@ -94,13 +94,13 @@ def _explain_end(status: str, comment: str) -> str:
 
 
 def _parse_hosts(text: str) -> tuple[AllocatedNode, ...]:
-    """`n1/0+n1/1+n2/0`, `n1/0*2+n2/0*2` or `n1/0-1+n2/0-1`: each host once, in order."""
+    """Parse `n1/0+n1/1+n2/0`, `n1/0*2+n2/0*2` or `n1/0-1+n2/0-1`. Returns each host once, in order."""
     names = [part.partition("/")[0] for part in text.split("+")]
     return tuple(AllocatedNode(name) for name in dict.fromkeys(names) if name)
 
 
 def _parse_fields(text: str) -> dict[str, str]:
-    """`NAME = VALUE` lines, indented; a line that begins with a tab and has no name continues the one before."""
+    """Parse indented `NAME = VALUE` lines. A line that begins with a tab and has no name continues the last one."""
     joined = re.sub(r"\n\t(?![A-Za-z_.]+ = )", "", text)
     return dict(re.findall(r"^\s+([A-Za-z_.]+) = (.*?)\s*$", joined, re.MULTILINE))
 

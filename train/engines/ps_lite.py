@@ -15,12 +15,12 @@ FIRST_SERVER, FIRST_WORKER = 8, 9  # ps-lite's ids: servers have even ones, work
 
 
 def is_report(line: bytes) -> bool:
-    """Whether PS_VERBOSE=1 causes a line."""
+    """Whether a line is printed only because of PS_VERBOSE=1."""
     return VERBOSE.match(line) is not None
 
 
 def read(line: bytes) -> Optional[Report]:
-    """The process's rank, or its port, in a line of ps-lite; None for other lines."""
+    """The process's rank, or its address and port, in a line of ps-lite; None for other lines."""
     match = VERBOSE.match(line)
     if match is None:
         return None
@@ -34,7 +34,7 @@ def read(line: bytes) -> Optional[Report]:
 
 
 def is_own(text: str) -> bool:
-    """Whether a line is ps-lite's own, such as "Resend", which it may print for ever."""
+    """Whether a line is ps-lite's own, such as "Resend", which it may print endlessly."""
     return text.startswith("[") and OWN.match(text) is not None
 
 

@@ -1,7 +1,8 @@
-"""The form of a batch scheduler: how to request nodes, follow the request and give them back. Pure.
+"""The interface of a batch scheduler: how to request nodes, follow the request and release the nodes. Pure.
 
-The supervisor submits a batch script that only holds the nodes, and starts the job's processes on them itself. So a
-scheduler here renders that script, builds the command lines of the scheduler's programs, and reads their output.
+The supervisor submits a batch script that only holds the nodes, and starts the job's processes on them itself. A
+scheduler here therefore renders that script, builds the command lines of the scheduler's programs, and parses their
+output.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from msgspec.structs import replace
 from train.job.protocol import AllocationRequest
 
 HEARTBEAT = "heartbeat"
-"""The file in a job's folder on the first node that the supervisor changes while it is alive."""
+"""The file in a job's folder on the first node that the supervisor updates while it is alive."""
 SILENCE_S = 60
-"""The batch script ends when the file has not changed for that long."""
+"""The batch script ends when the file has not changed for this long."""
 HOLD_EVERY_S = 5
 _ENDLESS = frozenset({"", "UNLIMITED", "INFINITY", "NONE", "INFINITE"})
 
 
 class Answer(Struct, frozen=True):
-    """The end of a scheduler's program."""
+    """The output and exit code of a scheduler's program."""
 
     stdout: str
     stderr: str = ""
@@ -34,17 +35,17 @@ class Answer(Struct, frozen=True):
 
     @property
     def error(self) -> str:
-        """The last line of its errors, else of its output."""
+        """The last line of stderr, else of stdout, else the exit code."""
         lines = [line.strip() for line in (self.stderr + "\n" + self.stdout).splitlines() if line.strip()]
         said = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         return (said or lines or [f"exit code {self.exit_code}"])[-1]
 
 
 class QueueLimits(Struct, frozen=True):
-    """What a queue allows; None: no limit, or an unknown one.
+    """The limits of a queue; None: no limit, or an unknown one.
 
-    nodes: how many it has. slots: of each node, 0 if unknown. rules: the allocation rules of its parallel
-    environments, by name. words: the scheduler's own words for a limit, by the name of the field here.
+    nodes: the number of its nodes. slots: the slots of each node, 0 if unknown. rules: the allocation rules of its
+    parallel environments, by name. words: the scheduler's own words for a limit, by the name of the field here.
     """
 
     name: str
@@ -60,7 +61,7 @@ class QueueLimits(Struct, frozen=True):
 
 
 class AllocatedNode(Struct, frozen=True):
-    """A node that the scheduler has given. address: "" if the scheduler did not report it."""
+    """A node that the scheduler has assigned. address: "" if the scheduler did not report it."""
 
     name: str
     address: str = ""
@@ -69,7 +70,7 @@ class AllocatedNode(Struct, frozen=True):
 class AllocationState(Struct, frozen=True):
     """The state of a request.
 
-    reason: why it is pending, or why it has ended. nodes: while it runs, the one with the batch script first.
+    reason: why it is pending, or why it has ended. nodes: its nodes while it runs, with that of the batch script first.
     is_vague: the scheduler did not report why it has ended.
     """
 
@@ -87,11 +88,11 @@ class Scheduler(ABC):
     title = ""
     queue_word = "queue"
     directive = ""
-    """The beginning of a line of the script that the scheduler reads."""
+    """The prefix of the script's lines that the scheduler reads."""
     list_queues = ""
     """The command that shows the user all queues."""
     number = r"([0-9]+)"
-    """The last line that submit_command prints: the job number, in a group."""
+    """The pattern of the last line that submit_command prints, with the job number in a group."""
     forms = ("-q {}", "-l walltime={}", "-A {}")
     """The options for queue, walltime and account."""
 
@@ -122,7 +123,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel_command(self, number: str) -> tuple[str, ...]:
-        """The command that gives the nodes back."""
+        """The command that cancels the job and so releases its nodes."""
 
     # -- limits --------------------------------------------------------------------------------------------------------
 
@@ -139,11 +140,11 @@ class Scheduler(ABC):
         return ()
 
     def add_details(self, limits: QueueLimits, answers: Sequence[Answer]) -> QueueLimits:
-        """The queue with what these commands have printed."""
+        """The queue's limits, completed from the output of these commands."""
         return limits
 
     def find_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> Optional[QueueLimits]:
-        """The request's queue; None for the scheduler's default if it is unknown, or for an unknown name."""
+        """The request's queue; None for an unknown name, or if the request has none and the default is unknown."""
         if request.queue:
             return next((one for one in queues if one.name == request.queue), None)
         return next((one for one in queues if one.is_default), queues[0] if len(queues) == 1 else None)
@@ -184,7 +185,7 @@ class Scheduler(ABC):
         return None
 
     def complete(self, request: AllocationRequest, limits: QueueLimits) -> AllocationRequest:
-        """The request with what follows from the queue. Raises ValueError if the queue cannot give such nodes."""
+        """The request, completed with the queue's values. Raises ValueError if the queue cannot provide such nodes."""
         return request
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -198,7 +199,7 @@ class Scheduler(ABC):
         """The state, from state_command. Raises ValueError if the scheduler does not answer."""
 
     def more_command(self, number: str, found: AllocationState) -> tuple[str, ...]:
-        """The command that completes a state: a reason, or addresses; () for none."""
+        """The command that reports what a state lacks, its reason or the nodes' addresses; () if it lacks nothing."""
         return ()
 
     def parse_more(self, answer: Answer, found: AllocationState) -> AllocationState:
@@ -209,8 +210,8 @@ class Scheduler(ABC):
 def render_holder(job: str) -> list[str]:
     """The lines of a script that runs until the job's heartbeat has not changed for a minute.
 
-    Homes need not be shared: the supervisor writes the file on the first node, where the script runs. If they are
-    shared, times of files are those of another clock, and may be cached: so the content counts.
+    Home folders need not be shared: the supervisor writes the file on the first node, where the script runs. If they
+    are shared, file times come from another clock and may be cached, so the script compares the content.
     """
     return [
         "# Holds the nodes for `cluster train`, which starts the processes of the job itself.",
@@ -233,24 +234,24 @@ def render_holder(job: str) -> list[str]:
 
 
 def render_heartbeat(job: str) -> str:
-    """The shell command for the first node that writes every line of its input to the heartbeat."""
+    """The shell command, for the first node, that writes every line of its input to the heartbeat file."""
     folder = f'"$HOME/.cluster/jobs/{job}"'
     loop = f'mkdir -p {folder} && cd {folder} && while read -r beat; do echo "$beat" >{HEARTBEAT} || exit 1; done'
     return shlex.join(["sh", "-c", loop])
 
 
 def begin_with_letter(name: str) -> str:
-    """A job's name as PBS and Grid Engine accept it. Pure."""
+    """A job's name in the form that PBS and Grid Engine accept. Pure."""
     return name if name[:1].isalpha() else f"j{name}"
 
 
 def render_clock(seconds: int) -> str:
-    """A length of time as schedulers read it: 1:02:03 is an hour, two minutes and three seconds."""
+    """A duration in the form that schedulers read: 1:02:03 is an hour, two minutes and three seconds."""
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 def parse_clock(text: str) -> Optional[int]:
-    """Seconds of "1-02:00:00", "26:00:00", "10:00" or "600"; None for no limit. Raises ValueError."""
+    """The seconds in "1-02:00:00", "26:00:00", "10:00" or "600"; None for no limit. Raises ValueError."""
     if text.upper() in _ENDLESS:
         return None
     found = re.fullmatch(r"(?:([0-9]{1,6})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,2})", text)
@@ -263,7 +264,7 @@ def parse_clock(text: str) -> Optional[int]:
 
 
 def parse_count(text: str) -> Optional[int]:
-    """A number; None for UNLIMITED and other words."""
+    """The number in `text`; None for UNLIMITED and other words."""
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
@@ -273,5 +274,5 @@ def add_reason(found: AllocationState, reason: str) -> AllocationState:
 
 
 def count_nodes(count: int) -> str:
-    """The count with its noun."""
+    """The count with its noun, such as "2 nodes"."""
     return f"{count} node{'' if count == 1 else 's'}"

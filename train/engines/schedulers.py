@@ -1,4 +1,4 @@
-"""The batch schedulers, by [train] launcher. To add one: a module like these, and a line here."""
+"""The batch schedulers, by [train] launcher. To add one, add a module like these and a line here."""
 
 from train.engines.pbs import PbsScheduler
 from train.engines.scheduler import Scheduler

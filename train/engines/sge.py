@@ -1,4 +1,4 @@
-"""Grid Engine: qsub, qstat, qconf, qdel, qacct."""
+"""Grid Engine: qsub, qstat, qconf, qdel and qacct."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _FIELD = re.compile(r"<(JB_job_number|state|queue_name|master)>([^<]*)</")
 _NEEDS_OPTION = 'set [queue] slots_per_node, or name one with options = ["-pe NAME SLOTS"]'
 _LONGEST_REASON = 200
 VAGUE = "Grid Engine ended it (qdel, a limit, or a failed node)"
-"""Until the accounting file has the job, up to 15 seconds later."""
+"""The reason until the accounting file contains the job, up to 15 seconds later."""
 
 
 class SgeScheduler(Scheduler):
-    """Gives nodes through a parallel environment of the queue; whole nodes unless slots_per_node is set."""
+    """Allocates nodes through a parallel environment of the queue; whole nodes unless slots_per_node is set."""
 
     name = "sge"
     title = "Grid Engine"
@@ -50,25 +50,25 @@ class SgeScheduler(Scheduler):
         ]
 
     def submit_command(self, script: str) -> tuple[str, ...]:
-        """-terse prints the number only."""
+        """With -terse, qsub prints only the number."""
         return ("qsub", "-terse", script)
 
     def cancel_command(self, number: str) -> tuple[str, ...]:
-        """It fails for a job that has ended."""
+        """Fails for a job that has ended."""
         return ("qdel", number)
 
     def limits_command(self) -> tuple[str, ...]:
-        """All queues."""
+        """The command that describes all queues."""
         return ("qconf", "-sq", "*")
 
     def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
-        """Each queue begins with its qname."""
+        """All queues, from the output of limits_command, where each queue begins with its qname."""
         joined = re.sub(r"\\\n\s*", " ", text)
         blocks = re.split(r"^(?=qname\s)", joined, flags=re.MULTILINE)
         return tuple(_parse_queue(_parse_fields(block)) for block in blocks if block.startswith("qname"))
 
     def check_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> Optional[str]:
-        """Also an error if several queues could be meant: their parallel environments may differ."""
+        """Also an error if the request fits several queues, because their parallel environments may differ."""
         error = super().check_queue(request, queues)
         if error is not None or self.find_queue(request, queues) is not None or _names_environment(request):
             return error
@@ -77,11 +77,11 @@ class SgeScheduler(Scheduler):
         return f"set [queue] name: {self.title} has several queues ({', '.join(one.name for one in queues)})"
 
     def detail_commands(self, request: AllocationRequest, limits: QueueLimits) -> tuple[tuple[str, ...], ...]:
-        """The queue's parallel environments."""
+        """The commands that describe the queue's parallel environments."""
         return tuple(("qconf", "-sp", name) for name in limits.rules)
 
     def add_details(self, limits: QueueLimits, answers: Sequence[Answer]) -> QueueLimits:
-        """Their allocation rules."""
+        """The queue's limits with the allocation rules of its parallel environments."""
         rules = {}
         for answer in answers:
             fields = _parse_fields(answer.stdout)
@@ -90,7 +90,7 @@ class SgeScheduler(Scheduler):
         return replace(limits, rules=rules)
 
     def complete(self, request: AllocationRequest, limits: QueueLimits) -> AllocationRequest:
-        """Choose the parallel environment, and the slots of whole nodes.
+        """Choose the parallel environment and, for whole nodes, the number of slots.
 
         Raises ValueError if no environment gives each node the same number of slots.
         """
@@ -114,11 +114,11 @@ class SgeScheduler(Scheduler):
         )
 
     def state_command(self, number: str) -> tuple[str, ...]:
-        """All jobs of this user, with a line for each slot."""
+        """The command that lists all jobs of this user, with a line for each slot."""
         return ("qstat", "-xml", "-g", "t")
 
     def parse_state(self, answer: Answer, number: str) -> AllocationState:
-        """Raises ValueError if the qmaster does not answer."""
+        """The state, from state_command. Raises ValueError if the qmaster does not answer."""
         if answer.exit_code != 0 or "<job_info" not in answer.stdout:
             raise ValueError(answer.error)
         rows = [dict(_FIELD.findall(row)) for row in _JOB.findall(answer.stdout)]
@@ -136,11 +136,11 @@ class SgeScheduler(Scheduler):
         return AllocationState("running", nodes=tuple(AllocatedNode(host) for host in hosts))
 
     def more_command(self, number: str, found: AllocationState) -> tuple[str, ...]:
-        """Why it waits, or how it ended."""
+        """The command that reports why the job waits, or how it ended."""
         return {"pending": ("qstat", "-j", number), "ended": ("qacct", "-j", number), "running": ()}[found.state]
 
     def parse_more(self, answer: Answer, found: AllocationState) -> AllocationState:
-        """Only a host that can read the accounting file knows how a job has ended."""
+        """The state with its reason. How a job has ended is known only where the accounting file can be read."""
         if found.state == "ended":
             return add_reason(found, _explain_end(_parse_fields(answer.stdout)))
         joined = re.sub(r"\n\s{8,}", "\n", answer.stdout)
@@ -169,7 +169,7 @@ def _names_environment(request: AllocationRequest) -> bool:
 
 
 def _fits(rule: str, *, nodes: int, slots: int, is_whole: bool) -> bool:
-    """Whether an allocation rule gives each node that many slots. is_whole: all that a node has."""
+    """Whether an allocation rule assigns this many slots on each node. is_whole: `slots` is all slots of a node."""
     if rule == "$pe_slots":
         return nodes == 1
     if rule in ("$fill_up", "$round_robin"):
@@ -178,13 +178,13 @@ def _fits(rule: str, *, nodes: int, slots: int, is_whole: bool) -> bool:
 
 
 def _parse_fields(text: str) -> dict[str, str]:
-    """`NAME   VALUE` lines."""
+    """Parse `NAME   VALUE` lines."""
     joined = re.sub(r"\\\n\s*", " ", text)
     return {name: value.strip() for name, value in re.findall(r"^(\w+)[ \t]+(.*)$", joined, re.MULTILINE)}
 
 
 def _first(text: str) -> str:
-    """The value for all hosts, of VALUE,[HOST=VALUE],..."""
+    """The value for all hosts in VALUE,[HOST=VALUE],..."""
     return text.partition(",")[0].strip()
 
 
@@ -209,5 +209,5 @@ def _parse_queue(fields: dict[str, str]) -> QueueLimits:
 
 
 def _first_list(text: str) -> str:
-    """The names for all hosts, of NAME NAME,[HOST=NAME]."""
+    """The names for all hosts in NAME NAME,[HOST=NAME]."""
     return text.partition(",[")[0]

@@ -1,4 +1,4 @@
-"""Slurm: sbatch, scontrol, scancel."""
+"""Slurm: sbatch, scontrol and scancel."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _UNKNOWN = "Invalid job id specified"
 
 
 class SlurmScheduler(Scheduler):
-    """Gives whole nodes unless slots_per_node is set."""
+    """Allocates whole nodes unless slots_per_node is set."""
 
     name = "slurm"
     title = "Slurm"
@@ -71,19 +71,19 @@ class SlurmScheduler(Scheduler):
         return options
 
     def submit_command(self, script: str) -> tuple[str, ...]:
-        """--parsable prints the number, and with several clusters also the cluster's name."""
+        """With --parsable, sbatch prints the number and, with several clusters, the cluster's name."""
         return ("sbatch", "--parsable", "--chdir=/", script)
 
     def cancel_command(self, number: str) -> tuple[str, ...]:
-        """It succeeds for a job that has ended."""
+        """Succeeds for a job that has ended."""
         return ("scancel", number)
 
     def limits_command(self) -> tuple[str, ...]:
-        """--all: also partitions that are hidden, or closed to this user's group."""
+        """With --all, scontrol also shows partitions that are hidden or closed to this user's group."""
         return ("scontrol", "--all", "--oneliner", "show", "partition")
 
     def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
-        """One partition a line."""
+        """All partitions, from the output of limits_command, which has one line for each."""
         return tuple(_parse_partition(_parse_fields(line)) for line in text.splitlines() if "PartitionName=" in line)
 
     def state_command(self, number: str) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class SlurmScheduler(Scheduler):
         return ("scontrol", "--oneliner", "show", "job", number)
 
     def parse_state(self, answer: Answer, number: str) -> AllocationState:
-        """Raises ValueError if slurmctld does not answer."""
+        """The state, from state_command. Raises ValueError if slurmctld does not answer."""
         if _UNKNOWN in answer.stderr:
             return AllocationState("ended", "Slurm no longer has the job", is_vague=True)
         job = _parse_fields(answer.stdout)
@@ -101,7 +101,7 @@ class SlurmScheduler(Scheduler):
         if state in _WAITING:
             return AllocationState("pending", _explain(reason))
         if state in _RUNNING:
-            # The list is completed by parse_more; until then it is one name.
+            # parse_more completes the list. Until then it has one entry, with Slurm's node list as the address.
             return AllocationState("running", nodes=(AllocatedNode(job.get("BatchHost", ""), job.get("NodeList", "")),))
         ended = _ENDS.get(state, f"its state is {state}")
         if state == "FAILED":
@@ -111,13 +111,13 @@ class SlurmScheduler(Scheduler):
         return AllocationState("ended", ended)
 
     def more_command(self, number: str, found: AllocationState) -> tuple[str, ...]:
-        """The nodes with their addresses; also expands ip-10-0-0-[4-5]."""
+        """The command that shows the nodes with their addresses; it also expands ip-10-0-0-[4-5]."""
         if found.state != "running":
             return ()
         return ("scontrol", "--oneliner", "show", "node", found.nodes[0].address)
 
     def parse_more(self, answer: Answer, found: AllocationState) -> AllocationState:
-        """Raises ValueError if slurmctld does not answer."""
+        """The state with all nodes. Raises ValueError if slurmctld does not answer."""
         nodes = [_parse_fields(line) for line in answer.stdout.splitlines() if "NodeName=" in line]
         if answer.exit_code != 0 or not nodes:
             raise ValueError(answer.error)
@@ -133,7 +133,7 @@ def _explain(reason: str) -> str:
 
 
 def _parse_fields(line: str) -> dict[str, str]:
-    """NAME=VALUE pairs; a value may have spaces in it, a name not. The first of a name counts."""
+    """Parse NAME=VALUE pairs. A value may contain spaces, a name may not. The first value of a name counts."""
     found: dict[str, str] = {}
     for name, value in re.findall(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/:]*)=(.*?)(?=\s+[A-Za-z][A-Za-z0-9_/:]*=|\s*$)", line):
         found.setdefault(name, value)

@@ -27,11 +27,11 @@ from train.job.protocol import JobHost, Order, Place
 from train.node.programs import program_words
 
 PORTS = range(29500, 30000)
-"""torchrun's own port is 29500; Linux picks none of these for outgoing connections."""
+"""torchrun's default port is 29500; Linux uses none of these for outgoing connections."""
 
 
 class TorchEngine(Engine):
-    """Common to both: each node's processes have consecutive ranks, in the order of the hosts."""
+    """The base class of both engines: each node's processes have consecutive ranks, in the order of the hosts."""
 
     uses_slots = True
     shares_gpus = False  # PyTorch programs choose their GPU by LOCAL_RANK
@@ -39,7 +39,7 @@ class TorchEngine(Engine):
     ports = PORTS
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
-        """One process for each mention of a host, then in turn."""
+        """One process for each entry of `hosts`, then in turn."""
         return take_turns(hosts, workers, role="worker")
 
     def find_rank(self, launched: Mapping[str, str]) -> Optional[int]:
@@ -48,7 +48,7 @@ class TorchEngine(Engine):
         return int(rank) if rank.isdecimal() else None
 
     def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
-        """Where rank 0 listens: without it, the others would wait for minutes."""
+        """The address where rank 0 listens: without it, the others would wait for minutes."""
         if "MASTER_ADDR" not in launched or launched.get("RANK") == "0":
             return None
         return Rendezvous("the rendezvous", launched["MASTER_ADDR"], int(launched["MASTER_PORT"]))
@@ -61,14 +61,14 @@ class TorchEngine(Engine):
         if "MASTER_ADDR" in made:
             made[INIT_METHOD] = f"tcp://{made['MASTER_ADDR']}:{made['MASTER_PORT']}"
         if process.interface:
-            # NCCL takes a name for a prefix, unless = precedes it.
+            # NCCL treats a name as a prefix unless = precedes it.
             wanted = {"GLOO_SOCKET_IFNAME": process.interface, "NCCL_SOCKET_IFNAME": f"={process.interface}"}
             made.update((name, value) for name, value in wanted.items() if name not in process.own)
         return made
 
 
 def _nodes(order: Order) -> Iterator[tuple[int, JobHost, int]]:
-    """(node rank, host, rank of its first process) of each host with workers."""
+    """Yield (node rank, host, rank of its first process) for each host with workers."""
     first = 0
     for node_rank, host in enumerate(hosts_by_rank(order)):
         yield node_rank, host, first
@@ -81,7 +81,7 @@ class TorchrunEngine(TorchEngine):
     name = "torchrun"
     program = "torchrun"
     frameworks: frozenset[Framework] = frozenset({"pytorch"})
-    # What torchrun sets for a process (torch/distributed/elastic/agent/server/local_elastic_agent.py).
+    # The variables that torchrun sets for a process (torch/distributed/elastic/agent/server/local_elastic_agent.py).
     variables = (
         "RANK",
         "LOCAL_RANK",
@@ -98,7 +98,7 @@ class TorchrunEngine(TorchEngine):
     ends_its_processes = True
 
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
-        """A torchrun on each node, told by variables where and what it is."""
+        """One torchrun for each node; variables tell it its node rank and the rendezvous."""
         nodes = list(_nodes(order))
         master = {"MASTER_ADDR": nodes[0][1].ip, "MASTER_PORT": str(head.port)}
         return tuple(
@@ -127,18 +127,18 @@ class TorchrunEngine(TorchEngine):
         return None if role != "launcher" or is_first else super().find_rendezvous(role, launched)
 
     def environment(self, process: NewProcess) -> dict[str, str]:
-        """For torchrun itself only the interface: its options say the rest."""
+        """For torchrun itself, only the interface: its options contain the rest."""
         return super().environment(replace(process, launched={}) if process.role == "launcher" else process)
 
 
 class EnvEngine(TorchEngine):
-    """Each process directly, with the variables that torchrun would set (`init_method="env://"`)."""
+    """Starts each process directly, with the variables that torchrun would set (`init_method="env://"`)."""
 
     name = "env"
     program = "the supervisor"
 
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
-        """Every process, by rank."""
+        """One launch for each process, by rank."""
         nodes = list(_nodes(order))
         world = {"WORLD_SIZE": str(order.workers), "MASTER_ADDR": nodes[0][1].ip, "MASTER_PORT": str(head.port)}
         return tuple(

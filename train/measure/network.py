@@ -21,16 +21,19 @@ from train.job.protocol import Name, find_first_key, shorten
 from train.node.programs import program_words
 
 MAX_ALL_PAIRS = 8
-"""Up to so many nodes every ordered pair is measured; with more, a ring, and the head to all."""
+"""Up to this many nodes, every ordered pair is measured; with more nodes, the head to all others, and a ring."""
 PINGS = 200
-START_S, PAIR_S = 60.0, 30.0  # the most time until all listen; for a pair besides the measured seconds
+START_S, PAIR_S = 60.0, 30.0  # limits: until all nodes listen; for a pair, besides the measured seconds
 PROGRAM = "bench_network"
 _BLOCKED = "cluster verify checks the ports between nodes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pair:
-    """One direction between two nodes. bytes_per_s: measured at the receiver. round_trips_s: each one, in seconds."""
+    """One direction between two nodes.
+
+    bytes_per_s: measured at the receiver. round_trips_s: the time of each round trip, in seconds.
+    """
 
     source: str
     target: str
@@ -39,13 +42,13 @@ class Pair:
 
     @property
     def round_trip_s(self) -> float:
-        """The median."""
+        """The median round trip, in seconds."""
         return statistics.median(self.round_trips_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkResult:
-    """The measurement. seconds, streams: duration and number of parallel connections for each pair."""
+    """The measurement. seconds, streams: the duration and the number of parallel connections of each pair."""
 
     nodes: tuple[str, ...]
     pairs: tuple[Pair, ...]
@@ -59,9 +62,9 @@ class NetworkResult:
 
 
 def choose_pairs(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """The (source, target) pairs; names: the head's first. Pure.
+    """Return the (source, target) pairs to measure. names: the nodes, with the head first. Pure.
 
-    Up to MAX_ALL_PAIRS nodes every ordered pair; with more, the head to all others, and a ring.
+    Up to MAX_ALL_PAIRS nodes, these are all ordered pairs; with more, the head to all others, and a ring.
     """
     if len(names) <= MAX_ALL_PAIRS:
         return tuple((source, target) for source in names for target in names if source != target)
@@ -72,9 +75,9 @@ def choose_pairs(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def measure_network(
     nodes: Sequence[ReadyNode], *, seconds: float, streams: int, on_pair: Callable[[Pair], None]
 ) -> NetworkResult:
-    """Measure pair after pair, each for `seconds`. on_pair: gets each result.
+    """Measure one pair after another, each for `seconds`. on_pair: called with each result.
 
-    Raises ClusterError for nodes that cannot reach each other, ConnectError.
+    Raises ClusterError for nodes that cannot reach each other, and ConnectError.
     """
     by_name = {node.host.name: node for node in nodes}
     planned = choose_pairs(list(by_name))
@@ -100,7 +103,7 @@ def measure_network(
 
 
 def _listen(nodes: Sequence[ReadyNode], common: Mapping[str, Any], stack: ExitStack) -> dict[str, int]:
-    """Start a receiver on every node until `stack` closes; the port of each."""
+    """Start a receiver on every node, which runs until `stack` closes. Returns the port on each node."""
     ports: dict[str, int] = {}
 
     def listen(node: ReadyNode) -> None:
@@ -123,7 +126,7 @@ def _start(node: ReadyNode, order: Mapping[str, Any]) -> Talk:
 
 
 class _Said(Struct, frozen=True, kw_only=True):
-    """A line of the program on a node: the port where it listens, or a result for a peer, or an error."""
+    """A line that the program on a node prints: the port where it listens, a result for a peer, or an error."""
 
     listening: Annotated[int, Meta(ge=1, le=65535)] | None = None
     to: Name | None = None
@@ -134,7 +137,7 @@ class _Said(Struct, frozen=True, kw_only=True):
 
 
 def _messages(talk: Talk, node: str, *, deadline_s: float, silence_s: float = SILENCE_S) -> Iterator[_Said]:
-    """The program's messages, without keep-alives. Raises ClusterError for other lines."""
+    """Yield the program's messages, without keep-alives. Raises ClusterError for an invalid line."""
     for line in talk.lines(never, silence_s=silence_s, deadline=time.monotonic() + deadline_s):
         if find_first_key(line) == "alive":
             continue
@@ -145,7 +148,7 @@ def _messages(talk: Talk, node: str, *, deadline_s: float, silence_s: float = SI
 
 
 def _read_pair(source: str, said: _Said) -> Pair:
-    """The result of one pair. Raises ClusterError when the node could not reach its peer."""
+    """Return the result of one pair. Raises ClusterError if the line has no result or reports an error."""
     if said.to is None or not (said.error or said.round_trips_s):
         raise ClusterError(f"{source}: {PROGRAM} sent a line without a result", hint=_BLOCKED)
     if said.error is not None:

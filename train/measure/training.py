@@ -32,12 +32,15 @@ _BATCH = re.compile(r"iter (\d+), ([\d.]+) sec, .* error (\S+)")
 
 
 Runner = Callable[[Job, Callable[[Event], None]], JobResult]
-"""Runs a job to its end on the cluster and passes on each event. Raises ClusterError, but not for a failed job."""
+"""Runs a job on the cluster to its end and passes each event to the callback.
+
+Raises ClusterError, but not for a failed job.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerBandwidth:
-    """One worker's batches of measure.py. batches_s: the seconds of each for pushing and pulling all arrays."""
+    """One worker's batches of measure.py. batches_s: the seconds that each took to push and pull all arrays."""
 
     rank: int | None
     host: str
@@ -47,7 +50,7 @@ class WorkerBandwidth:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KvResult:
-    """measure.py's result. size_mb: 10^6 bytes of all arrays; a batch pushes and pulls each once."""
+    """measure.py's result. size_mb: the size of all arrays in 10^6 bytes; a batch pushes and pulls each array once."""
 
     job: str
     kv_store: str
@@ -57,7 +60,7 @@ class KvResult:
     workers: tuple[WorkerBandwidth, ...]
 
     def mb_per_s(self, worker: WorkerBandwidth) -> float:
-        """A worker's rate of sent plus received bytes, from its median batch."""
+        """The rate of a worker's sent plus received bytes in its median batch, in 10^6 bytes per second."""
         return 2 * self.size_mb / statistics.median(worker.batches_s)
 
 
@@ -65,8 +68,8 @@ class KvResult:
 class Workload:
     """The training for scaling: a shipped script and its arguments, on generated images.
 
-    batch_size: of each worker. threads: OMP_NUM_THREADS, the same for any number of workers, so that only their number
-    differs.
+    batch_size: per worker. threads: OMP_NUM_THREADS, the same for any number of workers, so that the runs differ only
+    in that number.
     """
 
     script: str
@@ -77,7 +80,7 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingRun:
-    """A run with one worker on each node. worker_speeds: each one's median report, in samples/s."""
+    """A run with one worker on each node. worker_speeds: the median of each worker's reports, in samples/s."""
 
     job: str
     workers: int
@@ -86,7 +89,7 @@ class ScalingRun:
 
     @property
     def speed(self) -> float:
-        """Samples/s of all workers."""
+        """The total speed of all workers, in samples/s."""
         return sum(self.worker_speeds)
 
 
@@ -108,7 +111,7 @@ class Scaling:
 
 @dataclass(slots=True)
 class _Output:
-    """The output of a job's workers, by the number of their process."""
+    """The output of a job's workers, by process number."""
 
     lines: dict[int, list[str]] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
@@ -125,13 +128,13 @@ class _Output:
                 self.lines.setdefault(event.process.number, []).append(event.text)
 
     def of_workers(self) -> list[tuple[Process, list[str]]]:
-        """(worker, its lines), by rank."""
+        """Return (worker, its lines) pairs, ordered by rank."""
         ordered = sorted(self.processes.values(), key=lambda process: (process.rank is None, process.rank or 0))
         return [(process, self.lines.get(process.number, [])) for process in ordered]
 
 
 def run_to_end(run: Runner, job: Job) -> _Output:
-    """Run a job; returns its workers' output. Raises JobError, with the last lines, when it failed."""
+    """Run a job and return its workers' output. Raises JobError, with the last lines, if the job failed."""
     output = _Output()
     result = run(job, output.take)
     try:
@@ -150,11 +153,11 @@ def measure_kvstore(
 ) -> KvResult:
     """Run the wheel's measure.py on all nodes, one worker and one server on each.
 
-    config: [train]. batches: timed ones, after one that is not. planned: more arguments for plan_job.
+    config: [train]. batches: the number of timed batches, after an untimed one. planned: more arguments for plan_job.
     Raises JobError, ClusterError.
     """
-    # Sums cannot be compared with compression, nor with an asynchronous store, which has an optimizer, nor on one CPU,
-    # where measure.py pulls into the same gradients that it pushes next.
+    # Sums cannot be checked with compression, with an asynchronous store, which has an optimizer, or on one CPU, where
+    # measure.py pulls into the same gradients that it pushes next.
     checked = config.gc_type == "none" and "async" not in kv_store and all(node.facts.gpus for node in nodes)
     words = ["--kv-store", kv_store, "--num-layers", str(KV_LAYERS), "--num-batches", str(batches)]
     words += ["--test-results", "1" if checked else "0", "--gc-type", config.gc_type]
@@ -196,9 +199,9 @@ def read_bandwidth(output: Sequence[tuple[Process, Sequence[str]]], *, job: Job,
 
 
 def choose_workload(nodes: Sequence[ReadyNode], *, batches: int) -> Workload:
-    """ResNet-50 on large images if all nodes have GPUs, else LeNet on small ones. Pure.
+    """Choose ResNet-50 on large images if all nodes have GPUs, else LeNet on small images. Pure.
 
-    batches: the number for each worker.
+    batches: the number of batches per worker.
     """
     gpus = min(len(node.facts.gpus) for node in nodes)
     if gpus:
@@ -216,7 +219,7 @@ def choose_workload(nodes: Sequence[ReadyNode], *, batches: int) -> Workload:
 
 
 def choose_counts(most: int) -> tuple[int, ...]:
-    """1, 2, 4 ... and `most` workers. Pure."""
+    """Return the numbers of workers to measure: 1, 2, 4 ... and `most`. Pure."""
     counts = [1]
     while counts[-1] * 2 < most:
         counts.append(counts[-1] * 2)
@@ -236,7 +239,7 @@ def measure_scaling(
 ) -> ScalingRun:
     """Train with `count` workers on the first `count` nodes; a single worker gets no servers.
 
-    Other arguments as in measure_kvstore. Raises JobError, ClusterError.
+    The other arguments are those of measure_kvstore. Raises JobError, ClusterError.
     """
     alone: KvStore = "device" if nodes[0].facts.gpus else "local"
     examples = str(batches * count * workload.batch_size)
@@ -262,7 +265,10 @@ def measure_scaling(
 
 
 def read_speed(process: Process, lines: Sequence[str], *, job: str) -> float:
-    """The median of a worker's reports without the first, which includes warm-up. Pure. Raises ClusterError."""
+    """Return the median of a worker's reports without the first, which includes warm-up. Pure.
+
+    Raises ClusterError if the worker reported no speed.
+    """
     reports = [report for line in lines if (report := parse_report(line)) is not None]
     speeds = [report.samples_per_s for report in reports if report.samples_per_s]
     if not speeds:
@@ -273,7 +279,7 @@ def read_speed(process: Process, lines: Sequence[str], *, job: str) -> float:
 def _plan(
     config: TrainConfig, changes: dict[str, Any], nodes: Sequence[ReadyNode], *, script: str, **planned: Any
 ) -> Job:
-    """Plan a measurement's job: the user's environment and kv-store settings, one server per worker."""
+    """Plan a measurement's job with the user's environment and kv-store settings, and one server per worker."""
     usual = {"args": (), "hosts": (), "servers": "auto", "launcher": "ssh", "gpus": "auto", "sync_dst_dir": ""}
     own = replace(config, **{**usual, "max_duration": "none", "queue": False, **changes})
     access = S3Access(env={}, secrets={})

@@ -1,4 +1,4 @@
-"""Checks whether a job can read [data] url: chooses an object, reads it on every node, explains the result."""
+"""Checks whether a job can read [data] url: chooses an object, reads it on every node, and explains the result."""
 
 import asyncio
 import re
@@ -20,7 +20,7 @@ from train.s3.url import S3Url, parse_url
 TIMEOUT_S = 90.0
 MAX_LISTED = 1000
 NOTHING_THERE: Status = "warning"
-"""Nodes may be verified before the data is uploaded: missing data is not an error of theirs."""
+"""The status for missing data: nodes may be verified before the upload, so it is not an error of the nodes."""
 _NODE_MODULES = ("metadata", "instance_credentials", "s3_store", "s3", "verify_s3")
 MODULES = ("train", "train.node", *(f"train.node.{name}" for name in _NODE_MODULES))
 READ_STAGED = """
@@ -37,8 +37,8 @@ def main():
     os.environ.update({**order["env"], **secrets})
     print(json.dumps(verify_s3.read_staged(order["uri"])), flush=True)
 """
-"""The program for nodes without MXNet: verify_s3's answer without trying MXNet first."""
-# What dmlc-core does not encode in a URL.
+"""The program for nodes without MXNet: it answers like verify_s3, but does not try MXNet first."""
+# The characters that dmlc-core does not encode in a URL.
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_./-]+")
 
 
@@ -54,10 +54,10 @@ class Meaning(NamedTuple):
 def plan_s3_check(
     url: str | None, *, region: str, instance_profile: str, cluster: str, framework: Framework = "mxnet"
 ) -> Probe | Check:
-    """The probe that reads an object below `url` on every node; a Check if there is nothing to read.
+    """Return the probe that reads an object below `url` on every node, or a Check if there is nothing to read.
 
-    url: [data] url. region, instance_profile: [provision]'s. cluster: its name. framework: [bootstrap]'s.
-    Asks S3 and STS from this machine.
+    url: [data] url. region, instance_profile: from [provision]. cluster: its name. framework: from [bootstrap].
+    Sends requests to S3 and STS from this machine.
     """
     if url is None:
         return _everywhere("s3://", Meaning("unchecked", "not checked: [data] url is not set"))
@@ -92,7 +92,10 @@ async def _find_object(url: S3Url, *, region: str) -> S3Url | None:
 
 
 def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
-    """The object to read: if possible a .rec with a plain name; never an empty one, which cannot be read. Pure."""
+    """Choose the object to read: preferably a .rec with a plain name, and never an empty object. Pure.
+
+    An empty object cannot be read. Returns None if no object is suitable.
+    """
     folder = url.as_folder().key
     below = [item.url for item in listed if item.size_bytes and (item.url == url or item.url.key.startswith(folder))]
     return min(
@@ -101,7 +104,10 @@ def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
 
 
 def s3_probe(found: S3Url, access: S3Access, *, framework: Framework = "mxnet") -> Probe:
-    """Read the object as a job would, with MXNet if it can. access: S3's endpoint and the credentials."""
+    """Return the probe that reads the object as a job would, with MXNet if MXNet can read it.
+
+    access: S3's endpoint and the credentials.
+    """
     modules = tuple((name, _read_source(name)) for name in MODULES)
     return Probe(
         check="s3",
@@ -118,13 +124,13 @@ def s3_probe(found: S3Url, access: S3Access, *, framework: Framework = "mxnet") 
 
 
 def _read_source(module: str) -> str:
-    """The source of a module of this project; of a package, that of its __init__.py."""
+    """Return the source of a module of this project; for a package, the source of its __init__.py."""
     place = Path(str(files("train"))).parent.joinpath(*module.split("."))
     return (place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text(encoding="utf-8")
 
 
 def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -> tuple[Check, ...]:
-    """The check that a node's read of the object makes. Pure."""
+    """Return the check that results from a node's read of the object. Pure."""
     meaning = _find_meaning(result, node=node.host.name, uri=uri, endpoint=endpoint, framework=node.framework)
     return (Check(node=node.host.name, check="s3", subject=uri, **meaning._asdict()),)
 
@@ -132,7 +138,7 @@ def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -
 def _find_meaning(result: ProbeResult, *, node: str, uri: str, endpoint: str, framework: Framework) -> Meaning:
     said = next(iter(result.messages), None)
     if said is None and result.exit_code == 1:
-        # The compute check says why.
+        # The compute check reports why.
         return Meaning("unchecked", f"not checked: {result.last_words}")
     if said is None:
         name = "MXNet" if framework == "mxnet" else "the reader"
@@ -164,7 +170,7 @@ def _ask(node: str, endpoint: str) -> str:
 
 
 def explain_error(error: str, *, node: str, uri: str, endpoint: str) -> Meaning:
-    """The meaning of an error from MXNet 1.7.0's reader, as observed with servers that refuse. Pure."""
+    """The meaning of an error from MXNet 1.7.0's reader, as observed with servers that refuse requests. Pure."""
     code = re.search(r"<Code>(\w+)</Code>", error)
     if code:
         words = re.search(r"<Message>([^<]*)</Message>", error)

@@ -1,7 +1,7 @@
 """Runs a program of this folder on a node: `python -Es CODE/train/node PROGRAM ARGUMENTS...`.
 
-CODE is the folder of this project's files there, which import each other as `train.node...`. -Es ignores the user's
-PYTHON... variables and packages.
+CODE is the folder of this project's files on the node, which import each other as `train.node...`. -Es makes Python
+ignore the user's PYTHON... variables and packages.
 """
 
 import gc
@@ -24,7 +24,7 @@ PROGRAMS = {
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
-    gc.disable()  # what imports make is no garbage: looking for it takes a tenth of a process's start and end
+    gc.disable()  # imports create no garbage, and looking for it takes a tenth of a process's start and end
     program = importlib.import_module(PROGRAMS[sys.argv.pop(1)])
     gc.freeze()
     gc.enable()

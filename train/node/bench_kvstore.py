@@ -1,8 +1,8 @@
 """Runs MXNet's own tools/bandwidth/measure.py, unchanged from the wheel.
 
-measure.py needs a GPU, and a network from a folder of MXNet's sources that no wheel has. Here it gets one of this
-project's networks, and a CPU if there is no GPU. This program's arguments are passed on; --gpus is added, with all
-GPUs. Every process of the job runs it; servers and the scheduler never return from `import mxnet`.
+measure.py needs a GPU, and a network from a folder of MXNet's sources that no wheel contains. This program provides one
+of this project's networks, and a CPU if there is no GPU. It passes on its arguments, and adds --network and --gpus (all
+GPUs). Every process of the job runs it; servers and the scheduler never return from `import mxnet`.
 """
 
 import os
@@ -12,7 +12,7 @@ import types
 from typing import Any
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scripts")
-NETWORK = "resnet"  # the name of measure.py's module for it
+NETWORK = "resnet"  # the module that measure.py imports for it
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def get_symbol(image_shape: str, num_layers: int, num_classes: int) -> Any:
-    """The function that measure.py expects of a module; image_shape: "3,224,224"."""
+    """Build the network: the function that measure.py expects in a module. image_shape: such as "3,224,224"."""
     from networks import build  # noqa: PLC0415 - needs sys.path from main
 
     shape = tuple(int(size) for size in image_shape.split(","))

@@ -1,13 +1,13 @@
 """Measures the network from this node to others, for `cluster bench network`.
 
-One order on stdin, a line of JSON; the program ends after "limit_s" seconds in any case:
-    {"do": "receive", "address", "secret"}     listens there, prints {"listening": port}, and receives while somebody
-                                               reads its output
+Reads one order from stdin, a line of JSON. The program ends after "limit_s" seconds in any case.
+    {"do": "receive", "address", "secret"}     listens at the address, prints {"listening": port}, and receives until
+                                               its output is closed
     {"do": "send", "secret", "seconds", "streams", "pings",
      "peers": [{"name", "ip", "port"}]}        for one peer after another: {"to", "bytes", "seconds", "round_trips_s"}
                                                or {"to", "error"}; between them {"alive": true}
-The receiver counts the bytes and the time from the first to the last of them. A round trip is 64 bytes back and forth
-on a connection of its own.
+The receiver counts the bytes, and measures the time from the first byte to the last. Round trips send 64 bytes back and
+forth on a separate connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from foundation.thread_pool import Check, map_in_threads
 PORTS = (10000, 49999)  # ps-lite's, which training needs to be open
 TRIES = 50
 CONNECT_TIMEOUT_S = 5.0
-TIMEOUT_S = 15.0  # without a byte
+TIMEOUT_S = 15.0  # the longest time without a byte
 ALIVE_EVERY_S = 1.0
 SECRET_BYTES = 16
 CHUNK_BYTES = 1 << 20
@@ -54,7 +54,7 @@ _writing = threading.Lock()
 
 
 def say(message: dict[str, Any]) -> None:
-    """Print a message as one line; end the program if nobody reads any more."""
+    """Print a message as one line. Ends the program if its output is closed."""
     with _writing:
         try:
             sys.stdout.write(json.dumps(message) + "\n")
@@ -77,7 +77,7 @@ def _show_life(until: float) -> None:
 
 
 def receive(address: str, secret: bytes) -> None:
-    """Serve all connections while this process lives."""
+    """Serve all connections until this process ends."""
     listener = listen(address)
     say({"listening": listener.getsockname()[1]})
     while True:
@@ -86,7 +86,7 @@ def receive(address: str, secret: bytes) -> None:
 
 
 def listen(address: str) -> socket.socket:
-    """A socket that listens on a free one of PORTS. Raises OSError when TRIES ports are in use."""
+    """Return a socket that listens on a free port of PORTS. Raises OSError after TRIES ports that are in use."""
     tries_left = TRIES
     while True:
         try:
@@ -99,7 +99,7 @@ def listen(address: str) -> socket.socket:
 
 
 def take(connection: socket.socket, secret: bytes) -> None:
-    """Serve a connection, which starts with the secret and its purpose: "s", count the bytes; "p", send them back."""
+    """Serve a connection, which starts with the secret and its purpose: "s" to count bytes, "p" to send them back."""
     try:
         connection.settimeout(TIMEOUT_S)
         first = read_exactly(connection, SECRET_BYTES + 1)
@@ -118,7 +118,7 @@ def take(connection: socket.socket, secret: bytes) -> None:
 
 
 def count(connection: socket.socket) -> tuple[int, float]:
-    """(bytes, seconds) until the sender shuts down its side."""
+    """Receive until the sender shuts down its side. Returns (bytes, seconds)."""
     buffer = bytearray(CHUNK_BYTES)
     total = connection.recv_into(buffer)
     began = ended = time.perf_counter()
@@ -131,7 +131,7 @@ def count(connection: socket.socket) -> tuple[int, float]:
 
 
 def read_exactly(connection: socket.socket, size: int) -> bytes:
-    """Read `size` bytes. Raises EOFError when the other side closes the connection, OSError."""
+    """Read `size` bytes. Raises EOFError if the other side closes the connection, and OSError."""
     data = b""
     while len(data) < size:
         more = connection.recv(size - len(data))
@@ -145,7 +145,7 @@ def read_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def measure(order: dict[str, Any], peer: dict[str, Any], secret: bytes) -> dict[str, Any]:
-    """The result for one peer, without its name."""
+    """Measure the network to one peer. Returns the result without the peer's name."""
     try:
         trips = time_round_trips(peer, secret, order["pings"])
         total, seconds = send(peer, secret, order["seconds"], order["streams"])
@@ -157,7 +157,7 @@ def measure(order: dict[str, Any], peer: dict[str, Any], secret: bytes) -> dict[
 
 
 def connect(peer: dict[str, Any], secret: bytes, what: bytes) -> socket.socket:
-    """Connect to a peer's receiver, for this purpose. Raises OSError."""
+    """Connect to a peer's receiver. what: the purpose of the connection (see `take`). Raises OSError."""
     connection = socket.create_connection((peer["ip"], peer["port"]), timeout=CONNECT_TIMEOUT_S)
     connection.settimeout(TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -166,7 +166,7 @@ def connect(peer: dict[str, Any], secret: bytes, what: bytes) -> socket.socket:
 
 
 def time_round_trips(peer: dict[str, Any], secret: bytes, pings: int) -> list[float]:
-    """The seconds of each of `pings` round trips."""
+    """Return the duration of each of `pings` round trips, in seconds."""
     trips = []
     with connect(peer, secret, b"p") as connection:
         for _ in range(UNTIMED_PINGS + pings):
@@ -178,7 +178,10 @@ def time_round_trips(peer: dict[str, Any], secret: bytes, pings: int) -> list[fl
 
 
 def send(peer: dict[str, Any], secret: bytes, seconds: float, streams: int) -> tuple[int, float]:
-    """Send for `seconds` over `streams` connections at once; the bytes received, and the seconds of the slowest."""
+    """Send for `seconds` over `streams` connections at once.
+
+    Returns the bytes that the peer received, and the seconds of the slowest connection.
+    """
     connections = [connect(peer, secret, b"s") for _ in range(streams)]
 
     def work(connection: socket.socket, _: Check) -> tuple[int, float]:

@@ -34,7 +34,7 @@ class Keys(msgspec.Struct, frozen=True, rename="pascal"):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that pass them to a program."""
+        """The environment variables that pass the keys to a program."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key_id,
             "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
@@ -42,12 +42,12 @@ class Keys(msgspec.Struct, frozen=True, rename="pascal"):
         }
 
 
-# Made at import, before there are threads: `cluster verify` sends this module without foundation/decode.py.
+# Created at import, before any thread starts: `cluster verify` sends this module without foundation/decode.py.
 _DECODER = msgspec.json.Decoder(Keys)
 
 
 def wait_for(address: str = ADDRESS) -> Keys:
-    """The credentials of this host. Raises CredentialsError if there are none after PATIENCE_S."""
+    """Return the credentials of this host. Raises CredentialsError if there are none after PATIENCE_S."""
     give_up_at = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -59,7 +59,7 @@ def wait_for(address: str = ADDRESS) -> Keys:
 
 
 def read(address: str) -> Keys:
-    """Ask once. Raises CredentialsError."""
+    """Request the credentials once. Raises CredentialsError."""
     try:
         service = MetadataService(address)
         role = _get(service, ROLES).split()[0]
@@ -76,7 +76,7 @@ def read(address: str) -> Keys:
 
 
 def render_expiry(expiration: datetime, now: datetime | None = None) -> list[str]:
-    """A list with a warning if the credentials expire soon, else an empty list."""
+    """Return a list with a warning if the credentials expire soon, else an empty list."""
     left = expiration - (now or datetime.now(timezone.utc))
     if left >= WARN_BELOW:
         return []
@@ -86,7 +86,7 @@ def render_expiry(expiration: datetime, now: datetime | None = None) -> list[str
 
 
 def _get(service: MetadataService, path: str) -> str:
-    """The text at a path. Raises CredentialsError, OSError."""
+    """Return the text at a path. Raises CredentialsError, OSError."""
     answer = service.get(path)
     if answer.status == 404:
         raise CredentialsError(

@@ -1,14 +1,14 @@
-"""Verifies an object's bytes by the digests that S3 keeps of it.
+"""Verifies an object's bytes against the digests that S3 stores for it.
 
     check = find_check(headers, size_bytes)     # of a HEAD or GET request with x-amz-checksum-mode: ENABLED
     check.feed(data)                            # the whole object, in order; then:
     check.matches()
     check.matches_parts(digests)                # instead, if the part size is known: of parts hashed in parallel
 
-S3 keeps an ETag, and checksums made by the sender or by S3 itself. What each one is a digest of:
+S3 stores an ETag, and checksums computed by the sender or by S3 itself. For the bytes that each of them covers, see
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity.html. An object sent in parts has a
 checksum of all its bytes (FULL_OBJECT), or a digest of its parts' digests ("VALUE-PARTS"), like its ETag. S3 does not
-give the part size with it, but a usual one can be deduced.
+report the part size with it, but a common part size can be deduced.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, Union
 
 MIB = 1 << 20
-# The part sizes of programs: ours, aws, boto3 8; Go 5; s5cmd 50; rclone 5 and 64; s3cmd 15; Hadoop 64, 100, 128.
+# Part sizes of programs in MiB: ours, aws, boto3 8; Go 5; s5cmd 50; rclone 5 and 64; s3cmd 15; Hadoop 64, 100, 128.
 USUAL_PARTS = tuple(mib * MIB for mib in (8, 5, 10, 15, 16, 20, 25, 32, 50, 64, 100, 128, 256, 512, 1024))
 UNUSUAL_PARTS = tuple(mb * 10**6 for mb in (5, 8, 10, 15, 16, 20, 25, 32, 50, 64, 100))
 MAX_PARTS = 10000
-# Cheapest first; each of them detects a single wrong byte.
+# The cheapest first; each of them detects a single wrong byte.
 DIGEST_BYTES = {"crc32": 4, "sha256": 32, "sha1": 20, "md5": 16}
 ETAG = re.compile(r'"?([0-9a-fA-F]{32})(?:-([0-9]+))?"?')
 Data = Union[bytes, memoryview]
@@ -43,11 +43,11 @@ class Digest(Protocol):
 
 
 class Check:
-    """Compares an object's bytes with a digest that S3 keeps.
+    """Compares an object's bytes with a digest that S3 stores.
 
     part_sizes: the possible part sizes in bytes, if `expected` is a digest of the parts' digests; empty if it is one of
-    all bytes. certain: a difference means damage. Otherwise the part size was guessed, and the guess may be wrong: call
-    find_check again with the Content-Length of `HEAD ?partNumber=1` as part_bytes.
+    all bytes. certain: whether a difference means damage. If not, the part size was guessed, and the guess may be
+    wrong: call find_check again with the Content-Length of `HEAD ?partNumber=1` as part_bytes.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Check:
         self._fed += len(data)
 
     def matches(self) -> bool:
-        """Whether the whole object was fed, and has S3's digest."""
+        """Whether the whole object was fed and has S3's digest."""
         return self._fed == self.size_bytes and any(self.is_digest(item.digest()) for item in self._running)
 
     def matches_parts(self, digests: Iterable[bytes]) -> bool:
-        """Whether the object whose parts, of part_bytes each, have these digests has S3's digest."""
+        """Whether the object has S3's digest. digests: those of its parts, of part_bytes each."""
         whole = new_digest(self.algorithm)
         whole.update(b"".join(digests))
         return self.is_digest(whole.digest())
@@ -128,16 +128,16 @@ class _DigestOfParts:
 
 
 def new_digest(algorithm: str) -> Digest:
-    """A digest of no bytes yet."""
-    # usedforsecurity: FIPS allows MD5 only for other uses.
+    """Return a new digest, to which no bytes have been added."""
+    # usedforsecurity: FIPS allows MD5 only where it does not provide security.
     return _Crc32() if algorithm == "crc32" else hashlib.new(algorithm, usedforsecurity=False)
 
 
 def find_check(headers: Mapping[str, str], size_bytes: int, part_bytes: int | None = None) -> Check | None:
-    """How to verify an object of this size; None if S3 keeps no digest that this machine can calculate.
+    """Return the check for an object of this size; None if S3 stores no digest that this machine can calculate.
 
-    headers: of the answer to a HEAD or GET of the whole object; x-amz-checksum-* are in it only if the request had
-    `x-amz-checksum-mode: ENABLED`. part_bytes: the size of the first part, if known (Content-Length of HEAD with
+    headers: those of the answer to a HEAD or GET of the whole object; they contain x-amz-checksum-* only if the request
+    had `x-amz-checksum-mode: ENABLED`. part_bytes: the size of the first part, if known (Content-Length of HEAD with
     ?partNumber=1).
     """
     told = {name.lower(): value for name, value in headers.items()}
@@ -152,7 +152,7 @@ def find_check(headers: Mapping[str, str], size_bytes: int, part_bytes: int | No
 
 
 def _find_checksum(told: Mapping[str, str], algorithm: str) -> tuple[bytes, int | None] | None:
-    """(digest, number of parts or None for one of all bytes), or None."""
+    """Return (digest, number of parts), with None as the number for a digest of all bytes; or None without a digest."""
     value, _, parts = told.get(f"x-amz-checksum-{algorithm}", "").partition("-")
     try:
         digest = base64.b64decode(value.encode("ascii"), validate=True)
@@ -163,14 +163,14 @@ def _find_checksum(told: Mapping[str, str], algorithm: str) -> tuple[bytes, int 
     if told.get("x-amz-checksum-type", "").upper() == "COMPOSITE" and not parts:
         return None
     if not parts and algorithm in ("sha1", "sha256"):
-        # S3 makes these only of the parts' digests; not every server says so.
+        # For an object in parts, S3 computes these only from the parts' digests, but not every server reports that.
         of_parts = ETAG.fullmatch(told.get("etag", "").strip())
         parts = (of_parts and of_parts[2]) or ""
     return digest, int(parts) if parts else None
 
 
 def _find_etag(told: Mapping[str, str]) -> tuple[bytes, int | None] | None:
-    """(digest, number of parts) as above. An ETag is an MD5, unless the user's own keys encrypt, or in S3 Express.
+    """Return the same for the ETag, which is an MD5 unless the user's own keys encrypt the object, or in S3 Express.
 
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
     """
@@ -199,10 +199,10 @@ def _make_check(
 
 
 def find_part_sizes(size_bytes: int, parts: int) -> tuple[int, ...]:
-    """The likely part sizes of an object of this size with this many parts, the likeliest first."""
+    """Return the likely part sizes of an object of this size with this many parts, the most likely first."""
     if parts < 1 or parts > MAX_PARTS or size_bytes < parts:
         return ()
-    even = -(-size_bytes // parts)  # some programs cut evenly, into whole MiB or not
+    even = -(-size_bytes // parts)  # some programs use equal parts, of whole MiB or not
     for sizes in (USUAL_PARTS, UNUSUAL_PARTS, (-(-even // MIB) * MIB,), (even,)):
         found = tuple(size for size in sizes if -(-size_bytes // size) == parts)
         if found:

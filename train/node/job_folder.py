@@ -1,4 +1,4 @@
-"""A job's folder on a host, ~/.cluster/jobs/ID, and on the head its record, without secrets."""
+"""A job's folder on a host, ~/.cluster/jobs/ID; on the head, it also contains the job's record, without secrets."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from foundation.decode import decode
 from train.job.protocol import MAX_RECORD_BYTES, Order, Record
 
-KEPT = 50  # ended jobs
+KEPT = 50  # the number of ended jobs whose folders remain
 # Names of variables whose values are masked. Words that are part of others (KEYBOARD, COMPASS, AUTHOR) count only
 # between underscores or alone. PWD alone is a shell's folder, and TOKENIZERS_PARALLELISM a setting.
 SECRET = re.compile(
@@ -25,7 +25,7 @@ SECRET = re.compile(
 URL_PASSWORD = re.compile(r"(://[^/\s:]*:)(?!\d+[/?#])(?:(?!://)\S)+@")
 URL_TOKEN = re.compile(r"(https?://)[^/?#\s:@]+@", re.IGNORECASE)  # instead of a user, as git hosts accept it
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
-HIDDEN = "***"  # instead of a value
+HIDDEN = "***"  # replaces a value
 
 
 def root() -> str:
@@ -53,7 +53,7 @@ def new_record(order: Order, submitted_at: float) -> Record:
 
 
 def mask(name: str, value: str) -> str:
-    """A variable's value for others: masked if its name means a secret, and without passwords in URLs."""
+    """Return a variable's value for display: masked if the name suggests a secret, and without passwords in URLs."""
     if SECRET.search(name):
         return HIDDEN
     return URL_TOKEN.sub(r"\1***@", URL_PASSWORD.sub(r"\1***@", value))
@@ -75,7 +75,7 @@ def find_damaged() -> list[str]:
 
 
 def write_record(record: Record, *, lasting: bool = False) -> None:
-    """Replace a job's record atomically. lasting: it also survives a power failure. Raises OSError."""
+    """Replace a job's record atomically. lasting: make it survive a power failure. Raises OSError."""
     place = path(record.id, "record.json")
     try:
         with open(place + ".new", "wb") as stream:
@@ -106,7 +106,7 @@ def make_output_dir(job: str) -> str:
     folder = path(job, "output")
     if not os.path.isdir(folder):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        # The head's own go with their record.
+        # Those with a record, on the head, are removed with it (prune).
         without_record = [name for name in _names() if not os.path.exists(path(name, "record.json"))]
         for old in sorted(without_record, key=_changed_at, reverse=True)[KEPT:]:
             shutil.rmtree(path(old), ignore_errors=True)
@@ -128,7 +128,7 @@ def _names() -> list[str]:
 
 
 def remove(file: str) -> None:
-    """Remove a file if it is there."""
+    """Remove a file if it exists."""
     try:
         os.unlink(file)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The jobs of this cluster: runs on the head for the user's machine, over ssh.
+"""Manages the jobs of this cluster: runs on the head for the user's machine, over ssh.
 
     jobs submit [--follow]           reads the order, one line, from stdin
     jobs continue                    reads the order of a job whose head was lost, and after that line its log so far
@@ -6,11 +6,11 @@
     jobs follow ID OFFSET [--no-wait]
     jobs list
     jobs stop ID [INSTANCE ...]      these instances no longer run
-    jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those of
-                                     the same names, which the job waits for; []: the caller begins to replace them, and
-                                     for 15 minutes the job does not look whether the lost ones answer again
-    jobs say ID TEXT                 adds a line to the log of a job that runs
-Answers are lines of JSON on stdout, and then the exit code is 0:
+    jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those
+                                     with the same names, for which the job waits; []: the caller begins to replace
+                                     them, and for 15 minutes the job does not check whether the lost hosts respond
+    jobs say ID TEXT                 adds a line to the log of a running job
+Answers are lines of JSON on stdout, with the exit code 0:
     continue as submit, without --follow
     submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
              why} when its command cannot run; with --follow it continues as `follow ID 0`
@@ -23,7 +23,7 @@ Answers are lines of JSON on stdout, and then the exit code is 0:
              processes that it left are ended
     replace  protocol.Replaced, with the nodes that are still missing; the job continues once there are none
     say      protocol.Said
-or {"error": text}. Every verb also ends the processes of killed supervisors, and completes their records.
+or {"error": text}. Every verb except check also ends the processes of killed supervisors, and completes their records.
 """
 
 import os
@@ -60,31 +60,31 @@ from train.node.supervisor import allocation, follow, recovery
 from train.node.supervisor.attempts import earlier
 from train.node.wire import Ended, Message
 
-SUBMIT_TIMEOUT_S = 60.0  # for another order
+SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
 STOP_TIMEOUT_S = 30.0
 LINGER = "/var/lib/systemd/linger"
 FILES_ARE_SENT = "[bootstrap] sync sends files"
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the verb on the command line."""
     verb, *words = sys.argv[1:]
     try:
         VERBS[verb](words)
     except BrokenPipeError:
-        return 1  # nobody reads any more
+        return 1  # the output is closed
     except OSError as error:
         answer({"error": job_folder.describe(error)})
     return 0
 
 
 def answer(message: Any) -> None:
-    """Print a message as a line."""
+    """Print a message as one line."""
     wire.write_all(1, wire.encode(message))
 
 
 def find_job(job: str) -> Optional[Record]:
-    """A job's record; answers with an error and returns None if there is none."""
+    """Return a job's record. If there is none, prints an error as the answer and returns None."""
     record = job_folder.read_record(job) if job_folder.ID.match(job) else None
     if record is None:
         answer({"error": f"there is no job {job}"})
@@ -95,7 +95,7 @@ def find_job(job: str) -> Optional[Record]:
 
 
 def submit_job(words: Sequence[str]) -> None:
-    """Make a job of the order on stdin. This program starts before the order is known; there may never be one."""
+    """Submit the order from stdin. This program starts before the order is known, and may never receive one."""
     line = sys.stdin.buffer.readline()
     if not line:
         return
@@ -111,7 +111,7 @@ def submit_job(words: Sequence[str]) -> None:
 
 
 def continue_job(_words: Sequence[str]) -> None:
-    """Go on with a job that another head has begun."""
+    """Continue a job that another head started."""
     try:
         order = decode(sys.stdin.buffer.readline(), Order)
     except ValueError as error:
@@ -135,7 +135,7 @@ def check_job(_words: Sequence[str]) -> None:
 
 
 def submit(order: Order, log: bytes = b"") -> Submitted:
-    """Start or queue the job of an order; returns the answer. log: of its earlier attempts. Raises OSError."""
+    """Start or queue the job of an order and return the answer. log: that of its earlier attempts. Raises OSError."""
     order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
     job = order.job
     unrunnable = find_unrunnable(order)
@@ -178,12 +178,12 @@ def submit(order: Order, log: bytes = b"") -> Submitted:
 
 
 def find_unrunnable(order: Order) -> Optional[str]:
-    """Why the order cannot run: its command, or the scheduler's limits; None if it can."""
+    """Return why the order cannot run, because of its command or the scheduler's limits; None if it can."""
     return find_exceeded(order) or find_unknown(order)
 
 
 def find_exceeded(order: Order) -> Optional[str]:
-    """Why the batch scheduler's queue does not allow the order; None if it does. Completes its request."""
+    """Return why the batch scheduler's queue does not allow the order; None if it does. Completes the request."""
     if order.scheduler is None or order.request is None:
         return None
     questions = allocation.check_request(SCHEDULERS[order.scheduler], order.request)
@@ -195,9 +195,9 @@ def find_exceeded(order: Order) -> Optional[str]:
 
 
 def find_unknown(order: Order) -> Optional[str]:
-    """Why the order's command cannot run on this node; None if it can, or if set-up commands may still change that.
+    """Return why the order's command cannot run on this node; None if it can, or if set-up commands may change that.
 
-    Programs in a container's image are not known here.
+    Programs in a container's image are unknown here, so they are not checked.
     """
     if order.setup or order.job_setup or not order.command or order.containers:
         return None
@@ -219,13 +219,13 @@ def find_unknown(order: Order) -> Optional[str]:
 
 
 def start_supervisor(order: Order) -> None:
-    """Start the supervisor: with systemd in a scope of its own, which survives a logout. Raises OSError.
+    """Start the supervisor; with systemd, in its own scope, which survives a logout. Raises OSError.
 
-    On a host of the user's own, nothing asks sudo: many systems report users who may not use it.
+    On a user's own host, sudo is not called: many systems report users who may not use it.
     """
     command = program_words("supervise", python=order.python)
     said = []
-    # The head of a cluster of existing hosts has a place of its own, as such hosts have.
+    # The head of a cluster of existing hosts has its own `place`, as all such hosts do.
     is_own_host = bool(order.hosts) and order.hosts[0].place is not None
     for prefix in [*(lingering_scopes(order.job) if is_own_host else scopes(order.job)), []]:
         outcome = try_start([*prefix, *command], order)
@@ -236,7 +236,7 @@ def start_supervisor(order: Order) -> None:
 
 
 def scopes(job: str) -> list[list[str]]:
-    """The prefix that makes a systemd scope, if there is systemd: a list of none or one."""
+    """Return the command prefix that creates a systemd scope, as a list of one; an empty list without systemd."""
     if not os.path.isdir("/run/systemd/system"):
         return []
     user = pwd.getpwuid(os.getuid())
@@ -246,7 +246,7 @@ def scopes(job: str) -> list[list[str]]:
 
 
 def lingering_scopes(job: str) -> list[list[str]]:
-    """The same without sudo: a scope of the user's own systemd, if that outlives logouts (loginctl enable-linger)."""
+    """Return the same without sudo, for the user's own systemd, if it outlives logouts (loginctl enable-linger)."""
     user = pwd.getpwuid(os.getuid())
     if not os.path.exists(os.path.join(LINGER, user.pw_name)):
         return []
@@ -255,7 +255,7 @@ def lingering_scopes(job: str) -> list[list[str]]:
 
 
 def environment() -> dict[str, str]:
-    """The environment that a supervisor needs, which sudo may have changed."""
+    """Return the environment that a supervisor needs, which sudo may have changed."""
     user = pwd.getpwuid(os.getuid())
     kept = {key: os.environ[key] for key in ("LANG", "CLUSTER_SSH") if key in os.environ}
     path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
@@ -264,7 +264,7 @@ def environment() -> dict[str, str]:
 
 
 def try_start(command: Sequence[str], order: Order) -> Optional[str]:
-    """Start a supervisor and send it the order; None when it is ready, else its error."""
+    """Start a supervisor and send it the order. Returns None if it is ready, else its error."""
     complaints = job_folder.path(order.job, "supervisor.err")
     with open(complaints, "wb") as stream:
         try:
@@ -285,7 +285,7 @@ def try_start(command: Sequence[str], order: Order) -> Optional[str]:
         process.stdin.write(wire.encode(order))
         process.stdin.close()
     except BrokenPipeError:
-        pass  # its output says why
+        pass  # its output reports why
     said = process.stdout.readline().decode("utf-8", "replace").strip()
     process.stdout.close()
     process.wait()
@@ -313,7 +313,7 @@ def list_jobs(_words: Sequence[str]) -> None:
 
 
 def stop_job(words: Sequence[str]) -> None:
-    """End a job, and wait for its end."""
+    """Stop a job and wait for its end."""
     if find_job(words[0]) is None:
         return
     record = recovery.recover(words[0])
@@ -330,7 +330,7 @@ def stop_job(words: Sequence[str]) -> None:
 
 
 def ask_to_stop(job: str) -> Optional[JobResult]:
-    """Ask the supervisor to end its job; the result, or None when it does not answer."""
+    """Ask the supervisor to end its job. Returns the result, or None if the supervisor does not answer."""
     give_up_at = time.monotonic() + STOP_TIMEOUT_S
     plug = follow.connect(job)
     while plug is None and recovery.is_alive(job) and time.monotonic() < give_up_at:
@@ -355,7 +355,7 @@ def ask_to_stop(job: str) -> Optional[JobResult]:
 
 
 def kill_supervisor(record: Record) -> None:
-    """Kill a supervisor that does not answer, unless the pid is another process by now."""
+    """Kill a supervisor that does not answer, unless its pid now belongs to another process."""
     known = record.supervisor
     if known is not None and process_tree.start_time(known.pid) == known.start_time:
         os.kill(known.pid, signal.SIGKILL)
@@ -364,10 +364,10 @@ def kill_supervisor(record: Record) -> None:
 
 
 def end_left(record: Record, gone: Sequence[str]) -> Record:
-    """End the processes that an ended job left on its hosts; its record, with those that still remain. Raises OSError.
+    """End the processes that an ended job left on its hosts. Returns its record, with those that remain.
 
-    gone: the ids of instances that no longer run, where no process can remain. Of two calls at the same time, the
-    second waits, and acts only if processes remain. The log stays unchanged: it says how the job ended.
+    gone: the ids of instances that no longer run, where no process can remain. Of two simultaneous calls, the second
+    waits, and acts only if processes remain. The log stays unchanged: it records how the job ended. Raises OSError.
     """
     if not record.left:
         return record
@@ -387,7 +387,7 @@ def end_left(record: Record, gone: Sequence[str]) -> Record:
 
 
 def replace_nodes(words: Sequence[str]) -> None:
-    """Hand new hosts to a job that waits for them."""
+    """Pass new hosts to a job that waits for them."""
     try:
         hosts = decode(sys.stdin.buffer.readline(), tuple[JobHost, ...])
     except ValueError as error:
@@ -405,7 +405,10 @@ def say_line(words: Sequence[str]) -> None:
 
 
 def ask_supervisor(job: str, message: Message) -> Optional[wire.Answer]:
-    """A supervisor's answer; answers with an error and returns None if there is none, or it refuses."""
+    """Send a message to a job's supervisor and return its answer.
+
+    If there is no answer, or the supervisor refuses, prints an error as the answer and returns None.
+    """
     if find_job(job) is None:
         return None
     record = recovery.recover(job)
@@ -424,7 +427,7 @@ def ask_supervisor(job: str, message: Message) -> Optional[wire.Answer]:
                     return said
                 error = said.error
             except (OSError, ValueError):
-                pass  # it has just ended, or is stopped
+                pass  # the supervisor has just ended, or is stopped
     answer({"error": error})
     return None
 

@@ -1,6 +1,6 @@
-"""Asks the instance metadata service of this host, by IMDSv2: each question carries a token, which it gives by PUT.
+"""Queries the instance metadata service of this host by IMDSv2: each request carries a token from a PUT request.
 
-The service answers only the host itself, not its containers: they are a network hop further away.
+The service answers only the host itself, not its containers, which are one network hop further away.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
 """
 
@@ -13,7 +13,7 @@ LARGEST_ANSWER = 1 << 16
 
 
 class Answer(NamedTuple):
-    """An answer of the service. status, reason: of HTTP."""
+    """An answer of the service. status, reason: those of HTTP."""
 
     status: int
     reason: str
@@ -28,7 +28,7 @@ class MetadataService:
         self._token = ""
 
     def get(self, path: str) -> Answer:
-        """The answer at a path, or to the question for a token if that is refused. Raises OSError if nobody answers."""
+        """Return the answer for a path, or for the token if that is refused. Raises OSError without an answer."""
         answer = self._get(path)
         if answer.status == 401:  # the token has expired
             self._token = ""
@@ -44,7 +44,7 @@ class MetadataService:
         return self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
 
     def _ask(self, method: str, path: str, headers: dict[str, str]) -> Answer:
-        # With ssl, a sixth of the start of each process of a job; one for each host asks.
+        # With ssl, this takes a sixth of the start of each process of a job, and only one on each host needs it.
         from http.client import HTTPConnection, HTTPException  # noqa: PLC0415
 
         connection = HTTPConnection(self._address, timeout=TIMEOUT_S)

@@ -1,20 +1,20 @@
-"""Ports on the head that one job keeps for itself."""
+"""Reserves ports on the head for one job."""
 
 import socket
 from collections.abc import Iterable
 
 
 def claim(ports: Iterable[int]) -> tuple[int, socket.socket]:
-    """A free TCP port of these for a job, and an open socket that reserves it among this user's jobs.
+    """Return a free TCP port of `ports`, and an open socket that reserves it among this user's jobs.
 
-    A launcher finds a free port and closes it; a moment later its own process, or another job's, binds it. A name in
-    Linux's abstract socket namespace belongs to one process at a time, and ends with it. Raises OSError.
+    A launcher finds a free port and closes it; a moment later its own process, or another job's, binds it. The socket's
+    name in Linux's abstract namespace belongs to one process at a time, and ends with it. Raises OSError.
     """
     for port in ports:
         claimed = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             claimed.bind(f"\0cluster-port-{port}")
-            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:  # else a launcher would take the next one
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:  # in use: a launcher would take the next
                 trial.bind(("", port))
         except OSError:
             claimed.close()

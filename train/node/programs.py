@@ -4,12 +4,12 @@ import os
 from typing import List, Sequence
 
 CODE_DIR = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-"""Where this project's files are on this host."""
-PYTHON_OPTIONS = "-Es"  # one word, which launch.py passes on in its place; its own -s is another
+"""The folder with this project's files on this host."""
+PYTHON_OPTIONS = "-Es"  # one word, which launch.py passes on in place; -s alone is launch.py's own option
 
 
 def program_words(name: str, *words: str, python: str, code_dir: str = CODE_DIR) -> List[str]:
-    """The command line of a program, one of __main__.py's, for a host with its files in `code_dir`. Pure."""
+    """The command line of one of __main__.py's programs, on a host with this project's files in `code_dir`. Pure."""
     return [python, PYTHON_OPTIONS, code_dir + "/train/node", name, *words]
 
 
@@ -26,6 +26,6 @@ def proxy_words(variables: Sequence[str], *, python: str, code_dir: str) -> List
 def launched_words(variables: Sequence[str], *, python: str, code_dir: str = CODE_DIR) -> List[str]:
     """The command line that an engine's launcher starts in place of each process of a job. Pure.
 
-    variables: the engine's.
+    variables: those of the engine.
     """
     return program_words("role", "launched", ",".join(variables), python=python, code_dir=code_dir)

@@ -1,10 +1,10 @@
-"""Objects in S3, for programs on the nodes: by obstore, so with every MXNet wheel, even one that cannot read s3://.
+"""Accesses objects in S3 by obstore, for programs on the nodes with any MXNet wheel, even one without s3://.
 
-    store = Store(os.environ)                      # a job's environment, as train/s3/environment.py makes it
+    store = Store(os.environ)                      # a job's environment, as train/s3/environment.py creates it
     store.put_file(path, "s3://bucket/folder/key")
     for entry in store.list("s3://bucket/folder/"): store.get_file(entry.url, path)
 
-Everything after the bucket is the key, whatever its characters; keys with empty parts, "." or ".." are rejected.
+Everything after the bucket is the key, with any characters; keys with empty parts, "." or ".." are rejected.
 S3 verifies the SHA-256 of uploads. Ignores any proxy in the environment.
 Works with obstore 0.8, the last version for Python 3.9.
 """
@@ -39,7 +39,7 @@ FIRST_PAUSE_S = 0.3  # before the second attempt; doubled before each further on
 MAX_PAUSE_S = 8.0
 CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 120  # a request moves at most RANGE_BYTES or ONE_PUT_BYTES
 RANGE_BYTES = 16 << 20
-# Larger files are sent in parts. `cluster data put` and `cluster down` remove those that a killed program leaves.
+# Larger files are sent in parts. `cluster data put` and `cluster down` remove parts that a killed program leaves.
 ONE_PUT_BYTES = 64 << 20
 PART_BYTES, PARTS_AT_ONCE = 16 << 20, 4
 PIECE_BYTES = 1 << 20
@@ -58,7 +58,7 @@ _STATUS = re.compile(r"status code: (\d{3}) ")
 
 
 class Entry(NamedTuple):
-    """An object as a listing shows it."""
+    """An object in a listing."""
 
     url: str
     size_bytes: int
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
 
 class StoreError(OSError):
-    """A request failed; the text says what, where and why. code: S3's own, or ours.
+    """A request failed; the text states what, where and why. code: S3's own code, or one of this module.
 
     https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
     """
@@ -83,8 +83,8 @@ class NotFound(StoreError):
 class Store:
     """The S3 endpoint and credentials of a job's environment. Thread-safe.
 
-    Methods retry what may succeed later. They raise StoreError (also NotFound), OSError for files on this machine, and
-    ValueError for a URL that is not an object's.
+    Methods retry requests that may succeed later. They raise StoreError (also NotFound), OSError for files on this
+    machine, and ValueError for a URL that is not an object's.
     """
 
     def __init__(self, env: Mapping[str, str], find_keys: Callable[[], S3Credential] | None = None) -> None:
@@ -118,7 +118,7 @@ class Store:
         self._try(url, lambda store, key: obstore.put(store, key, data, use_multipart=False))
 
     def get_file(self, url: str, path: str) -> int:
-        """Read an object into a file, all of it or nothing; returns its size in bytes."""
+        """Read an object into a file, all of it or nothing. Returns its size in bytes."""
         entry = self._find(url)
         temporary = f"{path}.{os.getpid()}-{random.getrandbits(32):08x}.part"
         try:
@@ -139,7 +139,7 @@ class Store:
         return entry.size_bytes
 
     def read_range(self, entry: Entry, begin: int, length: int, take: Callable[[int, memoryview], None]) -> None:
-        """Read a range of an object; take(offset, piece) gets the bytes, perhaps twice.
+        """Read a range of an object; take(offset, piece) receives the bytes, some perhaps more than once.
 
         Raises StoreError with the code PreconditionFailed if the object has changed since it was listed.
         """
@@ -156,7 +156,7 @@ class Store:
         self._try(entry.url, read)
 
     def find(self, url: str) -> Entry | None:
-        """The object of this name, or None."""
+        """Return the object at a URL, or None."""
         try:
             return self._find(url)
         except NotFound:
@@ -166,7 +166,7 @@ class Store:
         return _entry(split_object_url(url)[0], self._try(url, obstore.head))
 
     def list(self, url: str, *, below: bool = True) -> Iterator[Entry]:
-        """The objects in a folder, sorted by key. below: also those in subfolders."""
+        """Return the objects in a folder, sorted by key. below: include those in subfolders."""
         bucket, prefix = split_url(url)
         folder = prefix.rstrip("/") or None
 
@@ -185,7 +185,7 @@ class Store:
         self._try(url, obstore.delete)
 
     def is_encrypted(self, url: str) -> bool:
-        """Whether an object's encryption makes its ETag useless as a digest; obstore does not show this.
+        """Whether an object's encryption makes its ETag useless as a digest; obstore does not report this.
 
         https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
         """
@@ -203,7 +203,7 @@ class Store:
             raise StoreError(f"{url}: {self._host} cannot be used: {error}", code="Broken") from error
 
     def sign_head(self, url: str) -> str:
-        """An http(s) URL for a HEAD request for an object, valid for a minute."""
+        """Return an http(s) URL for a HEAD request for an object, valid for a minute."""
         return self._try(url, lambda store, key: obstore.sign(store, "HEAD", key, timedelta(minutes=1)))
 
     def _open(self, bucket: str) -> S3Store:
@@ -248,14 +248,14 @@ class _Broken(Exception):
 
 
 class InstanceKeys:
-    """The credentials of this host's instance profile; obstore calls it again before they expire."""
+    """Provides the credentials of this host's instance profile; obstore calls it again before they expire."""
 
     def __init__(self, address: str = ADDRESS) -> None:
         self._address = address
         self._last: S3Credential | None = None
 
     def __call__(self) -> S3Credential:
-        """Credentials that are valid now. Raises CredentialsError if there are none."""
+        """Return credentials that are valid now. Raises CredentialsError if there are none."""
         try:
             found = instance_credentials.wait_for(self._address)
         except instance_credentials.CredentialsError:
@@ -296,7 +296,7 @@ def _first(env: Mapping[str, str], *names: str) -> str | None:
 
 
 def _find_keys(env: Mapping[str, str]) -> Callable[[], S3Credential]:
-    """The credentials of the environment. Raises StoreError if there are none."""
+    """Return the function that provides the environment's credentials. Raises StoreError if there are none."""
     if env.get("CLUSTER_DATA_CREDENTIALS") == "instance":
         return InstanceKeys()
     access_key = _first(env, "AWS_ACCESS_KEY_ID", "S3_ACCESS_KEY_ID")
@@ -311,7 +311,7 @@ def _entry(bucket: str, item: ObjectMeta) -> Entry:
 
 
 def explain(error: Exception, url: str, *, host: str, region: str) -> tuple[StoreError, bool]:
-    """What an error of obstore means, and whether a retry may succeed."""
+    """Return the StoreError for an error of obstore, and whether a retry may succeed."""
     words = str(error).partition("\n\nDebug source")[0]
     status = int(found[1]) if (found := _STATUS.search(words)) else 0
     code = _find("Code", words) or {403: "AccessDenied", 404: "NoSuchKey"}.get(status, str(status))

@@ -2,8 +2,8 @@
 
     torchrun ARGUMENTS...
 
-One correction: PyTorch 1.13 on Python 3.11, as in Debian 12, takes its default `--redirects 0` for None and fails,
-because iteration over an enum.Flag leaves out the value 0 there.
+It makes one correction: PyTorch 1.13 on Python 3.11, as in Debian 12, treats its default `--redirects 0` as None and
+fails, because iteration over an enum.Flag omits the value 0 there.
 """
 
 import sys
@@ -12,7 +12,7 @@ from typing import Any
 
 def main() -> None:
     """Run torchrun with this program's arguments."""
-    from torch.distributed import run  # noqa: PLC0415 - the head's other programs do without PyTorch
+    from torch.distributed import run  # noqa: PLC0415 - the head's other programs do not need PyTorch
     from torch.distributed.elastic.multiprocessing import Std  # noqa: PLC0415
 
     if Std.from_str("0") is None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from train.node import instance_credentials, s3
 
-NO_S3 = "DMLC_USE_S3"  # is in the error message of an MXNet that was built without S3
+NO_S3 = "DMLC_USE_S3"  # appears in the error message of an MXNet that was built without S3
 SOME_BYTES = 65536
 
 
@@ -24,12 +24,12 @@ def main() -> None:
 
 
 def read(order: dict[str, Any]) -> dict[str, Any]:
-    """The answer to an order."""
+    """Return the answer to an order."""
     try:
         secrets = instance_credentials.wait_for().variables if order["nodes_credentials"] else order["secrets"]
     except instance_credentials.CredentialsError as error:
         return {"credentials": str(error)}
-    # dmlc-core reads it when it opens its first s3:// URI.
+    # dmlc-core reads the environment when it opens its first s3:// URI.
     os.environ.update({**order["env"], **secrets})
     import mxnet as mx  # noqa: PLC0415 - reads the environment
 
@@ -41,7 +41,7 @@ def read(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_staged(uri: str) -> dict[str, Any]:
-    """The answer for an object that is read as stage.py does: listed, and then its beginning."""
+    """Return the answer for an object that is read as by stage.py: found with HEAD, and then its beginning."""
     store = s3.Store(os.environ)
     pieces: list[int] = []
     try:

@@ -18,12 +18,13 @@ Found = tuple[int, str]
 
 
 class RoleOrder(RunSettings, kw_only=True):
-    """What role.py runs on a host: the first line of its input.
+    """The order for role.py on a host: the first line of its input.
 
-    launcher: the name of the engine. address: the host's, or None. launched: the variables by which the engine tells
-    the process what it is. commands: run one after another. data_url: a URL to try to read. container: where the
-    commands run, None for the host itself. volumes: folders where volumes are mounted, which must work.
-    attempt: the job's, from 1. watches_notice: it asks EC2 whether the host will be interrupted, and tells its boot.
+    launcher: the name of the engine. address: the host's address, or None. launched: the variables by which the engine
+    identifies the process. commands: run one after another. data_url: a URL to try to read. container: where the
+    commands run; None for the host itself. volumes: folders where volumes are mounted, which must work.
+    attempt: the number of the job's attempt, from 1. watches_notice: whether role.py asks EC2 if the host will be
+    interrupted, and reports the host's boot.
     """
 
     job: str
@@ -51,11 +52,11 @@ class Notice(Struct, kw_only=True, frozen=True):
 
 
 class Command(Struct, kw_only=True, omit_defaults=True):
-    """What the supervisor sends to role.py after the order.
+    """A message from the supervisor to role.py, after the order.
 
     alive: sent every few seconds; silence, or the end of the stream, means that the supervisor has ended. reach: TCP
-    ports to try. look: report what the processes use. end: end the process. notice: a node will be interrupted: have
-    the process save a checkpoint.
+    ports to try. look: report the resources that the processes use. end: end the process. notice: have the process save
+    a checkpoint, because a node will be interrupted.
     """
 
     alive: bool = False
@@ -66,7 +67,7 @@ class Command(Struct, kw_only=True, omit_defaults=True):
 
 
 class Use(Struct, kw_only=True):
-    """What the processes of a role have used so far, and which of them are stopped."""
+    """The resources that the processes of a role have used so far, and those processes that are stopped."""
 
     cpu_s: float
     bytes: int
@@ -79,13 +80,13 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     role, host, launched: introduce a process; by: the ssh_proxy.py process that connects it; path: the socket on its
     host where it waits for a connection.
     exit: the process ended, by signal `signal`, in command number `at`; ended: role.py ended it; left: processes that
-    do not end; why: role.py's own error.
+    did not end; why: role.py's own error.
     lost: from ssh_proxy.py: ssh ended before the process. unread: why the host cannot read the job's data.
     dead: the volume that does not work on the host. boot: process_tree.boot of the host. notice: the host will be
     interrupted. progress, saved: the numbers in files of the job's program (notice.py).
-    blocked: ports out of reach, such as "10.0.0.5:34567". bound: ps-lite's address and port.
-    watch, stop: from jobs.py, and so are replace, hosts for those that the job waits for, and say, a line for its log;
-    the last two are answered by an Answer.
+    blocked: unreachable ports, such as "10.0.0.5:34567". bound: ps-lite's address and port.
+    watch, stop, replace, say: from jobs.py. replace: hosts in place of those for which the job waits; say: a line for
+    its log. The supervisor replies to these two with an Answer.
     """
 
     exit: Optional[int] = None
@@ -137,7 +138,7 @@ class Ended(Struct, kw_only=True):
 
 
 def encode(message: Any) -> bytes:
-    """A message as one line of ASCII, which preserves invalid UTF-8, as in file names."""
+    """Return a message as one line of ASCII, which preserves invalid UTF-8, as in file names."""
     return json.dumps(to_builtins(message)).encode("ascii") + b"\n"
 
 
@@ -154,7 +155,7 @@ class LineBuffer:
         self._limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take bytes; return the lines that are now complete, without newlines."""
+        """Add bytes, and return the lines that are now complete, without newlines."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         while len(self._rest) > self._limit:
@@ -192,23 +193,23 @@ class Outbox:
                 del self.pending[: os.write(self.descriptor, bytes(self.pending[: 1 << 16]))]
         except BlockingIOError:
             pass
-        except OSError:  # nobody reads any more
+        except OSError:  # the reader has closed it
             self.broken = True
             self.pending = bytearray()
 
 
 class Pace:
-    """How long to collect output before passing it on.
+    """Decides how long to collect output before it is passed on.
 
     A line after a pause is passed on at once. Lines in quick succession are collected into fewer, larger pieces: each
-    piece wakes every program on its way to the user, next to the processes that train.
+    piece wakes every program on its way to the user, beside the processes that train.
     """
 
     def __init__(self) -> None:
         self._came_at = self._rest_s = self._until = 0.0
 
     def note(self) -> None:
-        """Output has arrived."""
+        """Record that output has arrived."""
         now = time.monotonic()
         is_stream = now < self._came_at + 2 * LONGEST_REST_S
         self._rest_s = min(self._rest_s + REST_STEP_S, LONGEST_REST_S) if is_stream else 0.0
@@ -221,7 +222,7 @@ class Pace:
 
 
 def read_now(descriptor: int) -> Optional[bytes]:
-    """The bytes that can be read now; b"" at the end, None when there are none yet."""
+    """Return the bytes that can be read now; b"" at the end of the stream, None if there are none yet."""
     try:
         return os.read(descriptor, 1 << 16)
     except (BlockingIOError, InterruptedError):
@@ -231,7 +232,7 @@ def read_now(descriptor: int) -> Optional[bytes]:
 
 
 def text(line: bytes) -> str:
-    """Decode a line of output. Progress bars redraw with carriage returns: keep what follows the last one."""
+    """Decode a line of output. Progress bars redraw with carriage returns: only the text after the last one remains."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")
 
 
@@ -242,7 +243,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def read_line(descriptor: int) -> tuple[bytes, bytes]:
-    """The first line, and the bytes received after it. Raises ConnectionError, OSError."""
+    """Read the first line. Returns it, and the bytes received after it. Raises ConnectionError, OSError."""
     data = b""
     while b"\n" not in data:
         piece = os.read(descriptor, 1 << 16)

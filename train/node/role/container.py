@@ -1,4 +1,4 @@
-"""Runs a process of a job in a container: its command line, what is inside, which processes it has, and its end.
+"""Runs a process of a job in a container: its command line, its mounts, its processes, and its end.
 
 The engine's client runs in place of the process. role.py, the supervisor and the set-up commands stay outside.
 """
@@ -25,33 +25,33 @@ from train.node.wire import RoleOrder
 
 ENGINE_ENDS_S = 3.0  # from the end of a container's processes to the end of the engine's; less than Ending waits
 REMOVE_TIMEOUT_S = 20.0
-KEEPER_GONE_S = 1.0  # from the end of the process that keeps a container to that of a program which outlives it
-CLIENT_GONE_S = 10.0  # and to that of a client which waits for it in vain
+KEEPER_GONE_S = 1.0  # from the end of a container's keeper process to that of a program that outlives it
+CLIENT_GONE_S = 10.0  # and to that of a client that waits for it in vain
 SIGNALLED = 128  # plus the number of the signal: the exit code of a client whose container was killed
-# Files whose paths programs get by these variables.
+# The variables with the paths of certificate files and folders.
 CERTIFICATES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-RANKS_VARIABLE = "CLUSTER_RANKS"  # where rank_proxy.py connects
+RANKS_VARIABLE = "CLUSTER_RANKS"  # the socket to which rank_proxy.py connects
 SESSION = re.compile(r"/tmp/(ompi|prte|pmix)[^/]*(/|\Z)")  # noqa: S108 - Open MPI's choice
 OF_ROLES = ("CLUSTER_HOST", "CLUSTER_SOCKET", process_tree.JOB_VARIABLE)  # what `role launched` needs
 KEPT = ("HOME", "USER", "LOGNAME", "TZ")
 
 
 def base() -> dict[str, str]:
-    """The part of this process's environment that a process in a container gets; the image has the rest."""
+    """Return the part of this process's environment that a process in a container gets; the image sets the rest."""
     return {name: os.environ[name] for name in KEPT if name in os.environ}
 
 
 def find_cache(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
-    """The variable for where staged data is: this host's disks are not visible inside. Raises OSError."""
+    """Return the variable with the folder of staged data: containers do not see this host's disks. Raises OSError."""
     if order.role != "worker":
         return {}
-    from train.node.staging import cache  # noqa: PLC0415 - obstore: 0.1 s
+    from train.node.staging import cache  # noqa: PLC0415 - importing obstore takes 0.1 s
 
     return {"CLUSTER_DATA_CACHE_DIR": cache.find_folder(own)}
 
 
 def patch_mxnet(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
-    """The variables that let an image's own MXNet end as our environment's does (_cluster_compat.py). Pure."""
+    """Return the variables that make an image's own MXNet end as our environment's does (_cluster_compat.py). Pure."""
     container = order.container
     if container is None or container.has_environment or ENGINES[order.launcher].program != "launch.py":
         return {}
@@ -62,9 +62,9 @@ def patch_mxnet(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[tuple[str, str, bool]]:
-    """What a process in a container sees of this host: [(source, target, read only), ...]. Raises OSError.
+    """Return the mounts of a container, as [(source, target, read only), ...]. Raises OSError.
 
-    env: of the process. Everything has the same path as outside, except the home folder, which is one of its own.
+    env: the environment of the process. All paths are the same as outside; only the home folder is a separate one.
     """
     home = os.path.expanduser("~")
     own_home = os.path.join(home, engine.HOME_FOLDER)
@@ -83,23 +83,23 @@ def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[
     for source, target, read_only in container.mounts:
         mounts.append((expand(source, home), expand(target, inside), read_only))
     for _, target, _ in mounts:
-        if target.startswith(inside + "/"):  # engines would make these folders as another user, who keeps them
+        if target.startswith(inside + "/"):  # engines would create these folders as another user's
             os.makedirs(os.path.join(own_home, os.path.dirname(target[len(inside) + 1 :])), mode=0o700, exist_ok=True)
     return mounts
 
 
 def find_sessions(env: Mapping[str, str]) -> list[str]:
-    """The folders of this host by which Open MPI's processes meet, such as /tmp/ompi.node-0.1000."""
+    """Return the folders of this host through which Open MPI's processes meet, such as /tmp/ompi.node-0.1000."""
     values = [value for name, value in env.items() if name.startswith(("OMPI_", "PMIX_", "PRTE_"))]
     found = {os.path.join("/", *value.split("/")[1:3]) for value in values if SESSION.match(value)}
     return sorted(folder for folder in found if os.path.isdir(folder))
 
 
 def adapt_mpi(container: Container, own: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a process that mpirun has started, for a container. Pure.
+    """Adapt the variables of a process that mpirun started to a container. Pure.
 
-    Without the host's folders of Open MPI, if the image has its own; and without copies from one process's memory into
-    another's, which processes in different user namespaces may not make.
+    Removes the host's folders of Open MPI if the image has its own. Disables copies from one process's memory into
+    another's, which are not permitted between different user namespaces.
     """
     if not any(name.startswith("OMPI_") for name in own):
         return dict(own)
@@ -109,18 +109,18 @@ def adapt_mpi(container: Container, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_environment(home: str) -> list[str]:
-    """The folders of this program's Python environment: its own, and its Python's if that is ours, too."""
+    """Return the folders of this program's Python environment: its own, and its Python's if that is also ours."""
     ours = os.path.join(home, ".cluster", "")
     return [sys.prefix, *([sys.base_prefix] if sys.base_prefix.startswith(ours) else [])]
 
 
 def expand(path: str, home: str) -> str:
-    """A path with ~/ as an absolute one. Pure."""
+    """Return a path with ~/ as an absolute path. Pure."""
     return os.path.join(home, path[2:]) if path.startswith("~/") else path
 
 
 def note_engine(job: str, words: Sequence[str]) -> None:
-    """Write down what runs the job's containers on this host, for `remove_all`. Raises OSError."""
+    """Record the engine that runs the job's containers on this host, for `remove_all`. Raises OSError."""
     path = job_folder.path(job, "engine")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     with open(f"{path}.{os.getpid()}", "w") as stream:
@@ -142,7 +142,10 @@ class Contained:
         self._ranks: Optional[subprocess.Popen[bytes]] = None
 
     def start(self, command: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-        """Start the engine's client; for a launcher, first what starts its ranks. Raises OSError, ValueError."""
+        """Start the engine's client; for a launcher, first the program that starts its ranks.
+
+        Raises OSError, ValueError.
+        """
         note_engine(self._order.job, self._container.engine)
         mounts = find_mounts(self._container, self._order.cwd, env)
         if self._order.role == "launcher":
@@ -164,7 +167,7 @@ class Contained:
         return process_tree.start(words, client_env, "/")
 
     def _start_ranks(self, env: Mapping[str, str]) -> str:
-        """Start the program that starts the ranks; the path of its socket. Raises OSError."""
+        """Start the program that starts the ranks. Returns the path of its socket. Raises OSError."""
         path = job_folder.path(self._order.job, "ranks", str(os.getpid()))
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         variables = ENGINES[self._order.launcher].variables
@@ -180,13 +183,13 @@ class Contained:
     # -- its processes -------------------------------------------------------------------------------------------
 
     def find_inside(self) -> list[process_tree.Process]:
-        """The processes in the container: the program, and what descends from it."""
+        """Return the processes in the container: the program and its descendants."""
         found = process_tree.find(self.name, engine.CONTAINER_VARIABLE)
         self._was_seen = self._was_seen or bool(found)
         return found
 
     def find_program(self) -> Optional[int]:
-        """The pid of the container's first process, once there is one."""
+        """Return the pid of the container's first process; None until it exists."""
         inside = self.find_inside()
         if not inside:
             return None
@@ -195,7 +198,7 @@ class Contained:
         return self._program[0]
 
     def has_lost_keeper(self) -> bool:
-        """Whether the process that keeps the container was killed: its client would wait for ever."""
+        """Whether the container's keeper process was killed: its client would wait forever."""
         if self._keeper is None or self._program is None or is_alive(self._keeper):
             return False
         now = time.monotonic()
@@ -203,11 +206,11 @@ class Contained:
         return now > self._gone_since + (KEEPER_GONE_S if is_alive(self._program) else CLIENT_GONE_S)
 
     def find(self) -> list[process_tree.Process]:
-        """All that runs for the command: the processes inside, the engine's, and what these have left."""
+        """Return all processes of the command: those inside, the engine's, and those that these have left."""
         return sorted(set(process_tree.find_descendants()) | set(self.find_inside()))
 
     def spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
-        """For Ending: the engine's programs, which end after the container, and then have a moment for it."""
+        """For Ending: return the engine's programs, which end after the container and get some time for that."""
         inside = set(self.find_inside())
         outside = [one for one in found if one not in inside and process_tree.is_engine_program(one[2])]
         if len(outside) < len(found):
@@ -219,7 +222,7 @@ class Contained:
     # -- its end -------------------------------------------------------------------------------------------------
 
     def read_status(self, status: int) -> tuple[int, Optional[int], Optional[str]]:
-        """The exit code, the signal or None, and what to say of it, for the client's wait status."""
+        """Return (exit code, signal or None, message or None) for the client's wait status."""
         number = status & 0x7F or None
         name = os.path.basename(self._container.engine[-1])
         if self._gone_since is not None and self._keeper is not None and number is not None:
@@ -233,7 +236,7 @@ class Contained:
         return code, None, None if self._was_seen or code != 125 else f"{name} could not start its container"
 
     def remove(self) -> None:
-        """Remove the container if it is still there, running or not."""
+        """Remove the container if it still exists, running or not."""
         run_engine(engine.remove_words(self._container.engine, [self.name]))
 
 
@@ -243,7 +246,7 @@ def is_alive(process: process_tree.Process) -> bool:
 
 
 def run_engine(words: Sequence[str], user: Optional[pwd.struct_passwd] = None) -> Optional[str]:
-    """The output of an engine's command on this host, as another user if given; None if it fails."""
+    """Run an engine's command on this host, as `user` if given. Returns its output, or None if it fails."""
     base_env: dict[str, str] = dict(os.environ)
     as_user: dict[str, object] = {}
     if user is not None:
@@ -272,9 +275,9 @@ def run_engine(words: Sequence[str], user: Optional[pwd.struct_passwd] = None) -
 
 
 def remove_all(job: str) -> list[tuple[int, str]]:
-    """Remove a job's containers on this host, running or not; returns those that remain, as (0, what).
+    """Remove a job's containers on this host, running or not. Returns those that remain, as (0, description).
 
-    As root, by sudo, it acts as the user who called sudo: each user has containers of their own.
+    As root under sudo, it acts as the user who called sudo, because each user has separate containers.
     """
     user = None
     if os.getuid() == 0 and os.environ.get("SUDO_USER"):

@@ -1,4 +1,4 @@
-"""A process's environment, its folder for output, its open-file limit; and checks of the network and of S3."""
+"""A process's environment, output folder and open-file limit, and checks of the network and of S3."""
 
 import itertools
 import os
@@ -27,7 +27,7 @@ _IDENTITY = re.compile(r"\$(?:({0})\b|\{{({0})\}})".format("|".join(IDENTITY)))
 
 
 def make(order: RoleOrder) -> dict[str, str]:
-    """The environment of a job's process: this one's, then exports of set-up commands, then the job's own.
+    """Return the environment of a job's process: this process's, then exports of set-up commands, then the job's own.
 
     Raises OSError, ValueError.
     """
@@ -68,7 +68,7 @@ def make(order: RoleOrder) -> dict[str, str]:
 
 
 def base() -> dict[str, str]:
-    """The part of this process's environment that a job's process gets."""
+    """Return the part of this process's environment that a job's process gets."""
     keep = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR")
     return {key: os.environ[key] for key in keep if key in os.environ}
 
@@ -88,10 +88,10 @@ def raise_open_files(wanted: Union[int, str]) -> Optional[str]:
 
 
 def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
-    """Why this host cannot list a folder in S3 or on a volume and read a file there, or None."""
+    """Return why this host cannot list a folder in S3 or on a volume and read a file there, or None."""
     if url.startswith("/"):
         return _find_unread_folder(url)
-    from train.node import s3  # noqa: PLC0415 - obstore: 0.1 s of each process of a job, and one on each host reads
+    from train.node import s3  # noqa: PLC0415 - importing obstore takes 0.1 s; only one process on each host needs it
 
     try:
         store = s3.Store(env)
@@ -104,7 +104,7 @@ def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
 
 
 def _find_unread_folder(folder: str) -> Optional[str]:
-    """Why this host cannot list a folder and read a file there, or None."""
+    """Return why this host cannot list a folder and read a file there, or None."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -121,7 +121,7 @@ def _find_unread_folder(folder: str) -> Optional[str]:
 
 
 def find_blocked(order: RoleOrder) -> Optional[str]:
-    """Why this host cannot reach the other processes of the job, or None."""
+    """Return why this host cannot reach the other processes of the job, or None."""
     place = ENGINES[order.launcher].find_rendezvous(order.role, order.launched)
     error = None if place is None else try_port(place.host, place.port)
     if place is None or error is None:
@@ -133,18 +133,18 @@ def find_blocked(order: RoleOrder) -> Optional[str]:
 
 
 def fill_in(words: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
-    """Replace $CLUSTER_RANK and the like in a command by their values; without a value they stay. Pure."""
+    """Replace $CLUSTER_RANK and similar variables in a command by their values; those without a value stay. Pure."""
     return tuple(_IDENTITY.sub(lambda found: env.get(found[1] or found[2], found[0]), word) for word in words)
 
 
 def find_unreachable(places: Sequence[tuple[str, int]]) -> list[str]:
-    """The (host, port) pairs that this host cannot reach, sorted, as ["10.0.0.5:34567", ...]; tries all at once."""
+    """Return the ports that this host cannot reach, sorted, as ["10.0.0.5:34567", ...]. Tries all at once."""
     fails = map_in_threads(lambda place, _: try_port(*place, REACH_TIMEOUT_S) is not None, places, threads=len(places))
     return sorted(f"{host}:{port}" for (host, port) in itertools.compress(places, fails))
 
 
 def try_port(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> Optional[OSError]:
-    """Why this host cannot reach a port, or None. A port that refuses or closes the connection is in reach."""
+    """Return why this host cannot reach a port, or None. A port that refuses or closes the connection is reachable."""
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()
     except ConnectionError:  # for example, the scheduler does not listen yet

@@ -1,12 +1,12 @@
-"""Spot notices on a node: asks the instance metadata service for them, and tells the job's program.
+"""Handles spot notices on a node: asks the instance metadata service for them, and informs the job's program.
 
-The program finds the path of its notice file in $CLUSTER_NOTICE_FILE, and can wait for one of two signs: the file
-exists, or SIGUSR1, which only processes with a handler for it get. Beside it the program writes
+The program finds the path of its notice file in $CLUSTER_NOTICE_FILE. It can wait for this file to exist, or for
+SIGUSR1, which only processes with a handler for it get. Next to the file, the program writes
 
     $CLUSTER_NOTICE_FILE.saved      once its checkpoint is complete: {"url": ..., "epoch": ..., "batch": ...}
-    $CLUSTER_NOTICE_FILE.progress   the last finished batch, now and then: {"epoch": ..., "batch": ...}
+    $CLUSTER_NOTICE_FILE.progress   the last finished batch, regularly: {"epoch": ..., "batch": ...}
 
-in one step each (write another file, then rename it).
+each atomically (it writes another file, then renames it).
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 """
 
@@ -34,12 +34,12 @@ SAVED, PROGRESS = ".saved", ".progress"
 
 
 def place_of(job: str, attempt: int) -> str:
-    """The path of an attempt's notice file on this host; its folder is for nothing else."""
+    """Return the path of an attempt's notice file on this host, in a folder for such files only."""
     return job_folder.path(job, "notice", f"attempt-{attempt}")
 
 
 def parse_notice(text: str) -> Optional[Notice]:
-    """The metadata service's answer; None if it is none. Pure."""
+    """Parse the metadata service's answer. Returns None if it is not a notice. Pure."""
     try:
         found = json.loads(text)
         action = str(found["action"])[:40]
@@ -55,7 +55,7 @@ def parse_notice(text: str) -> Optional[Notice]:
 
 
 def parse_numbers(data: bytes) -> dict[str, int]:
-    """The whole numbers in a JSON object; {} for anything else. Pure."""
+    """Return the whole numbers from 0 to LARGEST - 1 in a JSON object; {} for anything else. Pure."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -66,18 +66,21 @@ def parse_numbers(data: bytes) -> dict[str, int]:
 
 
 def find_notice(service: MetadataService) -> Optional[Notice]:
-    """The spot notice of this instance, if there is one. Raises OSError if nobody answers."""
+    """Return the spot notice of this instance, or None. Raises OSError if the service does not answer."""
     answer = service.get(PATH)
     return parse_notice(answer.text) if answer.status == 200 else None
 
 
 def find_address(env: Mapping[str, str]) -> str:
-    """The host and port of the metadata service; the job's variables may name another one. Pure."""
+    """Return the host and port of the metadata service; the job's variables may name another one. Pure."""
     return urlsplit(env.get(ENDPOINT, "")).netloc or ADDRESS
 
 
 def watch(tell: Callable[[Notice], None], address: str) -> None:
-    """Ask every few seconds, in a thread, and tell once. A host without the service is asked in vain, silently."""
+    """Ask for a notice every few seconds, in a thread, and call `tell` once. Errors are ignored.
+
+    A host without the metadata service causes such errors.
+    """
     service = MetadataService(address)
     wait = threading.Event()
 
@@ -103,7 +106,7 @@ class NoticeFile:
         self._seen: dict[str, tuple[int, int]] = {}
 
     def announce(self, processes: Iterable[process_tree.Process]) -> None:
-        """Tell the program of a notice. Raises OSError."""
+        """Inform the program of a notice. Raises OSError."""
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         with open(self._path, "a"):
             pass
@@ -112,7 +115,7 @@ class NoticeFile:
                 process_tree.send(pid, signal.SIGUSR1)
 
     def read_new(self, suffix: str) -> Optional[dict[str, int]]:
-        """The numbers that the program has written to one of its files since the last call; None: nothing new."""
+        """Return the numbers that the program has written to one of its files since the last call, or None."""
         path = self._path + suffix
         try:
             found = os.stat(path)

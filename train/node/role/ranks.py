@@ -1,7 +1,7 @@
-"""Starts, on the host, the ranks that torchrun starts in its container: each by a role.py, in a container of its own.
+"""Starts, on the host, the ranks of a torchrun in a container: each by role.py, in a container of its own.
 
-torchrun starts bootstrap/node/containers/rank_proxy.py in place of each rank, which connects here. A rank whose proxy
-ends is ended, as torchrun would end its process. This program ends with role.py, which has started it.
+In place of each rank, torchrun starts bootstrap/node/containers/rank_proxy.py, which connects to this program. If the
+proxy ends, its rank is ended, as torchrun would end its process. This program ends with the role.py that started it.
 """
 
 import json
@@ -32,7 +32,7 @@ def serve(variables: str, path: str) -> int:
 
 
 def run_rank(connection: socket.socket, variables: Sequence[str]) -> None:
-    """Run the rank of a proxy to its end, and tell the proxy its exit code."""
+    """Run the rank of a proxy to its end, and send the proxy its exit code."""
     with connection:
         try:
             given, descriptors = receive(connection)
@@ -59,7 +59,7 @@ def run_rank(connection: socket.socket, variables: Sequence[str]) -> None:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, str], list[int]]:
-    """The variables of a proxy, and its stdout and stderr. Raises OSError, ValueError."""
+    """Receive the variables of a proxy, and the descriptors of its stdout and stderr. Raises OSError, ValueError."""
     first, descriptors, _, _ = socket.recv_fds(connection, 1, MOST_DESCRIPTORS)
     if not first or len(descriptors) != MOST_DESCRIPTORS:
         raise ValueError("no descriptors")

@@ -1,9 +1,9 @@
-"""Ends all processes that a role's program leaves on its host when it is killed, daemons included.
+"""Ends all processes that a role's program leaves on its host when it is killed, including daemons.
 
 Orphans of a killed program get a new parent, and one with another session and environment could no longer be
 recognised. So role.py forks first: the child runs the role's program; the parent, its reaper, adopts orphans, waits,
-and ends like the child, with its exit code or signal. The reaper keeps stdout and stderr open until then: their end
-means that no process is left.
+and ends like the child, with its exit code or signal. The reaper holds stdout and stderr open until then: when they
+close, no process is left.
 
 If the reaper is killed, the role's program ends the job here (runner.py). If both are killed at once (`pkill -9 -f
 role`), the role's process dies with them (process_tree.start), and `role end` finds all processes with the job in
@@ -30,7 +30,7 @@ class Reaper(Struct, frozen=True):
 
 
 def fork() -> Reaper:
-    """Return in a child process of the reaper, which this process becomes. Raises OSError."""
+    """Fork: this process becomes the reaper, and the call returns in its child. Raises OSError."""
     process_tree.adopt_orphans()
     reaper = os.getpid()
     source, sink = os.pipe()
@@ -43,7 +43,7 @@ def fork() -> Reaper:
 
 
 def _wait(child: int) -> NoReturn:
-    """Wait for the child, end the processes that it leaves, and end in the same way."""
+    """Wait for the child, end the processes that it leaves, and end in the same way as the child."""
     numbers = [number for number in PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]
     for number in numbers:
         signal.signal(number, lambda given, _: process_tree.tell([child], given))

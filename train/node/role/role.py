@@ -1,16 +1,16 @@
 """Runs one process of a job (scheduler, server, worker or set-up) on a node.
 
     role             under ssh_proxy.py's ssh: reads the order from stdin, writes reports to stdout
-    role launched VARIABLES   under launch.py, mpirun or torchrun: both over a socket; exits with 0 once it has
-                     reported. The names of the variables that say what it is begin with VARIABLES, a list with commas
+    role launched VARIABLES   under launch.py, mpirun or torchrun: order and reports over a socket; exits with 0 once it
+                     has reported. VARIABLES: the prefixes of the variables that identify it, separated by commas
     role ranks VARIABLES PATH   starts such roles for torchrun in a container (ranks.py)
     role join PATH   connects its stdin and stdout to a `role launched` that waits on this host
-    role end JOB     ends the job's processes and containers on this host; prints a JSON list of those that do not end
-                     with --boot, after a line that tells this boot of the host from others
+    role end JOB     ends the job's processes and containers on this host; prints a JSON list of those that do not
+                     end; with --boot, after a line that identifies this boot of the host
 
 The first two run as two processes, the parent as reaper (reaper.py). For a launcher on the head, the socket is the
 supervisor's, at $CLUSTER_SOCKET. A role that mpirun or torchrun starts on another node cannot connect to the head,
-which accepts no node's key. So it listens on its own socket and prints the path, which its launcher carries to the
+which accepts no node's key. So it listens on its own socket and prints the path, which its launcher passes to the
 head, and the supervisor connects with ssh_proxy.py and `role join`.
 Messages are in wire.py. Secrets come with the order and go into the process's environment, never to a command line or
 a file.
@@ -37,7 +37,7 @@ CALL_TIMEOUT_S = 60.0
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the subcommand on the command line."""
     word, *more = sys.argv[1:] or ["run"]
     try:
         if word == "end":
@@ -48,7 +48,7 @@ def main() -> int:
             return ranks.serve(*more)
         return run_launched(*more) if word == "launched" else run()
     except ConnectionError:
-        return 1  # the other side has gone, and nothing was started
+        return 1  # the other side has ended, and no process was started
 
 
 def run() -> int:
@@ -59,7 +59,7 @@ def run() -> int:
 
 
 def run_launched(variables: str) -> int:
-    """Run the supervisor's order from a socket."""
+    """Run the supervisor's order, received over a socket."""
     above = fork()
     beginnings = tuple(variables.split(","))
     launched = {key: value for key, value in os.environ.items() if key.startswith(beginnings)}
@@ -78,15 +78,15 @@ def run_launched(variables: str) -> int:
 
 
 def select_identity(launched: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the supervisor needs: ps-lite's, and ranks. Pure.
+    """Return the variables that the supervisor needs: ps-lite's, and ranks. Pure.
 
-    They must be few: mpirun forwards 2 KiB at a time, and mixes longer lines of processes on one node.
+    They must be few: mpirun forwards 2 KiB at a time, and interleaves longer lines of processes on one node.
     """
     return {key: value for key, value in launched.items() if key.startswith("DMLC_") or key.endswith("RANK")}
 
 
 def fork() -> reaper.Reaper:
-    """Return in a child process of the reaper."""
+    """Fork the reaper, and return in its child. Exits with an error message if that fails."""
     try:
         return reaper.fork()
     except OSError as error:  # such as the process limit
@@ -94,7 +94,7 @@ def fork() -> reaper.Reaper:
 
 
 def call(first: Message) -> socket.socket:
-    """Connect to the supervisor on this host."""
+    """Connect to the supervisor on this host, and send it the first message."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(os.environ["CLUSTER_SOCKET"])
     connection.sendall(wire.encode(first))
@@ -102,7 +102,7 @@ def call(first: Message) -> socket.socket:
 
 
 def wait_for_call(first: Message) -> socket.socket:
-    """Wait until the supervisor connects. Raises OSError."""
+    """Print the first message, and wait until the supervisor connects. Raises OSError."""
     path = job_folder.path(os.environ[process_tree.JOB_VARIABLE], f"role-{os.getpid()}")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -116,7 +116,7 @@ def wait_for_call(first: Message) -> socket.socket:
 
 
 def join(path: str) -> int:
-    """Carry bytes until one side ends."""
+    """Copy stdin to a waiting role's socket, and the socket to stdout, until one side ends."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         while True:
@@ -130,7 +130,7 @@ def join(path: str) -> int:
 
 
 def end(job: str, *options: str) -> int:
-    """End a job's processes on this host."""
+    """End a job's processes and containers on this host."""
     _, left = process_tree.end(job)
     if "--boot" in options:
         print(process_tree.boot())

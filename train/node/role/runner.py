@@ -1,8 +1,8 @@
-"""Runs the commands of one process of a job on a node, passes on their output, and ends what they leave.
+"""Runs the commands of one process of a job on a node, passes on their output, and ends the processes that they leave.
 
-When the other side goes away (end of input, or silence), it ends all processes of the job on this host, whoever started
-them. It adopts orphans of its process, and so finds them whatever their session, user or environment; if this program
-is killed, its reaper does.
+When the other side is lost (end of input, or silence), it ends all processes of the job on this host, no matter which
+program started them. It adopts orphans of its process, and so finds them in any session, and with any user or
+environment. If this program is killed, its reaper does this.
 """
 
 import os
@@ -28,7 +28,7 @@ from train.node.role.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead, watch
 from train.node.wire import Command, Message, RoleOrder, Use
 
 ALIVE_EVERY_S = 2.0
-PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that a process holds which does not end
+PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that is held by a process that does not end
 PENDING_BYTES = 1 << 17
 FEW_BYTES = 1 << 12  # larger pieces need no collecting
 SPARED_S = 1.5  # less than the time before SIGKILL
@@ -90,7 +90,7 @@ class Runner:
     # -- commands ------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Run the commands; returns the exit code of the last one that ran, or 128 + the number of its signal."""
+        """Run the commands. Returns the exit code of the last one that ran, or 128 + the number of its signal."""
         process_tree.adopt_orphans()
         said = environment.raise_open_files(self.order.open_files)
         if said:
@@ -127,7 +127,7 @@ class Runner:
         return self.finish(code, number, self.why)
 
     def run_one(self, command: Sequence[str]) -> tuple[int, Optional[int]]:
-        """Run a command and end what it leaves behind; returns its exit code, and its signal or None."""
+        """Run a command and end the processes that it leaves. Returns its exit code, and its signal or None."""
         self.has_started = False
         try:
             if self.order.container is not None:
@@ -163,7 +163,7 @@ class Runner:
             look.start()
 
     def look_for_program(self) -> None:
-        """Report the start of a program in a container: later than that of its engine's client."""
+        """Report the start of a program in a container, which is later than that of the engine's client."""
         if self.contained is not None and not self.has_started:
             pid = self.contained.find_program()
             if pid is not None:
@@ -172,17 +172,17 @@ class Runner:
             self.end_client_without_keeper(self.child, self.contained)
 
     def end_client_without_keeper(self, child: "subprocess.Popen[bytes]", contained: Contained) -> None:
-        """Fail a command whose engine no longer knows of its container's end."""
+        """Fail a command whose engine can no longer notice its container's end."""
         if contained.has_lost_keeper():
             child.kill()
 
     def leave_container(self, contained: Contained, status: int) -> tuple[int, Optional[int]]:
-        """What run_one returns, once the container's processes have ended; removes what is left of it."""
+        """Return the result of run_one once the container's processes have ended. Removes the rest of the container."""
         code, number, why = contained.read_status(status)
         if why is not None and self.ending is None:
             self.why = why
         if not self.has_started and why is None and self.ending is None:
-            self.note_start(self.child.pid if self.child is not None else 0)  # it was too short to be seen
+            self.note_start(self.child.pid if self.child is not None else 0)  # it ended before it was seen
         if self.ending is not None or why is not None or code >= ENGINES_CODE:  # else the engine has removed it
             contained.remove()
         return code, number
@@ -205,7 +205,7 @@ class Runner:
 
     @property
     def silence_s(self) -> float:
-        """How long the other side may send nothing."""
+        """How long the other side may be silent."""
         return 2 * self.order.silence_timeout_s  # the supervisor should notice first
 
     def step(self) -> None:
@@ -237,7 +237,7 @@ class Runner:
             self.lose()
 
     def sources(self, rest_s: float) -> list[int]:
-        """The descriptors to read from; not the process's output while it collects or cannot be sent."""
+        """The descriptors to read from, without the process's output while that collects or cannot be sent."""
         found = [one for one in (self.deaths, self.lifeline) if one is not None]
         if self.reaper is not None:
             found.append(self.reaper.descriptor)
@@ -282,7 +282,7 @@ class Runner:
             self.lose()
 
     def hear(self, line: bytes) -> None:
-        """A message from the supervisor."""
+        """Handle a message from the supervisor."""
         message = decode(line, Command)
         if message.end and self.ending is None:
             self.ending = process_tree.Ending(self.find_own, self.spare_engine)
@@ -304,7 +304,7 @@ class Runner:
             self.say(f"the program cannot be told to save a checkpoint: {error}")
 
     def read_files(self) -> None:
-        """Report what the program has written beside its notice file."""
+        """Report the numbers that the program has written next to its notice file."""
         if self.order.role != "worker":
             return
         saved = self.notice_file.read_new(SAVED)
@@ -315,7 +315,7 @@ class Runner:
             self.outbox.put(Message(saved=saved))
 
     def reach(self, places: Sequence[tuple[str, int]]) -> None:
-        """Report the ports out of reach."""
+        """Report the ports that cannot be reached."""
         self.outbox.put(Message(blocked=tuple(environment.find_unreachable(places))))  # goes out with the next step
 
     def look_at_data(self) -> None:
@@ -325,33 +325,34 @@ class Runner:
             self.outbox.put(Message(unread=why))  # goes out with the next step
 
     def lose(self) -> None:
-        """The other side has gone: end all processes of this job on this host."""
+        """End all processes of this job on this host, because the other side is lost."""
         self.lifeline = None
         self.lost_at = time.monotonic()
         self.ending = process_tree.Ending(self.find_all, self.spare)
 
     def lose_reaper(self) -> None:
-        """The reaper was killed: end everything here, silently, like a program that was killed.
+        """End everything on this host silently, like a killed program, because the reaper was killed.
 
         The other side sees the end of the output at once, not only when this process ends.
         """
         self.reaper = None
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # others who end the job may not find all of its processes
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # others that end the job may not find all of its processes
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2, self.outbox.descriptor):
             os.dup2(nowhere, descriptor)
         self.lose()
 
     def find_all(self) -> list[process_tree.Process]:
-        """All processes of the job on this host, whoever started them."""
+        """Return all processes of the job on this host, no matter which program started them."""
         found = set(self.find_own()) | set(process_tree.find(self.order.job))
         return sorted(one for one in found if self.reaper is None or one[0] != self.reaper.pid)
 
     def spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
-        """Those that are not descendants, for a moment, and on the head while the supervisor lives, which ends them.
+        """For Ending: return the processes that are not descendants of this program, for SPARED_S seconds.
 
-        The supervisor should first hear of the original loss, not of the processes that end here because of it:
-        launch.py, which reports the loss, may be on this host, too.
+        On the head, they are spared while the supervisor lives, which ends them. The supervisor should first learn of
+        the original loss, not of the processes that end here because of it: launch.py, which reports the loss, may also
+        be on this host.
         """
         is_late = time.monotonic() > self.lost_at + SPARED_S
         if is_late and not is_held(job_folder.path(self.order.job, "lock")):
@@ -359,15 +360,15 @@ class Runner:
         return (set(found) - set(self.find_own())) | set(self.spare_engine(found))
 
     def find_own(self) -> list[process_tree.Process]:
-        """The processes that this program has started, and theirs."""
+        """Return the processes that this program has started, and their descendants."""
         return process_tree.find_descendants() if self.contained is None else self.contained.find()
 
     def spare_engine(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
-        """For Ending: those that end after the container."""
+        """For Ending: return the processes that end after the container."""
         return () if self.contained is None else self.contained.spare(found)
 
     def reap(self) -> None:
-        """Wait for all children that have ended."""
+        """Reap all children that have ended."""
         while True:
             try:
                 ended, status = os.waitpid(-1, os.WNOHANG)
@@ -379,7 +380,7 @@ class Runner:
                 self.status = status
 
     def is_over(self) -> bool:
-        """Whether the command and its descendants have ended, and its output has been read."""
+        """Whether the command and its descendants have ended and its output has been read."""
         if self.ending is not None and self.ending.go_on():
             return False
         if self.status is None:

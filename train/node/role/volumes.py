@@ -1,4 +1,4 @@
-"""Watches the volumes of a job on its node: a dead server must end the job, not stop it silently."""
+"""Watches the volumes of a job on its node: a dead server must end the job, not stall it silently."""
 
 import json
 import os
@@ -18,16 +18,16 @@ RELEASE_S = 10.0
 
 
 class Dead(NamedTuple):
-    """A volume that does not work on this node. text: which, whose it is, and why."""
+    """A volume that does not work on this node. text: the volume, its server, and the reason."""
 
     mount: str
     text: str
 
 
 def find_dead(mounts: Sequence[str], limit_s: float = LIMIT_S) -> Optional[Dead]:
-    """The first of these volumes that does not work on this node; None if all do.
+    """Return the first of these volumes that does not work on this node; None if all work.
 
-    All are asked at once; takes at most about limit_s seconds, however dead a server is.
+    All are checked at once, in at most about limit_s seconds, even if a server does not respond at all.
     """
     questions = {mount: volume_probe.Question(mount) for mount in mounts}
     while questions:
@@ -43,7 +43,7 @@ def find_dead(mounts: Sequence[str], limit_s: float = LIMIT_S) -> Optional[Dead]
 
 
 def describe(mount: str, answer: str) -> str:
-    """A volume that does not work. A file system of FUSE ends with its connection, and then nothing is mounted."""
+    """Describe a volume that does not work. A FUSE file system ends with its connection: then nothing is mounted."""
     try:
         with open(volume_probe.NOTES) as stream:
             server = str(json.load(stream)[mount]["server"])
@@ -53,7 +53,7 @@ def describe(mount: str, answer: str) -> str:
 
 
 def watch(mounts: Sequence[str], say: Callable[[str], None]) -> None:
-    """In a thread: say which volume has died, once, and let nothing wait for it any more."""
+    """Watch volumes in a thread. Once one does not work, report it and release the processes that wait for it."""
 
     def look() -> None:
         dead = None
@@ -68,9 +68,9 @@ def watch(mounts: Sequence[str], say: Callable[[str], None]) -> None:
 
 
 def release(mount: str) -> None:
-    """Have the kernel answer all that wait for a dead volume with an error: otherwise they cannot even be killed.
+    """Have the kernel return an error to all processes that wait for a dead volume: otherwise they cannot be killed.
 
-    Only root may. Without it, they wait until the file system gives up.
+    Only root may do this. Without root, they wait until the file system gives up.
     """
     words = ["umount", "--force", "--no-canonicalize", mount]
     try:

@@ -1,4 +1,4 @@
-"""The staged objects of a node, for all of its jobs; each one is complete and verified, or not there at all.
+"""The staged objects of a node, for all of its jobs; each one is complete and verified, or does not exist at all.
 
     objects/KEY/NAME, meta      an object of S3; its URL, CRC-32 and the boot in which that was last compared
     incoming/KEY/               an object that is being fetched, by the process that holds the lock
@@ -6,8 +6,8 @@
                                 objects of which it reads no byte, and files that are not in S3 yet
     lock                        held briefly by a process that changes any of this
 
-A key is made of an object's URL, ETag and size, so an object overwritten in S3 has another key. All locks are the
-kernel's and end with their process: an unlocked folder was left by a killed process, and the next one removes it.
+A key is derived from an object's URL, ETag and size, so an object overwritten in S3 has another key. All locks are the
+kernel's and end with their process: a killed process leaves an unlocked folder, which the next process removes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ META, KEYS = "meta", "keys"
 PIECE_BYTES = 1 << 20
 WAIT_S = 0.1
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-# MXNet's readers take other characters for a list, a cache file or options.
+# MXNet's readers interpret other characters as a list, a cache file or options.
 PLAIN_NAME = re.compile(r"[^A-Za-z0-9._-]")
 NAME_LENGTH = 100
 
@@ -44,7 +44,7 @@ NAME_LENGTH = 100
 # with other AMIs, they are found among the mounts.
 DLAMI_MOUNT = "/opt/dlami/nvme"
 INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
-# The model tells the two kinds apart: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/nvme-ebs-volumes.html
+# The model distinguishes the two kinds: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/nvme-ebs-volumes.html
 MODEL = "/sys/class/block/{}/device/model"
 PARTITION = re.compile(r"^(nvme\d+n\d+)p\d+$")
 FOLDER = "cluster-data"
@@ -57,7 +57,7 @@ class NoRoom(OSError):
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """Facts about an object. boot: in which its content was last compared with crc32."""
+    """Facts about an object. boot: the boot in which its content was last compared with crc32."""
 
     url: str
     crc32: int
@@ -88,7 +88,7 @@ class Cache:
         os.close(self._user_lock)
 
     def use(self, entries: Iterable[s3.Entry]) -> None:
-        """Keep these objects once they are here. Raises NoRoom if they do not fit all together."""
+        """Protect these objects from eviction once they are fetched. Raises NoRoom if they do not all fit together."""
         needed = sum(entry.size_bytes for entry in {make_key(entry): entry for entry in entries}.values())
         if needed > self.most_bytes:
             raise NoRoom(
@@ -99,7 +99,7 @@ class Cache:
             stream.write("".join(make_key(entry) + "\n" for entry in entries))
 
     def find(self, entry: s3.Entry) -> str | None:
-        """The path of a complete object, or None. Verifies its content once after each boot of this node."""
+        """Return the path of a complete object, or None. Verifies its content once after each boot of this node."""
         key = make_key(entry)
         path = self.path("objects", key, make_name(entry.url))
         try:
@@ -119,9 +119,9 @@ class Cache:
         return path
 
     def claim(self, entry: s3.Entry, should_stop: Callable[[], bool]) -> Slot | None:
-        """A Slot to fetch an object into; None if it may be here by now. Waits while another process fetches it.
+        """Return a Slot to fetch an object into; None if it may already exist. Waits while another process fetches it.
 
-        should_stop: called now and then; ends the wait. Raises NoRoom.
+        should_stop: called regularly; if true, ends the wait with None. Raises NoRoom.
         """
         while not should_stop():
             with self.locked():
@@ -138,7 +138,7 @@ class Cache:
         return None
 
     def find_hole(self, size_bytes: int) -> str:
-        """A placeholder: a sparse file of this size that only root may read."""
+        """Return the path of a placeholder: a sparse file of this size that only root may read."""
         path = os.path.join(self._user, str(size_bytes))
         if not os.path.exists(path):
             with open(path, "w") as stream:
@@ -147,14 +147,17 @@ class Cache:
         return path
 
     def find_draft(self, url: str) -> str:
-        """A path for the content of an object that is not in S3 yet. Raises ValueError for an invalid URL."""
+        """Return a path for the content of an object that is not in S3 yet. Raises ValueError for an invalid URL."""
         s3.split_object_url(url)
         return os.path.join(self._user, f"draft-{_random_digits()}-{make_name(url)}")
 
     # -- under the lock ------------------------------------------------------------------------------------------
 
     def _make_room(self, size_bytes: int) -> bool:
-        """Whether there is room now; False if there will be, after a prefetch that nobody uses. Raises NoRoom."""
+        """Evict objects to make room. Returns False if there is room only after a prefetch that no process uses.
+
+        Raises NoRoom.
+        """
         self._clean_up()
         used = self._used_keys()
         coming = os.listdir(self.path("incoming"))
@@ -175,7 +178,7 @@ class Cache:
         return plan.Kept(os.stat(path).st_mtime, _size(path), key, stays)
 
     def _clean_up(self) -> None:
-        """Remove what killed processes left."""
+        """Remove the files that killed processes left."""
         for place in ("incoming", "users"):
             for name in os.listdir(self.path(place)):
                 path = self.path(place, name)
@@ -183,13 +186,13 @@ class Cache:
                     shutil.rmtree(path, ignore_errors=True)
 
     def _used_keys(self) -> set[str]:
-        """The keys in use; _clean_up has removed those of dead processes."""
+        """Return the keys in use; _clean_up has removed those of dead processes."""
         users = [self.path("users", name, KEYS) for name in os.listdir(self.path("users"))]
         return {key for user in users if os.path.exists(user) for key in _read(user).split()}
 
     def _remove(self, key: str) -> None:
         removed = self.path("incoming", f"{key}.{_random_digits()}")
-        os.rename(self.path("objects", key), removed)  # in one step, before the files are deleted
+        os.rename(self.path("objects", key), removed)  # atomically, before the files are deleted
         shutil.rmtree(removed, ignore_errors=True)
 
     # -- the rest ------------------------------------------------------------------------------------------------
@@ -201,7 +204,7 @@ class Cache:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder's lock, among all processes of this host."""
+        """Hold the folder's lock, which excludes all other processes of this host."""
         descriptor = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -226,7 +229,7 @@ class Cache:
 
     @staticmethod
     def write_meta(folder: str, meta: Meta) -> None:
-        """Write an object's facts next to it, in one step."""
+        """Write an object's facts next to it, atomically."""
         temporary = os.path.join(folder, f"{META}.{_random_digits()}")
         with open(temporary, "wb") as stream:
             stream.write(msgspec.json.encode(meta))
@@ -258,7 +261,7 @@ class Slot:
         self._published = True
 
     def close(self) -> None:
-        """Release the place; removes the object unless it was published."""
+        """Release the place, and remove the object unless it was published."""
         if self not in self._cache.slots:
             return
         self._cache.slots.discard(self)
@@ -281,7 +284,7 @@ def make_name(url: str) -> str:
 
 
 def compare(path: str, check: integrity.Check | None = None) -> tuple[bool, int]:
-    """(whether a file passes `check`, its CRC-32), in one pass. check: None if there is nothing to compare with."""
+    """Return (whether a file passes `check`, its CRC-32), in one pass. check: None if there is none to pass."""
     crc = 0
     with open(path, "rb") as stream:
         for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
@@ -292,13 +295,13 @@ def compare(path: str, check: integrity.Check | None = None) -> tuple[bool, int]
 
 
 def find_held(folder: str) -> int:
-    """The size of everything in a cache's folder."""
+    """Return the size of all objects in a cache's folder, in bytes."""
     places = [os.path.join(folder, name) for name in ("objects", "incoming")]
     return sum(_size(os.path.join(place, key)) for place in places if os.path.isdir(place) for key in os.listdir(place))
 
 
 def render_size(count: float) -> str:
-    """Bytes for a reader: "1.2 GB"."""
+    """Return a number of bytes as text, such as "1.2 GB"."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -321,7 +324,7 @@ def _lock_folder(path: str) -> int:
 
 
 def _size(folder: str) -> int:
-    """The size of an object's folder, without files that are deleted meanwhile."""
+    """Return the size of an object's folder in bytes, without files that are deleted meanwhile."""
     total = 0
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for entry in os.scandir(folder):
@@ -344,7 +347,7 @@ def _read(path: str) -> str:
 
 
 def find_folder(env: Mapping[str, str], mounts: str = "/proc/mounts") -> str:
-    """The folder for staged data, created if it is missing. Raises OSError."""
+    """Return the folder for staged data, and create it if it is missing. Raises OSError."""
     given = env.get("CLUSTER_DATA_CACHE_DIR")
     if given:
         return _make_folder(os.path.expanduser(given))
@@ -357,7 +360,7 @@ def find_folder(env: Mapping[str, str], mounts: str = "/proc/mounts") -> str:
 
 
 def find_instance_stores(mounts: str = "/proc/mounts", model: str = MODEL) -> list[str]:
-    """The mount points of the instance's own disks, the one with the most free space first."""
+    """Return the mount points of the instance's own disks, the one with the most free space first."""
     found = [DLAMI_MOUNT] if os.path.ismount(DLAMI_MOUNT) else []
     with open(mounts) as stream:
         for line in stream:
@@ -373,7 +376,7 @@ def find_instance_stores(mounts: str = "/proc/mounts", model: str = MODEL) -> li
 
 
 def find_limit(env: Mapping[str, str], folder: str, held_bytes: int) -> int:
-    """The maximum size of the folder, which now is held_bytes, in bytes. Raises OSError."""
+    """Return the maximum size of the folder, in bytes. held_bytes: its current size. Raises OSError."""
     given = env.get("CLUSTER_DATA_CACHE_GIB")
     if given:
         return int(float(given) * (1 << 30))

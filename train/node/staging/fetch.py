@@ -28,11 +28,11 @@ NOW, AHEAD = 0, 1
 
 
 class StageError(Exception):
-    """Data could not be staged; the message says what, where and why."""
+    """Data could not be staged; the message states what, where and why."""
 
 
 class Item:
-    """An object to fetch. path: where it is, once it is here; error: why it failed."""
+    """An object to fetch. path: its path on this node, once it is available; error: why it failed."""
 
     def __init__(self, entry: s3.Entry, urgency: int) -> None:
         self.entry = entry
@@ -44,7 +44,7 @@ class Item:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is here or has failed."""
+        """Whether it is available or has failed."""
         return self.path is not None or self.error is not None
 
 
@@ -68,7 +68,7 @@ class _Threads:
 
 
 class Fetcher:
-    """Fetches into `cache` from `store`; say: shows a line to the user."""
+    """Fetches objects from `store` into `cache`. say: shows a line to the user."""
 
     def __init__(self, store: s3.Store, cache: Cache, say: Callable[[str], None]) -> None:
         self.received_bytes = 0
@@ -84,7 +84,10 @@ class Fetcher:
         self._numbers = itertools.count()
 
     def want(self, entries: Iterable[s3.Entry], urgency: int) -> list[Item]:
-        """The Items of these, in order. An object wanted before is not fetched twice, but may become more urgent."""
+        """Return the Items of these entries, in order.
+
+        An object that was wanted before is not fetched twice, but may become more urgent.
+        """
         with self._lock:
             return [self._want(entry, urgency) for entry in entries]
 
@@ -96,11 +99,11 @@ class Fetcher:
         elif item.urgency <= urgency:
             return item
         item.urgency = urgency
-        self._objects.put(urgency, next(self._numbers), item)  # perhaps again: _obtain does it once
+        self._objects.put(urgency, next(self._numbers), item)  # perhaps a second time: _obtain acts once
         return item
 
     def stop(self) -> None:
-        """Start nothing more."""
+        """Start no more fetches."""
         self._stopped.set()
 
     # -- one object ----------------------------------------------------------------------------------------------
@@ -122,7 +125,7 @@ class Fetcher:
                         self._fetch(item, slot)
                 path = self._cache.find(item.entry)
             item.path = path
-        except Exception as error:  # noqa: BLE001 - goes to the process that waits, which would wait forever
+        except Exception as error:  # noqa: BLE001 - reported to the process that waits, which would wait forever
             item.error = error
         with self.settled:
             self.settled.notify_all()
@@ -134,8 +137,8 @@ class Fetcher:
             check = integrity.find_check({"etag": entry.etag}, entry.size_bytes)
             right, crc32 = compare(slot.path, check)
             if not right and check is not None:
-                # The ETag is useless if the part size was not guessed and the same bytes arrived twice, or if a KMS key
-                # encrypts the object.
+                # The ETag is useless if a KMS key encrypts the object, or if the guess of the part size is wrong, as is
+                # assumed when the same bytes arrive twice.
                 useless = self._store.is_encrypted(entry.url) if check.certain else crc32 in seen
                 check = None if useless else check
             if right or check is None:
@@ -188,14 +191,14 @@ class Fetcher:
 
 
 def explain(error: Exception, folder: str) -> str:
-    """An error of staging in plain words."""
+    """Return the message for an error of staging."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk of {folder} is full: use a larger volume, or a smaller [data] cache_gib"
     return str(error) or type(error).__name__
 
 
 def wait(fetcher: Fetcher, items: Sequence[Item], tick: Callable[[], None]) -> None:
-    """Wait until all items are here or one has failed; tick: called now and then, and may raise."""
+    """Wait until all items are available or one has failed. tick: called regularly, and may raise."""
     tick_at = time.monotonic() + TICK_S
     while True:
         with fetcher.settled:

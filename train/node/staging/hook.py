@@ -1,11 +1,11 @@
-"""Gives MXNet local files instead of s3:// URLs, for reading and for writing: loaded into a worker's Python.
+"""Gives MXNet local files instead of s3:// URLs, for reading and for writing, from inside a worker's Python.
 
 `begin` is called before MXNet is imported, `install` after mxnet.base is. MXNet opens files with a few functions of its
 C API, and with Python's open() in a few of its modules. Both get local paths: stage.py fetches a file before it is
 read, and uploads a file once it is complete. A reader's part of the data is known only when the reader is created: the
 kv-store assigns the ranks.
 
-Loaded by its path, perhaps into another Python than the environment's: imports only the standard library.
+It is loaded by its path, perhaps into another Python than the environment's, and so imports only the standard library.
 """
 
 import atexit
@@ -69,7 +69,7 @@ class Stage:
         self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True)
 
     def find(self, uri: str, part: Optional[Tuple[int, int]] = None, shuffle_mib: int = 0) -> str:
-        """The local path, or paths, for a URI of data; they stay the same until this process writes there."""
+        """Return the local path or paths for a URI of data; they stay the same until this process writes there."""
         self.begin()
         with self._lock:
             key = (uri, part, shuffle_mib)
@@ -78,14 +78,14 @@ class Stage:
             return self._known[key]
 
     def find_newest(self, url: str) -> str:
-        """The local path of the current version of an object: for objects that jobs overwrite, such as checkpoints."""
+        """Return the local path of the current version of an object that jobs overwrite, such as a checkpoint."""
         self.begin()
         with self._lock:
             return self._ask({"object": url})
 
     @contextlib.contextmanager
     def saving(self, url: str) -> Iterator[str]:
-        """A local path to write to; the file is uploaded at the end of the block, unless that raises."""
+        """Yield a local path to write to. The file is uploaded at the end of the block, unless the block raises."""
         path = self.begin_file(url)
         try:
             yield path
@@ -95,13 +95,13 @@ class Stage:
         self.upload(path, url)
 
     def begin_file(self, url: str) -> str:
-        """A local path to write an object's content to, for `upload`."""
+        """Return a local path to write an object's content to, for `upload`."""
         self.begin()
         with self._lock:
             return self._ask({"draft": url})
 
     def upload(self, path: str, url: str) -> None:
-        """Upload a complete file, which S3 verifies, and remove it here."""
+        """Upload a complete file, which S3 verifies, and remove it from this host."""
         with self._lock:
             self._ask({"upload": path, "to": url})
             self._known = {key: found for key, found in self._known.items() if not covers(key[0], url)}
@@ -128,8 +128,8 @@ class Opening:
     """An importer that gives OPENING's modules an open() that also accepts s3:// URLs."""
 
     @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG004 - as they are called
-        """As in importlib.abc.MetaPathFinder."""
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG004 - as importlib calls it
+        """Find a module, as importlib.abc.MetaPathFinder does."""
         if name not in OPENING:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -183,7 +183,7 @@ class WrittenFile:
 
 
 def begin() -> None:
-    """Start to prefetch what this process will probably read."""
+    """Start to prefetch the data that this process will probably read, and install the importer."""
     STAGE.begin()
     sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder), Opening)
 
@@ -240,7 +240,7 @@ def _wrap_write(library: Any, position: int, function: Function) -> Function:
 
 
 def _wrap_record_writer(library: Any) -> None:
-    """A record file is written by many calls, and complete when its writer is freed."""
+    """Wrap the writer of record files. A file is written by many calls, and is complete when its writer is freed."""
     create, free = library.MXRecordIOWriterCreate, library.MXRecordIOWriterFree
     freed = set()
 
@@ -275,7 +275,7 @@ def _wrap_record_writer(library: Any) -> None:
 
 
 def _finish() -> None:
-    """At the end of the program, upload the files that it did not close, as Python closes other files then.
+    """Upload the files that the program did not close before its end, as Python then closes other files.
 
     Does nothing if the program failed, because the files are incomplete. If an upload fails, the program fails.
     """
@@ -293,7 +293,7 @@ def _finish() -> None:
 
 
 def find_local(given: Sequence[Tuple[str, str]], find: Callable[..., str]) -> List[str]:
-    """The values of a reader's (key, value) arguments, with local paths instead of s3:// URLs."""
+    """Return the values of a reader's (key, value) arguments, with local paths instead of s3:// URLs."""
     settings = dict(given)
     part: Optional[Tuple[int, int]] = None
     shuffle_mib = 0
@@ -312,12 +312,12 @@ def find_local(given: Sequence[Tuple[str, str]], find: Callable[..., str]) -> Li
 
 
 def covers(uri: str, url: str) -> bool:
-    """Whether an object may be among those of a URI: an object, a folder or a pattern, or several separated by ;."""
+    """Whether an object may be among those of a URI: an object, a folder or a pattern, or several, separated by ;."""
     return any(url.startswith(piece.rpartition("/")[0] + "/") for piece in uri.partition("#")[0].split(";"))
 
 
 def make_open(*, is_data: bool) -> Function:
-    """An open() that also accepts s3:// URLs. is_data: it reads data, which does not change during a job."""
+    """Return an open() that also accepts s3:// URLs. is_data: it reads data, which does not change during a job."""
 
     def open_(path: Any, mode: str = "r", *others: Any, **options: Any) -> Any:
         if not isinstance(path, str) or not path.startswith("s3://"):
@@ -333,7 +333,7 @@ def make_open(*, is_data: bool) -> Function:
 
 
 def make_error(words: str) -> Exception:
-    """MXNet's own error."""
+    """Return an MXNetError with this message."""
     error: Exception = sys.modules["mxnet.base"].MXNetError(words)
     return error
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from train.node.s3 import Entry
 
 ALIGN_BYTES = 4  # of RecordIO
-MOST_OTHER_BYTES = 64 << 20  # of files that are not records, such as indexes, that are prefetched
+MOST_OTHER_BYTES = 64 << 20  # the most to prefetch of files other than records, such as indexes
 TRAINING = "train"
 VALIDATION = ("val", "validation", "test")
 
@@ -31,7 +31,9 @@ class Kept(NamedTuple):
 
 
 def find_touched(sizes: Sequence[int], index: int, count: int, shuffle_mib: int = 0) -> list[int]:
-    """The positions of the shards that part `index` of `count` reads from, sorted. sizes: of all shards, in bytes.
+    """Return the sorted positions of the shards from which part `index` of `count` reads.
+
+    sizes: those of all shards, in bytes.
 
     shuffle_mib: ImageRecordIter's shuffle_chunk_size.
     """
@@ -51,7 +53,7 @@ def find_touched(sizes: Sequence[int], index: int, count: int, shuffle_mib: int 
 
 
 def guess(url: str, entries: Iterable[Entry], ranks: Sequence[int], count: int) -> list[Entry]:
-    """The entries that workers with these ranks, of `count`, will probably read below [data] url, in order.
+    """Return the entries that workers with these ranks, of `count`, will probably read below [data] url, in order.
 
     entries: all objects below the URL.
     """
@@ -78,7 +80,7 @@ def _has_records(entries: Iterable[Entry]) -> bool:
 
 
 def choose_evicted(kept: Iterable[Kept], needed_bytes: int, most_bytes: int) -> list[str] | None:
-    """The keys to evict so that `needed_bytes` more fit; None if they cannot. kept: everything in the cache."""
+    """Return the keys to evict so that `needed_bytes` more fit; None if they cannot. kept: everything in the cache."""
     kept = sorted(kept)
     excess = sum(item.size_bytes for item in kept) + needed_bytes - most_bytes
     evicted = []

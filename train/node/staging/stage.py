@@ -1,4 +1,4 @@
-"""Stages data of S3 on this node for one process of a job, and uploads what it saves; hook.py starts it.
+"""Stages data of S3 on this node for one process of a job, and uploads the files that it saves; hook.py starts it.
 
     {"number": 1, "uri": "s3://bucket/train/", "part": [index, count] or null, "shuffle_mib": 0}    data for a reader
     {"number": 2, "object": "s3://bucket/net-0001.params"}      the current version of a file
@@ -7,9 +7,9 @@
 
     {"number": 1, "path": "/.../a.rec;/.../b.rec"} or {"number": 1, "error": "..."}
 
-One line each, over stdin and stdout; messages for the user go to stderr. It ends when its stdin does, that is with the
-process that it works for, and keeps this process's data until then. At its start it prefetches what the process will
-probably ask for.
+Each is one line, over stdin and stdout; messages for the user go to stderr. The program ends when its stdin does, that
+is, with the process that it serves, and protects that process's data until then. At its start, it prefetches the data
+that the process will probably request.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from train.node import s3
 from train.node.staging import cache, fetch, plan
 
 TELL_EVERY_S = 5.0
-TOLD_S = 1.0  # staging that took less gets no line
+TOLD_S = 1.0  # staging that took less is not reported
 TRIAL_BYTES = 1 << 16  # more than the unwritten end of a file can be
 MOST_LISTED = 20000  # objects below [data] url, for a guess
 
 
 class Gone(Exception):
-    """The process that this one works for has ended."""
+    """The process that this one serves has ended."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A request of the process: one of uri, object, draft and upload, as at the top."""
+    """A request of the process: one of uri, object, draft and upload, as described in the module's docstring."""
 
     number: int
     uri: str = ""
@@ -55,7 +55,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The requested path, or why there is none."""
+    """The requested path, or the reason why there is none."""
 
     number: int
     path: Optional[str] = None
@@ -79,7 +79,7 @@ class Stager:
         self.cache.close()
 
     def look_ahead(self) -> None:
-        """Start to fetch what will probably be asked for; an error is reported when it is."""
+        """Start to fetch the data that will probably be requested. An error is reported when the data is requested."""
         url, hosts = self._env.get("CLUSTER_DATA_URL"), self._env.get("CLUSTER_DATA_RANKS", "").split()
         ranks = [rank for rank, host in enumerate(hosts) if host == self._env.get("CLUSTER_HOST")]
         if not url or not url.startswith("s3://") or not ranks:
@@ -95,7 +95,7 @@ class Stager:
             self._fetcher.want(wanted, fetch.AHEAD)
 
     def carry_out(self, order: Order) -> str:
-        """The path that answers an order. Raises StageError, OSError, ValueError, Gone."""
+        """Carry out an order and return the path that answers it. Raises StageError, OSError, ValueError, Gone."""
         if order.upload:
             self.upload(order.upload, order.to)
             return order.to
@@ -106,7 +106,7 @@ class Stager:
         return self.stage(order.uri, order.part, order.shuffle_mib)
 
     def stage(self, uri: str, part: tuple[int, int] | None, shuffle_mib: int) -> str:
-        """The local path, or paths, for a reader's URI. Raises as `carry_out`."""
+        """Return the local path or paths for a reader's URI. Raises the errors of `carry_out`."""
         row: list[s3.Entry | str] = []
         for piece in filter(None, uri.partition("#")[0].split(";")):
             row += self._expand(piece) if piece.startswith("s3://") else [piece]
@@ -122,7 +122,7 @@ class Stager:
         )
 
     def stage_object(self, url: str) -> str:
-        """The local path of the current version of an object. Raises as `carry_out`."""
+        """Return the local path of the current version of an object. Raises the errors of `carry_out`."""
         entry = self._store.find(url)
         if entry is None:
             raise nothing_to_read(url, where=url.rpartition("/")[0])
@@ -130,7 +130,7 @@ class Stager:
         return str(self._fetch([entry])[0].path)
 
     def upload(self, path: str, url: str) -> None:
-        """Upload a file, which S3 verifies, and remove it here. Raises OSError, ValueError."""
+        """Upload a file, which S3 verifies, and remove it from this host. Raises OSError, ValueError."""
         try:
             check_room(os.path.dirname(path))
             self._store.put_file(path, url)
@@ -148,7 +148,7 @@ class Stager:
         return items
 
     def _expand(self, uri: str) -> list[s3.Entry]:
-        """The objects that MXNet's readers read for a URI, in order: an object, a folder's, or those of a pattern."""
+        """Return the objects that MXNet reads for a URI, in order: one object, or those of a folder or a pattern."""
         bucket, key = s3.split_url(uri)
         if key and not key.endswith("/"):
             entry = self._store.find(uri)
@@ -165,12 +165,12 @@ class Stager:
 
 
 def nothing_to_read(uri: str, *, where: str) -> fetch.StageError:
-    """The error for a URI without objects; where: the URL that the user should list."""
+    """Return the error for a URI without objects. where: the URL that the user should list."""
     return fetch.StageError(f"{uri}: there is nothing to read: cluster data ls {where}")
 
 
 class Progress:
-    """Reports how far the staging of some items is."""
+    """Reports the progress of staging some items."""
 
     def __init__(self, fetcher: fetch.Fetcher, items: Sequence[fetch.Item]) -> None:
         self._fetcher = fetcher
@@ -179,7 +179,7 @@ class Progress:
         self._began_bytes = fetcher.received_bytes
 
     def tick(self) -> None:
-        """Report it now and then. Raises Gone."""
+        """Report the progress every TELL_EVERY_S seconds. Raises Gone."""
         check_alive()
         if time.monotonic() >= self._told_at + TELL_EVERY_S:
             self._told_at = time.monotonic()
@@ -187,7 +187,7 @@ class Progress:
             say(f"data: {done} of {self._count()} staged, {self._rate()}")
 
     def finish(self) -> None:
-        """Report the result, if it took time."""
+        """Report the result if staging took at least TOLD_S seconds."""
         took_s = time.monotonic() - self._began_at
         if took_s < TOLD_S:
             return
@@ -206,7 +206,7 @@ class Progress:
 
 
 def check_alive() -> None:
-    """Raises Gone if the process has ended: while it waits for an answer, it sends nothing over stdin."""
+    """Raise Gone if the process has ended: while it waits for an answer, it sends nothing over stdin."""
     ready, _, _ = select.select([0], [], [], 0)
     if ready:
         raise Gone
@@ -219,14 +219,14 @@ def say(words: str) -> None:
 
 
 def check_room(folder: str) -> None:
-    """Raises OSError if the disk is full: MXNet does not notice that it cannot write the end of a file."""
+    """Raise OSError if the disk is full: MXNet does not notice that it cannot write the end of a file."""
     with tempfile.TemporaryFile(dir=folder) as trial:
         trial.write(bytes(TRIAL_BYTES))
         trial.flush()
 
 
 def answer(stager: Stager, order: Order) -> Answer:
-    """The answer to an order. Raises Gone."""
+    """Carry out an order and return the answer. Raises Gone."""
     try:
         return Answer(number=order.number, path=stager.carry_out(order))
     except (OSError, ValueError, re.error, fetch.StageError) as error:
@@ -234,13 +234,13 @@ def answer(stager: Stager, order: Order) -> Answer:
 
 
 def read_orders() -> Iterator[Order]:
-    """The orders, until stdin ends."""
+    """Yield the orders until stdin ends."""
     for line in sys.stdin.buffer:
         yield decode(line, Order)
 
 
 def send(message: Answer) -> None:
-    """Send an answer."""
+    """Write an answer to stdout."""
     print(msgspec.json.encode(message).decode(), flush=True)
 
 

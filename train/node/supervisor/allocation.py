@@ -1,10 +1,10 @@
-"""The nodes that a batch scheduler gives a job: requests them, waits, watches them, and gives them back.
+"""Requests a job's nodes from a batch scheduler, waits for them, watches them, and releases them.
 
 The head submits a batch script that only holds the nodes (train/engines/scheduler.py). The script ends when it gets no
 heartbeat for a minute, so that nodes are not held for a supervisor that was killed.
 
-What has to be asked is a generator: it yields command lines and is sent their answers. `Allocation` answers without
-blocking the event loop, `answer` by waiting.
+Each dialogue with the scheduler is a generator: it yields command lines and is sent their answers. `Allocation` runs
+the commands without blocking the event loop, `answer` waits for them.
 """
 
 import os
@@ -39,8 +39,8 @@ FAILURES_TO_REPORT = 3  # in a row
 SOON_S = 0.02
 NOT_FOUND, TIMED_OUT = 127, 124  # a shell's exit codes
 KEPT = ("HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF")
-KEPT_GROUPS = ("SGE_", "PBS_")  # the names of variables that begin so
-# For commands that only a login shell finds.
+KEPT_GROUPS = ("SGE_", "PBS_")  # prefixes of variables
+# For commands that otherwise only a login shell finds.
 PLACES = "/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin:/opt/pbs/bin:/opt/sge/bin/lx-amd64"
 SCRIPT = "allocation.sh"
 EC2_NAME = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})")
@@ -49,11 +49,11 @@ Words = tuple[str, ...]
 Questions = Generator[Words, Answer, T]
 
 
-# -- what is asked -----------------------------------------------------------------------------------------------------
+# -- questions ---------------------------------------------------------------------------------------------------------
 
 
 def check_request(scheduler: Scheduler, request: AllocationRequest) -> "Questions[AllocationRequest]":
-    """The request with what follows from its queue. Raises ValueError if the queue does not allow it."""
+    """Return the request, completed with its queue's values. Raises ValueError if the queue does not allow it."""
     answer = yield scheduler.limits_command()
     if answer.exit_code != 0:
         raise ValueError(f"the queues of {scheduler.title} cannot be read: {answer.error}")
@@ -74,7 +74,7 @@ def check_request(scheduler: Scheduler, request: AllocationRequest) -> "Question
 
 
 def submit_request(scheduler: Scheduler, script: str) -> "Questions[str]":
-    """Submit a script; returns the job number. Raises ValueError if the scheduler refuses it."""
+    """Submit a script and return the job number. Raises ValueError if the scheduler refuses it."""
     answer = yield scheduler.submit_command(script)
     if answer.exit_code != 0:
         raise ValueError(f"{scheduler.title} refused the job: {answer.error}")
@@ -82,7 +82,7 @@ def submit_request(scheduler: Scheduler, script: str) -> "Questions[str]":
 
 
 def look_at(scheduler: Scheduler, number: str, *, is_granted: bool = False) -> "Questions[AllocationState]":
-    """The state of a job. is_granted: its nodes are known. Raises ValueError if the scheduler does not answer."""
+    """Return a job's state. is_granted: its nodes are known. Raises ValueError if the scheduler does not answer."""
     found = scheduler.parse_state((yield scheduler.state_command(number)), number)
     if is_granted and found.state == "running":
         return found
@@ -102,11 +102,11 @@ def look_at(scheduler: Scheduler, number: str, *, is_granted: bool = False) -> "
 
 
 def give_back(scheduler: Scheduler, number: str) -> "Questions[Optional[str]]":
-    """Cancel a job; returns the error, or None once it has ended or will end."""
+    """Cancel a job. Returns the error, or None if the job has ended or will end."""
     answer = yield scheduler.cancel_command(number)
     if answer.exit_code == 0:
         return None
-    try:  # some fail for a job that has ended
+    try:  # some schedulers' commands fail for a job that has ended
         found = yield from look_at(scheduler, number, is_granted=True)
     except ValueError:
         found = None
@@ -116,7 +116,7 @@ def give_back(scheduler: Scheduler, number: str) -> "Questions[Optional[str]]":
 
 
 def match_hosts(nodes: Sequence[AllocatedNode], hosts: Sequence[JobHost]) -> tuple[JobHost, ...]:
-    """The job's hosts that the scheduler has given, in its order. Pure. Raises ValueError for any other."""
+    """Return the job's hosts that the scheduler has assigned, in its order. Pure. Raises ValueError for other hosts."""
     by_name = {name: host for host in hosts for name in (host.name, host.name.partition(".")[0], host.ip) if name}
     found = []
     for node in nodes:
@@ -138,7 +138,10 @@ def match_hosts(nodes: Sequence[AllocatedNode], hosts: Sequence[JobHost]) -> tup
 
 
 def environment(setup: Optional[str] = None) -> dict[str, str]:
-    """The environment of the scheduler's commands, without secrets. setup: the digest of [bootstrap] setup, or None."""
+    """Return the environment of the scheduler's commands, without secrets.
+
+    setup: the digest of [bootstrap] setup, or None.
+    """
     env = {key: value for key, value in os.environ.items() if key in KEPT or key.startswith(KEPT_GROUPS)}
     env["PATH"] = ":".join(filter(None, (os.environ.get("PATH", ""), PLACES)))
     if setup is None:
@@ -182,7 +185,7 @@ def _too_slow(words: Words, timeout_s: float) -> Answer:
 class _Dialogue:
     """Answers questions one after another without blocking the event loop.
 
-    then(result, error): called once; error: the ValueError's text.
+    then(result, error): called once at the end; error: the text of the ValueError, or None.
     """
 
     def __init__(
@@ -246,7 +249,7 @@ class _Dialogue:
         self._send(_too_slow(self._words, ANSWER_TIMEOUT_S))
 
     def _close(self) -> None:
-        """End the program, if it still runs."""
+        """End the program if it still runs."""
         self._loop.cancel("allocation-program")
         child, self._child = self._child, None
         if child is None:
@@ -262,11 +265,11 @@ class _Dialogue:
                 stream.close()
 
     def stop(self) -> None:
-        """End it without a result."""
+        """End the dialogue without a result."""
         self._close()
 
     def complete(self) -> None:
-        """Wait for the rest of the answers, so that nothing that has been submitted is forgotten."""
+        """Wait for the remaining answers, so that the number of a submitted job is not lost."""
         give_up_at = time.monotonic() + CANCEL_TIMEOUT_S
         while self._child is not None and time.monotonic() < give_up_at:
             if not self._open:  # also after the loop's timers have been cancelled
@@ -282,9 +285,9 @@ class _Dialogue:
 class Allocation:
     """The nodes of one job. hosts: those that are set up for it.
 
-    note(number, reason): the job number, and why it is pending; "" once it runs. grant(hosts): the nodes are there, in
-    the scheduler's order. fail(error): the scheduler refused the request, or ended the allocation. say: a message for
-    the user. setup: the digest of [bootstrap] setup, or None.
+    note(number, reason): receives the job number, and why it is pending; "" once it runs. grant(hosts): receives the
+    assigned nodes, in the scheduler's order. fail(error): called if the scheduler refuses the request or ends the
+    allocation. say: shows a message to the user. setup: the digest of [bootstrap] setup, or None.
     """
 
     def __init__(
@@ -312,7 +315,7 @@ class Allocation:
         self.is_over = False
 
     def start(self) -> None:
-        """Check the request, submit it, and watch it from then on."""
+        """Check the request, submit it, and then watch it."""
         self._ask(check_request(self.scheduler, self.request), self._submit)
 
     def _ask(self, questions: "Questions[Any]", then: Callable[[Any, Optional[str]], None]) -> None:
@@ -365,7 +368,7 @@ class Allocation:
             self._loop.after("allocation", POLL_EVERY_S, self._look)
 
     def _report_failures(self, error: Optional[str]) -> None:
-        """A scheduler that does not answer for a while does not end the job: it may be restarting."""
+        """Report a scheduler that does not answer for some time. It does not end the job, as it may be restarting."""
         if error is None:
             if self._failures >= FAILURES_TO_REPORT:
                 self._say(f"{self.scheduler.title} answers again")
@@ -406,7 +409,7 @@ class Allocation:
         self._fail(error)
 
     def cancel(self) -> Optional[str]:
-        """Give the nodes back; waits for the scheduler at most some seconds. Returns an error, or None."""
+        """Release the nodes. Waits a limited number of seconds for the scheduler. Returns an error, or None."""
         self.is_over = True
         if self._dialogue is not None and not self.number:
             self._dialogue.complete()  # it may be submitting
@@ -419,7 +422,7 @@ class Allocation:
 
 
 def cancel(scheduler: Scheduler, number: str, env: Mapping[str, str]) -> Optional[str]:
-    """Cancel the allocation of a job whose supervisor ends, or has been killed; returns an error, or None."""
+    """Cancel the allocation of a job whose supervisor ends or was killed. Returns an error, or None."""
     return answer(give_back(scheduler, number), env, CANCEL_TIMEOUT_S)
 
 
@@ -472,6 +475,6 @@ class Heartbeat:
                 stream.close()
 
     def stop(self) -> None:
-        """Close the connection; the script ends when it is cancelled, or a minute later."""
+        """Close the connection. The script ends when it is cancelled, or a minute later."""
         self._loop.cancel("heartbeat")
         self._close()

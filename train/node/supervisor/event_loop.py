@@ -30,13 +30,13 @@ class Connection:
         return self._plug.fileno()
 
     def put(self, message: Any) -> None:
-        """Send a message, at once if possible."""
+        """Send a message, immediately if possible."""
         if self.is_open:
             self.outbox.put(message)
             self.outbox.write()
 
     def read(self) -> tuple[list[bytes], bool]:
-        """The received lines, and whether the stream has ended."""
+        """Return the received lines, and whether the stream has ended."""
         data = wire.read_now(self.fileno())
         return ([], False) if data is None else (self._lines.feed(data), not data)
 
@@ -64,7 +64,7 @@ class EventLoop:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def watch_signals(self, callbacks: Mapping[int, Callable[[], None]]) -> None:
-        """After a signal, call its callback from `step`; callbacks: by signal number."""
+        """After a signal, call its callback from `step`. callbacks: by signal number."""
         source, sink = os.pipe()
         os.set_blocking(source, False)
         os.set_blocking(sink, False)
@@ -80,15 +80,15 @@ class EventLoop:
         self.add(source, read)
 
     def add(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """Call back whenever there is data to read."""
+        """Call `callback` whenever the descriptor has data to read."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def remove(self, descriptor: int) -> None:
-        """Stop calling back for a descriptor."""
+        """Stop watching a descriptor."""
         self._selector.unregister(descriptor)
 
     def after(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call back once, after a delay; replaces a timer of the same name."""
+        """Call `callback` once after a delay. Replaces a timer of the same name."""
         self._timers[name] = (time.monotonic() + delay_s, callback)
 
     def cancel(self, name: str) -> None:
@@ -104,13 +104,13 @@ class EventLoop:
         return name in self._timers
 
     def settle(self) -> None:
-        """Call back for all that has arrived by now, until there is nothing more for a moment."""
+        """Handle all events that have arrived, until there are no more; at most SETTLE_S seconds."""
         give_up_at = time.monotonic() + SETTLE_S
         while time.monotonic() < give_up_at and self._selector.select(timeout=0.0):
             self.step()
 
     def step(self) -> None:
-        """Wait for an event, and call back for all that have happened."""
+        """Wait for an event, and call the callbacks of all events that have happened."""
         wait_s = min([LONGEST_WAIT_S] + [due - time.monotonic() for due, _ in self._timers.values()])
         if any(connection.outbox.pending for connection in self._connections):
             wait_s = min(wait_s, BLOCKED_WAIT_S)
@@ -124,7 +124,7 @@ class EventLoop:
                 self._timers.pop(name)[1]()
 
     def flush(self, connections: Iterable[Connection], timeout_s: float) -> None:
-        """Wait until these connections have accepted their output, or are closed."""
+        """Wait at most timeout_s seconds until these connections have accepted their output or are closed."""
         give_up_at = time.monotonic() + timeout_s
         waiting = list(connections)
         while any(one.outbox.pending for one in waiting) and time.monotonic() < give_up_at:

@@ -18,14 +18,14 @@ LOOK_EVERY_S = 0.2  # without inotify
 RETRY_S = 0.05  # for a supervisor that is just starting or ending
 PENDING_BYTES = 1 << 20
 READ_BYTES = 1 << 16
-GIVE_UP_S = 120.0  # for a reader that accepts nothing any more
+GIVE_UP_S = 120.0  # for a reader that no longer accepts output
 IN_MODIFY = 2  # linux/inotify.h
 IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0o2000000)
 RESULT = b'"result": {'
 
 
 class Follower:
-    """One reader of one job's log. out: the descriptor to write to. offset: of the first byte to send."""
+    """One reader of one job's log. out: the descriptor to write to. offset: that of the first byte to send."""
 
     def __init__(self, job: str, offset: int, out: int) -> None:
         self.job = job
@@ -37,13 +37,13 @@ class Follower:
         self.supervisor: Optional[socket.socket] = None
         self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
         self.changes: Optional[int] = None
-        self.is_complete = False  # nobody writes to the log any more
+        self.is_complete = False  # no process writes to the log any longer
         self.may_have_more = False  # the log may continue beyond what has been read
         self.pace = wire.Pace()
         self.alive_at = self.taken_at = time.monotonic()
 
     def run(self, *, wait: bool) -> None:
-        """Send the log to its end, or without `wait` to its current end. Raises OSError."""
+        """Send the log up to its end or, without `wait`, up to its current end. Raises OSError."""
         if not wait:
             recovery.recover(self.job)
         while True:
@@ -76,7 +76,7 @@ class Follower:
     # -- the log -------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read what is new in the log, in whole lines; keep back the last line, the result."""
+        """Read the new whole lines of the log. The last line, the result, is sent later."""
         self.may_have_more = self.is_full() and self.last is None
         if self.is_full() or self.last is not None:
             return
@@ -90,7 +90,7 @@ class Follower:
         while len(data) == size and b"\n" not in data:
             size *= 2
             data = os.pread(self.events, size, self.offset)
-        # Half a line is read again later: on a full disk the supervisor may remove it and write another.
+        # An incomplete line is read again later: on a full disk the supervisor may remove it and write another.
         whole, end, _ = data.rpartition(b"\n")
         self.may_have_more = bool(end)
         if end:
@@ -104,11 +104,11 @@ class Follower:
             self.outbox.pass_on(lines)
 
     def is_full(self) -> bool:
-        """Whether enough output is pending for now."""
+        """Whether so much output is pending that no more is read."""
         return len(self.outbox.pending) > PENDING_BYTES
 
     def missing_result(self) -> LogLine:
-        """The result line for a log without one, as after a full disk."""
+        """Return the result line for a log without one, such as after a full disk."""
         record = job_folder.read_record(self.job)
         unknown = JobResult(state="failed", exit_code=1, error="its record cannot be read")
         return LogLine(t=round(time.time(), 3), result=self.result or (record.result if record else unknown))
@@ -116,7 +116,7 @@ class Follower:
     # -- the supervisor ------------------------------------------------------------------------------------------
 
     def find_supervisor(self) -> None:
-        """Connect to the supervisor, to learn of the job's end; recover the job if it is dead. Raises OSError."""
+        """Connect to the supervisor, which reports the job's end; if it is dead, recover the job. Raises OSError."""
         if self.supervisor is not None:
             return
         plug = connect(self.job)
@@ -133,7 +133,7 @@ class Follower:
             self.is_complete = True
 
     def read_supervisor(self, supervisor: socket.socket) -> None:
-        """Read the supervisor's message: the result, at the end."""
+        """Read the supervisor's message: the result, at the job's end."""
         data = wire.read_now(supervisor.fileno())
         for line in self.supervisor_lines.feed(data or b""):
             self.result = decode(line, Ended).result
@@ -145,14 +145,14 @@ class Follower:
     # -- the reader ----------------------------------------------------------------------------------------------
 
     def sleep(self, wait_s: float) -> bool:
-        """Wait for an event; returns False when the reader has gone."""
+        """Wait for an event. Returns False if the reader is gone."""
         now = time.monotonic()
         if now > self.alive_at + ALIVE_EVERY_S and not self.outbox.pending:
             self.outbox.put({"alive": True})
         if not self.outbox.pending:
             self.taken_at = now
         writes = [self.outbox.descriptor] if self.outbox.pending else []
-        # The supervisor reports the job's end, and is heard at once.
+        # The supervisor's report of the job's end is handled at once.
         rest_s = self.pace.rest_s
         changes = self.changes
         if rest_s and wait_s and self.changes is not None:
@@ -169,7 +169,7 @@ class Follower:
         return not self.outbox.broken and now < self.taken_at + GIVE_UP_S
 
     def flush(self) -> None:
-        """Send the rest."""
+        """Send the rest of the output."""
         while self.outbox.pending and self.sleep(RETRY_S):
             pass
 
@@ -183,7 +183,7 @@ def is_result(line: bytes) -> bool:
 
 
 def connect(job: str) -> Optional[socket.socket]:
-    """Connect to a job's supervisor; None if there is none."""
+    """Connect to a job's supervisor. Returns None if there is none."""
     plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         plug.connect(job_folder.path(job, "socket"))
@@ -194,7 +194,7 @@ def connect(job: str) -> Optional[socket.socket]:
 
 
 def watch(path: str) -> Optional[int]:
-    """A descriptor that becomes readable when a file changes; None if the kernel grants none."""
+    """Return a descriptor that becomes readable when a file changes; None if the kernel does not provide one."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.inotify_init1(IN_NONBLOCK_CLOEXEC)
     if descriptor < 0:

@@ -1,7 +1,7 @@
-"""The log of a job: events for the user's side, and the raw output of every process in a file of its own.
+"""The log of a job: events for the user's machine, and the raw output of each process in its own file.
 
-`events` has one JSON object per line, a protocol.LogLine. All lines are whole, even if this process is killed or the
-disk is full: an incomplete line is removed again.
+`events` has one JSON object per line, a protocol.LogLine. All lines are complete, even if this process is killed or the
+disk is full: an incomplete line is removed.
 """
 
 import os
@@ -27,7 +27,7 @@ class Log:
         self._size = os.fstat(self._descriptor).st_size
         self._pending: list[bytes] = []
         self._time: Optional[bytes] = None
-        # By the number of the process: its descriptor and what is pending.
+        # By process number: the descriptor and the pending lines.
         self._files: dict[int, tuple[int, list[bytes]]] = {}
         self._failed = False
         os.makedirs(job_folder.path(job, "ranks"), mode=0o700, exist_ok=True)
@@ -67,7 +67,7 @@ class Log:
         self._files[number] = (descriptor, [])
 
     def rename_file(self, number: int, old: str, new: str) -> None:
-        """Give a process's file its final name. If it exists, of an earlier attempt, the output is appended to it."""
+        """Give a process's file its final name. If an earlier attempt created that file, append the output to it."""
         folder = job_folder.path(self._job, "ranks")
         source, target = os.path.join(folder, old + ".log"), os.path.join(folder, new + ".log")
         if not os.path.exists(target):
@@ -81,13 +81,13 @@ class Log:
         self._files[number] = (os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), pending)
 
     def close_files(self) -> None:
-        """Close the files of all processes, which have ended."""
+        """Close the files of all processes, which must have ended."""
         for descriptor, _ in self._files.values():
             os.close(descriptor)
         self._files = {}
 
     def write(self) -> None:
-        """Write all new lines. Raises OSError once; then drops everything until `make_room`."""
+        """Write all new lines. Raises OSError once; after that, drops all lines until `make_room`."""
         lines, self._pending, self._time = self._pending, [], None
         raws = []
         for descriptor, raw in self._files.values():
@@ -106,7 +106,7 @@ class Log:
             raise OSError(error.errno, error.strerror, self._path) from error
 
     def _append(self, data: bytes) -> None:
-        """Write those lines to the events that fit as a whole."""
+        """Write to the events the lines that fit completely."""
         written = 0
         try:
             while written < len(data):
@@ -117,13 +117,13 @@ class Log:
                 os.ftruncate(self._descriptor, self._size)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close all files."""
         self.close_files()
         os.close(self._descriptor)
 
 
 def repair(job: str) -> Optional[JobResult]:
-    """Remove a dead writer's incomplete line; returns the result in the last line, or None."""
+    """Remove a dead writer's incomplete line. Returns the result in the last line, or None."""
     place = job_folder.path(job, "events")
     try:
         with open(place, "r+b") as stream:

@@ -5,7 +5,7 @@ import re
 
 from train.job.protocol import Order
 
-# What training loops print: Speedometer's lines, "Epoch[3] Time cost=1.2", "[Epoch 3] loss: 0.3".
+# Lines that training loops print: Speedometer's, "Epoch[3] Time cost=1.2", "[Epoch 3] loss: 0.3".
 PROGRESS = re.compile(r"(?i)\d samples/s|\b(?:epoch|iter)[:\s\[]*\d+\b.*\d\.\d")
 OPTION = re.compile(r"(--kv[-_]?store)(?:(?:=|\s+)['\"]?(\w+))?")
 SCRIPT = re.compile(r"[^\s'\"]+\.py\b")
@@ -14,17 +14,17 @@ SCRIPT_BYTES = 1 << 20
 
 def is_progress(line: str) -> bool:
     """Whether a line of a worker reports training progress."""
-    # Most lines do not, and there may be very many lines.
+    # The first test is fast: most lines do not, and there may be very many.
     return ("poch" in line or "samples/s" in line or "Iter[" in line) and PROGRESS.search(line[:2000]) is not None
 
 
 def is_reported(order: Order) -> bool:
-    """Whether workers report that they make a dist kv-store: PS_VERBOSE does it, unless the user turns it off."""
+    """Whether workers report that they create a dist kv-store: PS_VERBOSE does so unless the user disables it."""
     return {**order.env, **order.env_worker}.get("PS_VERBOSE", "1") in ("1", "2")
 
 
 def render_unused(order: Order, *, has_trained: bool) -> str:
-    """The warning that a job's workers are independent. has_trained: they have reported progress."""
+    """Return the warning that a job's workers are independent. has_trained: whether they have reported progress."""
     workers = order.workers
     if has_trained:
         what = f"{workers} workers trained {workers} separate models"
@@ -50,7 +50,7 @@ def _advise(order: Order) -> str:
 
 
 def _options_of(script: str) -> list[str]:
-    """The options for a kv-store in a script's text."""
+    """Return the options for a kv-store in a script's text."""
     try:
         with open(script, "rb") as stream:
             text = stream.read(SCRIPT_BYTES).decode("utf-8", "replace")

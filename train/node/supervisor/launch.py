@@ -2,9 +2,9 @@
 
     launch.py PRIVATE_ADDRESS ARGUMENTS...
 
-Two corrections: the scheduler listens on the head's private address, not on whatever the host name resolves to, and on
-a port that no other job gets. (_cluster_compat restores Thread.isAlive, which launch.py calls; with launch.py out of a
-container's image, this program does.)
+It makes two corrections: the scheduler listens on the head's private address, not on that of the host name, and on a
+port that no other job gets. (_cluster_compat restores Thread.isAlive, which launch.py calls. If launch.py comes from a
+container's image, this program restores it.)
 """
 
 import os
@@ -34,7 +34,7 @@ def keep_quiet(failure: Any) -> None:
 def take_calls() -> None:
     """Intercept the commands that launch.py runs, each in a thread of its own.
 
-    `ssh` is replaced by ssh_proxy.py. The supervisor hears of each failure: the process itself may never have started.
+    `ssh` is replaced by ssh_proxy.py. Each failure is reported to the supervisor: the process may never have started.
     """
     run = subprocess.call
 
@@ -49,7 +49,7 @@ def take_calls() -> None:
 
 
 def call_ssh(command: str) -> int:
-    """Carry out an `ssh ...` of launch.py; returns its exit code."""
+    """Carry out an `ssh ...` of launch.py. Returns its exit code."""
     _callers.add(threading.current_thread())
     try:
         return ssh_proxy.call_ssh(shlex.split(command)[1:])
@@ -70,7 +70,7 @@ def main() -> None:
         sys.path.insert(0, os.environ[LAUNCHER_FOLDER])
         thread: Any = threading.Thread
         thread.isAlive = thread.is_alive
-    from dmlc_tracker import tracker  # noqa: PLC0415 - it uses what the lines above replace
+    from dmlc_tracker import tracker  # noqa: PLC0415 - it uses the functions that are replaced above
 
     port, claim = ports.claim(PORTS)
 

@@ -28,7 +28,7 @@ Child = subprocess.Popen[bytes]
 class Children:
     """The running programs and their output.
 
-    say(process or None, text): takes a line of output. fail(): launch.py failed to start a process.
+    say(process or None, text): receives a line of output. fail(): called if launch.py failed to start a process.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Children:
         self._order, self._loop, self._say, self._fail = order, loop, say, fail
         self._running: list[tuple[Child, Optional[JobProcess]]] = []
         self._launcher: Optional[Child] = None
-        self._claim: Optional[socket.socket] = None  # keeps the job's port while the supervisor runs
+        self._claim: Optional[socket.socket] = None  # reserves the job's port while the supervisor runs
         self.takes_more = True
 
     def start_setups(self) -> None:
@@ -50,7 +50,10 @@ class Children:
             self._watch(self._start_proxy("--role", "setup", host.ip), None)
 
     def start_launches(self, take_in: Callable[[Child], JobProcess]) -> None:
-        """Start what the engine plans. take_in(child): makes the process for a launcher's output. Raises OSError."""
+        """Start the launches that the engine plans. Raises OSError.
+
+        take_in(child): creates the JobProcess for a launcher's output.
+        """
         order = self._order
         engine = ENGINES[order.launcher]
         port = 0
@@ -95,40 +98,40 @@ class Children:
         self._loop.add(source, read)
 
     def reach(self, line: bytes) -> None:
-        """Connect to a process that a launcher has started on another host. line: the process's, after WAITING."""
+        """Connect to a process that a launcher has started on another host. line: WAITING and the process's Message."""
         waiting = decode(line[len(wire.WAITING) :], Message)
         host = next((host for host in self._order.hosts if host.name == waiting.host), None)
         if self.takes_more and host is not None:
             self._watch(self._start_proxy("--join", host.ip, json.dumps(to_builtins(waiting))), None)
 
     def take_ended(self) -> list[tuple[Child, Optional[JobProcess], bool]]:
-        """Children that have ended since the last call: (child, process, whether it is the launcher)."""
+        """Return the children that have ended since the last call: (child, process, whether it is the launcher)."""
         ended = [entry for entry in self._running if entry[0].poll() is not None]
         self._running = [entry for entry in self._running if entry not in ended]
         return [(child, process, child is self._launcher) for child, process in ended]
 
     def kill_launcher(self) -> None:
-        """Kill the launcher."""
+        """Kill the launcher if it still runs."""
         if self._launcher is not None and self._launcher.poll() is None:
             self._launcher.kill()
 
 
 def environment(order: Order, tools: str) -> dict[str, str]:
-    """The environment of these programs: only what they need, and no secret."""
+    """Return the environment of these programs: only the variables that they need, and no secrets."""
     env = {key: os.environ[key] for key in KEPT if key in os.environ}
     env["PATH"] = ":".join([tools, os.path.dirname(order.python), "/usr/local/bin:/usr/bin:/bin"])
     env["CLUSTER_SOCKET"] = job_folder.path(order.job, "socket")
     env["CLUSTER_HOST"] = order.hosts[0].name
     hosts = [JobHost(name=host.name, ip=host.ip, place=host.place) for host in order.hosts]
     env["CLUSTER_HOSTS"] = json.dumps(to_builtins(hosts))
-    # ssh waits longer than the supervisor, whose message about a silent host is better.
+    # ssh waits longer than the supervisor, which reports a silent host better.
     env["CLUSTER_SSH_PATIENCE"] = str(max(3, int(order.silence_timeout_s / 2) + 2))
     env[process_tree.JOB_VARIABLE] = order.job
     return env
 
 
 def write_files(order: Order, *, port: int = 0) -> Head:
-    """Write the hostfile, and the folder with the stand-ins for ssh. port: the job's. Raises OSError."""
+    """Write the hostfile, and the folder with the stand-ins for ssh. port: the job's port. Raises OSError."""
     folder = job_folder.path(order.job, "bin")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     for name, arguments in (("ssh", []), ("mpi-ssh", ["--mpi"])):
@@ -145,6 +148,6 @@ def write_files(order: Order, *, port: int = 0) -> Head:
 
 
 def clean_up(job: str) -> None:
-    """Remove the launcher's files."""
+    """Remove the files of `write_files`."""
     shutil.rmtree(job_folder.path(job, "bin"), ignore_errors=True)
     job_folder.remove(job_folder.path(job, "hosts"))

@@ -1,4 +1,4 @@
-"""Sends a job's events to [notify] webhook and command, by a child process for each (bootstrap/node/notify.py)."""
+"""Sends a job's events to [notify] webhook and command, each by a child process (bootstrap/node/notify.py)."""
 
 import json
 import os
@@ -31,21 +31,21 @@ LONGEST_ERROR = 4000
 
 
 class Notifier:
-    """Sends the events of one job. notify: None to send nothing. The job never waits for it, but at its end."""
+    """Sends the events of one job. notify: None to send no events. The job waits for it only at its end."""
 
     def __init__(self, notify: Optional[Notify], record: Record) -> None:
         self._notify, self._record = notify, record
         self._children: list[subprocess.Popen[bytes]] = []
 
     def send(self, event: str, text: str, **more: Any) -> None:
-        """Send an event. text: a sentence for people."""
+        """Send an event. text: a sentence for people to read."""
         if self._notify is None or not (self._notify.webhook or self._notify.command):
             return
         record = self._record
         fields = {name: getattr(record, name) for name in OF_RECORD}
         fields["error"] = record.error and record.error[:LONGEST_ERROR]
         told = {"event": event, "at": round(time.time(), 3), "text": text, "job": fields, **more}
-        # The system's Python knows the system's certificates; the environment's may be from elsewhere.
+        # The system's Python finds the system's certificates; that of the environment may look elsewhere.
         python = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin") or sys.executable
         try:
             child = subprocess.Popen(
@@ -61,14 +61,14 @@ class Notifier:
         self._children.append(child)
         assert child.stdin is not None
         try:
-            # Less than a pipe holds: it never waits.
+            # This is less than a pipe holds, so the write never waits.
             child.stdin.write(json.dumps({"settings": to_builtins(self._notify), "event": told}).encode() + b"\n")
             child.stdin.close()
         except OSError:
-            pass  # it has ended, and `finish` says so
+            pass  # it has ended, which `finish` reports
 
     def finish(self, timeout_s: float) -> list[str]:
-        """Wait until all events are sent, at most timeout_s seconds; returns what went wrong."""
+        """Wait until all events are sent, at most timeout_s seconds. Returns the errors."""
         give_up_at = time.monotonic() + timeout_s
         errors: list[str] = []
         for child in self._children:

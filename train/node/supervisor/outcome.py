@@ -1,4 +1,4 @@
-"""Decides when and how an attempt of a job ends: the first cause counts, and is in `decided`."""
+"""Decides when and how an attempt of a job ends: the first cause counts, and `decided` contains it."""
 
 import subprocess
 import time
@@ -24,7 +24,7 @@ STOPPED, OVERTIME = 130, 124
 
 
 class Outcome:
-    """The outcome of one job.
+    """The outcome of one attempt of a job.
 
     say: shows the user a message. warn: sets the warning about a subject; None withdraws it.
     """
@@ -41,15 +41,15 @@ class Outcome:
         self._failed: list[JobProcess] = []
         self._has_trained = False  # a worker has reported progress
         self.decided: Optional[Ending] = None
-        # Hosts with which the connection was lost, and of these the ones that have fallen silent.
+        # The hosts to which the connection was lost, and those of them that send no messages any longer.
         self.suspects: set[str] = set()
         self.silent_hosts: set[str] = set()
-        self.lost_hosts: dict[str, str] = {}  # why, by the host's name
+        self.lost_hosts: dict[str, str] = {}  # the reason, by the host's name
 
     def decide(
         self, state: JobState, exit_code: int, error: Optional[str], reason: EndReason = "error", *, final: bool = False
     ) -> None:
-        """End the attempt with this outcome, unless another has been decided before."""
+        """End the attempt with this outcome, unless another one has already been decided."""
         if self.decided is None:
             self.decided = Ending(state, exit_code, error, reason, final=final)
 
@@ -72,14 +72,14 @@ class Outcome:
             self.decided = Ending("failed", 1, error, "notice", lost=hosts)
 
     def lose(self, hosts: tuple[str, ...], error: str) -> None:
-        """End the attempt because these nodes are lost, also if its processes were the first to be ended there."""
+        """End the attempt because these nodes are lost, even if an error of its processes was noticed first."""
         if self.decided is None or (self.decided.reason == "error" and not self.decided.final):
             self.decided = Ending("failed", 1, error, "lost", lost=hosts)
 
     # -- start ---------------------------------------------------------------------------------------------------
 
     def watch_silence(self) -> None:
-        """From now on, a process that sends nothing for too long is lost, with its node."""
+        """From now on, treat a process that sends no messages for too long as lost, with its node."""
         self._loop.after("silence", SILENCE_EVERY_S, self._look_for_silence)
 
     def _look_for_silence(self) -> None:
@@ -99,7 +99,7 @@ class Outcome:
                 self.fail(f"{process.name}: no sign of life from its node for {limit_s:g} s")
 
     def watch_start(self) -> None:
-        """The launcher has started: its processes must start in time."""
+        """Start the time limit for the start of the launcher's processes."""
         self._loop.after("start", self._order.start_timeout_s, self._start_timed_out)
 
     def _start_timed_out(self) -> None:
@@ -107,7 +107,7 @@ class Outcome:
         self.fail(f"the job did not start within {self._order.start_timeout_s:g} s: {missing} did not")
 
     def look_for_unstarted(self) -> None:
-        """A command of launch.py has failed: its process has reported why, or has never started."""
+        """Handle the failure of a command of launch.py: its process has reported the reason, or has never started."""
         self._loop.after("unstarted", UNSTARTED_S, self._check_unstarted)
 
     def _check_unstarted(self) -> None:
@@ -116,11 +116,11 @@ class Outcome:
             self.fail(f"the job cannot start: {self._processes.engine.program} failed to start {', '.join(missing)}")
 
     def all_started(self) -> None:
-        """All processes have started."""
+        """Cancel the time limit of the start, because all processes have started."""
         self._loop.cancel("start")
 
     def watch_duration(self, duration_s: Optional[float]) -> None:
-        """Start the limit of the job's duration, which includes its set-up. duration_s: what is left of it."""
+        """Start the limit of the job's duration, which includes its set-up. duration_s: the remaining seconds."""
         if duration_s is not None:
             self._loop.after("overtime", duration_s, self._ran_too_long)
 
@@ -129,13 +129,13 @@ class Outcome:
         self.decide("failed", OVERTIME, error, "overtime")
 
     def end_stalled(self, error: str) -> None:
-        """No worker has made progress for stall_timeout."""
+        """End the attempt because no worker has made progress for stall_timeout."""
         self.decide("failed", OVERTIME, error)
 
     # -- connections between ps-lite's processes -------------------------------------------------------------------
 
     def check_joined(self) -> None:
-        """A process waits for the others, or has joined them."""
+        """Check whether processes wait for others, after one has bound its port or joined the others."""
         if self._processes.uses_kv_store():
             self._warn("kv-store", None)
         if not self._processes.unjoined():
@@ -144,7 +144,7 @@ class Outcome:
             self._loop.after("join", min(PROBE_AFTER_S, self._order.start_timeout_s), self._probe)
 
     def _probe(self) -> None:
-        """All processes wait for each other: have them try each other's ports."""
+        """Have the processes, which all wait for each other, try each other's ports."""
         for process in self._processes.of("server") + self._processes.of("worker"):
             others = tuple(one.bound for one in self._processes.all if one.bound and one.host != process.host)
             if process.connection is not None:
@@ -166,7 +166,7 @@ class Outcome:
     # -- data ----------------------------------------------------------------------------------------------------
 
     def note_unread(self, process: JobProcess, why: str) -> None:
-        """A worker's host cannot read the job's data, which the user's own script may not need."""
+        """Handle a worker's host that cannot read the job's data, which the user's own script may not need."""
         if process.exit_code is not None:
             return  # it did not need the data
         said = f"{process.host}: {why}"
@@ -178,18 +178,18 @@ class Outcome:
     # -- use of the kv-store -------------------------------------------------------------------------------------
 
     def awaits_kv_store(self) -> bool:
-        """Whether several workers should share a kv-store, and none has made one."""
+        """Whether several workers should share a kv-store, but none has created one."""
         order = self._order
         return order.servers > 0 and order.workers > 1 and not self._processes.uses_kv_store()
 
     def note_progress(self) -> None:
-        """A worker trains, and none has made a kv-store."""
+        """Handle the progress of a worker while none has created a kv-store."""
         self._has_trained = True
         if self._is_unused():
             self._warn_of_unused()
 
     def _is_unused(self) -> bool:
-        """Whether certainly no worker has made a kv-store: it would have printed its port, as a server has."""
+        """Whether certainly no worker has created a kv-store: it would have printed its port, as a server has."""
         has_servers_port = any(server.bound for server in self._processes.of("server"))
         return has_servers_port and self.awaits_kv_store() and kv_store.is_reported(self._order)
 
@@ -197,7 +197,7 @@ class Outcome:
         self._warn("kv-store", kv_store.render_unused(self._order, has_trained=self._has_trained))
 
     def _end_without_servers(self) -> None:
-        """All workers are done, but none has told the servers to stop."""
+        """End the attempt: all workers are done, but none has told the servers to stop."""
         if self.awaits_kv_store():
             self._warn_of_unused()
         self.decide("done", 0, None, "done")
@@ -205,10 +205,10 @@ class Outcome:
     # -- ends ----------------------------------------------------------------------------------------------------
 
     def note_exit(self, process: JobProcess) -> None:
-        """A process has ended."""
+        """Handle the end of a process."""
         workers = self._processes.of("worker")
         is_done = sum(1 for one in workers if one.exit_code == 0) == self._order.workers
-        if self._are_dismissed():  # so workers have used the kv-store, whatever they have printed
+        if self._are_dismissed():  # so workers have used the kv-store, regardless of their output
             self._warn("kv-store", None)
         if process.failed and is_done:
             self._say(self._processes.describe_exit(process) + ", after all workers had finished")
@@ -230,9 +230,9 @@ class Outcome:
             self._loop.after("early", delay_s, self._end_without_servers)
 
     def _are_dismissed(self) -> bool:
-        """Whether the workers have freed their kv-stores, as after a function that made one.
+        """Whether the workers have freed their kv-stores, as at the end of a function that created one.
 
-        Servers and scheduler then succeed, and the scripts may continue for as long as they like.
+        Servers and scheduler then succeed, and the scripts may continue for any length of time.
         """
         ended = [
             process.role
@@ -242,25 +242,25 @@ class Outcome:
         return ended.count("server") == self._order.servers > 0 and "scheduler" in ended
 
     def note_child_end(self, name: str, child: "subprocess.Popen[bytes]", *, is_launcher: bool) -> None:
-        """A program on the head has ended: the launcher of this name, or one that led to a node."""
+        """Handle the end of a program on the head: the launcher of this name, or one that connects to a node."""
         code = child.returncode
         how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
         if not is_launcher and code != 0:  # it may have reported why
             error = f"the program on {self._processes.head} that connects to a node {how}"
             engine = self._processes.engine
-            awaited_s = engine.gather_s if engine.ends_its_processes else 0.0  # note_unreachable says more
+            awaited_s = engine.gather_s if engine.ends_its_processes else 0.0  # note_unreachable reports more
             self._loop.after("proxy", UNSTARTED_S + awaited_s, lambda: self.fail(error))
         elif is_launcher and code != 0:
             error = f"{name} (process {child.pid}) {how}"
             if code < 0:  # the processes that it started end with it
                 self.fail(error)
-            else:  # another end came first, and may be reported later
+            else:  # another process ended first, and may be reported later
                 self._loop.after("launcher", GATHER_S, lambda: self.fail(error))
         elif is_launcher and not self._loop.has("early") and not self._are_dismissed():
             self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(name))
 
     def note_lost(self, process: JobProcess) -> None:
-        """The connection to a process has ended before the process. If launch.py has ended, too, that says more."""
+        """Handle a connection that ended before its process. If launch.py has ended, too, its end explains more."""
         self.suspects.add(process.host)
         if self._loop.has("lost"):
             return  # the reason is awaited already
@@ -273,7 +273,7 @@ class Outcome:
             )
 
     def note_unreachable(self, process: JobProcess, why: str) -> None:
-        """The ssh to a process has ended before the process. If its launcher has ended it, the reason follows."""
+        """Handle an ssh that ended before its process. If the launcher has ended the process, the reason follows."""
         self.suspects.add(process.host)
         engine = self._processes.engine
         error = f"{process.name} was lost: ssh to it failed: {why}"

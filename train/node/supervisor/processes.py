@@ -1,4 +1,4 @@
-"""The processes of a job: their state, their orders, which are missing and which have failed."""
+"""The processes of a job: their state, their orders, and which of them are missing or have failed."""
 
 import os
 import time
@@ -20,14 +20,14 @@ SYNC = 'mkdir -p "$2" && cp -a "$1"/. "$2"/'
 SSH_PORT = 22
 IMAGES_PYTHON = "python3"
 HOST_PATH = "/usr/local/bin:/usr/bin:/bin"
-MOST_PAIRS = 4  # of hosts that cannot reach each other in a message
+MOST_PAIRS = 4  # the most pairs of hosts that cannot reach each other in a message
 IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")  # whose AWS credentials
 SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's PATH lacks the job's Python
-JOB_ROLES = ("scheduler", "server", "worker")  # not those that start them
+JOB_ROLES = ("scheduler", "server", "worker")  # without the roles that start them
 
 
 def with_secrets(env: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
-    """Add the job's secrets to a process's environment; not its AWS credentials if the environment has some.
+    """Add the job's secrets to a process's environment, without AWS credentials if the environment has some.
 
     A mixture of keys and tokens would be invalid.
     """
@@ -41,10 +41,11 @@ def with_secrets(env: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str
 class JobProcess:
     """One process of the job.
 
-    title: its name in messages, without rank and host. by: the process on the head that runs its ssh. heard_at: of the
-    monotonic clock; None before its host's first message. at: the index of its running command. was_ended: by role.py.
-    why: role.py's own error. left: after its end, the processes on its host that do not end. bound: ps-lite's address
-    and port. blocked: ports that it cannot reach. boot: its host's, as process_tree.boot tells it.
+    title: its name in messages, without rank and host. by: the process on the head that runs its ssh. heard_at: the
+    time of its last message, by the monotonic clock; None before its host's first message. at: the index of its running
+    command. was_ended: whether role.py has ended it. why: role.py's own error. left: after its end, the processes on
+    its host that do not end. bound: ps-lite's address and port. blocked: ports that it cannot reach. boot: its host's
+    boot, from process_tree.boot.
     """
 
     def __init__(
@@ -87,24 +88,24 @@ class JobProcess:
         return self.exit_code not in (None, 0) and not self.was_ended
 
     def note_end(self, message: Message) -> None:
-        """Take in its program's report of its end."""
+        """Store its program's report of its end."""
         self.was_ended, self.left = message.ended, message.left
         self.at, self.why = message.at, message.why
 
     def record(self) -> RecordRole:
-        """The process as in the job's record."""
+        """Return the process in the form of the job's record."""
         return RecordRole(**{name: getattr(self, name) for name in RecordRole.__struct_fields__})
 
 
 class Processes:
-    """All processes of one attempt, in the order in which they connected. first: the number of the first one."""
+    """All processes of one attempt, in the order in which they connected. first: the number of the first process."""
 
     def __init__(self, order: Order, first: int = 0) -> None:
         self.order, self.first = order, first
         self.engine = ENGINES[order.launcher]
         self.all: list[JobProcess] = []
         self.use(order.hosts)
-        # The nodes' place, like that of other hosts.
+        # The place of the cluster's nodes, in the same form as that of other hosts.
         self._node = Place(
             user="",
             port=SSH_PORT,
@@ -122,17 +123,17 @@ class Processes:
         self._names = {host.ip: host.name for host in hosts}
         self._by_name = {host.name: host for host in hosts}
 
-    # -- which there are -----------------------------------------------------------------------------------------
+    # -- lists ---------------------------------------------------------------------------------------------------
 
     def add(self, role: str, host: str, connection: Optional[Connection] = None) -> JobProcess:
-        """Add a process; host: its address or name."""
+        """Add a process and return it. host: its address or name."""
         title = self.engine.program if role == "launcher" else ""
         made = JobProcess(self.first + len(self.all), role, self._names.get(host, host), connection, title=title)
         self.all.append(made)
         return made
 
     def file_name(self, process: JobProcess) -> str:
-        """The name of its output's file."""
+        """Return the name of the file with a process's output."""
         role, host = process.role, process.host
         if role not in ("worker", "server"):
             is_on_each = role == "setup" or (role == "launcher" and process.connection is not None)
@@ -143,7 +144,7 @@ class Processes:
         return f"{role}@{host}.{before}" if before else f"{role}@{host}"
 
     def order_on_host(self, process: JobProcess) -> int:
-        """Its index among the processes of its role on its host."""
+        """Return a process's index among the processes of its role on its host."""
         same = [other for other in self.all if (other.role, other.host) == (process.role, process.host)]
         return same.index(process)
 
@@ -164,11 +165,11 @@ class Processes:
         return wanted
 
     def missing(self) -> list[str]:
-        """Processes that have not started, such as "server on node-1"."""
+        """Return descriptions of the processes that have not started, such as "server on node-1"."""
         return self._lacking(process for process in self.of_job() if process.pid is not None)
 
     def unknown(self) -> list[str]:
-        """Processes that have not connected, as in `missing`."""
+        """Return descriptions of the processes that have not connected, as in `missing`."""
         return self._lacking(self.of_job())
 
     def _lacking(self, found: Iterable[JobProcess]) -> list[str]:
@@ -194,12 +195,12 @@ class Processes:
         return sum(1 for one in self.of("setup") if one.exit_code == 0) >= len(self.hosts)
 
     def has_rebooted(self, host: str, boot: str) -> bool:
-        """Whether a host has booted since its processes started. boot: what it says now."""
+        """Whether a host has booted since its processes started. boot: its current boot."""
         known = [process.boot for process in self.all if process.host == host and process.boot is not None]
         return any(process_tree.is_other_boot(one, boot) for one in known)
 
     def find_unclean(self) -> list[JobHost]:
-        """The hosts where processes may remain: one has not reported its end, or its program still runs."""
+        """Return the hosts where processes may remain: one has not reported its end, or its program still runs."""
         names = {
             one.host for one in self.all if one.connection is not None and (one.left is None or one.connection.is_open)
         }
@@ -212,13 +213,13 @@ class Processes:
         return [process for process in these if process.rank is None] if all_bound else []
 
     def uses_kv_store(self) -> bool:
-        """Whether a worker has made a dist kv-store: it has bound a port or has a rank."""
+        """Whether a worker has created a dist kv-store: it has bound a port or has a rank."""
         return any(process.bound or process.rank is not None for process in self.of("worker"))
 
     # -- their orders --------------------------------------------------------------------------------------------
 
     def order_of(self, process: JobProcess, launched: dict[str, str], *, attempt: int = 1) -> RoleOrder:
-        """The order of a process; scheduler and launchers get no secrets."""
+        """Return the order of a process. The scheduler and launchers get no secrets."""
         order, host = self.order, self._by_name.get(process.host)
         place = (host.place if host is not None else None) or self._node
         own = {"server": order.env_server, "worker": order.env_worker}.get(process.role, {})
@@ -233,7 +234,7 @@ class Processes:
             env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(gpu) for gpu in gpus))
         is_setup = process.role == "setup"
         commands = self.preparation(place) if is_setup else (place.command,)
-        if is_setup and order.containers:  # it runs outside, where the image's PATH says nothing
+        if is_setup and order.containers:  # it runs on the host, where the image's PATH is meaningless
             env["PATH"] = f"{os.path.dirname(place.python)}:{HOST_PATH}"
         container = self._container_of(process)
         if process.role == "launcher":
@@ -260,20 +261,20 @@ class Processes:
         )
 
     def _watches_notice(self, process: JobProcess) -> bool:
-        """Whether a process's program asks EC2 for spot notices: the first ones of each instance do."""
+        """Whether a process's program asks EC2 for spot notices: the first of each role on an instance does."""
         host = self._by_name.get(process.host)
         is_instance = host is not None and bool(host.instance_id)
         return is_instance and process.role in JOB_ROLES and self.order_on_host(process) == 0
 
     def _container_of(self, process: JobProcess) -> Optional[Container]:
-        """Where a process runs; a launcher does if only the image has it."""
+        """Return the container of a process, or None. A launcher runs in one if only the image contains it."""
         found = self.order.containers.get(process.host)
         if process.role == "launcher":
             return found if found is not None and not found.has_environment else None
         return found if process.role in JOB_ROLES else None
 
     def _launcher_words(self, place: Place, launched: Mapping[str, str], *, in_image: bool) -> tuple[str, ...]:
-        """The command line of a launcher on a host; in_image: of the image's own."""
+        """Return the command line of a launcher on a host. in_image: whether it is the image's own launcher."""
         variables = self.engine.variables
         if not in_image:
             role_words = launched_words(variables, python=place.python, code_dir=place.code_dir)
@@ -285,12 +286,12 @@ class Processes:
         return tuple(word for word in words if word != PYTHON_OPTIONS)  # images may need their PYTHONPATH
 
     def _data_url_of(self, process: JobProcess) -> Optional[str]:
-        """The URL that a process's program tries to read: one worker on each host does."""
+        """Return the URL that a process's program tries to read, or None: one worker on each host reads it."""
         check = self.order.data_check
         return check.url if check and process.role == "worker" and self.order_on_host(process) == 0 else None
 
     def _env_at(self, place: Place) -> dict[str, str]:
-        """The job's variables; on a host that is not a node, with that host's Python first on PATH."""
+        """Return the job's variables; on a host that is not a node, with that host's Python first on PATH."""
         env = dict(self.order.env)
         if place is self._node:
             return env
@@ -301,7 +302,7 @@ class Processes:
         return env
 
     def preparation(self, place: Optional[Place] = None) -> tuple[tuple[str, ...], ...]:
-        """The commands that a host (default: a node) runs before the job, the same number on each; () for none."""
+        """Return the commands that a host (default: a node) runs before the job, the same number on each."""
         place = place or self._node
         folder, path = place.sync_dst_dir or place.cwd, os.path.dirname(place.python)
         commands: list[tuple[str, ...]] = []
@@ -310,10 +311,10 @@ class Processes:
         commands += [("bash", "-lc", SETUP, "setup", words, folder, path) for words in self.order.job_setup]
         return (*commands, self.engine.requirement) if self.engine.requirement else tuple(commands)
 
-    # -- what went wrong -----------------------------------------------------------------------------------------
+    # -- failures ------------------------------------------------------------------------------------------------
 
     def describe_exit(self, process: JobProcess) -> str:
-        """A failed process as an error: "worker 1 on node-1 ended with ..."."""
+        """Describe a failed process as an error, such as "worker 1 on node-1 ended with ..."."""
         how = (
             f"was killed by signal {process.signal}" if process.signal else f"ended with exit code {process.exit_code}"
         )
@@ -327,7 +328,7 @@ class Processes:
         return f"{what} on {process.host} {how}"
 
     def describe_failures(self, failed: Sequence[JobProcess]) -> str:
-        """One message for processes that failed at about the same time; the first one comes first."""
+        """Return one message for processes that failed at about the same time, which describes the first of them."""
         first = self.describe_exit(failed[0])
         same = sum(1 for process in failed if process.role == failed[0].role)
         if same == len(failed) == 1:
@@ -338,26 +339,26 @@ class Processes:
         return f"{len(failed)} processes failed; first: {first}"
 
     def is_node(self, host: str) -> bool:
-        """Whether a host is a node of the cluster, not one of the user's own."""
+        """Whether a host is a node of the cluster, not one of the user's own hosts."""
         known = self._by_name.get(host)
         return known is None or known.place is None
 
     def places_of_others(self, host: str) -> tuple[tuple[str, int], ...]:
-        """The (address, port) pairs of all other hosts with processes, for this one to try.
+        """Return the (address, port) pairs of all other hosts with processes, for a host to try.
 
-        ps-lite's ports; on nodes without a known one, ssh's.
+        These are ps-lite's ports or, on nodes without a known one, the port of ssh.
         """
         return tuple(place for name, place in self._places() if name != host)
 
     def _places(self) -> list[tuple[str, tuple[str, int]]]:
-        """[(host, (address, port)), ...]."""
+        """Return [(host, (address, port)), ...]."""
         found = [(process.host, process.bound) for process in self.of_job() if process.bound]
         known = {host for host, _ in found}
         rest = sorted({process.host for process in self.of_job()} - known)
         return found + [(name, (self._by_name[name].ip, SSH_PORT)) for name in rest if self.is_node(name)]
 
     def describe_unreachable(self) -> str:
-        """Which hosts cannot reach which, as the processes have reported; "" if all can."""
+        """Describe which hosts cannot reach which others, as the processes have reported; "" if all can."""
         hosts = {f"{address}:{port}": (name, address, port) for name, (address, port) in self._places()}
         ports: dict[tuple[str, str, str], set[int]] = {}
         for process in self.all:
@@ -371,7 +372,7 @@ class Processes:
         return "; ".join(found[:MOST_PAIRS]) + (f"; and {more} more" if more > 0 else "")
 
     def describe_blocked(self) -> str:
-        """Which hosts cannot reach which ports, as the processes have reported; "" for none."""
+        """Describe which hosts cannot reach which ports, as the processes have reported; "" for none."""
         places = {"{}:{}".format(*process.bound): process for process in self.all if process.bound}
         found = {
             f"{process.host} cannot reach port {place.rpartition(':')[2]} of the {places[place].role} on "

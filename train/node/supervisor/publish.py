@@ -1,7 +1,7 @@
 """Copies record.json, events and ranks/* of a job's folder to RESULTS/ID/, in S3 or on a volume, while the job runs.
 
-It works in a thread of its own; the supervisor waits for it only at the end, for a limited time. Each round writes the
-record last: once it says that the job has ended, the log is complete.
+It works in its own thread; the supervisor waits for it only at the end, for a limited time. Each round writes the
+record last: once the record states that the job has ended, the log is complete.
 """
 
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 60.0
 REST = 10  # copying a large log takes at most one tenth of the time
-PARALLEL = 4  # files at once; training needs the CPU more
+PARALLEL = 4  # files at once; training has a greater need of the CPU
 RECORD = "record.json"
 RANK_UNKNOWN = "@"  # in the name of a file that is renamed once the process's rank is known
 
@@ -27,7 +27,7 @@ RANK_UNKNOWN = "@"  # in the name of a file that is renamed once the process's r
 class Copying:
     """Copies a job's folder to `url` while the job runs, in a thread.
 
-    env, secrets: the variables of its processes; secrets: None for the instance's own credentials, always the newest.
+    env, secrets: the variables of its processes. secrets: None for the newest credentials of the instance itself.
     """
 
     def __init__(self, job: str, url: str, env: Mapping[str, str], secrets: Optional[Mapping[str, str]]) -> None:
@@ -39,25 +39,25 @@ class Copying:
         self._telling = threading.Lock()
         self._published: dict[str, tuple[int, int]] = {}
         self._ending = threading.Event()
-        self._waking = threading.Event()  # set with _ending, too
+        self._waking = threading.Event()  # also set together with _ending
         self._complete = False
         self._thread = threading.Thread(target=self._run, name="publish", daemon=True)
         self._thread.start()
 
     def take_said(self) -> list[str]:
-        """New messages to the user: one line for each kind of problem."""
+        """Return the new messages for the user: one line for each kind of problem."""
         with self._telling:
             said, self._said = self._said, []
         return said
 
     def hurry(self) -> None:
-        """Copy now what has changed."""
+        """Start to copy the changed files now."""
         self._waking.set()
 
     def finish(self, timeout_s: float) -> bool:
-        """Copy the rest in at most `timeout_s` seconds; nothing writes to the folder any more.
+        """Copy the rest in at most `timeout_s` seconds. No process may write to the folder any longer.
 
-        Returns whether everything is copied; if not, it may be called again.
+        Returns whether all files are copied; if not, it may be called again.
         """
         self._ending.set()
         self._waking.set()
@@ -84,27 +84,27 @@ class Copying:
             self._tell("thread", f"the job's log is no longer copied to {self._place}: {type(error).__name__}: {error}")
 
     def _is_ending_after(self, pause_s: float) -> bool:
-        """Pause; whether the job has ended."""
+        """Pause. Returns whether the job has ended."""
         self._waking.wait(pause_s)
         self._waking.clear()
         return self._ending.is_set()
 
     def _open(self) -> Union["s3.Store", "Folder"]:
-        """Where the files go. Raises OSError, ValueError."""
+        """Open the target of the copies. Raises OSError, ValueError."""
         if self._url.startswith("/"):
             return Folder()
-        from train.node import s3  # noqa: PLC0415 - obstore: 0.1 s of every command that asks the head
+        from train.node import s3  # noqa: PLC0415 - importing obstore takes 0.1 s of every command on the head
 
         return s3.Store({**self._env, **self._secrets()})
 
     def _names(self, but_with: Optional[str] = None) -> list[str]:
-        """The names of the files to publish, the record last, without those that contain `but_with`."""
+        """Return the names of the files to publish, the record last, without those that contain `but_with`."""
         ranks = os.path.join(self._folder, "ranks")
         found = sorted(os.listdir(ranks)) if os.path.isdir(ranks) else []
         return ["ranks/" + name for name in found if but_with is None or but_with not in name] + ["events", RECORD]
 
     def _round(self, names: Sequence[str]) -> bool:
-        """Publish the files that have changed; True when S3 has all files as they are here."""
+        """Publish the files that have changed. Returns True if all files are then the same as on this host."""
         try:
             store = self._open()
         except (OSError, ValueError) as error:
@@ -129,14 +129,14 @@ class Copying:
         try:
             found = os.stat(path)
         except FileNotFoundError:
-            return  # not there yet, or renamed
+            return  # it does not exist yet, or was renamed
         version = (found.st_size, found.st_mtime_ns)
         if self._published.get(name) != version:
             store.put_file(path, self._url + name)
             self._published[name] = version
 
     def _tell(self, kind: object, text: str) -> None:
-        """Add a message to the user, once for each kind of problem."""
+        """Add a message for the user, once for each kind of problem."""
         with self._telling:
             if kind not in self._kinds_said:
                 self._kinds_said.add(kind)
@@ -144,10 +144,10 @@ class Copying:
 
 
 class Folder:
-    """A folder on a volume, for files as s3.Store takes them."""
+    """A folder on a volume, with the same method as s3.Store."""
 
     def put_file(self, path: str, url: str) -> None:
-        """Replace a file in one step. Raises OSError."""
+        """Replace a file atomically. Raises OSError."""
         os.makedirs(os.path.dirname(url), exist_ok=True)
         fresh = url + ".new"
         shutil.copyfile(path, fresh)

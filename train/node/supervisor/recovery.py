@@ -1,4 +1,4 @@
-"""Ends the processes that a job left on its hosts; completes record and log of a job whose supervisor was killed."""
+"""Ends the processes that a job left on its hosts, and completes the record and log after a killed supervisor."""
 
 import os
 import shlex
@@ -23,10 +23,10 @@ from train.node.wire import Found
 
 RECOVERY_TIMEOUT_S = 30.0
 COPY_S = 15.0
-LOOK_S = 1.0  # for somebody who only checks whether it is held
+LOOK_S = 1.0  # for a process that only checks whether the lock is held
 SEARCH_TIMEOUT_S = 8.0
 CONNECT_S, SILENT_CONNECT_S = 5, 2
-AGAIN_WITHIN_S = 2.5  # a search that ends so soon without an answer was interrupted: worth another try
+AGAIN_WITHIN_S = 2.5  # a search that ends so early without an answer was interrupted, and is repeated
 
 
 def is_alive(job: str) -> bool:
@@ -37,9 +37,9 @@ def is_alive(job: str) -> bool:
 
 
 def recover(job: str) -> Optional[Record]:
-    """A job's record, completed if its supervisor is dead; None if there is no record. Raises OSError.
+    """Return a job's record, completed if its supervisor is dead; None if there is no record. Raises OSError.
 
-    Of two calls at the same time, the second waits for the first.
+    Of two simultaneous calls, the second waits for the first.
     """
     record = job_folder.read_record(job)
     if record is None or record.has_ended:
@@ -84,7 +84,7 @@ def _complete(job: str, record: Record) -> Record:
 
 
 def end_attempt(record: Record, ended_at: float) -> tuple[Attempt, ...]:
-    """The attempts of a job that has ended: its result is that of the last one, if that ran."""
+    """Return the attempts of a job that has ended: its result is that of the last attempt, if that was running."""
     if not record.attempts or record.attempts[-1].ended_at is not None:
         return record.attempts
     *others, last = record.attempts
@@ -101,25 +101,25 @@ def end_attempt(record: Record, ended_at: float) -> tuple[Attempt, ...]:
 
 
 def find_hosts(record: Record) -> Sequence[JobHost]:
-    """The hosts where processes of a job may run whose supervisor was killed."""
+    """Return the hosts where processes of a job may still run after its supervisor was killed."""
     if record.state in ("queued", "pending"):
         return ()
     return [host for host in record.nodes if host.name not in record.waiting_for]
 
 
 def give_back_nodes(record: Record) -> None:
-    """Cancel the allocation of a batch scheduler; if that fails, it ends a minute after its last heartbeat."""
+    """Cancel the allocation of a batch scheduler. If that fails, it ends a minute after its last heartbeat."""
     if record.scheduler in SCHEDULERS and record.job_number:
         allocation.cancel(SCHEDULERS[record.scheduler], record.job_number, allocation.environment(record.setup))
 
 
 def end_job(record: Record, hosts: Sequence[JobHost]) -> Left:
-    """End a job's processes on this host, its head, and on these of its hosts; see `end_on`."""
+    """End a job's processes on this host, its head, and on `hosts` (see `end_on`)."""
     return end_on(record.id, hosts, head=record.nodes[0], python=record.python)
 
 
 def publish(record: Record) -> None:
-    """Copy the job to a volume, or to S3 if it uses this host's credentials; the user's are no longer known."""
+    """Copy the job to a volume, or to S3 if it uses this host's credentials: the user's are no longer available."""
     if record.output_url is None or not (record.nodes_credentials or record.output_url.startswith("/")):
         return
     env = {name: value for name, value in record.env.items() if value != job_folder.HIDDEN}
@@ -127,13 +127,13 @@ def publish(record: Record) -> None:
 
 
 def recover_all() -> list[Record]:
-    """All jobs' records, the newest first, completed if their supervisor is dead. Raises OSError."""
+    """Return all jobs' records, the newest first, completed if their supervisors are dead. Raises OSError."""
     records = [recover(record.id) for record in job_folder.read_all()]
     return [record for record in records if record is not None]
 
 
 def jobs_lock() -> FileLock:
-    """The lock for checking that no job runs and starting one. Raises OSError."""
+    """Return the lock for checking that no job runs and starting one. Raises OSError."""
     os.makedirs(job_folder.root(), mode=0o700, exist_ok=True)
     return FileLock(os.path.join(job_folder.root(), "submit.lock"))
 
@@ -152,8 +152,8 @@ def end_on(
 ) -> Left:
     """End a job's processes on this host, its head, and on the hosts of `unclean`, in parallel.
 
-    silent: the names of hosts that will probably not answer. python: the nodes'. boots: gets the boots of the hosts
-    that have answered, by name.
+    silent: the names of hosts that will probably not answer. python: that of the nodes. boots: is filled with the boots
+    of the hosts that answer, by name.
     Returns the processes that remain, {host name: [(pid, command line), ...]}; pid 0: the host could not be searched.
     """
     searches = []
@@ -187,7 +187,7 @@ class Searches:
         }
 
     def find_clean(self) -> list[str]:
-        """The hosts that have answered by now, and where no process of the job is left."""
+        """Return the hosts that have answered, and on which no process of the job is left."""
         now = time.monotonic()
         return [name for name, search in self._searches.items() if not search.read(now)]
 
@@ -198,10 +198,10 @@ class Searches:
 
 
 class Search:
-    """role.py on a host, which ends the job's processes there; on a node, if possible as root.
+    """Runs role.py on a host, which ends the job's processes there; on a node, as root if possible.
 
-    Only root can read the environment of root's processes. It writes no files. prefix: the command that leads to the
-    host. python: the nodes'; other hosts have their own.
+    Only root can read the environment of root's processes. It writes no files. prefix: the command that connects to the
+    host. python: that of the nodes; other hosts have their own.
     """
 
     def __init__(self, job: str, prefix: Sequence[str], host: JobHost, *, python: str) -> None:
@@ -212,10 +212,10 @@ class Search:
         )
         words = shlex.join([first, "-B", *more])
         program = f"exec {words}"
-        if place is None:  # on a host of the user's own, its administrators would be told of each attempt
+        if place is None:  # on a user's own host, sudo would report each attempt to its administrators
             program = f"if sudo -n true 2>/dev/null; then exec sudo -n {words}; else {program}; fi"
         self._words = [*prefix, program]
-        self.boot = ""  # what the host says of its boot
+        self.boot = ""  # the host's boot, as reported by it
         self._began_at = time.monotonic()
         self._child = self._begin()
 
@@ -223,7 +223,7 @@ class Search:
         return subprocess.Popen(self._words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def read(self, deadline: float) -> list[Found]:
-        """The processes that it could not end. deadline: of the monotonic clock."""
+        """Return the processes that it could not end. deadline: by the monotonic clock."""
         found, said = self._wait(deadline)
         if found is None and time.monotonic() < self._began_at + AGAIN_WITHIN_S:
             self._child = self._begin()
@@ -231,12 +231,12 @@ class Search:
         return [(0, "could not be searched: " + (said or "no answer"))] if found is None else found
 
     def kill(self) -> None:
-        """End the search, whose answer nobody reads."""
+        """End the search, whose answer is not needed."""
         self._child.kill()
         self._child.communicate()
 
     def _wait(self, deadline: float) -> tuple[Optional[list[Found]], str]:
-        """(processes or None, error output)."""
+        """Wait for the answer. Returns (processes or None, error output)."""
         try:
             out, said = self._child.communicate(timeout=max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

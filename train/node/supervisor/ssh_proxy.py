@@ -1,12 +1,12 @@
 """Stands in for `ssh` on the head, once for each server and worker.
 
-    ssh_proxy.py -o OPTION HOST -p PORT 'export K=V; ... cd DIR; COMMAND'   as launch.py calls ssh: see also call_ssh
+    ssh_proxy.py -o OPTION HOST -p PORT 'export K=V; ... cd DIR; COMMAND'   as launch.py calls ssh (see call_ssh)
     ssh_proxy.py --role ROLE HOST [{"VARIABLE": "VALUE"}]                   as the supervisor calls it
-    ssh_proxy.py --join HOST {"role", "launched", "path"}                   to a role.py that waits there
+    ssh_proxy.py --join HOST {"role", "launched", "path"}                   connects to a role.py that waits on HOST
     ssh_proxy.py --mpi HOST ORTED...                                        as mpirun calls ssh
 
-It runs the real ssh, with pinned host keys and the cluster's own key, starts role.py on the node, and carries the
-messages between role.py and the supervisor. These include the order, so that no secret is on a command line.
+It runs the real ssh, with pinned host keys and the cluster's own key, starts role.py on the node, and passes messages
+between role.py and the supervisor. These include the order, so that command lines contain no secrets.
 """
 
 import getopt
@@ -29,20 +29,20 @@ from train.node.programs import CODE_DIR, program_words
 from train.node.wire import Command, Message
 
 EXPORT = re.compile(r"export (DMLC_[A-Z_]+)=([^;]*);")
-EXIT = b'{"exit": '  # how wire.encode begins the message of a process's end
+EXIT = b'{"exit": '  # the beginning of wire.encode's message of a process's end
 PING_EVERY_S = 2.0
 PENDING_BYTES = 1 << 17
 SAID_BYTES = 4000
 LAST_WORDS_S = 5.0  # from the end of ssh's output to its exit
 SSH_FAILED = 255
 # OpenSSH's defaults without post-quantum key exchange: that takes 80 ms of CPU on either side of each connection, to
-# protect a job's output and short-lived credentials for decades. (paramiko, on the user's machine, has none either.)
+# protect a job's output and short-lived credentials for decades. (paramiko, on the user's machine, lacks it, too.)
 KEY_EXCHANGES = "-sntrup*,mlkem*"
-KNOWN_HOSTS = ("known_hosts", "known_hosts_of_others")  # of the cluster's nodes; of other hosts
+KNOWN_HOSTS = ("known_hosts", "known_hosts_of_others")  # those of the cluster's nodes, and of other hosts
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the program with this process's arguments."""
     try:
         return run(sys.argv[1:])
     except ConnectionError:
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Do what the command line says; returns the exit code. Raises ConnectionError."""
+    """Run the program with these arguments. Returns the exit code. Raises ConnectionError."""
     if arguments[0] == "--mpi":
         command = mpi_command(arguments[1:])
         os.execv(command[0], command)  # noqa: S606 - no shell
@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def call_ssh(arguments: Sequence[str]) -> int:
-    """Carry out launch.py's `ssh` with these arguments; returns its exit code. Raises ConnectionError.
+    """Carry out launch.py's `ssh` with these arguments. Returns its exit code. Raises ConnectionError.
 
     Threads of launch.py call this: starting a Python for each process of the job would take as long as ssh itself.
     """
@@ -73,7 +73,7 @@ def call_ssh(arguments: Sequence[str]) -> int:
 
 
 def find_host(address: str) -> JobHost:
-    """The job's host with this address, from the environment that launching.py makes."""
+    """Return the job's host with this address, from the environment that launching.py creates."""
     hosts = decode(os.environ["CLUSTER_HOSTS"].encode(), tuple[JobHost, ...])
     return next((host for host in hosts if host.ip == address), JobHost(name=address, ip=address))
 
@@ -81,14 +81,14 @@ def find_host(address: str) -> JobHost:
 def reach(
     address: str, role: str, launched: Optional[Mapping[str, str]] = None, words: Sequence[str] = (), port: str = "22"
 ) -> int:
-    """Run role.py, with these arguments, on a host until it or the supervisor ends; returns the exit code.
+    """Run role.py with `words` as arguments on a host until it or the supervisor ends. Returns the exit code.
 
     Raises ConnectionError.
     """
     host = find_host(address)
     place = host.place
     python, code_dir = (sys.executable, CODE_DIR) if place is None else (place.python, place.code_dir)
-    # With the job in its environment, role.py is found and ended even when it is stopped and has no child any more.
+    # With the job in its environment, role.py is found and ended even if it is stopped and no longer has a child.
     job = f"{process_tree.JOB_VARIABLE}={os.environ[process_tree.JOB_VARIABLE]}"
     program = program_words("role", *words, python=python, code_dir=code_dir)
     remote = shlex.join(["exec", "env", job, *program])
@@ -112,7 +112,7 @@ def reach(
 
 
 class Proxy:
-    """Carries bytes between the real ssh and the supervisor until one of them ends, without blocking either."""
+    """Passes bytes between the real ssh and the supervisor until one of them ends, without blocking either."""
 
     def __init__(self, ssh: "subprocess.Popen[bytes]", supervisor: int) -> None:
         assert ssh.stdin is not None
@@ -122,13 +122,13 @@ class Proxy:
         self._supervisor = supervisor
         self.up = wire.Outbox(supervisor)
         self._down = wire.Outbox(ssh.stdin.fileno())
-        self._out, self._err = ssh.stdout.fileno(), [ssh.stderr.fileno()]  # none once that has ended
+        self._out, self._err = ssh.stdout.fileno(), [ssh.stderr.fileno()]  # an empty list once stderr has ended
         self._lines = wire.LineBuffer(limit=1 << 20)
         self._said = b""
         self._pinged_at: Optional[float] = None  # None before the order is sent
 
     def run(self) -> int:
-        """Returns 0 when the node has reported the process's end, else ssh's exit code."""
+        """Run until one side ends. Returns 0 if the node has reported the process's end, else ssh's exit code or 1."""
         told = False
         while True:
             out = [self._out] if len(self.up.pending) < PENDING_BYTES else []
@@ -156,7 +156,7 @@ class Proxy:
         return 0 if told else self._ssh.wait() or 1
 
     def _wait(self, sources: Sequence[int]) -> list[int]:
-        """Write pending output and regular keep-alives; returns the descriptors that can be read."""
+        """Write pending output and regular keep-alives. Returns the descriptors that can be read."""
         due = self._pinged_at is not None and time.monotonic() > self._pinged_at + PING_EVERY_S
         if due and not self._down.pending:
             self._down.put(Command(alive=True))
@@ -173,7 +173,7 @@ class Proxy:
         return [source for source in sources if found.get(source, 0) & ~select.POLLOUT]
 
     def _listen(self, ready: Sequence[int]) -> None:
-        """Read ssh's own messages, so that its pipe is never full; keep the end of them."""
+        """Read ssh's own messages, so that its pipe is never full, and store the last of them."""
         for descriptor in [one for one in self._err if one in ready]:
             data = os.read(descriptor, 1 << 16)
             self._said = (self._said + data)[-SAID_BYTES:]
@@ -181,7 +181,7 @@ class Proxy:
                 self._err = []
 
     def _last_words(self) -> str:
-        """Why ssh ended."""
+        """Return why ssh ended."""
         give_up_at = time.monotonic() + LAST_WORDS_S
         while self._err and time.monotonic() < give_up_at:
             self._listen(self._wait(self._err))
@@ -198,13 +198,13 @@ class Proxy:
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[str, str, str]:
-    """launch.py's arguments for ssh -> (host, port, program); "" for no program."""
+    """Parse launch.py's arguments for ssh. Returns (host, port, program), with "" for no program."""
     options, (host, *program) = getopt.gnu_getopt(list(arguments), "o:p:")
     return host, dict(options).get("-p", "22"), "".join(program)
 
 
 def mpi_command(arguments: Sequence[str]) -> list[str]:
-    """The real ssh's command for mpirun's arguments, with the job and host in the environment of the processes."""
+    """Return the real ssh's command for mpirun's arguments, with the job and host in the processes' environment."""
     rest = list(arguments)
     while rest[0].startswith("-"):
         rest.pop(0)
@@ -212,13 +212,13 @@ def mpi_command(arguments: Sequence[str]) -> list[str]:
     env = {process_tree.JOB_VARIABLE: os.environ[process_tree.JOB_VARIABLE], "CLUSTER_HOST": host.name}
     exports = "".join(f"export {key}={shlex.quote(env[key])}; " for key in sorted(env))
     exports += f"PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH; "  # a wheel may have installed orted there
-    # orted checks that its own ssh agent exists, though it will not use it.
+    # orted checks that its own ssh agent exists, although it does not use it.
     agent = os.environ["CLUSTER_MPI_SSH"]
     return [*ssh_command(host), exports + " ".join(rest).replace(agent, "/usr/bin/ssh")]
 
 
 def ssh_command(host: JobHost, port: str = "22", connect_timeout_s: int = 5) -> list[str]:
-    """The real ssh's command from the head to a host; one that is not a node has its own user and port."""
+    """Return the real ssh's command from the head to a host. A host that is not a node has its own user and port."""
     target = host.ip
     if host.place is not None:
         target, port = f"{host.place.user}@{host.ip}", str(host.place.port)

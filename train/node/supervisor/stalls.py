@@ -1,10 +1,10 @@
-"""Detects that a job makes no progress, finds the cause, tells the user, and ends the job if stall_timeout says so.
+"""Detects that a job makes no progress, finds the cause, tells the user, and ends the job if stall_timeout requires it.
 
 Output of a worker is progress. So is the use of CPU, files or sockets by a worker or a server: an evaluation or a
-checkpoint may print nothing for long. While a worker is silent, the hosts report every few seconds what it and the
-servers have used, and which processes are stopped (SIGSTOP): ps-lite waits for ever for a process that is stopped or
-out of reach. Without progress, the hosts also try to reach each other.
-[train] stall_timeout: "auto" tells the user; a number of seconds also ends the job; "none" turns this off.
+checkpoint may print nothing for a long time. While a worker is silent, the hosts report every few seconds which
+resources it and the servers have used, and which processes are stopped (SIGSTOP): ps-lite waits forever for a process
+that is stopped or unreachable. Without progress, the hosts also try to reach each other.
+[train] stall_timeout: "auto" tells the user; a number of seconds also ends the job; "none" disables this.
 """
 
 import time
@@ -18,13 +18,13 @@ from train.node.supervisor.processes import JobProcess, Processes
 from train.node.wire import Command, Found, Use
 
 LOOK_EVERY_S = 10.0
-LOOKS = 6  # the least number within stall_timeout
+LOOKS = 6  # the minimum number within stall_timeout
 ANSWERS_S = 1.0  # for the hosts to answer
 REACH_S = 4.5  # for all hosts to try each other; more than role.py takes
 REACH_AGAIN_S = 60.0
 TELL_AGAIN_S = 120.0  # doubles each time
 BLOCKED_S, UNEXPLAINED_S = 60.0, 1800.0  # without progress, before telling the user
-PACE = 3.0  # times the longest time without progress so far, before telling the user
+PACE = 3.0  # times the longest time without progress so far, until the user is told
 # An active process uses at least this, and more than its engine's idle_cpu_share.
 LEAST_CPU_S = 0.03
 LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
@@ -32,7 +32,7 @@ LONGEST_COMMAND = 60  # characters of a command line in a message
 
 
 def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) -> float:
-    """Seconds without progress before telling the user. Pure.
+    """Return how many seconds without progress pass before the user is told. Pure.
 
     found: "stopped", "blocked" or None. pace_s: the job's longest time without progress so far. limit_s: the time
     without progress that ends the job; None: no limit.
@@ -46,10 +46,10 @@ def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) ->
 def decide(
     quiet_s: float, pace_s: float, limit_s: Optional[float], found: Optional[str], *, is_news: bool
 ) -> Literal["end", "tell", "wait"]:
-    """What to do: "end" the job, "tell" the user, or "wait". Pure.
+    """Decide what to do: "end" the job, "tell" the user, or "wait". Pure.
 
-    quiet_s: the time without progress. pace_s, limit_s, found: as in `patience_s`. is_news: the user has not been told
-    yet, or not recently.
+    quiet_s: the time without progress. pace_s, limit_s, found: as in `patience_s`. is_news: whether the user has not
+    been told yet, or not recently.
     """
     if limit_s is not None and quiet_s >= limit_s:
         return "end"
@@ -57,24 +57,24 @@ def decide(
 
 
 def is_active(seconds: float, cpu_s: float, size_bytes: int, idle_cpu_share: float) -> bool:
-    """Whether a process that has used so much in so many seconds is active. Pure.
+    """Whether a process that has used these resources in so many seconds is active. Pure.
 
-    The use is negative after a child has ended. idle_cpu_share: the engine's.
+    The use is negative after a child has ended. idle_cpu_share: that of the engine.
     """
     used_cpu = abs(cpu_s) >= max(LEAST_CPU_S, idle_cpu_share * seconds)
     return used_cpu or abs(size_bytes) >= max(LEAST_BYTES, LEAST_BYTES_PER_S * seconds)
 
 
 def put(process: JobProcess, command: Command) -> None:
-    """Send a command to a process, if it is connected."""
+    """Send a command to a process if it is connected."""
     if process.connection is not None:
         process.connection.put(command)
 
 
 class Stalls:
-    """Watches one job. tell(text, seconds): tells the user; seconds: without progress, None: it makes progress again.
+    """Watches one job. tell(text, seconds): tells the user. end(error): ends the job.
 
-    end(error): ends the job.
+    seconds: the time without progress; None if the job makes progress again.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Stalls:
         self._limit_s = None if isinstance(limit, str) else limit
         self._every_s = min(LOOK_EVERY_S, self._limit_s / LOOKS) if self._limit_s else LOOK_EVERY_S
         self._progress_at = self._pace_s = 0.0
-        self._lines_at: dict[int, float] = {}  # by the worker's number
+        self._lines_at: dict[int, float] = {}  # the time of its last line, by the worker's number
         # By a process's number: when it was last active, its cpu_s and size_bytes then; its stopped processes now.
         self._looks: dict[int, tuple[float, float, int, set[Found]]] = {}
         # By a process's number: its stopped processes, if stopped in two looks without progress.
@@ -104,14 +104,14 @@ class Stalls:
         self._told: Optional[tuple[float, float, str]] = None
 
     def start(self) -> None:
-        """All processes have started."""
+        """Start watching, because all processes have started."""
         if self._order.stall_timeout != "none":
             self._is_watching = True
             self._progress_at = time.monotonic()
             self._loop.after("stalls", self._every_s, self._look)
 
     def hear_line(self, process: JobProcess, text: str) -> None:
-        """A worker has printed something."""
+        """Handle a line of a worker's output."""
         if self._is_watching and not self._processes.engine.is_noise(text):
             now = time.monotonic()
             self._lines_at[process.number] = now
@@ -120,7 +120,7 @@ class Stalls:
             self._note_progress(now)
 
     def hear_look(self, process: JobProcess, look: Use) -> None:
-        """A host has reported what a process has used."""
+        """Handle a host's report of the resources that a process has used."""
         now = time.monotonic()
         stopped = set(look.stopped)
         known = self._looks.get(process.number)
@@ -222,7 +222,7 @@ class Stalls:
         return "none of its processes is stopped" + (", and its nodes can reach each other" if len(hosts) > 1 else "")
 
     def _describe_stopped(self, process: JobProcess) -> str:
-        """Which process of a role is stopped, and how to resume it."""
+        """Describe which process of a role is stopped, and how to resume it."""
         pid, words = self._stopped[process.number][0]
         shown = "".join(letter if letter.isprintable() else "?" for letter in words[:LONGEST_COMMAND])
         who = process.name if pid == process.pid else f"process {pid} ({shown}) of {process.short_name}"

@@ -1,10 +1,10 @@
-"""Runs one job from the head, in a session of its own that outlives its starter, jobs.py.
+"""Runs one job from the head, in its own session, which outlives jobs.py, which starts it.
 
 Reads the order, protocol.Order, as one line from stdin. Prints "ready" once record, lock and socket exist, or one line
 with an error. SIGINT stops the job, and so does SIGTERM, unless it can continue on another head (leave_host).
 
-It adds what launch.py and torchrun lack: one failed process ends the job everywhere, with that process's exit code,
-and no process is left on any host. It never waits for a single process, host or reader.
+It adds two features that launch.py and torchrun lack: one failed process ends the job everywhere, with that process's
+exit code, and no process is left on any host. It never waits for a single process, host or reader.
 """
 
 import os
@@ -41,7 +41,7 @@ TURN_EVERY_S = 0.2
 RECORD_EVERY_S = 0.5
 ROLES_END_S = 5.0
 COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and after that
-NOTIFY_S = 60.0  # after followers have the result
+NOTIFY_S = 60.0  # after followers have received the result
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
     leave()
     held = FileLock(job_folder.path(order.job, "lock"))
     has_it = held.take(LOCK_TIMEOUT_S)
-    record = job_folder.read_record(order.job)  # now nobody else writes it
+    record = job_folder.read_record(order.job)  # with the lock, no other process writes it
     if not has_it or record is None or record.has_ended:
         sys.exit(f"{order.job}: another supervisor runs this job, or has ended it")
     environment.raise_open_files("auto")  # a process of the job needs two
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def leave() -> None:
-    """Become a daemon: a session of its own, no terminal, no parent that passes signals on."""
+    """Become a daemon: with its own session, no terminal, and no parent that passes signals on."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if os.fork():
         os._exit(0)  # the child continues, and runs the exit handlers
@@ -81,7 +81,7 @@ def leave() -> None:
 
 
 def take_credentials(order: Order) -> list[str]:
-    """Replace the job's secrets by the instance's credentials, if it uses them; returns messages for the user.
+    """Replace the job's secrets by the instance's credentials if it uses them. Returns messages for the user.
 
     Raises CredentialsError.
     """
@@ -94,7 +94,7 @@ def take_credentials(order: Order) -> list[str]:
 
 
 class Supervisor:
-    """One job. record: as it is to be on disk. attempt: the current one, or the next one, which waits to start."""
+    """One job. record: the content for the disk. attempt: the current one, or the next one, which waits to start."""
 
     def __init__(self, order: Order, record: Record) -> None:
         self.order, self.record = order, record
@@ -109,11 +109,11 @@ class Supervisor:
         self.warnings: dict[str, Optional[str]] = {}  # by their subject
         self.watchers: list[Connection] = []
         self.state: Optional[JobState] = None
-        self.is_stopped = False  # somebody has stopped the job
+        self.is_stopped = False  # the job was stopped by a request
         self.is_over = False  # the job has ended, apart from its record
         self.unhealthy = ""  # nodes of the current attempt, once it has failed
         self.ended = list(order.attempts)  # the attempts before the current one
-        # How long they have run.
+        # The time for which they have run.
         self.ran_s = sum((one.ended_at or one.started_at) - one.started_at for one in self.ended)
         self.done: Optional[dict[str, int]] = None  # the last batch that they have finished
         self.attempt = self.make_attempt(len(self.ended) + 1, order.first_process)
@@ -122,7 +122,7 @@ class Supervisor:
         )
 
     def make_attempt(self, number: int, first_process: int = 0) -> Attempt:
-        """An attempt on the hosts of the job's order, which does not start yet."""
+        """Create an attempt on the hosts of the job's order, which does not start yet."""
         side = JobSide(
             loop=self.loop,
             log=self.log,
@@ -147,7 +147,7 @@ class Supervisor:
         self.conclude(left)
 
     def guard(self, act: Callable[[], None]) -> None:
-        """Act; an error ends the job."""
+        """Call `act`. An error ends the job."""
         try:
             act()
         except OSError as error:  # such as a full disk
@@ -158,14 +158,14 @@ class Supervisor:
                 self.say(line)
 
     def begin(self) -> None:
-        """Wait for the job's turn, and start it. Raises OSError."""
+        """Wait for the job's turn, then start it. Raises OSError."""
         if self.order.before:
-            self.start_copying()  # a head that is lost must not take the queue with it
+            self.start_copying()  # the queue must survive the loss of this head
         self.wait_for_turn()
         self.allocate()
 
     def attend(self) -> None:
-        """Handle events until the current attempt is to end. Raises OSError."""
+        """Handle events until the end of the current attempt is decided. Raises OSError."""
         while self.attempt.outcome.decided is None:
             self.step()
 
@@ -180,7 +180,7 @@ class Supervisor:
         self.attempt.outcome.stop()
 
     def leave_host(self) -> None:
-        """SIGTERM, as when this host shuts down: a job whose record is in S3 then waits for another head."""
+        """Handle SIGTERM, such as when this host shuts down: a job whose record is in S3 waits for another head."""
         order = self.order
         continues = order.on_node_loss == "requeue" or self.state == "queued"
         if self.copying is None or not continues or order.hosts[0].place is not None:
@@ -215,7 +215,7 @@ class Supervisor:
         self.save_soon()
 
     def tell_stall(self, text: str, seconds: Optional[float]) -> None:
-        """Tell the user that the job has made no progress for `seconds`, and why; None: it does again."""
+        """Tell the user that the job has made no progress for `seconds`, and why; None: it makes progress again."""
         since = 0.0 if seconds is None else round(time.time() - seconds, 3)
         self.log.put(say=text, stalled_since=since)
         self.record.stall = Stall(text=text, since=since) if since else None
@@ -224,7 +224,7 @@ class Supervisor:
     # -- start ---------------------------------------------------------------------------------------------------
 
     def wait_for_turn(self) -> None:
-        """Jobs run one at a time, in the order of submission."""
+        """Wait for the job's turn: jobs run one at a time, in the order of submission."""
         before = list(self.order.before)
         self.set_state("queued" if before else "starting")
         while self.attempt.outcome.decided is None:
@@ -237,7 +237,7 @@ class Supervisor:
             self.step()
 
     def allocate(self) -> None:
-        """Start the job, or first request its nodes from the batch scheduler."""
+        """Start the job; with a batch scheduler, request its nodes first."""
         order = self.order
         if order.scheduler is None or order.request is None:
             self.start()
@@ -257,17 +257,17 @@ class Supervisor:
             self.allocation.start()
 
     def note_pending(self, number: str, reason: str) -> None:
-        """The batch scheduler has accepted the request, or says why it is pending. Raises OSError."""
+        """Handle the batch scheduler's acceptance of the request, or its reason for waiting. Raises OSError."""
         title = SCHEDULERS[self.order.scheduler or ""].title
         if number != self.record.job_number:
             self.say(f"{title} job {number} requests the nodes")
         if reason:
             self.say(f"{title} job {number} is pending: {reason}")
         self.record.job_number, self.record.pending = number, reason or None
-        self.save(lasting=True)  # without the number, nobody could give the nodes back
+        self.save(lasting=True)  # without the number, the nodes could not be released
 
     def take_granted(self, hosts: tuple[JobHost, ...]) -> None:
-        """The batch scheduler has assigned these hosts. Raises OSError."""
+        """Start the job on the hosts that the batch scheduler has assigned. Raises OSError."""
         assign_hosts(self.order, hosts)
         self.attempt.use(self.order)
         self.record.nodes = self.order.hosts
@@ -286,7 +286,7 @@ class Supervisor:
         attempt.order.secrets = order.secrets
         if self.copying is None:
             self.start_copying()
-        else:  # the last copy says that the job is queued, or waits
+        else:  # in the last copy, the job is queued or waits
             self.save()
             self.copying.hurry()
         duration_s = None if not order.max_duration_s else max(1.0, order.max_duration_s - self.ran_s)
@@ -294,7 +294,7 @@ class Supervisor:
         self.save_soon()
 
     def start_copying(self) -> None:
-        """Keep a copy of record and log in [data] results, if set."""
+        """Start to copy the record and the log to [data] results, if set."""
         order = self.order
         if order.output_url:
             secrets = None if order.nodes_credentials else order.secrets
@@ -303,8 +303,8 @@ class Supervisor:
     # -- the next attempt ----------------------------------------------------------------------------------------
 
     def continues(self, left: Left) -> bool:
-        """Whether another attempt follows the one that has ended; makes it, and says why."""
-        self.step_quietly()  # writes all of its output
+        """Return whether another attempt follows the one that has ended. Creates it, and tells the user why."""
+        self.step_quietly()  # to write all of its output
         attempt, order = self.attempt, self.order
         ending = attempt.ending
         if ending.state == "failed":
@@ -323,7 +323,7 @@ class Supervisor:
         return True
 
     def note_ended(self, attempt: Attempt) -> None:
-        """Add an attempt that has ended to the record, before another one follows."""
+        """Add an attempt that has ended to the record, before the next one."""
         self.ended.append(attempt.record())
         self.done = attempt.done or self.done
         self.unhealthy = ""
@@ -332,7 +332,7 @@ class Supervisor:
         self.log.close_files()
 
     def start_again(self) -> None:
-        """Wait for nodes in place of lost ones, if there are any, and start the next attempt. Raises OSError."""
+        """Wait for the replacement of lost nodes, if there are any, and start the next attempt. Raises OSError."""
         if self.record.waiting_for:
             self.wait_for_nodes()
         if self.attempt.outcome.decided is None:
@@ -342,11 +342,11 @@ class Supervisor:
             self.start()
 
     def wait_for_nodes(self) -> None:
-        """Wait until all lost nodes are replaced, or there again. Raises OSError."""
+        """Wait until all lost nodes are replaced or have returned. Raises OSError."""
         self.set_state("waiting")
         self.save(lasting=True)
         if self.copying is not None:
-            self.copying.hurry()  # if this node is lost next, the record is all that is left
+            self.copying.hurry()  # if this node is lost next, only the record is left
         self.replacement = Replacement(self.order, self.record.waiting_for, self.ended[-1].reason, self.loop, self.say)
         self.replacement.start()
         while self.attempt.outcome.decided is None and self.replacement.waiting_for:
@@ -364,7 +364,7 @@ class Supervisor:
         self.attempt.use(self.order)
 
     def hear_replace(self, connection: Connection, hosts: tuple[JobHost, ...]) -> None:
-        """New hosts, from jobs.py."""
+        """Handle new hosts from jobs.py."""
         if self.replacement is None:
             connection.put(Answer(error=restarts.find_refused(hosts, ())))
         else:
@@ -373,7 +373,7 @@ class Supervisor:
     # -- messages ------------------------------------------------------------------------------------------------
 
     def hear(self, connection: Connection, line: bytes) -> None:
-        """One line over the socket."""
+        """Handle one line from the socket."""
         try:
             message = decode(line, Message)
         except ValueError:  # from a login shell, or a damaged node
@@ -392,26 +392,26 @@ class Supervisor:
             connection.put(Answer())
 
     def hear_end(self, connection: Connection) -> None:
-        """The end of a connection."""
+        """Handle the end of a connection."""
         if connection in self.watchers:
             self.watchers.remove(connection)
         self.attempt.hear_end(connection)
 
     def look_at_children(self) -> None:
-        """A program that this one has started may have ended."""
+        """Handle the end of programs that this one has started, if any have ended."""
         self.attempt.look_at_children()
         if self.replacement is not None:
             self.replacement.look_at_child()
 
     def note_running(self) -> None:
-        """All processes of the current attempt have started."""
+        """Record that all processes of the current attempt have started."""
         self.record.started_at = self.record.started_at or time.time()
         self.set_state("running")
 
     # -- record --------------------------------------------------------------------------------------------------
 
     def set_state(self, state: JobState) -> None:
-        """Set the state in log and record."""
+        """Set the state in the log and the record."""
         if state != self.state:
             self.state = self.record.state = state
             self.log.put(state=state)
@@ -428,7 +428,7 @@ class Supervisor:
         job_folder.write_record(self.record, lasting=lasting)
 
     def complete_record(self) -> None:
-        """Bring the record's processes, attempts and cost up to date."""
+        """Update the record's processes, attempts and cost."""
         attempt = self.attempt
         if attempt.started_at is not None or not self.ended:
             self.record.roles = tuple(process.record() for process in attempt.processes.all)
@@ -441,7 +441,7 @@ class Supervisor:
         self.record.attempts = restarts.shorten(self.record.attempts)
 
     def note_lost_batches(self, attempt: Attempt) -> None:
-        """Complete the record of the attempt before this one, once it is known where this one resumes."""
+        """Complete the record of the previous attempt, once it is known where this one resumes."""
         if self.ended and self.ended[-1].lost_batches is None and attempt.resumed is not None:
             lost = restarts.count_lost_batches(self.done, attempt.resumed)
             self.ended[-1] = replace(self.ended[-1], lost_batches=lost)
@@ -449,7 +449,7 @@ class Supervisor:
     # -- end -----------------------------------------------------------------------------------------------------
 
     def end(self) -> Left:
-        """End all processes of the current attempt on all hosts; returns those that do not end."""
+        """End all processes of the current attempt on all hosts. Returns those that do not end."""
         self.set_state("ending")
         left = self.attempt.end()
         for host, why in self.attempt.describe_lost().items():
@@ -462,7 +462,7 @@ class Supervisor:
         return left
 
     def look_at_health(self) -> None:
-        """The attempt has failed: find out, and warn, which of its nodes are unhealthy."""
+        """Find out which nodes of a failed attempt are unhealthy, and warn the user."""
         order, attempt = self.order, self.attempt
         if not attempt.processes.all:
             return  # nothing ran on a node
@@ -480,14 +480,14 @@ class Supervisor:
         attempt.unhealthy = restarts.find_replaceable(order, found)
 
     def step_quietly(self) -> None:
-        """A step that fails the job if the log cannot be written."""
+        """Handle the next events. Fails the job if the log cannot be written."""
         try:
             self.step()
         except OSError as error:
             self.attempt.outcome.fail_for_good(f"{self.head}: {job_folder.describe(error)}")
 
     def conclude(self, left: Left) -> None:
-        """Write the result to disk and S3, and send it to everybody who waits for it."""
+        """Write the result to disk and S3, and send it to all clients that wait for it."""
         self.is_over = True
         ending = self.attempt.ending
         state, exit_code, error = ending.state, ending.exit_code, ending.error
@@ -511,7 +511,7 @@ class Supervisor:
             try:
                 keep()
             except OSError:
-                pass  # those who wait get the result below; follow.py and recovery.py complete the rest
+                pass  # waiting clients get the result below; follow.py and recovery.py complete the rest
         self.log.close()
         is_copied = self.copying is None or self.copying.finish(COPY_S)
         job_folder.remove(job_folder.path(self.job, "socket"))

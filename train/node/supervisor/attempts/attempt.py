@@ -1,4 +1,4 @@
-"""One attempt of a job: starts its processes on its hosts, listens to them, and ends them.
+"""One attempt of a job: starts its processes on its hosts, handles their messages, and ends them.
 
 It ends when `outcome` has decided how. The supervisor then decides whether another attempt follows.
 """
@@ -29,11 +29,11 @@ ROLES_END_S = 5.0
 
 
 class JobSide(Struct, frozen=True):
-    """What an attempt uses of its job.
+    """The parts of its job that an attempt uses.
 
     say(text): shows the user a message. warn(about, text): sets the warning about a subject. tell_stall(text, seconds):
-    as in Stalls. note_change(): the record has changed. note_running(): all processes have started. step(): handles
-    the next events.
+    `tell` of Stalls. note_change(): called when the record has changed. note_running(): called when all processes have
+    started. step(): handles the next events.
     """
 
     loop: EventLoop
@@ -47,9 +47,9 @@ class JobSide(Struct, frozen=True):
 
 
 class Attempt:
-    """An attempt. number: 1 for the first. order: its own, with its hosts. started_at: None before `start`.
+    """An attempt. number: 1 for the first. order: the attempt's own, with its hosts. started_at: None before `start`.
 
-    is_over: no process of it starts any more.
+    is_over: whether no more of its processes may start.
     """
 
     def __init__(self, number: int, order: Order, job: JobSide, first_process: int = 0) -> None:
@@ -65,22 +65,22 @@ class Attempt:
         self.lost: tuple[str, ...] = ()
         self.unhealthy: tuple[str, ...] = ()  # those that can be replaced
         self.lost_batches: Optional[int] = None
-        self.resumed: Optional[dict[str, int]] = None  # where it resumes
+        self.resumed: Optional[dict[str, int]] = None  # the batch from which it resumes
         self.is_running = self.is_over = False
 
     def use(self, order: Order) -> None:
-        """Run on the hosts of the job's order, which has new ones."""
+        """Run on the hosts of the job's order, which have changed."""
         ours = restarts.next_order(order, self.number)
         self.order.hosts, self.order.hostfile = ours.hosts, ours.hostfile
         self.processes.use(ours.hosts)
 
     @property
     def done(self) -> Optional[dict[str, int]]:
-        """The last batch that it has finished, as far as it is known."""
+        """The last batch that it has finished, as far as that is known."""
         return self.interruption.progress or self.interruption.saved
 
     def start(self, duration_s: Optional[float]) -> None:
-        """Start the set-up, or if there is none the job. duration_s: how long it may run. Raises OSError."""
+        """Start the set-up or, if there is none, the job. duration_s: how long it may run. Raises OSError."""
         self.started_at = time.time()
         self.outcome.watch_silence()
         self.outcome.watch_duration(duration_s)
@@ -104,7 +104,7 @@ class Attempt:
     # -- messages ------------------------------------------------------------------------------------------------
 
     def hear(self, connection: Connection, message: Message) -> None:
-        """A message from a program that runs a process, or that connects one."""
+        """Handle a message from a program that runs or connects a process."""
         process = connection.owner
         if isinstance(process, JobProcess):
             process.heard_at = time.monotonic()
@@ -116,23 +116,23 @@ class Attempt:
             self.introduce(connection, message.role, message.host, message)
 
     def hear_line(self, process: JobProcess, text: str) -> None:
-        """A line of a process's output."""
+        """Handle a line of a process's output."""
         if process.role == "launcher" and wire.is_waiting(text):
             self.children.reach(text.encode())
         elif process.role == "launcher" and self.is_over:
-            pass  # such as torchrun's traceback for the signal that ends it: the reason is on the screen
+            pass  # such as torchrun's traceback for the signal that ends it: the user already sees the reason
         else:
             self._job.log.put_line(process.number, text)
             if process.role == "worker":
                 self.hear_worker(process, text)
 
     def hear_worker(self, process: JobProcess, text: str) -> None:
-        """A line of a worker's output."""
+        """Handle a line of a worker's output."""
         self.stalls.hear_line(process, text)
         if self.resumed is None and self.number > 1:
             self.resumed = restarts.parse_resumed(text)
             if self.resumed is not None:
-                self._job.note_change()  # the record of the attempt before says how many batches are lost
+                self._job.note_change()  # the record of the previous attempt contains the number of lost batches
         if kv_store.is_progress(text) and self.outcome.awaits_kv_store():
             self.outcome.note_progress()
 
@@ -153,7 +153,7 @@ class Attempt:
         self.interruption.tell(process)
 
     def take_in(self, process: JobProcess) -> None:
-        """Add a new process to log and record."""
+        """Add a new process to the log and the record."""
         log = self._job.log
         log.put(p=process.number, role=process.role, host=process.host)
         if process.rank is not None:
@@ -164,7 +164,7 @@ class Attempt:
         self._job.note_change()
 
     def hear_report(self, process: JobProcess, message: Message) -> None:
-        """A report from a process's program."""
+        """Handle a report from a process's program."""
         if message.started is not None:
             process.pid, process.started_at = message.started, time.time()
             self._job.log.put(p=process.number, pid=process.pid)
@@ -190,7 +190,7 @@ class Attempt:
             self.hear_answer(process, message)
 
     def hear_answer(self, process: JobProcess, message: Message) -> None:
-        """An answer from a process's program."""
+        """Handle an answer from a process's program."""
         if message.blocked is not None:
             process.blocked = message.blocked
         elif message.look is not None:
@@ -209,7 +209,7 @@ class Attempt:
             self.interruption.note_notice(process, message.notice)
 
     def hear_rank(self, process: JobProcess, rank: int) -> None:
-        """A process has got its rank."""
+        """Handle the report of a process's rank."""
         if process.rank is not None:
             return
         old = self.processes.file_name(process)
@@ -219,29 +219,29 @@ class Attempt:
         self.outcome.check_joined()
 
     def note_exit(self, process: JobProcess, exit_code: int, number: Optional[int]) -> None:
-        """Note the end of a process in log and record."""
+        """Add the end of a process to the log and the record."""
         process.exit_code, process.signal, process.ended_at = exit_code, number, time.time()
         self._job.log.put(p=process.number, exit=exit_code, signal=number)
         self._job.note_change()
 
     def hear_child(self, process: Optional[JobProcess], text: str) -> None:
-        """A line of launch.py, or of ssh_proxy.py, which prints only errors."""
+        """Handle a line of launch.py, or of ssh_proxy.py, which prints only errors."""
         if self.ended_at is not None:
-            pass  # of a program that does not end
+            pass  # from a program that does not end
         elif process is None:
             self._job.say("connecting to a node: " + text)
         else:
             self._job.log.put_line(process.number, text)
 
     def hear_end(self, connection: Connection) -> None:
-        """The end of a connection."""
+        """Handle the end of a connection."""
         process = connection.owner
         if isinstance(process, JobProcess) and process.exit_code is None:
-            self.look_at_children()  # launch.py may have ended, and with it the programs that it started
+            self.look_at_children()  # launch.py may have ended, and the programs that it started with it
             self.outcome.note_lost(process)
 
     def look_at_children(self) -> None:
-        """launch.py, or a program that connects to a host, may have ended."""
+        """Handle the end of launch.py and of programs that connect to hosts, if any have ended."""
         for child, process, is_launcher in self.children.take_ended():
             code = child.returncode
             if process is not None and not self.is_over:  # else the supervisor has ended it
@@ -254,14 +254,17 @@ class Attempt:
 
     @property
     def ending(self) -> Ending:
-        """How it has ended. The end of a node that was announced explains all failures since."""
+        """How it has ended. If the end of a node was announced, this explains all later failures."""
         found = self.outcome.decided or Ending("failed", 1, None, "error")
         if found.reason == "error" and not found.final and self.interruption.hosts:
             return replace(found, reason="notice", lost=self.interruption.hosts)
         return found
 
     def end(self) -> Left:
-        """End all processes on all hosts, and find the lost ones; returns what does not end, also on lost hosts."""
+        """End all processes on all hosts, and find the lost hosts.
+
+        Returns the processes that did not end, also those on lost hosts.
+        """
         job = self._job
         self.is_over = True
         self.children.takes_more = False
@@ -280,7 +283,7 @@ class Attempt:
             if one.connection in awaited and one.connection is not None and one.connection.is_open:
                 self.outcome.suspects.add(one.host)
         suspects = self.outcome.suspects | {one.host for one in self.processes.all if one.failed}
-        if self.number == 1:  # a host that has never answered is wrongly set up, rather than lost
+        if self.number == 1:  # a host that has never answered is not lost, but set up incorrectly
             suspects &= {one.host for one in self.processes.all if one.boot is not None}
         unclean = self.processes.find_unclean() if self.started_at is not None else []
         if self.order.on_node_loss == "requeue":  # a node that goes down may report that its processes have failed
@@ -303,13 +306,13 @@ class Attempt:
         return left
 
     def describe_lost(self) -> dict[str, str]:
-        """Why it has lost nodes, by their names."""
+        """Return the reasons why it has lost nodes, by name."""
         is_noticed = self.ending.reason == "notice"
         why = "EC2 has announced its end (spot notice)" if is_noticed else "it does not answer, or has booted again"
         return {**dict.fromkeys(self.lost, why), **self.outcome.lost_hosts}
 
     def record(self) -> protocol.Attempt:
-        """The attempt as in the job's record."""
+        """Return the attempt in the form of the job's record."""
         now = time.time()
         started_at = self.started_at or now
         ending = self.ending if self.ended_at is not None else None

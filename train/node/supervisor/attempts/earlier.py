@@ -1,4 +1,4 @@
-"""Restores the log of a job that begins again on another head: its copy in S3 is all that is left of the first one."""
+"""Restores the log of a job that starts again on another head: only its copy in S3 is left of the first head."""
 
 import os
 from typing import Optional
@@ -9,9 +9,9 @@ from train.node import job_folder
 
 
 def restore(job: str, log: bytes) -> None:
-    """Write the events, without an incomplete last line, and from them each process's file. Raises OSError.
+    """Write the events, without an incomplete last line, and each process's file, derived from them. Raises OSError.
 
-    The job's folder exists. Later attempts append to these files.
+    The job's folder must exist. Later attempts append to these files.
     """
     whole = log[: log.rfind(b"\n") + 1]
     with open(job_folder.path(job, "events"), "wb") as stream:
@@ -24,9 +24,9 @@ def restore(job: str, log: bytes) -> None:
 
 
 def find_files(log: bytes) -> dict[str, bytes]:
-    """The content of each process's file by its name, as processes.file_name has it. Pure.
+    """Return the content of each process's file by name, with the names of processes.file_name. Pure.
 
-    Two processes have one file if they had the same rank, in different attempts.
+    Two processes share a file if they had the same rank in different attempts.
     """
     roles: dict[int, tuple[str, str]] = {}
     ranks: dict[int, int] = {}
@@ -35,7 +35,7 @@ def find_files(log: bytes) -> dict[str, bytes]:
         try:
             line = decode(raw, LogLine)
         except ValueError:
-            continue  # damaged, as the readers of the log have it
+            continue  # damaged; readers of the log skip it, too
         if line.p is None:
             continue
         if line.role is not None and line.host is not None:

@@ -1,7 +1,7 @@
-"""A spot notice: the job saves a checkpoint, as long as the node is still there.
+"""Handles spot notices: the job saves a checkpoint while the node still exists.
 
 Each node asks the instance metadata service (train/node/role/notice.py). After the first notice, all processes of the
-job are told. Once one of them has saved a checkpoint, or there is no more time, the attempt ends.
+job are informed. Once one of them has saved a checkpoint, or the time is over, the attempt ends.
 """
 
 import time
@@ -18,13 +18,13 @@ TIMER = "checkpoint"
 
 
 def grace_s(order: Order, notice: Notice, now: float) -> float:
-    """How long a job may take to save its checkpoint. now: seconds since the epoch. Pure."""
+    """Return how many seconds a job may take to save its checkpoint. now: seconds since the epoch. Pure."""
     left_s = order.checkpoint_grace_s if notice.at is None else notice.at - now - MARGIN_S
     return max(0.0, min(order.checkpoint_grace_s, left_s))
 
 
 class Interruption:
-    """The notices of one attempt. interrupt(hosts, error): ends it, because these nodes will end."""
+    """The notices of one attempt. interrupt(hosts, error): ends the attempt, because these nodes will end."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Interruption:
         return tuple(self._notices)
 
     def note_notice(self, process: JobProcess, notice: Notice) -> None:
-        """A node will be interrupted."""
+        """Handle the notice that a node will be interrupted."""
         if process.host in self._notices:
             return
         is_first = not self._notices
@@ -71,12 +71,12 @@ class Interruption:
             self.tell(process)
 
     def tell(self, process: JobProcess) -> None:
-        """Tell a process, also one that starts only now."""
+        """Tell a process to save a checkpoint if there is a notice. Also called for processes that start later."""
         if self._notices and process.connection is not None and process.exit_code is None:
             process.connection.put(Command(notice=True))
 
     def note_saved(self, process: JobProcess, saved: "dict[str, int]") -> None:
-        """A process has saved a checkpoint. Without a notice, it does not matter."""
+        """Handle a process's report of a saved checkpoint, which has no effect without a notice."""
         if not self._notices:
             return
         is_first, self.saved = self.saved is None, saved
@@ -87,7 +87,7 @@ class Interruption:
             self._end()
 
     def note_progress(self, progress: "dict[str, int]") -> None:
-        """A process has finished batches."""
+        """Handle a process's report of finished batches."""
         if {"epoch", "batch"} <= set(progress):
             before = self.progress or progress
             self.progress = max(before, progress, key=lambda one: (one["epoch"], one["batch"]))

@@ -1,8 +1,7 @@
-"""Waits for nodes in the place of those that a job has lost.
+"""Waits for nodes that replace those that a job has lost.
 
 They come from `jobs.py replace`, which the head's own command (the order's replace_command) or the user's next
-`cluster` command calls. A node that was lost without notice may also be there again, after a reboot or a failure of the
-network.
+`cluster` command calls. A node that was lost without notice may also return, after a reboot or a network failure.
 """
 
 import os
@@ -21,11 +20,11 @@ from train.node.wire import Answer
 LOOK_EVERY_S = 10.0
 CONNECT_S = 2
 LOOK_S = 8.0
-CLAIM_S = 900.0  # after a client has begun to replace nodes
+CLAIM_S = 900.0  # from when a client begins to replace nodes
 
 
 class Replacement:
-    """The nodes that a job waits for. order: the job's, whose hosts it replaces. reason: why they were lost."""
+    """The nodes that a job waits for. order: the job's, in which it replaces hosts. reason: why they were lost."""
 
     def __init__(
         self,
@@ -38,13 +37,13 @@ class Replacement:
         self._order, self._loop, self._say = order, loop, say
         self.waiting_for = waiting_for
         self.returned: list[JobHost] = []  # the same instances as before, where processes may have been left
-        self._may_return = reason not in ("notice", "unhealthy")  # those nodes answer, and are to be replaced
+        self._may_return = reason not in ("notice", "unhealthy")  # those nodes still answer, but must be replaced
         self._child: Optional[launching.Child] = None
         self._search: Optional[recovery.Searches] = None
         self._claimed_until = 0.0
 
     def start(self) -> None:
-        """Have the nodes replaced, or say who has to do it. Raises OSError."""
+        """Start the replacement of the nodes, or tell the user what will replace them. Raises OSError."""
         names = restarts.join(self.waiting_for)
         if self._order.replace_command:
             self._say(f"waiting for {names}: the head replaces {'it' if self._is_one else 'them'}")
@@ -72,7 +71,7 @@ class Replacement:
             self._child.terminate()
 
     def take(self, hosts: tuple[JobHost, ...]) -> Answer:
-        """New hosts for nodes that the job waits for. None of them: a client begins to replace the nodes."""
+        """Use new hosts for nodes that the job waits for. An empty list means that a client begins to replace them."""
         refusal = restarts.find_refused(hosts, self.waiting_for)
         if refusal is not None:
             return Answer(error=refusal, waiting_for=self.waiting_for)
@@ -95,7 +94,7 @@ class Replacement:
     def _run_command(self) -> None:
         order = self._order
         env = launching.environment(order, os.path.dirname(order.python))
-        del env[process_tree.JOB_VARIABLE]  # it may still do something once the job continues
+        del env[process_tree.JOB_VARIABLE]  # it may still have work to do once the job continues
         words = [*order.replace_command, order.job, *self.waiting_for]
         try:
             self._child = process_tree.start(words, env, job_folder.path(order.job))
@@ -118,7 +117,7 @@ class Replacement:
         self._loop.add(source, read)
 
     def look_at_child(self) -> None:
-        """The command may have ended."""
+        """Handle the end of the command, if it has ended."""
         if self._child is None or self._child.poll() is None:
             return
         code, self._child = self._child.returncode, None
@@ -129,7 +128,7 @@ class Replacement:
     # -- nodes that return ---------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Look whether lost nodes answer, unless somebody replaces them."""
+        """Check whether lost nodes answer, unless they are being replaced."""
         self._loop.after("return", LOOK_EVERY_S, self._look)
         if self._child is not None or time.monotonic() < self._claimed_until or self._search is not None:
             return

@@ -1,7 +1,7 @@
-"""Decides what follows an attempt of a job, and makes the order of the next one. Pure.
+"""Decides what follows an attempt of a job, and creates the order of the next one. Pure.
 
-A lost node is not a failure of the job: with on_node_loss = "requeue" the next attempt starts once there is a node in
-its place, at most `restarts` times. A job that fails by itself starts again at most `restarts_on_error` times.
+A lost node is not a failure of the job: with on_node_loss = "requeue", the next attempt starts once the node has been
+replaced, at most `restarts` times. A job that fails by itself starts again at most `restarts_on_error` times.
 """
 
 import re
@@ -15,7 +15,7 @@ from train.job.protocol import LOSSES, Attempt, EndReason, JobHost, JobState, Le
 
 ATTEMPT, RESUME = "CLUSTER_ATTEMPT", "CLUSTER_RESUME"
 WITH_NODES = 10
-# What this project's scripts print when they resume, as they do with CLUSTER_RESUME=1; and without a checkpoint.
+# The lines that this project's scripts print when they resume, as with CLUSTER_RESUME=1, and without a checkpoint.
 RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
 BEGUN_ANEW = re.compile(r"No complete checkpoint .*: training begins with epoch 0")
 
@@ -23,8 +23,8 @@ BEGUN_ANEW = re.compile(r"No complete checkpoint .*: training begins with epoch 
 class Ending(Struct, frozen=True):
     """Why an attempt ends: the first cause.
 
-    lost: the nodes of which this is known. final: the job cannot continue for a reason of the supervisor's own, such as
-    a full disk.
+    lost: the nodes that are known to be lost. final: whether the job cannot continue for a reason of the supervisor's
+    own, such as a full disk.
     """
 
     state: JobState
@@ -39,34 +39,34 @@ Next = Literal["end", "wait", "again"]
 
 
 def find_lost(ending: Ending, suspects: Collection[str], left: Left, rebooted: Collection[str] = ()) -> tuple[str, ...]:
-    """The hosts that an attempt has lost, sorted.
+    """Return the hosts that an attempt has lost, sorted.
 
-    left: what could not be ended. A host that could not be searched, and with which the connection had been lost
-    before, is lost. rebooted: hosts that have started again since.
+    left: the processes that could not be ended. A host is lost if the connection to it had been lost before, and it
+    could not be searched. rebooted: hosts that have booted since.
     """
     unreachable = {name for name in suspects if any(pid == 0 for pid, _ in left.get(name, ()))}
     return tuple(sorted({*ending.lost, *unreachable, *(name for name in suspects if name in rebooted)}))
 
 
 def find_replaceable(order: Order, unhealthy: Collection[str]) -> tuple[str, ...]:
-    """Those of the unhealthy hosts that are replaced: not the head, where this runs, and not the user's own."""
+    """Return the unhealthy hosts to replace: not the head, where this program runs, and not the user's own hosts."""
     if order.on_node_loss != "requeue":
         return ()
     return tuple(host.name for host in order.hosts[1:] if host.place is None and host.name in unhealthy)
 
 
 def find_reason(reason: Optional[EndReason], lost: Collection[str], unhealthy: Collection[str]) -> Optional[EndReason]:
-    """Why an attempt has ended: an error with a lost or an unhealthy node is put down to the node."""
+    """Return why an attempt has ended: an error with a lost or an unhealthy node is attributed to the node."""
     if reason != "error" or not (lost or unhealthy):
         return reason
     return "lost" if lost else "unhealthy"
 
 
 def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, before: Iterable[Attempt]) -> Next:
-    """What follows an attempt: "end" of the job, "wait" for nodes in place of those lost, or "again" on the same hosts.
+    """Return what follows an attempt: the "end" of the job, "wait" for new nodes, or "again" on the same hosts.
 
-    left: what remains on its hosts; a job with processes left on a host that it keeps ends. before: the attempts
-    before it.
+    left: the processes that remain on its hosts; if any remain on a host that is not lost, the job ends. before: the
+    earlier attempts.
     """
     if ending.final or ending.state in ("done", "stopped") or ending.reason == "overtime":
         return "end"
@@ -81,19 +81,19 @@ def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, bef
 
 
 def explain_end(lost: Sequence[str], before: Iterable[Attempt]) -> str:
-    """What is added to the error of a job that ends because it has lost nodes. before: the attempts before."""
+    """Return the addition to the error of a job that ends because it has lost nodes. before: the earlier attempts."""
     restarts = sum(attempt.reason in LOSSES for attempt in before)
     return f"{join(lost)} lost" + (f", after {count(restarts, 'restart')}" if restarts else "")
 
 
 def shorten(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
-    """Attempts for a record, whose length is limited: only the newest ones with their nodes."""
+    """Return the attempts for a record, whose length is limited: only the newest ones include their nodes."""
     old = tuple(replace(attempt, nodes=(), instances={}) for attempt in attempts[:-WITH_NODES])
     return old + attempts[-WITH_NODES:]
 
 
 def next_order(order: Order, number: int) -> Order:
-    """The order of an attempt: the job's, which it does not change, for the processes of that attempt."""
+    """Return the order of an attempt: a copy of the job's order, with the variables of that attempt."""
     env = {**order.env, ATTEMPT: str(number)}
     if number == 1:
         return replace(order, env=env)
@@ -101,7 +101,7 @@ def next_order(order: Order, number: int) -> Order:
 
 
 def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str]) -> Optional[str]:
-    """Why these hosts cannot replace the ones that a job waits for, or None."""
+    """Return why these hosts cannot replace the ones that a job waits for, or None."""
     if not waiting_for:
         return "the job does not wait for nodes"
     others = [host.name for host in hosts if host.name not in waiting_for]
@@ -112,7 +112,7 @@ def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str]) -> Opti
 
 
 def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:
-    """Put new hosts in the place of those with the same names: they run the same processes."""
+    """Replace the hosts with the same names by new ones, which run the same processes."""
     by_name = {host.name: host for host in new}
     known = {host.ip: host for host in order.hosts}
     moved = {host.ip: by_name[host.name].ip for host in order.hosts if host.name in by_name}
@@ -130,10 +130,10 @@ def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:
 
 
 def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapping[str, int]]) -> Optional[int]:
-    """The batches that an attempt had finished and the next one does again; None if it cannot be known.
+    """Return the number of batches that an attempt had finished and the next one repeats; None if it is unknown.
 
-    done, resumed: {"epoch", "batch", perhaps "batches" of an epoch}: how far the first one was, and where the
-    second one resumes. Both count the batches of the epoch that are finished.
+    done, resumed: {"epoch", "batch", perhaps "batches" of an epoch}: the progress of the first attempt, and the point
+    where the second one resumes. Both count the finished batches of the epoch.
     """
     if done is None or resumed is None:
         return None
@@ -145,7 +145,7 @@ def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapp
 
 
 def parse_resumed(text: str) -> Optional[dict[str, int]]:
-    """Where a worker resumes, if this line of its output says so."""
+    """Return where a worker resumes, or None if this line of its output does not report it."""
     if BEGUN_ANEW.search(text):
         return {"epoch": 0, "batch": 0}
     found = RESUMED.search(text)
@@ -153,10 +153,10 @@ def parse_resumed(text: str) -> Optional[dict[str, int]]:
 
 
 def join(names: Sequence[str]) -> str:
-    """Names in a sentence: "node-1 and node-2"."""
+    """Return names for a sentence, such as "node-1 and node-2"."""
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def count(number: int, noun: str) -> str:
-    """A number of things: "1 restart", "3 restarts"."""
+    """Return a number with its noun, such as "1 restart" or "3 restarts"."""
     return f"{number} {noun}" + "s" * (number != 1)
