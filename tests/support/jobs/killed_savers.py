@@ -1,7 +1,9 @@
 """Child processes that are killed while they save checkpoints."""
 
+import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import training_scripts
+from training_scripts import check, opened, save, script_modules
 
 NODE_CODE = ("checkpoints.py", "s3.py", Path(training_scripts.__file__).name)
 
@@ -58,3 +61,48 @@ def in_child(work: Callable[[], object]) -> Any:
         answer = pipe.read()
     os.waitpid(child, 0)
     return json.loads(answer)
+
+
+def save_and_kill(where: str, stride: int, folder: Path) -> set[tuple[int, str]]:
+    """Save a checkpoint in a process that is killed after 0, `stride`, 2 * `stride` ... lines, until it ends by itself.
+
+    where: "folder", or "bucket" for the bucket of serve_models. Returns the epochs and runs of the newest checkpoints
+    that were found. This process must not have used obstore.
+    """
+    # Opening a bucket creates a temporary folder there, which a killed process leaves behind.
+    os.environ["CLUSTER_OUTPUT_DIR"] = str(folder)
+    seen: set[tuple[int, str]] = set()
+    with script_modules("common.checkpoints") as (checkpoints,):
+        for lines in itertools.count(step=stride):
+            name = f"s3://models/killed-{lines}/net" if where == "bucket" else str(folder / f"at-{lines}" / "net")
+
+            def begin(name: str = name) -> None:
+                save(checkpoints, opened(checkpoints, name), 1)
+                save(checkpoints, opened(checkpoints, name), 2)
+
+            def work(name: str = name) -> None:
+                place = opened(checkpoints, name)
+                save(checkpoints, place, 2, "second")
+                checkpoints.prune(place, 1)
+
+            def look(name: str = name) -> tuple[int, str]:
+                return check(checkpoints.find_newest(opened(checkpoints, name, to_write=False)))
+
+            def go_on(name: str = name) -> None:
+                save(checkpoints, opened(checkpoints, name), 3)
+
+            in_child(begin)
+            killed = killed_while(work, lines)
+            epoch, run = in_child(look)
+            assert (epoch, run) in {(2, "first"), (1, "first"), (2, "second")}, lines
+            seen.add((epoch, run))
+            # Half-written files cause no error.
+            in_child(go_on)
+            assert in_child(look)[0] == 3, lines
+            if where == "folder":
+                drafts = [path.name for path in Path(name).parent.iterdir() if path.name.startswith(".")]
+                assert not drafts, lines
+                shutil.rmtree(Path(name).parent)
+            if not killed:
+                break
+    return seen
