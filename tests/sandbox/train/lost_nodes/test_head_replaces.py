@@ -212,7 +212,7 @@ def test_a_command_of_the_user_beside_the_heads_own_and_after_its_death(
 
     cause(nodes, "spot-notice", f"instance={before['node-1'].instance_id}")
     until(lambda: live() - known, "it launches nothing", timeout_s=REPLACED_S)
-    client = min(find_clients(head))
+    client = min(until(lambda: find_clients(head), "the head runs no command"))
     os.kill(client, signal.SIGSTOP)
     said = nodes.run("status").stderr
 
