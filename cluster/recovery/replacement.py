@@ -77,9 +77,8 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
     for node in unhealthy:
         app.say(f"{node.name} is unhealthy: {'; '.join(reasons[node])}")
     names = ", ".join(node.name for node in unhealthy)
-    of_them, remain = ("it", "remains") if len(unhealthy) == 1 else ("them", "remain")
-    if not app.confirm(f"Terminate {names}, and launch new nodes in place of {of_them}?", yes=yes):
-        app.say(f"{names} {remain}, and jobs do not use {of_them}")
+    if not app.confirm(f"Terminate {names} and launch replacements?", yes=yes):
+        app.say(f"did not replace {names}: jobs run on the other nodes")
         return
     launch(app, {node.index: node.instance_id for node in unhealthy})
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from bootstrap.node import notify
+from bootstrap.node.process_tree import start_time
 from bootstrap.notify import NotifyConfig, find_webhook
 from cluster.config import load_config, parse_config
 from foundation.errors import ConfigError
 from foundation.settings import check
 from http_server import serve_http
-from pids import is_running
 from project import REPOSITORY
 from waits import until
 
@@ -364,7 +364,7 @@ def test_the_watcher_sends_the_events_of_other_programs(run: Path) -> None:
         assert (run / "events" / "half.json").exists()  # its writer may not have finished
         write_event(run, "half.json", json.dumps({"event": "budget-reached", "at": 8, "text": "spent"}))
         until(lambda: len(asked) == 2, "another event")
-        assert is_running(pid)
+        assert start_time(pid) is not None
     assert [body["event"] for _, body in asked] == ["lease-ending", "budget-reached"]
     assert asked[0][1] == {"event": "lease-ending", "at": 7, "text": "soon", "content": "soon", "cluster": "demo"}
     until(lambda: "budget-reached half.json: sent" in (run / "notify.log").read_text(), "the log")
@@ -377,15 +377,16 @@ def test_there_is_one_watcher_with_the_newest_settings(run: Path) -> None:
     with answering(status(200)) as (url, asked), answering(status(404)) as (other, refused):
         first = ask(run, settings(other))["pid"]
         second = ask(run, settings(url))["pid"]
-        assert (is_running(first), is_running(second)) == (False, True)
+        assert start_time(first) is None
+        assert start_time(second) is not None
         write_event(run, "a.json", json.dumps({"event": "unhealthy", "text": "node-1"}))
         until(lambda: asked, "an event")
         assert refused == []
         assert ask(run, None)["pid"] is None
-        until(lambda: not is_running(second), "its end")
+        until(lambda: start_time(second) is None, "its end")
         os.kill(ask(run, settings(other))["pid"], signal.SIGKILL)  # a killed watcher is replaced, too
         third = ask(run, settings(other))["pid"]
         write_event(run, "b.json", json.dumps({"event": "unhealthy", "text": "node-1"}))
         until(lambda: refused, "an event")
-        assert is_running(third)
+        assert start_time(third) is not None
         until(lambda: "b.json: webhook at 127.0.0.1: HTTP 404" in (run / "notify.log").read_text(), "the log")

@@ -16,11 +16,11 @@ import pytest
 import bootstrap.verify.checks
 import bootstrap.verify.nodes
 from bootstrap.apply import ReadyNode
+from bootstrap.node.process_tree import start_time
 from bootstrap.verify.nodes import verify
 from foundation.progress import silent
 from local_nodes import FakeMXNet, LostConnection, channels, fake_mxnet, local_node, nodes, of_kind
 from node_facts import NODE_PROGRAMS
-from pids import is_running
 from waits import until
 
 __all__ = ["fake_mxnet", "nodes"]
@@ -149,7 +149,7 @@ def test_probes_end_when_the_connection_closes(nodes: list[ReadyNode], fake_mxne
     channel.close()
     running.join()
     assert channel.process.wait(10) == 0
-    until(lambda: not is_running(int(place.read_text()[:-1])), "it still runs")
+    until(lambda: start_time(int(place.read_text()[:-1])) is None, "it still runs")
 
 
 @pytest.fixture

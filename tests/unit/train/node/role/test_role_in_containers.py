@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from bootstrap.node.process_tree import start_time
 from fake_podman import make_podman
-from pids import is_running
 from train.job.plan import new_job_id
 from train.node import wire
 from train.node.programs import program_words
@@ -162,7 +162,7 @@ def test_it_gets_sigterm_once(home: Path) -> None:
 def test_it_ends_when_the_supervisor_goes_away(home: Path) -> None:
     with role(home, "sleep", "1000") as running:
         pid = running.read_until("started")
-    assert not is_running(pid)
+    assert start_time(pid) is None
 
 
 @pytest.mark.parametrize("name", ["podman", "conmon"])
@@ -172,7 +172,7 @@ def test_a_killed_engine_ends_the_program(home: Path, name: str) -> None:
         os.kill(pid_of(name), signal.SIGKILL)
         assert running.read_until("exit") == 137
     assert running.messages[-1]["why"] == f"{name}, which runs its container, was killed"
-    assert not is_running(pid)
+    assert start_time(pid) is None
 
 
 def test_an_engine_that_cannot_start_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_role_end_removes_what_a_killed_role_has_left(home: Path) -> None:
             program_words("role", "end", job, python=sys.executable), capture_output=True, text=True, check=True
         )
         assert json.loads(done.stdout) == []
-        assert not is_running(pid)
+        assert start_time(pid) is None
 
 
 def test_role_end_names_what_it_cannot_remove(home: Path) -> None:
