@@ -1,4 +1,4 @@
-"""`stop`, `start` and `allow`, and how long a node has run.
+"""`stop` and `start`, and how long a node has run.
 
 EC2 does not keep earlier running periods: a start changes LaunchTime. So before `stop` stops an instance, it writes
 "before,start,stop" to the tag cluster:ran. `before`: seconds that the node ran before the period that ends now;
@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from foundation.errors import AwsError, ClusterError, NotFoundError
+from foundation.errors import AwsError, ClusterError
 from foundation.progress import Event, Report
 from foundation.waiting import poll
+from provision.allow import plan_allow
 from provision.aws.clients import Clients, aws_errors, error_code, translate_refusal
 from provision.config import ProvisionConfig
 from provision.describe import Instances, describe_cluster, describe_now
@@ -40,11 +41,9 @@ from provision.model import (
     ClusterState,
     Instance,
     Node,
-    SecurityGroup,
     SshAddress,
     count,
     format_indices,
-    resource_name,
 )
 from provision.plan import Context, Plan, Step
 from provision.preflight.caller import describe_caller
@@ -53,7 +52,6 @@ from provision.resources.instances import wait_until_none
 from provision.resources.key_pair import missing_key
 from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.resources.resource import tagged
-from provision.resources.security_group import plan_ssh_rules
 from provision.resources.shared_volume import find_shared_volumes, plan_attachment
 
 if TYPE_CHECKING:
@@ -180,20 +178,6 @@ def _find_stop(node: Node, lease: Lease) -> float | None:
     return None if lease.until is None else lease.until + 60.0
 
 
-def prepare_allow(
-    clients: Clients, *, name: str, config: ProvisionConfig, files: ClusterFiles
-) -> tuple[Plan, SecurityGroup, str]:
-    """Plans what `allow` will do. Only reads.
-
-    Returns the plan, the current security group and the network to allow. Raises the errors of plan_allow, and
-    AwsError.
-    """
-    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
-    group = _find_group(state)
-    ssh_from = describe_caller(clients, config).ssh_from
-    return plan_allow(state, ssh_from=ssh_from), group, ssh_from
-
-
 def describe_disks_gib(ec2: EC2Client, *, name: str) -> int:
     """Returns the total size of a cluster's disks in GiB. Makes one call per 500 disks. Raises AwsError."""
     with aws_errors(f"looking for the disks of cluster {name}"):
@@ -242,7 +226,7 @@ def plan_start(
     _refuse_no_nodes(state, "start")
     if local_key is None or (state.key_pair is not None and state.key_pair.public_key not in {None, local_key}):
         raise missing_key(state.name, local_key)
-    steps = list(plan_ssh_rules(_find_group(state), ssh_from))
+    steps = list(plan_allow(state, ssh_from=ssh_from).steps)
     if stopping := tuple(node.instance_id for node in state.nodes if node.state == "stopping"):
         steps.append(WaitForStopped(instance_ids=stopping))
     late = tuple(node for node in state.nodes if node.state != "running" or node.address(ssh_address) is None)
@@ -252,32 +236,10 @@ def plan_start(
     return Plan(cluster=state.name, steps=tuple(steps), left_alone=state.untrusted)
 
 
-def plan_allow(state: ClusterState, *, ssh_from: str) -> Plan:
-    """Plans to allow ssh from the network `ssh_from` instead of the previous one. Keeps rules that were made by hand.
-
-    Raises NotFoundError when the cluster has no security group.
-    """
-    return Plan(cluster=state.name, steps=plan_ssh_rules(_find_group(state), ssh_from))
-
-
 def _refuse_no_nodes(state: ClusterState, verb: str) -> None:
     """Raises NotFoundError when the cluster has no nodes. verb: for the message."""
     if not state.nodes:
         raise no_nodes(state, what=f"to {verb}")
-
-
-def _find_group(state: ClusterState) -> SecurityGroup:
-    """Returns the nodes' group; without nodes, any group of the cluster. Raises NotFoundError."""
-    networks = {node.vpc_id for node in state.nodes if node.vpc_id}
-    ours = [group for group in state.security_groups if group.ours]
-    group = next((group for group in ours if not networks or group.vpc_id in networks), None)
-    if group is None:
-        what = f"the security group {resource_name(state.name)} is missing" if state.nodes else "no such cluster"
-        raise NotFoundError(
-            f"cluster {state.name}: {what}",
-            hint="cluster down, then cluster up" if state.nodes else "cluster up",
-        )
-    return group
 
 
 # --- the steps

@@ -10,10 +10,10 @@ from cluster.nodes.ec2 import describe_state
 from cluster.views.layout import render_table
 from cluster.views.status import render_owner, untrusted_document
 from foundation.errors import ClusterError, NotFoundError
+from provision.allow import prepare_allow
 from provision.apply import apply
 from provision.aws.clients import make_clients
 from provision.model import ClusterState, UntrustedInstance
-from provision.pause import prepare_allow
 
 
 @click.command("adopt")

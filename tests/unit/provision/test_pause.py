@@ -1,21 +1,19 @@
-"""stop, start and allow: the plan for each state, and the messages."""
+"""stop and start: the plan for each state, and the messages."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cluster.commands.adopt import render_allowed
 from cluster.commands.stop import render_stopped
 from foundation.errors import ClusterError, NotFoundError
-from provision.model import ClusterState, Node, SecurityGroup
-from provision.pause import StartInstances, StopInstances, WaitForStopped, plan_allow, plan_start, plan_stop
+from provision.model import ClusterState, Node
+from provision.pause import StartInstances, StopInstances, WaitForStopped, plan_start, plan_stop
 from provision.plan import Step
 from provision.resources.security_group import AuthorizeIngress, RevokeIngress
-from provision_world import CALLER_NETWORK, NAME, PUBLIC_KEY, make_group, make_node, make_state
+from provision_world import CALLER_NETWORK, NAME, PUBLIC_KEY, make_node, make_state
 
 OTHER = "198.51.100.1/32"
-BY_HAND = "also from 192.0.2.0/24, by rules that were made by hand"
 
 
 def start(state: ClusterState, **values: Any) -> tuple[Step, ...]:
@@ -100,71 +98,6 @@ def test_stop_and_start_need_nodes() -> None:
         plan_stop(make_state())
     with pytest.raises(NotFoundError, match="no nodes to start"):
         start(make_state())
-
-
-@pytest.mark.parametrize(
-    ("group", "wanted"),
-    [
-        (make_group(), ()),
-        (
-            make_group(ssh_from=(OTHER,), ssh_open_to=(OTHER,)),
-            (
-                AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=False),
-                RevokeIngress(group_id="sg-1", ssh_from=(OTHER,)),
-            ),
-        ),
-        (
-            make_group(ssh_from=(OTHER, CALLER_NETWORK), ssh_open_to=(OTHER, CALLER_NETWORK)),
-            (RevokeIngress(group_id="sg-1", ssh_from=(OTHER,)),),
-        ),
-        # Somebody allowed the same network by hand: nothing to add.
-        (make_group(ssh_from=()), ()),
-        (
-            make_group(ssh_from=(), ssh_open_to=("192.0.2.0/24",)),
-            (AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=False),),
-        ),
-        (make_group(open_to_members=False), (AuthorizeIngress(group_id="sg-1", ssh_from=None, members=True),)),
-    ],
-)
-def test_allow(group: SecurityGroup, wanted: tuple[Step, ...]) -> None:
-    assert plan_allow(make_state(RUNNING, security_groups=(group,)), ssh_from=CALLER_NETWORK).steps == wanted
-
-
-def test_allow_uses_the_nodes_group() -> None:
-    groups = (make_group(group_id="sg-0", vpc_id="vpc-0"), make_group())
-    plan = plan_allow(make_state(RUNNING, security_groups=groups), ssh_from=OTHER)
-    assert plan.steps[0] == AuthorizeIngress(group_id="sg-1", ssh_from=OTHER, members=False)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "groups", "said"),
-    [
-        ((), (), "no such cluster"),
-        ((), (make_group(ours=False),), "no such cluster"),
-        ((RUNNING,), (), "the security group cluster-demo is missing"),
-    ],
-)
-def test_allow_needs_a_security_group(nodes: tuple[Node, ...], groups: tuple[SecurityGroup, ...], said: str) -> None:
-    with pytest.raises(NotFoundError, match=said):
-        plan_allow(make_state(*nodes, security_groups=groups), ssh_from=OTHER)
-
-
-@pytest.mark.parametrize(
-    ("before", "open_to", "said"),
-    [
-        ([OTHER], [OTHER], f"ssh is allowed from {CALLER_NETWORK}; it was from {OTHER}"),
-        ([CALLER_NETWORK], [CALLER_NETWORK], f"ssh is allowed from {CALLER_NETWORK}, as it was"),
-        ([], [], f"ssh is allowed from {CALLER_NETWORK}; it was from nowhere"),
-        (
-            [OTHER],
-            [OTHER, "192.0.2.0/24"],
-            f"ssh is allowed from {CALLER_NETWORK}; it was from {OTHER}; {BY_HAND}",
-        ),
-        ([], [CALLER_NETWORK], f"ssh is allowed from {CALLER_NETWORK}, as it was"),
-    ],
-)
-def test_allow_reports_the_networks_before_and_after(before: list[str], open_to: list[str], said: str) -> None:
-    assert render_allowed(before, open_to, ssh_from=CALLER_NETWORK) == said
 
 
 @pytest.mark.parametrize(("price", "said"), [(0.08, "$16.00 per month"), (None, "unknown per month")])

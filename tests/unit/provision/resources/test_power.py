@@ -9,13 +9,13 @@ import pytest
 import provision.pause
 from foundation.errors import AwsError
 from foundation.progress import Event, silent
+from provision.allow import prepare_allow
 from provision.apply import apply
 from provision.model import ClusterState
 from provision.pause import (
     describe_disks_gib,
     parse_ran,
     plan_stop,
-    prepare_allow,
     prepare_start,
     prepare_stop,
     running_s,
