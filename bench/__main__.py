@@ -15,7 +15,7 @@ HEAD = "# Results\n\nWhat `make bench` showed last. Nothing here is asserted by 
 
 
 def main() -> None:
-    """Run the named benchmarks, or all of them. The other sections of RESULTS.md do not change."""
+    """Runs the named benchmarks, or all of them. The other sections of RESULTS.md do not change."""
     names = sys.argv[1:] or list(BENCHMARKS)
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def write_section(title: str, section: str) -> None:
-    """Replace the section with this title in RESULTS.md, or append it."""
+    """Replaces the section with this title in RESULTS.md, or appends it."""
     text = RESULTS.read_text() if RESULTS.exists() else HEAD
     parts = re.split(r"(?m)^(?=## )", text)
     kept = [part.rstrip() for part in parts if not part.startswith(f"{title}\n")]

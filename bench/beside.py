@@ -36,7 +36,7 @@ def measure(world: World, nodes: int, commands: dict[str, str]) -> list[Timing]:
 
 
 def render(found: dict[int, list[Timing]], other: Path) -> str:
-    """Return the section of RESULTS.md."""
+    """Returns the section of RESULTS.md."""
     lines = [
         TITLE,
         "",
@@ -54,7 +54,7 @@ def render(found: dict[int, list[Timing]], other: Path) -> str:
 
 
 def main() -> None:
-    """Measure and write the section."""
+    """Measures and writes the section."""
     other = Path(sys.argv[1]).resolve()
     commands = {"this commit": CLUSTER, "the other": str(other / ".venv" / "bin" / "cluster")}
     with running_world(SandboxConfig()) as world:

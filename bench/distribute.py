@@ -58,21 +58,21 @@ class Samples:
         self.add(name, count, pushed.seconds)
 
     def ratio(self, one: tuple[str, int], other: tuple[str, int]) -> str:
-        """Return the ratio of two medians, or a dash if one of them was not measured."""
+        """Returns the ratio of two medians, or a dash if one of them was not measured."""
         if not {one, other} <= set(self.seconds):
             return "-"
         return f"{statistics.median(self.seconds[one]) / statistics.median(self.seconds[other]):.2f}"
 
 
 def run() -> str:
-    """Run the benchmark and return its section of RESULTS.md."""
+    """Runs the benchmark and returns its section of RESULTS.md."""
     with running_world(SandboxConfig()) as world:
         nodes = launch_nodes(world, ALL)
         return render([measure(world, nodes, weight) for weight in WEIGHTS])
 
 
 def measure(world: World, nodes: Sequence[BenchNode], weight: Weight) -> Samples:
-    """Measure all contenders with one file, in turn."""
+    """Measures all contenders with one file, in turn."""
     file = world.folder / f"{weight.megabytes}MB.bin"
     write_file(file, weight.megabytes)
     push(world, nodes, file)  # not counted: pins the host keys, and makes the machine allocate memory
@@ -96,14 +96,14 @@ def measure(world: World, nodes: Sequence[BenchNode], weight: Weight) -> Samples
 
 
 def write_file(path: Path, megabytes: int) -> None:
-    """Write a file that cannot be compressed."""
+    """Writes a file that cannot be compressed."""
     with path.open("wb") as stream:
         for _ in range(megabytes):
             stream.write(os.urandom(1_000_000))
 
 
 def render(measured: Sequence[Samples]) -> str:
-    """Return the section of RESULTS.md."""
+    """Returns the section of RESULTS.md."""
     lines = ["## A file to many nodes", "", NOTES, "| file | what | nodes | rounds | median s | min | max |"]
     lines.append("|---|---|---|---|---|---|---|")
     for samples in measured:

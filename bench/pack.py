@@ -25,7 +25,7 @@ SETS = {"500 x 375": (SMALL,), "500 x 375 and, every third, up to 1280 x 960": (
 
 
 def write_images(folder: Path, count: int, sizes: tuple[tuple[tuple[int, int], ...], ...]) -> None:
-    """Write JPEGs that are cut out of scikit-learn's two photographs, each with different noise.
+    """Writes JPEGs that are cut out of scikit-learn's two photographs, each with different noise.
 
     They are the same in every run.
     """
@@ -48,7 +48,7 @@ def write_images(folder: Path, count: int, sizes: tuple[tuple[tuple[int, int], .
 
 
 def contenders(photos: Path, out: Path, processes: int) -> dict[str, Callable[[], object]]:
-    """Return both contenders, which pack the files of a list into shards with indexes.
+    """Returns both contenders, which pack the files of a list into shards with indexes.
 
     im2rec.py creates the list, which is not timed.
     """
@@ -69,7 +69,7 @@ def contenders(photos: Path, out: Path, processes: int) -> dict[str, Callable[[]
 
 
 def compare_quality(photos: Path, out: Path) -> str:
-    """Return how close both come to the same picture resized with the best filter, over a sample."""
+    """Returns how close both come to the same picture resized with the best filter, over a sample."""
     program = """
         import glob, numpy
         def read(idx, rec):
@@ -94,12 +94,12 @@ def compare_quality(photos: Path, out: Path) -> str:
 
 
 def find_psnr(one: np.ndarray, other: np.ndarray) -> float:
-    """Return the PSNR of two images in dB."""
+    """Returns the PSNR of two images in dB."""
     return float(10 * np.log10(255**2 / np.square(one.astype(float) - other).mean()))
 
 
 def run() -> str:
-    """Run the benchmark, with one process per core, and return its section of RESULTS.md."""
+    """Runs the benchmark, with one process per core, and returns its section of RESULTS.md."""
     processes = os.cpu_count() or 1
     lines = ["## Packing images", ""]
     lines += [f"{IMAGES} JPEGs, `{' '.join(OPTIONS)}`, {processes} processes each, start of Python included.", ""]

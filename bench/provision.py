@@ -47,7 +47,7 @@ Samples = dict[tuple[str, int], list[Sample]]
 
 
 def run() -> str:
-    """Run the benchmark and return its section of RESULTS.md."""
+    """Runs the benchmark and returns its section of RESULTS.md."""
     skipped: dict[str, str] = {}
     with running_world(SandboxConfig()) as world:
         write_config(world)
@@ -63,7 +63,7 @@ def run() -> str:
 
 @contextmanager
 def started(world: World, skipped: dict[str, str]) -> Iterator[dict[str, Launcher]]:
-    """Yield the launchers by name. Add the reason to `skipped` if a launcher cannot be installed or started."""
+    """Yields the launchers by name. Adds the reason to `skipped` if a launcher cannot be installed or started."""
     launchers: dict[str, Launcher] = {}
     try:
         for entry in ENTRIES:
@@ -80,7 +80,7 @@ def started(world: World, skipped: dict[str, str]) -> Iterator[dict[str, Launche
 
 
 def measure_in_turn(launchers: dict[str, Launcher], world: World, skipped: dict[str, str]) -> Samples:
-    """Measure each launcher with each number of nodes, in turn. Omit a launcher that fails."""
+    """Measures each launcher with each number of nodes, in turn. Omits a launcher that fails."""
     samples: Samples = {}
     for number in range(ROUNDS):
         for size in SIZES:
@@ -100,7 +100,7 @@ def measure_in_turn(launchers: dict[str, Launcher], world: World, skipped: dict[
 
 
 def measure_scale(world: World) -> Scale:
-    """Measure a small and a large cluster in turn, by both of our launchers and by boto3 alone.
+    """Measures a small and a large cluster in turn, by both of our launchers and by boto3 alone.
 
     A ratio is meaningful only for measurements from the same rounds.
     """
@@ -119,7 +119,7 @@ def measure_scale(world: World) -> Scale:
 
 
 def boot(world: World, count: int) -> float:
-    """Launch hosts by boto3 alone. Return the seconds from RunInstances until the last sshd answers."""
+    """Launches hosts by boto3 alone. Returns the seconds from RunInstances until the last sshd answers."""
     before = world.inventory()
     started_at = time.perf_counter()
     made = world.ec2.run_instances(
@@ -136,7 +136,7 @@ def boot(world: World, count: int) -> float:
 
 
 def wait_for_sshd(addresses: Sequence[str]) -> None:
-    """Wait until each sshd answers, one after the other, because only the last one counts. Raises TimeoutError."""
+    """Waits until each sshd answers, one after the other, because only the last one counts. Raises TimeoutError."""
     give_up_at = time.monotonic() + BOOT_TIMEOUT_S
     for address in addresses:
         while not answers(address):
@@ -146,7 +146,7 @@ def wait_for_sshd(addresses: Sequence[str]) -> None:
 
 
 def answers(address: str) -> bool:
-    """Return whether an sshd answers at this address."""
+    """Returns whether an sshd answers at this address."""
     try:
         with socket.create_connection((address, 22), timeout=0.5) as connection:
             return connection.recv(4) == b"SSH-"
@@ -155,7 +155,7 @@ def answers(address: str) -> bool:
 
 
 def measure_many(world: World) -> Thousand:
-    """Measure a cluster that is too large for one machine, without hosts: only API calls, time and memory."""
+    """Measures a cluster that is too large for one machine, without hosts: only API calls, time and memory."""
     start = len(world.log_lines())
     up_s, told = launch_nodes(world, MANY, ssh=False)
     if len(world.instances("running")) != MANY:
@@ -176,11 +176,11 @@ def measure_many(world: World) -> Thousand:
 
 
 def skip(name: str, error: Exception, skipped: dict[str, str]) -> None:
-    """Omit a launcher. The last line of its error goes into RESULTS.md; the whole error is printed."""
+    """Omits a launcher. The last line of its error goes into RESULTS.md; the whole error is printed."""
     say(f"{name} is left out: {error}")
     skipped[name] = str(error).splitlines()[-1]
 
 
 def say(text: str) -> None:
-    """Print progress on stderr."""
+    """Prints progress on stderr."""
     print(text, file=sys.stderr, flush=True)

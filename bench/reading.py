@@ -88,16 +88,16 @@ class Node:
         self.sink = Sink(folder / "images", URL, address=self.find_gateway())
 
     def run(self, *words: str) -> str:
-        """Run `cluster WORDS...` in the folder. Return its output."""
+        """Runs `cluster WORDS...` in the folder. Returns its output."""
         return run_cluster(self.folder, self.env, *words)
 
     def find_gateway(self) -> str:
-        """Return the address of this machine that the node can reach, which is that of the sandbox's own S3."""
+        """Returns the address of this machine that the node can reach, which is that of the sandbox's own S3."""
         url = json.loads(self.run("sandbox", "status", "--json"))["endpoint_url"]
         return str(urlsplit(url).hostname)
 
     def measure(self, way: str) -> Run:
-        """Run the job with one of the ways to read, and return its measurements."""
+        """Runs the job with one of the ways to read, and returns its measurements."""
         mode = "stage" if way == STAGE else "native"
         (self.folder / "cluster.toml").write_text(self.toml.replace("[data]\n", f'[data]\nmode = "{mode}"\n'))
         local = ";".join(f"images/{path.name}" for path in sorted((self.folder / "images").iterdir()))
@@ -119,7 +119,7 @@ class Results:
 
 
 def measure_ways(data: DataSet, ways: tuple[str, ...], *, link_mbit: float = 0.0, repeats: int = REPEATS) -> Results:
-    """Measure the job with all ways to read, in turn, on a new node."""
+    """Measures the job with all ways to read, in turn, on a new node."""
     folder = Path(tempfile.mkdtemp(prefix="cluster-bench-"))
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     runs: dict[str, list[Run]] = {way: [] for way in ways}
@@ -140,7 +140,7 @@ def measure_ways(data: DataSet, ways: tuple[str, ...], *, link_mbit: float = 0.0
 
 
 def run() -> str:
-    """Run the benchmark with an unlimited link and a slow one. Return its section of RESULTS.md."""
+    """Runs the benchmark with an unlimited link and a slow one. Returns its section of RESULTS.md."""
     everywhere = (LOCAL, NATIVE, STAGE)
     lines = [
         "## Training from S3",
@@ -156,7 +156,7 @@ def run() -> str:
 
 
 def render_open(data: DataSet, results: Results) -> list[str]:
-    """Return the table for the unlimited link."""
+    """Returns the table for the unlimited link."""
     base = statistics.median(run.after_first_batch for run in results.runs[LOCAL])
     size = f"{data.images * REPEATS} of them, {results.megabytes:.0f} MB in {data.shards} shards:"
     lines = ["", f"{data.what}; {size}", ""]
@@ -171,7 +171,7 @@ def render_open(data: DataSet, results: Results) -> list[str]:
 
 
 def render_slow(data: DataSet, results: Results) -> list[str]:
-    """Return the table for the slow link."""
+    """Returns the table for the slow link."""
     base = statistics.median(run.samples_per_s[1] for run in results.runs[NATIVE])
     lines = [
         "",
@@ -189,5 +189,5 @@ def render_slow(data: DataSet, results: Results) -> list[str]:
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Return the median and the range of the rounds."""
+    """Returns the median and the range of the rounds."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"

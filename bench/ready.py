@@ -18,7 +18,7 @@ CONTENDERS = ("cluster", "Fabric, true", "OpenSSH, true")
 
 
 def run() -> str:
-    """Run the benchmark and return its section of RESULTS.md."""
+    """Runs the benchmark and returns its section of RESULTS.md."""
     with running_world(SandboxConfig()) as world:
         write_config(world)
         say(f"making a cluster of {NODES} nodes")
@@ -39,7 +39,7 @@ def run() -> str:
 
 
 def measure(world: World, name: str) -> float:
-    """Return the seconds of one contender in a separate process, without its start and its imports."""
+    """Returns the seconds of one contender in a separate process, without its start and its imports."""
     words = [sys.executable, "-m", "bench.distribution.again", str(world.folder / "cluster.toml"), str(NODES), name]
     env = {**world.env, "PYTHONPATH": str(REPOSITORY)}
     _, said = timed_run(words, env=env, cwd=world.folder)
@@ -51,7 +51,7 @@ def measure(world: World, name: str) -> float:
 
 
 def render(seconds: dict[str, list[float]], moved: dict[str, list[int]]) -> str:
-    """Return the section of RESULTS.md."""
+    """Returns the section of RESULTS.md."""
     lines = [f"## {NODES} nodes that lack nothing", "", NOTES]
     lines += [
         "| what | median s | min | max | ratio to Fabric | to OpenSSH | bytes per node |",

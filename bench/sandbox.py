@@ -23,7 +23,7 @@ IMAGE = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs
 
 @contextmanager
 def sandbox(config: SandboxConfig) -> Iterator[tuple[Any, str, Path]]:
-    """Start a separate sandbox. Yield an EC2 client, an image, and the sandbox's folder."""
+    """Starts a separate sandbox. Yields an EC2 client, an image, and the sandbox's folder."""
     folder = Path(tempfile.mkdtemp(prefix="cluster-bench-"))
     before = dict(os.environ)
     try:
@@ -40,7 +40,7 @@ def sandbox(config: SandboxConfig) -> Iterator[tuple[Any, str, Path]]:
 
 
 def launch(ec2: Any, image: str, count: int) -> tuple[float, list[str]]:
-    """Launch instances. Return the seconds from RunInstances until all run, and the ids."""
+    """Launches instances. Returns the seconds from RunInstances until all run, and the ids."""
     started = time.perf_counter()
     made = ec2.run_instances(ImageId=image, InstanceType="t3.micro", MinCount=count, MaxCount=count)
     ids = [instance["InstanceId"] for instance in made["Instances"]]
@@ -50,7 +50,7 @@ def launch(ec2: Any, image: str, count: int) -> tuple[float, list[str]]:
 
 
 def terminate(ec2: Any, ids: list[str]) -> float:
-    """Terminate instances. Return the seconds until all are terminated."""
+    """Terminates instances. Returns the seconds until all are terminated."""
     started = time.perf_counter()
     ec2.terminate_instances(InstanceIds=ids)
     while states(ec2, ids) != {"terminated"}:
@@ -59,13 +59,13 @@ def terminate(ec2: Any, ids: list[str]) -> float:
 
 
 def states(ec2: Any, ids: list[str]) -> set[str]:
-    """Return the states of the instances."""
+    """Returns the states of the instances."""
     pages = ec2.get_paginator("describe_instances").paginate(Filters=[{"Name": "instance-id", "Values": ids}])
     return {i["State"]["Name"] for page in pages for r in page["Reservations"] for i in r["Instances"]}
 
 
 def host_memory_mb(folder: Path) -> float:
-    """Return the proportional set size of all processes of a host in MB, as the median over the hosts.
+    """Returns the proportional set size of all processes of a host in MB, as the median over the hosts.
 
     This includes the parent of process 1 outside the host's namespaces, unless that is the daemon itself.
     """
@@ -80,12 +80,12 @@ def host_memory_mb(folder: Path) -> float:
 
 
 def all_pids() -> list[int]:
-    """Return the pids of all processes of the machine."""
+    """Returns the pids of all processes of the machine."""
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
 def in_namespace(pid: int, namespace: Path) -> bool:
-    """Return whether a process is in this pid namespace."""
+    """Returns whether a process is in this pid namespace."""
     try:
         return Path(f"/proc/{pid}/ns/pid").readlink() == namespace
     except OSError:
@@ -93,7 +93,7 @@ def in_namespace(pid: int, namespace: Path) -> bool:
 
 
 def pss_kib(pid: int) -> int:
-    """Return the proportional set size in KiB, or 0 for a process that has ended."""
+    """Returns the proportional set size in KiB, or 0 for a process that has ended."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -102,13 +102,13 @@ def pss_kib(pid: int) -> int:
 
 
 def available_mb() -> float:
-    """Return the machine's available memory in MB."""
+    """Returns the machine's available memory in MB."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("MemAvailable"))
 
 
 def run() -> str:
-    """Run the benchmark and return its section of RESULTS.md."""
+    """Runs the benchmark and returns its section of RESULTS.md."""
     lines = ["## The sandbox's scale", "", "| what | median | min | max |", "|---|---|---|---|"]
     with sandbox(SandboxConfig()) as (ec2, image, folder):
         for count in SIZES:
@@ -131,5 +131,5 @@ def run() -> str:
 
 
 def spread(values: list[float]) -> str:
-    """Return the median, minimum and maximum as cells of a row."""
+    """Returns the median, minimum and maximum as cells of a row."""
     return f"{statistics.median(values):.2f} | {min(values):.2f} | {max(values):.2f}"

@@ -28,7 +28,7 @@ SETTINGS = 'name = "beside"\ncloud = "sandbox"\n'
 
 @contextmanager
 def running(command: str) -> Iterator[tuple[Any, str, Path]]:
-    """Start a sandbox by a checkout's command. Yield an EC2 client, an image, and the sandbox's folder."""
+    """Starts a sandbox by a checkout's command. Yields an EC2 client, an image, and the sandbox's folder."""
     with tempfile.TemporaryDirectory(prefix="cluster-bench-") as name:
         folder = Path(name)
         (folder / "cluster.toml").write_text(SETTINGS)
@@ -50,7 +50,7 @@ def running(command: str) -> Iterator[tuple[Any, str, Path]]:
 
 
 def run(other: Path) -> str:
-    """Run the benchmark and return its section of RESULTS.md."""
+    """Runs the benchmark and returns its section of RESULTS.md."""
     commit = subprocess.run(
         ("git", "rev-parse", "--short", "HEAD"), cwd=other, capture_output=True, text=True, check=True
     )

@@ -8,7 +8,7 @@ from bench.support.rounds import interleave, render_timings
 
 
 def run() -> str:
-    """Compare `cluster --help` with a Python that does nothing. Return the section of RESULTS.md."""
+    """Compares `cluster --help` with a Python that does nothing. Returns the section of RESULTS.md."""
 
     def command(*words: str) -> None:
         subprocess.run(words, check=True, capture_output=True)

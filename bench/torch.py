@@ -29,7 +29,7 @@ JOB = Job(
 
 
 def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
-    """Write a script to each node that starts its torchrun. Return the command that runs all scripts."""
+    """Writes a script to each node that starts its torchrun. Returns the command that runs all scripts."""
     nodes = cluster.find_nodes()
     exports, python, tree = cluster.see_process()
     commands = []
@@ -46,7 +46,7 @@ def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
 
 
 def run() -> str:
-    """Run the job both ways, at once. Return the section of RESULTS.md."""
+    """Runs the job both ways, at once. Returns the section of RESULTS.md."""
     load = os.getloadavg()[0]
     with clusters(2, BOOTSTRAP) as made:
         table = render_table(measure(made, JOB, prepare_by_hand, TRAIN), JOB, base=BY_HAND)

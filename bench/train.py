@@ -43,7 +43,7 @@ JOBS = (_make_job(epochs=60), _make_job(epochs=60, workers=4), _make_job(epochs=
 
 
 def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
-    """Write the files that launch.py by hand needs to the nodes. Return the command for each way."""
+    """Writes the files that launch.py by hand needs to the nodes. Returns the command for each way."""
     nodes = cluster.find_nodes()
     exports, python, tree = cluster.see_process("--kv-store", "local", "-n", "1")
     exports.pop("OMP_NUM_THREADS")  # chosen for one process on a node
@@ -64,7 +64,7 @@ def prepare_by_hand(cluster: Cluster, job: Job) -> dict[str, list[str]]:
 
 
 def run() -> str:
-    """Run the jobs in all ways, in turn or at once. Return the section of RESULTS.md."""
+    """Runs the jobs in all ways, in turn or at once. Returns the section of RESULTS.md."""
     with clusters(2) as made:
         runs = {job: measure(made, job, prepare_by_hand, TRAIN) for job in JOBS}
     lines = [

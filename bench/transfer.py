@@ -57,7 +57,7 @@ class Bench:
     puts: int = 0
 
     def run(self, name: str, *words: str | Path) -> None:
-        """Run a command to its end, and record its peak memory. Raises RuntimeError if it fails."""
+        """Runs a command to its end, and records its peak memory. Raises RuntimeError if it fails."""
         process = subprocess.Popen(
             words, cwd=self.folder, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
@@ -70,13 +70,13 @@ class Bench:
         self.peaks_kib[name] = max(self.peaks_kib.get(name, 0), usage.ru_maxrss)
 
     def new_folder(self) -> str:
-        """Return the URL of an unused folder in S3."""
+        """Returns the URL of an unused folder in S3."""
         self.puts += 1
         return f"s3://{BUCKET}/{self.puts}/"
 
 
 def make_data(folder: Path, *, big_bytes: int) -> None:
-    """Write one file `big`, and a thousand files in `small/`."""
+    """Writes one file `big`, and a thousand files in `small/`."""
     generator = random.Random(1)
     block = generator.randbytes(1 << 24)
     with (folder / "big").open("wb") as file:
@@ -90,7 +90,7 @@ def make_data(folder: Path, *, big_bytes: int) -> None:
 
 @contextmanager
 def running_sink(folder: Path, *, latency_ms: int = 0) -> Iterator[str]:
-    """Start a sink that serves `big`, and yield its URL."""
+    """Starts a sink that serves `big`, and yields its URL."""
     command = [sys.executable, "-m", "bench.s3.sink", str(folder / "big"), "--latency-ms", str(latency_ms)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -114,7 +114,7 @@ def in_turn(contenders: dict[str, tuple[Callable[[], None], Callable[[], None]]]
 
 
 def run(*, big_bytes: int = 1 << 30) -> str:
-    """Run the benchmark and return its section of RESULTS.md."""
+    """Runs the benchmark and returns its section of RESULTS.md."""
     with tempfile.TemporaryDirectory(prefix="bench-transfer-") as name:
         folder = Path(name)
         make_data(folder, big_bytes=big_bytes)
@@ -138,7 +138,7 @@ def _find_env(folder: Path) -> dict[str, str]:
 
 
 def _nothing() -> None:
-    """Prepare nothing."""
+    """Prepares nothing."""
 
 
 def _measure(bench: Bench) -> list[tuple[str, list[Timing]]]:

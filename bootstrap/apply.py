@@ -97,7 +97,7 @@ def bootstrap(
     report: Report,
     project: LockedProject = NO_PROJECT,
 ) -> tuple[ReadyNode, ...]:
-    """Make every host ready to train; a second run finds nothing to do. Returns the nodes in the order of `hosts`.
+    """Makes every host ready to train; a second run finds nothing to do. Returns the nodes in the order of `hosts`.
 
     packages: the requirements of [bootstrap] packages and its files; project: those of [bootstrap] project.
     Fetches a file again, once, if it was damaged on this machine and nodes refused it.
@@ -176,7 +176,7 @@ class _Bootstrap:
     report: Report
 
     def prepare(self, host: Host) -> ReadyNode:
-        """Make one node ready. Raises ClusterError."""
+        """Makes one node ready. Raises ClusterError."""
         connection = self.connections.get(host)
         facts = self.connections.take_facts(host) or gather_facts(connection, python=self.config.python)
         first = plan_setup(facts, commands=self.config.setup, framework=self.config.framework)
@@ -269,7 +269,7 @@ class _Bootstrap:
         return bundle
 
     def _set_up(self, connection: NodeConnection, facts: NodeFacts, plan: NodePlan, *, what: str, done: str) -> None:
-        """Carry out a plan. Raises ClusterError, also if files cannot be packed."""
+        """Carries out a plan. Raises ClusterError, also if files cannot be packed."""
         started = time.monotonic()
         name = connection.host.name
         files = list(plan.files)
@@ -290,7 +290,7 @@ def find_cluster_key(head: ReadyNode) -> str:
 
 
 def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Report) -> None:
-    """Authorize the head's key on every node, the head included, and give the head the nodes' host keys."""
+    """Authorizes the head's key on every node, the head included, and gives the head the nodes' host keys."""
     head = next(node for node in nodes if node.host.is_head)
     line = authorized_line(find_cluster_key(head), head_ip=head.host.private_ip)
     text = known_hosts_text(_pinned_keys(nodes, pins))

@@ -27,7 +27,7 @@ NEWER_PYTHONS = ("3.13", "3.14")
 
 
 def check_sync_entry(entry: str) -> str:
-    """Return an entry of sync, unchanged. Pure. Raises ValueError if it cannot be a path in cluster.toml's folder."""
+    """Returns an entry of sync, unchanged. Pure. Raises ValueError if it cannot be a path in cluster.toml's folder."""
     if not entry or "\0" in entry:
         raise ValueError("not a path")
     if entry.startswith(("/", "~")):
@@ -38,14 +38,14 @@ def check_sync_entry(entry: str) -> str:
 
 
 def check_project(project: str) -> str:
-    """Return the folder of a project, unchanged. Pure. Raises ValueError if it cannot be a path."""
+    """Returns the folder of a project, unchanged. Pure. Raises ValueError if it cannot be a path."""
     if "\0" in project:
         raise ValueError("not a path")
     return project
 
 
 def check_pattern(pattern: str) -> str:
-    """Return a pattern of exclude, unchanged. Pure. Raises ValueError if it is invalid or excludes nothing."""
+    """Returns a pattern of exclude, unchanged. Pure. Raises ValueError if it is invalid or excludes nothing."""
     from pathspec import GitIgnoreSpec  # noqa: PLC0415 - slow to import, and few configurations have a pattern
 
     try:
@@ -58,7 +58,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def check_command(command: str) -> str:
-    """Return a command, such as an entry of setup, unchanged. Pure. Raises ValueError if no shell can run it."""
+    """Returns a command, such as an entry of setup, unchanged. Pure. Raises ValueError if no shell can run it."""
     if not command.strip():
         raise ValueError("an empty command")
     if "\0" in command:
@@ -164,7 +164,7 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
     ] = "none"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
-        """Yield a message for each key of another framework, and for a `python` that does not fit MXNet."""
+        """Yields a message for each key of another framework, and for a `python` that does not fit MXNet."""
         for key, framework in (("mxnet", "mxnet"), ("build_options", "mxnet"), ("torch", "pytorch")):
             if key in said and self.framework != framework and getattr(self, key) not in ("auto", ()):
                 yield (

@@ -17,7 +17,7 @@ _OF_ENVIRONMENT = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def check_webhook(text: str) -> str:
-    """Return the URL, or the $NAME of a variable, unchanged. Pure. Raises ValueError, which does not repeat it."""
+    """Returns the URL, or the $NAME of a variable, unchanged. Pure. Raises ValueError, which does not repeat it."""
     if _OF_ENVIRONMENT.fullmatch(text):
         return text
     if len(text) > MAX_URL or not text.isascii() or not text.isprintable() or " " in text:

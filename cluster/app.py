@@ -70,22 +70,22 @@ class App:
         return load_config(self.config_path, self.overrides)
 
     def override(self, key: str, value: object) -> None:
-        """Override a value of cluster.toml, even after the file was read. key: dotted."""
+        """Overrides a value of cluster.toml, even after the file was read. key: dotted."""
         self.overrides[key] = value
         self.__dict__.pop("config", None)
 
     def warn_of(self, error: ClusterError) -> None:
-        """Show an error that does not end the command, with its hint."""
+        """Shows an error that does not end the command, with its hint."""
         hint = f" ({error.hint})" if error.hint else ""
         self.report(Event(kind="warn", what=f"{error.message}{hint}"))
 
     def restore(self, overrides: Mapping[str, object]) -> None:
-        """Restore an earlier value of `overrides`."""
+        """Restores an earlier value of `overrides`."""
         self.overrides = dict(overrides)
         self.__dict__.pop("config", None)
 
     def use_region(self, region: str) -> None:
-        """Make `config` and `files` refer to this one of [provision] region and regions; it becomes the first."""
+        """Makes `config` and `files` refer to this one of [provision] region and regions; it becomes the first."""
         known = all_regions(self.config.provision)
         if region != known[0]:
             self.overrides |= {"provision.region": region}
@@ -93,7 +93,7 @@ class App:
             self.__dict__.pop("files", None)
 
     def files_in(self, region: str) -> "ClusterFiles":
-        """Return this cluster's files for a region. Call enter_cloud first."""
+        """Returns this cluster's files for a region. Call enter_cloud first."""
         from provision.files import ClusterFiles  # noqa: PLC0415 - as in `files`
 
         name = self.config.name
@@ -110,7 +110,7 @@ class App:
         return self.config_path.resolve().parent
 
     def of_cluster(self, name: str) -> "App":
-        """Return the App of the same command for another cluster of this folder."""
+        """Returns the App of the same command for another cluster of this folder."""
         other = App(config_path=self.config_path)
         other.overrides = {**self.overrides, "name": name}
         return other
@@ -125,7 +125,7 @@ class App:
         return self.files_in(self.config.provision.region)
 
     def enter_cloud(self, *, start_sandbox: bool = False) -> None:
-        """Point AWS's environment variables at the configured cloud. No other function does this.
+        """Points AWS's environment variables at the configured cloud. No other function does this.
 
         `cloud = "aws"` and "hosts" leave them as the user set them. `cloud = "sandbox"` points them at this folder's
         sandbox, and starts it if start_sandbox is true. With [provision] regions, `config` becomes that of the region
@@ -137,7 +137,7 @@ class App:
             self._find_region()
 
     def _find_region(self) -> None:
-        """Switch to the region that has the cluster, if one has it."""
+        """Switches to the region that has the cluster, if one has it."""
         from provision.aws.clients import make_clients  # noqa: PLC0415 - boto3; few users have several regions
         from provision.regions import find_home  # noqa: PLC0415 - as above
 
@@ -179,7 +179,7 @@ class App:
         return self.config.cloud != "hosts"
 
     def check_has_instances(self, command: str, *, instead: str) -> None:
-        """Raise UsageError if the command needs instances. instead: the hint for existing hosts."""
+        """Raises UsageError if the command needs instances. instead: the hint for existing hosts."""
         if not self.has_instances:
             raise UsageError(
                 f'cluster {command} is for instances; with cloud = "hosts" there is nothing to launch, stop or delete',
@@ -208,20 +208,20 @@ class App:
         return StepDisplay(self.console)
 
     def close(self) -> None:
-        """Remove the spinner from the terminal. Called at the end of every command, also after an error."""
+        """Removes the spinner from the terminal. Called at the end of every command, also after an error."""
         if "_steps" in self.__dict__:
             self._steps.close()
 
     def report(self, event: Event) -> None:
-        """Show an event on stderr: a finished step as a line, a running one as a spinner (on a terminal only)."""
+        """Shows an event on stderr: a finished step as a line, a running one as a spinner (on a terminal only)."""
         self._steps.show(event)
 
     def say(self, text: str, *, style: str = "") -> None:
-        """Print a message to stderr. It is never interpreted as markup."""
+        """Prints a message to stderr. It is never interpreted as markup."""
         say(self.console, text, style=style)
 
     def print(self, text: str, *, wrapped: bool = True) -> None:
-        """Print a result to stdout. On a terminal, lines are wrapped between words.
+        """Prints a result to stdout. On a terminal, lines are wrapped between words.
 
         wrapped: False for output that people copy or that other programs read, such as scripts.
         """
@@ -229,21 +229,21 @@ class App:
         write(sys.stdout, text, wrapped=wrapped)
 
     def find_columns(self, *, wide: bool = False) -> int | None:
-        """Return the width for tables on stdout; None, no limit, with --wide or if stdout is not a terminal."""
+        """Returns the width for tables on stdout; None, no limit, with --wide or if stdout is not a terminal."""
         return None if wide or not sys.stdout.isatty() else find_columns(sys.stdout)
 
     def print_line(self, text: str, *, wrapped: bool = True) -> None:
-        """Print one line of a result to stdout. On a terminal, newlines in it are escaped. wrapped: see print."""
+        """Prints one line of a result to stdout. On a terminal, newlines in it are escaped. wrapped: see print."""
         self.close()
         write(sys.stdout, text, one_line=True, wrapped=wrapped)
 
     def print_json(self, value: Any) -> None:
-        """Print a result to stdout as JSON."""
+        """Prints a result to stdout as JSON."""
         # The output is ASCII without control characters.
         write(sys.stdout, json.dumps(value, indent=2, default=str).replace("\x7f", "\\u007f"))
 
     def show(self, text: str, document: Any, *, as_json: bool, wrapped: bool = True) -> None:
-        """Print a result to stdout: the text, or the document if as_json. wrapped: see print."""
+        """Prints a result to stdout: the text, or the document if as_json. wrapped: see print."""
         if as_json:
             self.print_json(document)
         else:
@@ -255,7 +255,7 @@ class App:
         return sys.stdin.isatty() and sys.stderr.isatty()
 
     def confirm(self, question: str, *, yes: bool) -> bool:
-        """Ask the user, unless `yes`. Return whether the answer is yes.
+        """Asks the user, unless `yes`. Returns whether the answer is yes.
 
         Raises UsageError, which names --yes, when there is no terminal.
         """
@@ -286,14 +286,14 @@ def if_interrupted(hint: str) -> Iterator[None]:
 
 
 def sandbox_files_dir(project_dir: Path) -> Path:
-    """Return the folder for files of the clusters in a folder's sandbox. It is deleted with the sandbox."""
+    """Returns the folder for files of the clusters in a folder's sandbox. It is deleted with the sandbox."""
     from sandbox.place import place_of  # noqa: PLC0415 - as in enter_cloud
 
     return state_folder() / f"sandbox-{place_of(project_dir).id}"
 
 
 def pass_app(command: Callable[Concatenate[App, P], T]) -> Callable[P, T]:
-    """Pass the App of this run to a command. The App is created on first use and closed when the command ends."""
+    """Passes the App of this run to a command. The App is created on first use and closed when the command ends."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         root = click.get_current_context().find_root()

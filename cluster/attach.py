@@ -44,12 +44,12 @@ class Interrupts:
             signal.signal(number, handler)
 
     def look(self) -> None:
-        """Raise KeyboardInterrupt if a signal was received."""
+        """Raises KeyboardInterrupt if a signal was received."""
         if self.number:
             raise KeyboardInterrupt
 
     def forget(self) -> None:
-        """Forget the remembered signal."""
+        """Forgets the remembered signal."""
         self.number = 0
 
     @contextmanager
@@ -70,7 +70,7 @@ class Interrupts:
 
 
 def show_check(app: App, head: Head, order: Order) -> None:
-    """Have the head check a job, and print the script for the batch scheduler, if any (`--dry-run`).
+    """Has the head check a job, and prints the script for the batch scheduler, if any (`--dry-run`).
 
     Raises the same errors as check_order.
     """
@@ -81,7 +81,7 @@ def show_check(app: App, head: Head, order: Order) -> None:
 
 
 def start(app: App, head: Head, order: Order, *, talk: Talk | None = None) -> None:
-    """Submit a job and return (`--detach`). talk: see train.follow.run.submit. Raises the same errors as submit."""
+    """Submits a job and returns (`--detach`). talk: see train.follow.run.submit. Raises the same errors as submit."""
     started = submit(head, order, follow=False, talk=talk)
     app.print(started.id)
     state = "is queued" if started.state == "queued" else "is running"
@@ -89,7 +89,7 @@ def start(app: App, head: Head, order: Order, *, talk: Talk | None = None) -> No
 
 
 def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None = None) -> int:
-    """Submit a job and follow it to its end. Return 0, or 130 when it was left running or withdrawn.
+    """Submits a job and follows it to its end. Returns 0, or 130 when it was left running or withdrawn.
 
     talk: see train.follow.run.submit. plain: show no live view. Raises JobError with the exit code of the first process
     that failed, and the same errors as submit.
@@ -150,7 +150,7 @@ class _Attendance:
         self._follower = Follower(head, job, take=display.take, say=display.say, look=interrupts.look)
 
     def follow(self, talk: Any, *, queued: bool) -> JobResult | None:
-        """Return the job's result; None if the job is left running."""
+        """Returns the job's result; None if the job is left running."""
         while True:
             try:
                 return self._follower.run(talk)
@@ -169,7 +169,7 @@ class _Attendance:
             talk = None
 
     def _choose(self) -> Choice:
-        """Ask the user what to do. Without a terminal, and on SIGTERM, the job is left running."""
+        """Asks the user what to do. Without a terminal, and on SIGTERM, the job is left running."""
         if self._interrupts.number == signal.SIGTERM or not can_ask():
             return "leave"
         with self._display.paused(), self._interrupts.at_once():
@@ -186,7 +186,7 @@ def can_ask() -> bool:
 
 
 def ask() -> Choice:
-    """Ask at the terminal until the answer is valid. Raises KeyboardInterrupt.
+    """Asks at the terminal until the answer is valid. Raises KeyboardInterrupt.
 
     An empty line means "continue"; the end of the input means "leave".
     """
@@ -212,7 +212,7 @@ def _next_commands(job: str) -> str:
 
 
 def _head_gone(app: App, job: str, error: ClusterError) -> JobError:
-    """End the job's processes on all other nodes, and return the error for a lost head."""
+    """Ends the job's processes on all other nodes, and returns the error for a lost head."""
     left = end_from_here(app, job)
     said = f"\n  may still run: {render_left(left)}" if left else "; no process of it is left on the other nodes"
     hint = "cluster status"

@@ -39,11 +39,11 @@ class Name(click.ParamType[str]):
         self._files = files
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """Return the word unchanged."""
+        """Returns the word unchanged."""
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
-        """Return the names that begin with `incomplete`."""
+        """Returns the names that begin with `incomplete`."""
         given = ctx.find_root().params.get("config_path") or Path("cluster.toml")
         found = [name for name in self._find(find_above(given) or given) if name.startswith(incomplete)]
         if self._files and not found:
@@ -85,7 +85,7 @@ def _find_scripts(_: Path) -> list[str]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """Return the tables of cluster.toml, unchecked: the check needs libraries that take too long to import."""
+    """Returns the tables of cluster.toml, unchecked: the check needs libraries that take too long to import."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
@@ -97,7 +97,7 @@ class FileOrUrl(Name):
     """A local file or folder, or an S3 URL."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the word. Raises BadParameter for a misspelt URL."""
+        """Returns the word. Raises BadParameter for a misspelt URL."""
         from train.s3.url import check_spelling  # noqa: PLC0415 - completion does not need it
 
         try:
@@ -115,14 +115,14 @@ NAMES = {each.name: each for each in (NODE, NODE_OR_FILE, JOB, SCRIPT, FILE_OR_U
 
 
 def load_command(place: str) -> click.Command:
-    """Return the command at "module:attribute"."""
+    """Returns the command at "module:attribute"."""
     module, _, attribute = place.partition(":")
     command: click.Command = getattr(importlib.import_module(module), attribute)
     return command
 
 
 def load_shape(place: str) -> click.Command:
-    """Return a command with the options and arguments of the one at "module:attribute", for completion."""
+    """Returns a command with the options and arguments of the one at "module:attribute", for completion."""
     path, key = cache_folder() / "completion.json", _program_key()
     shapes: dict[str, Any] = {}
     with suppress(OSError, ValueError):
@@ -138,13 +138,13 @@ def load_shape(place: str) -> click.Command:
 
 
 def _program_key() -> str:
-    """Return a key that changes when the commands change."""
+    """Returns a key that changes when the commands change."""
     newest = max(entry.stat().st_mtime_ns for folder in PROGRAM for entry in os.scandir(folder) if entry.is_file())
     return f"{PROGRAM[0]} {newest}"
 
 
 def describe_shape(command: click.Command) -> dict[str, Any]:
-    """Describe a command's options and arguments, or a group's commands, for JSON. Pure."""
+    """Describes a command's options and arguments, or a group's commands, for JSON. Pure."""
     shape: dict[str, Any] = {"help": command.get_short_help_str(), "settings": command.context_settings}
     if isinstance(command, click.Group):
         table: Mapping[str, tuple[str, str]] = getattr(command, "table", {})
@@ -178,7 +178,7 @@ def _describe_type(type_: click.ParamType[Any]) -> dict[str, Any]:
 
 
 def make_shape(name: str, shape: Mapping[str, Any]) -> click.Command:
-    """Create a command from its description; the reverse of describe_shape."""
+    """Creates a command from its description; the reverse of describe_shape."""
     settings = {"context_settings": shape["settings"], "short_help": shape["help"]}
     if "commands" in shape:
         commands = {each: make_shape(each, below) for each, below in shape["commands"].items()}

@@ -59,7 +59,7 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
     sandbox: SandboxConfig = SandboxConfig()
 
     def conflicts(self, _said: AbstractSet[str]) -> Iterator[str]:
-        """Yield a message for each contradiction between tables."""
+        """Yields a message for each contradiction between tables."""
         conflict = self.queue.find_conflict(self.train.max_duration_s)
         if conflict is not None:
             yield conflict
@@ -69,7 +69,7 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
 
 
 def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
-    """Read and check `path`. overrides: command line values by dotted key, such as {"provision.nodes": 4}.
+    """Reads and checks `path`. overrides: command line values by dotted key, such as {"provision.nodes": 4}.
 
     Raises ConfigError, which names the file, the key, the value, the allowed values and the nearest known key.
     """
@@ -78,7 +78,7 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Clust
 
 
 def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the keys of a job file, which override cluster.toml, and the command that it has in place of a script.
+    """Returns the keys of a job file, which override cluster.toml, and the command that it has in place of a script.
 
     The command is () if the file has none. Raises ConfigError as load_config does.
     """
@@ -88,7 +88,7 @@ def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def read_table(path: Path, *, hint: str = "cluster init") -> dict[str, Any]:
-    """Return the content of a TOML file, unchecked. hint: for a file that does not exist. Raises ConfigError."""
+    """Returns the content of a TOML file, unchecked. hint: for a file that does not exist. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
     except FileNotFoundError:
@@ -110,7 +110,7 @@ _BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)
 
 
 def _explain_toml(path: Path, text: str, said: str) -> ConfigError:
-    """Return the error for a file that is not valid TOML, with the invalid line. said: the message of tomllib."""
+    """Returns the error for a file that is not valid TOML, with the invalid line. said: the message of tomllib."""
     place = _PLACE.search(said)
     if place is None:
         return ConfigError(f"{path}: not valid TOML: {said}", hint=AGAIN.format(path=path))
@@ -128,7 +128,7 @@ def _explain_toml(path: Path, text: str, said: str) -> ConfigError:
 
 
 def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
-    """Check a parsed TOML table. source: the name of the file in errors. Pure. Raises ConfigError.
+    """Checks a parsed TOML table. source: the name of the file in errors. Pure. Raises ConfigError.
 
     An override that is a table, such as {"train.env": {"A": "1"}}, is merged name by name into the file's table.
     """
@@ -143,7 +143,7 @@ def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[st
 
 
 def _find_given(overrides: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the dotted keys that the command line sets; for a table, one key for each of its names."""
+    """Yields the dotted keys that the command line sets; for a table, one key for each of its names."""
     for dotted, value in overrides.items():
         if isinstance(value, dict):
             yield from (f"{dotted}.{name}" for name in value)

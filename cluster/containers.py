@@ -20,7 +20,7 @@ from train.job.plan import choose_launcher_use
 
 
 def find_login(app: App, clients: Clients | None) -> FindLogin:
-    """Return a function that finds the login for [container] image; it returns None if none is needed.
+    """Returns a function that finds the login for [container] image; it returns None if none is needed.
 
     clients: None: created if the image is in Amazon ECR. Raises ConfigError if the registry's password is not in this
     machine's environment. The returned function raises AwsError.
@@ -56,7 +56,7 @@ def find_login(app: App, clients: Clients | None) -> FindLogin:
 
 
 def prepare_image(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> PreparedImage | None:
-    """Pull [container] image on these nodes, the head first. Return None without an image.
+    """Pulls [container] image on these nodes, the head first. Returns None without an image.
 
     Raises ClusterError or a subclass.
     """
@@ -85,7 +85,7 @@ def in_containers(
     *,
     stdin: Literal["pipe", "terminal"] | None = None,
 ) -> Iterator[Mapping[str, tuple[Host, tuple[str, ...]]]]:
-    """Set up the nodes, and pull the image on the nodes in `names`. Yield, by name, each host and its command line.
+    """Sets up the nodes, and pulls the image on the nodes in `names`. Yields, by name, each host and its command line.
 
     The command line runs `command` in the image on that host. names: (): all nodes. command: (): a shell. stdin: where
     its input comes from. Raises ClusterError or a subclass.

@@ -26,7 +26,7 @@ PATIENCE_S = 2.0  # the longest time that a job waits for prices
 
 
 def ledger_url(app: App) -> S3Url | None:
-    """Return the URL of the ledger in S3; None without [data] results in S3."""
+    """Returns the URL of the ledger in S3; None without [data] results in S3."""
     results = app.config.data.s3_results
     if results is None:
         return None
@@ -35,7 +35,7 @@ def ledger_url(app: App) -> S3Url | None:
 
 
 def update_ledger(app: App, clients: Clients, *, exists: bool) -> Ledger:
-    """Record the current state in EC2, and return the ledger. exists: see ClusterState.exists.
+    """Records the current state in EC2, and returns the ledger. exists: see ClusterState.exists.
 
     A ledger in S3 that cannot be read or written is only a warning. Raises ClusterError, AwsError.
     """
@@ -76,7 +76,7 @@ def is_news(ledger: Ledger, found: Ledger) -> bool:
 
 
 def read_s3(connection: Connection, url: S3Url) -> Ledger:
-    """Return the ledger in S3; an empty one if there is none. Raises ClusterError or a subclass."""
+    """Returns the ledger in S3; an empty one if there is none. Raises ClusterError or a subclass."""
     try:
         body = connection.call("get_object", Bucket=url.bucket, Key=url.key)["Body"]
     except NotFoundError:
@@ -91,12 +91,12 @@ def read_s3(connection: Connection, url: S3Url) -> Ledger:
 
 
 def warn(app: App, text: str) -> None:
-    """Show a warning. Costs are only information: no command fails because of them."""
+    """Shows a warning. Costs are only information: no command fails because of them."""
     app.report(Event(kind="warn", what=text))
 
 
 def note_costs(app: App, clients: Clients, *, exists: bool | None = None) -> Ledger | None:
-    """Update the ledger after a command that changes or shows the cluster, and return it.
+    """Updates the ledger after a command that changes or shows the cluster, and returns it.
 
     A failure is a warning, and returns None. exists: see ClusterState.exists; None: EC2 is asked.
     """
@@ -111,7 +111,7 @@ def note_costs(app: App, clients: Clients, *, exists: bool | None = None) -> Led
 
 
 def ask_for_prices(app: App, clients: Clients | None, described: Future[Nodes]) -> Callable[[], Mapping[str, float]]:
-    """Find the prices of nodes in the background. The returned function waits at most PATIENCE_S for them.
+    """Finds the prices of nodes in the background. The returned function waits at most PATIENCE_S for them.
 
     It returns US dollars per hour by instance id, without unknown prices. On-demand prices come from the ledger if it
     has them.
@@ -137,7 +137,7 @@ def ask_for_prices(app: App, clients: Clients | None, described: Future[Nodes]) 
 
 
 def _find_noted(app: App) -> dict[str, float]:
-    """Return the prices in the ledger on this machine, in US dollars per hour by instance id."""
+    """Returns the prices in the ledger on this machine, in US dollars per hour by instance id."""
     with suppress(ClusterError):  # a damaged file, which `cluster cost` reports
         nodes = storage.read(app.files.root).nodes
         return {node.instance_id: node.usd_per_hour for node in nodes if node.usd_per_hour is not None}
@@ -146,7 +146,7 @@ def _find_noted(app: App) -> dict[str, float]:
 
 @contextmanager
 def noting_costs(app: App, clients: Clients, *, before: bool = False) -> Iterator[None]:
-    """Update the ledger after the block, even after a ClusterError; after Ctrl-C, the next command updates it.
+    """Updates the ledger after the block, even after a ClusterError; after Ctrl-C, the next command updates it.
 
     before: also update it before the block, because the ledger may lack resources that the block deletes.
     """

@@ -38,7 +38,7 @@ _STATE = 'for env in "$HOME"/.cluster/env/*/.complete; do [ -e "$env" ] && echo 
 
 
 def up(app: App, *, dry_run: bool) -> None:
-    """Connect to the hosts and set them up. Raises ClusterError or a subclass."""
+    """Connects to the hosts and sets them up. Raises ClusterError or a subclass."""
     config = app.config
     read_packages(config.bootstrap.packages, folder=app.project_dir)
     if config.bootstrap.sync != "auto":
@@ -69,7 +69,7 @@ def up(app: App, *, dry_run: bool) -> None:
 
 
 def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
-    """Return the state of each host, asked in parallel. A host that does not answer is unreachable, not an error."""
+    """Returns the state of each host, asked in parallel. A host that does not answer is unreachable, not an error."""
     found: dict[str, HostState] = {}
     source = HostSource(app)
 
@@ -90,7 +90,7 @@ def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
 
 
 def show_status(app: App, *, as_json: bool, wide: bool) -> None:
-    """Print the state of the hosts and the running job. Raises ClusterError when no host is listed."""
+    """Prints the state of the hosts and the running job. Raises ClusterError when no host is listed."""
     nodes = HostSource(app).describe()
     remember_names(app.config_path, "nodes", nodes.names)
     find_job = ask_for_job(app, nodes)
@@ -101,7 +101,7 @@ def show_status(app: App, *, as_json: bool, wide: bool) -> None:
 
 
 def show_list(app: App, *, as_json: bool, wide: bool) -> None:
-    """Print the clusters of existing hosts that this machine has set up. A damaged file is only a warning."""
+    """Prints the clusters of existing hosts that this machine has set up. A damaged file is only a warning."""
     found = []
     for folder in sorted(app.files.root.parent.glob("*/")):
         try:
@@ -120,7 +120,7 @@ def show_list(app: App, *, as_json: bool, wide: bool) -> None:
 
 
 def down(app: App, *, yes: bool, as_json: bool) -> None:
-    """End the cluster's jobs, and remove its files and its key from the hosts.
+    """Ends the cluster's jobs, and removes its files and its key from the hosts.
 
     Raises ClusterError when a host could not be cleaned; the next `down` tries that host again.
     """
@@ -164,7 +164,7 @@ def _no_job() -> HeadJob | None:
 
 
 def _find_nodes(app: App) -> HostNodes | None:
-    """Return the hosts; None, with a warning, when cluster.toml no longer lists any that can be used."""
+    """Returns the hosts; None, with a warning, when cluster.toml no longer lists any that can be used."""
     try:
         return HostSource(app).describe()
     except ClusterError as error:
@@ -173,7 +173,7 @@ def _find_nodes(app: App) -> HostNodes | None:
 
 
 def _end_jobs(app: App, nodes: HostNodes, jobs: frozenset[str]) -> None:
-    """Stop this cluster's jobs, so that no supervisor is running when its files are deleted."""
+    """Stops this cluster's jobs, so that no supervisor is running when its files are deleted."""
     try:
         with open_head(app, nodes) as head:
             for record in ask_head(app, head):

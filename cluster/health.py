@@ -15,7 +15,7 @@ from provision.preflight.machines import Hardware, describe_hardware
 
 
 def find_hardware(app: App, nodes: Nodes, clients: Clients | None = None) -> Mapping[str, Hardware]:
-    """Return the hardware of each node's instance type, by node name; {} for existing hosts. Raises AwsError."""
+    """Returns the hardware of each node's instance type, by node name; {} for existing hosts. Raises AwsError."""
     types = nodes.instance_types
     if not types:
         return {}
@@ -24,7 +24,7 @@ def find_hardware(app: App, nodes: Nodes, clients: Clients | None = None) -> Map
 
 
 def ids_of(nodes: Sequence[ReadyNode]) -> dict[str, str]:
-    """Return the nodes' instance ids, by name."""
+    """Returns the nodes' instance ids, by name."""
     return {node.host.name: node.host.instance_id for node in nodes}
 
 
@@ -37,7 +37,7 @@ def leave_out_unhealthy(
     hardware: Mapping[str, Hardware],
     is_scheduled: bool,
 ) -> tuple[Host, ...]:
-    """Check the nodes before a job, and return the healthy ones. Warn of the others, and exclude them from `nodes`.
+    """Checks the nodes before a job, and returns the healthy ones. Warns of the others, and exclude them from `nodes`.
 
     hardware: see find_hardware. is_scheduled: a batch scheduler chooses the nodes, so none is left out.
     Raises ClusterError for an unhealthy head, for an unhealthy node that [train] hosts names, and for nodes that cannot
@@ -61,7 +61,7 @@ def leave_out_unhealthy(
 
 
 def refuse_unhealthy(unhealthy: Unhealthy, hosts: Sequence[Host], *, named: Sequence[str]) -> None:
-    """Raise ClusterError for an unhealthy head, which every job needs, and for unhealthy nodes that the user names.
+    """Raises ClusterError for an unhealthy head, which every job needs, and for unhealthy nodes that the user names.
 
     hosts: all hosts, the head first. named: [train] hosts. Pure.
     """

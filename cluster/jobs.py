@@ -48,7 +48,7 @@ CONNECT_S = 2.0
 
 
 def head_of(app: App, nodes: Sequence[ReadyNode]) -> Head:
-    """Return the head of nodes that are set up. It uses their connection until that breaks."""
+    """Returns the head of nodes that are set up. It uses their connection until that breaks."""
     head = nodes[0]
     return Head(
         name=head.host.name,
@@ -60,7 +60,7 @@ def head_of(app: App, nodes: Sequence[ReadyNode]) -> Head:
 
 @contextmanager
 def open_head(app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S) -> Iterator[Head]:
-    """Yield the head of a cluster without setting up the nodes. It connects on first use.
+    """Yields the head of a cluster without setting up the nodes. It connects on first use.
 
     wait_s: how long the head may take to answer, in seconds. Raises NotFoundError without nodes, ClusterError when the
     head is not running.
@@ -87,7 +87,7 @@ def open_head(app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S) -> It
 
 
 def end_from_here(app: App, job: str) -> Left:
-    """End a job's processes on every running node and on the user's own hosts.
+    """Ends a job's processes on every running node and on the user's own hosts.
 
     Used when the head cannot do it. Returns the processes that may still run. Raises ClusterError when the nodes cannot
     be described.
@@ -136,7 +136,7 @@ class JobSources:
         self._has_cloud = has_cloud
 
     def find_job(self, words: str | None) -> JobRecord:
-        """Return the job that `words` names, or the newest job; see choose_job. Raises ClusterError or a subclass."""
+        """Returns the job that `words` names, or the newest job; see choose_job. Raises ClusterError or a subclass."""
         of_head = self._ask_head()
         if of_head:
             try:
@@ -147,7 +147,7 @@ class JobSources:
         return choose_job(self._add_s3(of_head), words)
 
     def find_records(self) -> tuple[JobRecord, ...]:
-        """Return all known jobs, newest first. Raises ClusterError or a subclass.
+        """Returns all known jobs, newest first. Raises ClusterError or a subclass.
 
         When the head cannot be asked, this raises its error; with [data] results, it prints the error and reads S3.
         """
@@ -182,7 +182,7 @@ class JobSources:
 
 
 def ask_head(app: App, head: Head) -> tuple[JobRecord, ...]:
-    """Return the jobs that the head knows, newest first. Raises ClusterError or a subclass."""
+    """Returns the jobs that the head knows, newest first. Raises ClusterError or a subclass."""
     return find_on_head(app, head) or ()
 
 
@@ -203,7 +203,7 @@ def _read_list(app: App, head: Head, line: bytes) -> tuple[JobRecord, ...]:
 
 @contextmanager
 def open_jobs(app: App) -> Iterator[JobSources]:
-    """Yield the cluster's jobs. The connections are closed at the end of the block. Raises AwsError."""
+    """Yields the cluster's jobs. The connections are closed at the end of the block. Raises AwsError."""
     try:
         app.enter_cloud()
     except ClusterError as error:
@@ -223,7 +223,7 @@ def open_jobs(app: App) -> Iterator[JobSources]:
 
 
 def ask_for_job(app: App, nodes: Nodes) -> Callable[[], HeadJob | None]:
-    """Ask the head for its job in the background. The returned function waits at most PATIENCE_S for the answer.
+    """Asks the head for its job in the background. The returned function waits at most PATIENCE_S for the answer.
 
     It returns None when no head runs. It does not raise: the returned HeadJob contains the error.
     """
@@ -257,7 +257,7 @@ def _ask(app: App, nodes: Nodes) -> HeadJob:
 
 
 def confirm_ending(app: App, question: str, find_job: Callable[[], HeadJob | None]) -> bool:
-    """Print which job would be interrupted, and ask the user. Return whether the user agrees. Raises UsageError.
+    """Prints which job would be interrupted, and asks the user. Returns whether the user agrees. Raises UsageError.
 
     In the sandbox, ask only if a job would be interrupted. find_job: see ask_for_job. A head that does not answer is
     not an error: it may be the reason why the user ends the cluster.
@@ -271,7 +271,7 @@ def confirm_ending(app: App, question: str, find_job: Callable[[], HeadJob | Non
 
 
 def render_interruption(job: HeadJob, *, now: datetime) -> str | None:
-    """Describe what would be lost if the nodes ended now; None if nothing would be. Pure."""
+    """Describes what would be lost if the nodes ended now; None if nothing would be. Pure."""
     if job.why is not None:
         return f"cannot tell whether a job is running: {job.why}"
     queued = f"{count(job.queued, 'queued job')} would not run" if job.queued else None
@@ -295,7 +295,7 @@ class Stopped:
 
 
 def end_job(app: App, head: Head, job: str, *, say: Callable[[str], None] | None = None) -> Stopped:
-    """Stop a running or queued job, and check that none of its processes is left. say: prints messages.
+    """Stops a running or queued job, and checks that none of its processes is left. say: prints messages.
 
     Raises ClusterError when a process may be left, NotFoundError when the job does not exist.
     """
@@ -309,13 +309,13 @@ def end_job(app: App, head: Head, job: str, *, say: Callable[[str], None] | None
 
 
 def find_left(records: Iterable[JobRecord]) -> JobRecord | None:
-    """Return the newest job that has ended, if its processes may still run. records: newest first. Pure."""
+    """Returns the newest job that has ended, if its processes may still run. records: newest first. Pure."""
     newest = next((record for record in records if record.has_ended), None)
     return newest if newest is not None and newest.left else None
 
 
 def end_left(head: Head, record: JobRecord, nodes: Nodes) -> Stopped:
-    """Have the head end the processes that an ended job left on its hosts. nodes: the cluster's.
+    """Has the head end the processes that an ended job left on its hosts. nodes: the cluster's.
 
     Raises ClusterError when a process may still be left, ConnectError, HeadGoneError.
     """
@@ -326,13 +326,13 @@ def end_left(head: Head, record: JobRecord, nodes: Nodes) -> Stopped:
 
 
 def find_gone(record: JobRecord, nodes: Nodes) -> Sequence[str]:
-    """Return the ids of a job's instances that no longer run, and therefore have no processes. Pure."""
+    """Returns the ids of a job's instances that no longer run, and therefore have no processes. Pure."""
     # The id of a host of the user's is empty.
     return nodes.find_gone(node.instance_id for node in record.nodes if node.instance_id)
 
 
 def _check_left(job: str, stopped: Stopped) -> None:
-    """Raise ClusterError when processes of a job may be left."""
+    """Raises ClusterError when processes of a job may be left."""
     if stopped.result.left:
         said = "had already ended" if stopped.already else "was stopped"
         raise ClusterError(
@@ -342,7 +342,7 @@ def _check_left(job: str, stopped: Stopped) -> None:
 
 
 def end_without_head(app: App, job: str, error: ClusterError, *, say: Callable[[str], None]) -> JobResult:
-    """End a job's processes on all nodes from this machine, because the head cannot. Raises ClusterError."""
+    """Ends a job's processes on all nodes from this machine, because the head cannot. Raises ClusterError."""
     say(f"{error.message}; ending the processes of job {job} on all nodes from this machine")
     left = end_from_here(app, job)
     return JobResult(state="stopped", exit_code=STOPPED, error="ended from the user's machine", left=left)

@@ -17,7 +17,7 @@ MOST_NAMES = 50
 
 
 def find_above(path: Path) -> Path | None:
-    """Return the nearest cluster.toml above this folder, if this folder has none; otherwise None.
+    """Returns the nearest cluster.toml above this folder, if this folder has none; otherwise None.
 
     Files of other users, except root, are ignored: in a folder such as /tmp, anyone could create one above the projects
     of others.
@@ -33,12 +33,12 @@ def find_above(path: Path) -> Path | None:
 
 
 def find_names(config_path: Path, kind: Kind) -> list[str]:
-    """Return the names of a cluster's nodes, or the ids and names of its jobs, as the last command saw them."""
+    """Returns the names of a cluster's nodes, or the ids and names of its jobs, as the last command saw them."""
     return _read(_file_of(config_path)).get(kind, [])
 
 
 def remember_names(config_path: Path, kind: Kind, names: Sequence[str]) -> None:
-    """Store names for completion. A failure, such as a full disk, is ignored."""
+    """Stores names for completion. A failure, such as a full disk, is ignored."""
     with suppress(OSError, ClusterError):
         path = _file_of(config_path)
         known = _read(path)

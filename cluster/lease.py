@@ -58,7 +58,7 @@ class NodeLease:
 
 
 def ask_nodes(app: App, nodes: Ec2Nodes, *, lease: Lease | None = None) -> tuple[NodeLease, ...]:
-    """Query all running nodes, and send them the lease, if one is given. Does not raise if a node does not answer."""
+    """Queries all running nodes, and sends them the lease, if one is given. A node that does not answer is no error."""
     running = [name for name in nodes.names if nodes.runs(name)]
     if not running:
         return ()
@@ -105,13 +105,13 @@ def tell_ready_nodes(
 
 
 def set_tags(app: App, clients: Clients, state: ClusterState, lease: Lease) -> None:
-    """Write the lease into EC2's tags, which are authoritative. Raises AwsError, ClusterError."""
+    """Writes the lease into EC2's tags, which are authoritative. Raises AwsError, ClusterError."""
     plan = Plan(cluster=state.name, steps=plan_lease(state, lease))
     apply(plan, clients=clients, files=app.files, report=app.report)
 
 
 def describe_trouble(told: Sequence[NodeLease], lease: Lease) -> list[str]:
-    """Return warnings about nodes that did not answer, have another lease, or could not save it to disk."""
+    """Returns warnings about nodes that did not answer, have another lease, or could not save it to disk."""
     wanted = render_lease(lease)
     found = [
         f"{one.name} did not answer ({one.error}); it follows its tag within a minute, unless its metadata service is "
@@ -130,7 +130,7 @@ def describe_trouble(told: Sequence[NodeLease], lease: Lease) -> list[str]:
 
 
 def answer_document(one: NodeLease) -> dict[str, Any]:
-    """Return a node's answer, for --json."""
+    """Returns a node's answer, for --json."""
     answer = one.answer
     return {
         "node": one.name,
@@ -145,7 +145,7 @@ def answer_document(one: NodeLease) -> dict[str, Any]:
 
 
 def _ask(name: str, connection: NodeConnection, lease: Lease | None) -> NodeLease:
-    """Query a node, and send it the lease, if one is given. Raises ClusterError or a subclass."""
+    """Queries a node, and sends it the lease, if one is given. Raises ClusterError or a subclass."""
     words = ["show"] if lease is None else ["set", render_lease(lease)]
     command = shlex.join(["sh", "-c", AS_ROOT, "sh", "sh", "-c", _RUN, "sh", PROGRAM, *words])
     said = connection.run(command, timeout_s=ANSWER_S, what="the lease program")

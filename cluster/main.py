@@ -36,7 +36,7 @@ def cli(config_path: Path) -> None:
 
 
 def main() -> None:
-    """Run the command and exit with its code."""
+    """Runs the command and exits with its code."""
     print_bytes_unchanged(sys.stdout)
     code = run()
     try:
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def run() -> int:
-    """Run the command, and return its exit code.
+    """Runs the command, and returns its exit code.
 
     That is 0, 1 for a failure, 2 for an error of usage or configuration, 130 after an interrupt, or the code of the
     process that failed.
@@ -90,13 +90,13 @@ def run() -> int:
 
 
 def _bytecode_folders() -> set[Path]:
-    """Return the folders of this program's compiled bytecode."""
+    """Returns the folders of this program's compiled bytecode."""
     cached = (getattr(module, "__cached__", None) for module in tuple(sys.modules.values()))
     return {Path(file).parent for file in cached if file}
 
 
 def _repair(error: BaseException | None) -> str | None:
-    """Return the command that repairs a file that a command under sudo left owned by root; None for other errors."""
+    """Returns the command that repairs a file that a command under sudo left owned by root; None for other errors."""
     if isinstance(error, PermissionError) and isinstance(error.filename, str):
         return find_repair(Path(error.filename), (cache_folder(), state_folder()))
     return None

@@ -18,7 +18,7 @@ _START_S = 30.0
 
 
 def find_notify(app: App) -> Notify | None:
-    """Return [notify] for a job's supervisor; None if it is not set. Raises ConfigError for a missing variable."""
+    """Returns [notify] for a job's supervisor; None if it is not set. Raises ConfigError for a missing variable."""
     config = app.config.notify
     if not config.is_set:
         return None
@@ -26,7 +26,7 @@ def find_notify(app: App) -> Notify | None:
 
 
 def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
-    """Have the head send the events of the nodes' own programs, or stop that if `notify` is None.
+    """Has the head send the events of the nodes' own programs, or stops that if `notify` is None.
 
     Errors are warnings. On existing hosts, none of our programs ends nodes, and only jobs send events.
     """
@@ -44,7 +44,7 @@ def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
 
 
 def _set_watcher(connection: NodeConnection, *, python: str, settings: Mapping[str, str | None] | None) -> None:
-    """Start the head's watcher (bootstrap/node/notify.py) with these settings; None: end it. Raises ClusterError."""
+    """Starts the head's watcher (bootstrap/node/notify.py) with these settings; None: ends it. Raises ClusterError."""
     name = connection.host.name
     with closing(NodeProgram(connection, python=python, modules=("notify",), as_root=True)) as program:
         program.tell({"watch": settings, "user": connection.host.user})

@@ -42,12 +42,12 @@ ChooseHosts = Callable[[Sequence[Host], Connections], Sequence[Host]]
 
 
 def source_of(app: App, clients: Clients | None = None) -> NodeSource:
-    """Return the source of this cluster's nodes. clients: EC2's, if they exist already."""
+    """Returns the source of this cluster's nodes. clients: EC2's, if they exist already."""
     return Ec2Source(app, clients) if app.has_instances else HostSource(app)
 
 
 def describe(app: App, clients: Clients | None = None) -> Nodes:
-    """Return the cluster's nodes. Call enter_cloud first. clients: see source_of. Raises ClusterError or a subclass."""
+    """Returns the nodes. Call enter_cloud first. clients: see source_of. Raises ClusterError or a subclass."""
     nodes = source_of(app, clients).describe()
     remember_names(app.config_path, "nodes", nodes.names)
     return nodes
@@ -61,13 +61,13 @@ def describe_and_warn(app: App) -> Nodes:
 
 
 def warn(app: App, warnings: Iterator[str]) -> None:
-    """Show warnings."""
+    """Shows warnings."""
     for warning in warnings:
         app.report(Event(kind="warn", what=warning))
 
 
 def find_wishes(app: App) -> Wishes:
-    """Return the cluster that cluster.toml and this command line ask for."""
+    """Returns the cluster that cluster.toml and this command line ask for."""
     config, head = app.config, app.on_head
     return Wishes(
         name=config.name,
@@ -91,7 +91,7 @@ def ready_nodes(
     command: Sequence[str] = (),
     choose: ChooseHosts | None = None,
 ) -> Iterator[tuple[tuple[ReadyNode, ...], str]]:
-    """Connect to a cluster's nodes and set them up. Yield the nodes, head first, and the script's path on each.
+    """Connects to a cluster's nodes and sets them up. Yields the nodes, head first, and the script's path on each.
 
     nodes: the nodes, or a function that describes them; meanwhile, connections to their last known addresses start.
     wait_s: how long nodes may take to answer, in seconds. hostfile: lines that may name hosts of the user's own. These
@@ -166,7 +166,7 @@ def _prepare(
 
 
 def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
-    """Return the packages and the project that [bootstrap] asks for.
+    """Returns the packages and the project that [bootstrap] asks for.
 
     Raises ConfigError for a file that cannot be used, and for packages that contradict the project.
     """
@@ -185,7 +185,7 @@ def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
 
 
 def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:
-    """Report which of the user's files are sent; ask for confirmation if they are large. Raises UsageError."""
+    """Reports which of the user's files are sent; asks for confirmation if they are large. Raises UsageError."""
     what = f"{count(files, 'file')} ({decimal(size_bytes)}) of {folder}"
     if size_bytes <= ASK_ABOVE_BYTES:
         app.report(Event(kind="info", what=f"files for the job: {what}"))
@@ -201,7 +201,7 @@ def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:
 
 
 def unmount_before(app: App, clients: Clients | None = None) -> None:
-    """Unmount [[volumes]] on all running nodes, before they end or stop. clients: see source_of. Raises AwsError."""
+    """Unmounts [[volumes]] on all running nodes, before they end or stop. clients: see source_of. Raises AwsError."""
     if app.config.volumes:
         source = source_of(app, clients)
         unmount_all(app, source, source.describe())
@@ -210,7 +210,7 @@ def unmount_before(app: App, clients: Clients | None = None) -> None:
 def open_connections(
     app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S
 ) -> AbstractContextManager[Connections]:
-    """Return connections to a cluster's nodes, without setting them up. They are closed at the end of the block.
+    """Returns connections to a cluster's nodes, without setting them up. They are closed at the end of the block.
 
     wait_s: how long a node may take to answer, in seconds. Raises ClusterError when none is possible.
     """

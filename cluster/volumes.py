@@ -22,7 +22,7 @@ KEYS_S = 12 * 3600
 
 
 def mount_all(app: App, nodes: Sequence[ReadyNode], sources: Sequence[MountSource]) -> frozenset[str]:
-    """Mount the volumes on all nodes, the head first. Return the names of the nodes that were changed.
+    """Mounts the volumes on all nodes, the head first. Returns the names of the nodes that were changed.
 
     Raises ClusterError, which names every node that failed.
     """
@@ -36,7 +36,7 @@ def mount_all(app: App, nodes: Sequence[ReadyNode], sources: Sequence[MountSourc
 
 
 def find_access(app: App, sources: Sequence[MountSource]) -> S3Access | None:
-    """Return the nodes' access to the buckets of s3:// volumes; None without such volumes. Raises AwsError.
+    """Returns the nodes' access to the buckets of s3:// volumes; None without such volumes. Raises AwsError.
 
     The access is limited to the volumes, but an instance profile of the user's has the permissions that the user gave
     it.
@@ -62,7 +62,7 @@ def find_access(app: App, sources: Sequence[MountSource]) -> S3Access | None:
 
 
 def unmount_all(app: App, source: NodeSource, nodes: Nodes) -> None:
-    """Unmount the volumes on the running nodes, before they end or stop. Failures are warnings.
+    """Unmounts the volumes on the running nodes, before they end or stop. Failures are warnings.
 
     Does nothing without [[volumes]] in cluster.toml.
     """

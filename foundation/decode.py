@@ -31,7 +31,7 @@ def _decoder(kind: Hashable) -> "Decoder[Any]":
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Decode `data` as a `kind`, a type that msgspec supports. Raises ValueError with a short reason."""
+    """Decodes `data` as a `kind`, a type that msgspec supports. Raises ValueError with a short reason."""
     try:
         found: T = _decoder(cast("Hashable", kind)).decode(data)
     except ValidationError as error:
@@ -47,7 +47,7 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def convert(value: object, kind: type[T]) -> T:
-    """Convert the output of a JSON parser to a `kind`. Raises ValueError with a short reason."""
+    """Converts the output of a JSON parser to a `kind`. Raises ValueError with a short reason."""
     _decoder(cast("Hashable", kind))
     try:
         return msgspec.convert(value, kind)
@@ -74,6 +74,6 @@ def _parse_finite(text: str) -> float:
 
 
 def shorten_reason(reason: str) -> str:
-    """Return the reason as one line of limited length. Pure."""
+    """Returns the reason as one line of limited length. Pure."""
     line = " ".join(reason.split())
     return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 3]}..."

@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True, make: bool = True) -> Iterator[int]:
-    """Hold the lock of an existing folder, or of a file; yields the open descriptor.
+    """Holds the lock of an existing folder, or of a file; yields the open descriptor.
 
     wait: wait until the lock is free; otherwise raise BlockingIOError. make: create a missing file. Raises OSError.
     """
@@ -32,7 +32,7 @@ class FileLock:
         self._descriptor: int | None = None
 
     def take_now(self) -> bool:
-        """Try once; returns whether the lock was taken. Raises OSError."""
+        """Tries once; returns whether the lock was taken. Raises OSError."""
         try:
             self._descriptor = _open_locked(self._path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -40,7 +40,7 @@ class FileLock:
         return True
 
     def take(self, timeout_s: float, pause_s: float = 0.01) -> bool:
-        """Try for timeout_s seconds; returns whether the lock was taken. Raises OSError."""
+        """Tries for timeout_s seconds; returns whether the lock was taken. Raises OSError."""
         deadline = time.monotonic() + timeout_s
         while not self.take_now():
             if time.monotonic() > deadline:
@@ -49,7 +49,7 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Release the lock, if held."""
+        """Releases the lock, if held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -73,7 +73,7 @@ def is_held(path: str) -> bool:
 
 
 def _open_locked(path: str | Path, flags: int, operation: int) -> int:
-    """Open and lock; returns the descriptor. Raises OSError; BlockingIOError if another process holds the lock."""
+    """Opens and locks; returns the descriptor. Raises OSError; BlockingIOError if another process holds the lock."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, operation)

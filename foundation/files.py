@@ -14,7 +14,7 @@ UNFINISHED = ".new-"
 
 
 def write_whole(path: Path, data: bytes, *, to_disk: bool = False, mode: int = 0o600) -> None:
-    """Write a file atomically, in an existing folder; by default only its owner can read it.
+    """Writes a file atomically, in an existing folder; by default only its owner can read it.
 
     to_disk: atomic even across a power failure. Raises OSError, and then leaves nothing behind.
     """
@@ -40,7 +40,7 @@ def write_whole(path: Path, data: bytes, *, to_disk: bool = False, mode: int = 0
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Yield a file to write. It becomes `path` if the block succeeds, and is removed if not. Creates the folder."""
+    """Yields a file to write. It becomes `path` if the block succeeds, and is removed if not. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
     os.close(descriptor)
@@ -53,7 +53,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def one_at_a_time(folder: Path, *, does: str, report: Report) -> Iterator[None]:
-    """Wait while another command works in the folder, then lock it.
+    """Waits while another command works in the folder, then locks it.
 
     does: what the other command does, such as "downloads a dataset". Raises OSError.
     """

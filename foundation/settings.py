@@ -42,7 +42,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """A table of valid settings; only `check` creates one from a user's input."""
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - for the subclasses
-        """Yield a message for each invalid combination of valid settings. `said`: the keys in the table."""
+        """Yields a message for each invalid combination of valid settings. `said`: the keys in the table."""
         yield from ()
 
 
@@ -81,7 +81,7 @@ class Shape(Struct, frozen=True):
 
 
 def finite(value: float) -> float:
-    """Return the number. Raises ValueError for an infinite one, which TOML allows and Meta cannot exclude."""
+    """Returns the number. Raises ValueError for an infinite one, which TOML allows and Meta cannot exclude."""
     if not math.isfinite(value):
         raise ValueError("must be finite")
     return value
@@ -119,7 +119,7 @@ def _is_table(kind: Any) -> bool:
 
 
 def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collection[str] = ()) -> S:
-    """Return `table` as a `kind`. Pure.
+    """Returns `table` as a `kind`. Pure.
 
     source: where the table was read; given: the dotted keys that come from the command line instead.
     Raises ConfigError, which names every wrong key, its value, what is allowed and the nearest known key.
@@ -152,7 +152,7 @@ class _Reader:
         self.mistakes: list[tuple[str, str]] = []
 
     def read_table(self, kind: type[S], table: Mapping[str, Any], path: tuple[str, ...]) -> S | None:
-        """Return the settings; None if the table has mistakes."""
+        """Returns the settings; None if the table has mistakes."""
         before = len(self.mistakes)
         known = describe_settings(kind)
         values: dict[str, Any] = {}
@@ -204,7 +204,7 @@ class _Reader:
         return None
 
     def _read(self, value: Any, annotation: Any, place: _Place) -> Any:
-        """Return the normalized value. The result for a wrong value is meaningless."""
+        """Returns the normalized value. The result for a wrong value is meaningless."""
         before = len(self.mistakes)
         base, notes = split(annotation)
         origin = get_origin(base)

@@ -70,7 +70,7 @@ def become_caller() -> bool:
 
 @contextmanager
 def as_root() -> Iterator[None]:
-    """Regain root's rights within the block. Does nothing in a process that has not given them up.
+    """Regains root's rights within the block. Does nothing in a process that has not given them up.
 
     All threads of the process are root during the block, so no other thread may write files.
     """
@@ -89,7 +89,7 @@ def as_root() -> Iterator[None]:
 
 
 def give_back(folders: Iterable[Path]) -> None:
-    """Give root's files in these folders to the caller: commands of earlier releases stayed root under sudo.
+    """Gives root's files in these folders to the caller: commands of earlier releases stayed root under sudo.
 
     Call it after become_caller. Follows no symbolic link below the last folder that the caller already owns, and skips
     files with several hard links, which may belong to other users.
@@ -136,7 +136,7 @@ def _can_work_here() -> bool:
 
 
 def _set_ids(*, uid: int, gid: int) -> None:
-    """Set all ids but the saved ones, which stay root's; child processes do not keep those."""
+    """Sets all ids but the saved ones, which stay root's; child processes do not keep those."""
     if sys.platform == "linux":
         os.setresgid(gid, gid, 0)
         os.setresuid(uid, uid, 0)
@@ -164,7 +164,7 @@ def _give_folder(folder: Path, *, uid: int, gid: int) -> None:
 
 
 def _give_below(base: int, parts: tuple[str, ...], *, uid: int, gid: int) -> None:
-    """Give the folders of a path below an open folder, and everything in the last one."""
+    """Gives the folders of a path below an open folder, and everything in the last one."""
     try:
         opened = os.open(parts[0], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=base)
     except OSError:  # missing, or not a folder

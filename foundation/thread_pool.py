@@ -29,7 +29,7 @@ def bounded_pool(threads: int = MAX_THREADS) -> ThreadPoolExecutor:
 
 
 def run_in_thread(work: Callable[[], T]) -> Future[T]:
-    """Run `work` in a daemon thread, which the program does not wait for at exit."""
+    """Runs `work` in a daemon thread, which the program does not wait for at exit."""
     from concurrent.futures import Future  # noqa: PLC0415 - see above
 
     future: Future[T] = Future()

@@ -44,7 +44,7 @@ def find_user() -> str:
 
 
 def correct_home() -> None:
-    """Set HOME to home_folder() for libraries and child processes, which would read an empty HOME as `/`."""
+    """Sets HOME to home_folder() for libraries and child processes, which would read an empty HOME as `/`."""
     if not Path(os.environ.get("HOME", "")).is_absolute():
         try:
             os.environ["HOME"] = str(home_folder())

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def poll(look: Callable[[], T | None], *, timeout_s: float) -> T | None:
-    """Call `look` until it returns a value other than None, and return that; None after timeout_s seconds.
+    """Calls `look` until it returns a value other than None, and returns that; None after timeout_s seconds.
 
     Pauses grow from FIRST_PAUSE_S to LONGEST_PAUSE_S. The last call comes at the end of timeout_s.
     """

@@ -20,7 +20,7 @@ _WIDEST_SSH_PREFIX = 8
 
 
 def _check_ssh_from(value: str) -> str:
-    """Return `auto`, or the network in its normal form: 203.0.113.7 becomes 203.0.113.7/32."""
+    """Returns `auto`, or the network in its normal form: 203.0.113.7 becomes 203.0.113.7/32."""
     if value == "auto":
         return value
     allowed = '"auto" (this machine\'s public address) or an IPv4 network such as "203.0.113.0/24"'
@@ -40,7 +40,7 @@ def _check_ssh_from(value: str) -> str:
 
 
 def _check_region(value: str) -> str:
-    """Return the region unchanged. Pure. Raises ValueError for an availability zone or a missing last hyphen."""
+    """Returns the region unchanged. Pure. Raises ValueError for an availability zone or a missing last hyphen."""
     meant = re.sub(r"-?([0-9]+)[a-z]?$", r"-\1", value)
     if meant != value:
         raise ValueError(f'must be an AWS region; did you mean "{meant}"?')
@@ -52,7 +52,7 @@ _SIZE = re.compile(rf"({'|'.join(SIZES)}|[0-9]+xlarge|metal-[0-9]+xl)")
 
 
 def check_size(value: str) -> str:
-    """Return the instance type. Pure. Raises ValueError for a size that EC2 does not have.
+    """Returns the instance type. Pure. Raises ValueError for a size that EC2 does not have.
 
     https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
     """
@@ -207,7 +207,7 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
     ] = "public"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
-        """Yield a message for each invalid combination of valid settings."""
+        """Yields a message for each invalid combination of valid settings."""
         for key, listed in (("instance_types", all_types(self)), ("market", self.market)):
             if not listed or len(set(listed)) != len(listed):
                 yield f"{key} is empty or has duplicates: {', '.join(listed) or '[]'}"

@@ -72,7 +72,7 @@ class Step(ABC):
 
     @abstractmethod
     def apply(self, context: Context) -> bool:
-        """Apply the step. Returns False when it changed nothing. Raises ClusterError and boto3's errors."""
+        """Applies the step. Returns False when it changed nothing. Raises ClusterError and boto3's errors."""
 
     def details(self) -> Iterable[str]:
         """More lines for the printed plan."""

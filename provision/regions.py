@@ -96,7 +96,7 @@ def try_regions(
 
 
 def leave_region(clients: Clients, *, name: str, files: ClusterFiles, report: Report) -> str | None:
-    """Delete what `up` has created in a region that cannot give the nodes.
+    """Deletes what `up` has created in a region that cannot give the nodes.
 
     If the cluster must stay in the region, because it has instances or a volume there, returns the reason and deletes
     nothing. Raises AwsError if something cannot be deleted.

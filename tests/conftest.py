@@ -34,7 +34,7 @@ SLOW_TIMEOUT_S = 3 * 3600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest files first, so that no process is left running one of them alone at the end.
+    """Starts the longest files first, so that no process is left running one of them alone at the end.
 
     Slow tests get a longer timeout. Sandbox tests need root on Linux; elsewhere they are skipped with a reason.
     """
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the results that passed tests have recorded."""
+    """Prints the results that passed tests have recorded."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if name == "result":

@@ -24,7 +24,7 @@ SSH_OPTIONS = ("-F", "none", "-o", "LogLevel=ERROR", "-o", "BatchMode=yes")
 
 
 def main() -> None:
-    """Run the contender that the arguments name, and print the result."""
+    """Runs the contender that the arguments name, and prints the result."""
     app = App(config_path=Path(sys.argv[1]))
     app.overrides["provision.nodes"] = int(sys.argv[2])
     app.enter_cloud()

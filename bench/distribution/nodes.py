@@ -39,14 +39,14 @@ class BenchNode:
         return Path(f"/proc/{self.pid}/root/{HOME}")
 
     def size_of(self, pattern: str) -> int:
-        """Return the size in bytes of the file that matches the pattern in the home folder, or 0 if there is none."""
+        """Returns the size in bytes of the file that matches the pattern in the home folder, or 0 if there is none."""
         try:
             return max((path.stat().st_size for path in self.home.glob(pattern)), default=0)
         except FileNotFoundError:
             return 0
 
     def keep_in_memory(self) -> None:
-        """Keep pushed files in memory, because 16 nodes would share this machine's disk, unlike those of a cluster."""
+        """Keeps pushed files in memory, because 16 nodes would share this machine's disk, unlike those of a cluster."""
         owner = self.home.stat().st_uid
         for name in FOLDERS:
             options = f"mode=0700,uid={owner},gid={owner}"
@@ -54,7 +54,7 @@ class BenchNode:
             must_run([*words, f"mkdir /{HOME}/{name} && mount -t tmpfs -o {options} tmpfs /{HOME}/{name}"])
 
     def wipe(self) -> None:
-        """Remove the pushed files."""
+        """Removes the pushed files."""
         for path in [path for name in FOLDERS for path in (self.home / name).iterdir()]:
             if path.is_dir():
                 shutil.rmtree(path)
@@ -62,13 +62,13 @@ class BenchNode:
                 path.unlink()
 
     def link_bytes(self) -> int:
-        """Return the number of bytes that its link has received and sent so far."""
+        """Returns the number of bytes that its link has received and sent so far."""
         lines = Path(f"/proc/{self.pid}/net/dev").read_text().splitlines()
         words = next(line.partition(":")[2].split() for line in lines if line.strip().startswith("eth0:"))
         return int(words[0]) + int(words[8])
 
     def kill_agent(self) -> None:
-        """Send SIGKILL to the agent on the node."""
+        """Sends SIGKILL to the agent on the node."""
         namespace = Path(f"/proc/{self.pid}/ns/pid").readlink()
         for pid in (pid for pid in all_pids() if in_namespace(pid, namespace)):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -77,7 +77,7 @@ class BenchNode:
 
 
 def launch_nodes(world: World, count: int) -> tuple[BenchNode, ...]:
-    """Launch nodes and return them, the head first, when all have booted.
+    """Launches nodes and returns them, the head first, when all have booted.
 
     They are in a security group like a cluster's, and the head can log in to the others.
     """
@@ -104,7 +104,7 @@ def launch_nodes(world: World, count: int) -> tuple[BenchNode, ...]:
 
 
 def find_nodes(folder: Path, ids: Sequence[str]) -> tuple[BenchNode, ...]:
-    """Return the nodes of these instances, in the same order."""
+    """Returns the nodes of these instances, in the same order."""
     hosts = {host.instance_id: host for host in control.describe(folder).hosts}
     return tuple(
         BenchNode(
@@ -119,13 +119,13 @@ def find_nodes(folder: Path, ids: Sequence[str]) -> tuple[BenchNode, ...]:
 
 
 def shape(world: World, nodes: Sequence[BenchNode], mbit: float) -> None:
-    """Limit the bandwidth of all links; 0 means no limit."""
+    """Limits the bandwidth of all links; 0 means no limit."""
     for node in nodes:
         control.cause_fault(world.folder, f"link instance={node.instance_id} mbit={mbit:g}")
 
 
 def until(condition: Callable[[], object], what: str, pause_s: float = 0.1) -> None:
-    """Wait until the condition is true. Raises TimeoutError, with `what` in its message, if it never is."""
+    """Waits until the condition is true. Raises TimeoutError, with `what` in its message, if it never is."""
     give_up_at = time.monotonic() + TIMEOUT_S
     while not condition():
         if time.monotonic() > give_up_at:
@@ -134,20 +134,20 @@ def until(condition: Callable[[], object], what: str, pause_s: float = 0.1) -> N
 
 
 def ssh_words(world: World) -> list[str]:
-    """Return the options of an ssh or scp command from this machine."""
+    """Returns the options of an ssh or scp command from this machine."""
     options = ["-F", "none", "-i", str(world.private_key), "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
     return [*options, "-o", f"UserKnownHostsFile={world.folder / 'ssh_known_hosts'}"]
 
 
 def must_run(words: Sequence[str]) -> None:
-    """Run a command. End the benchmark if it fails."""
+    """Runs a command. Ends the benchmark if it fails."""
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{words}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
 
 def star(world: World, nodes: Sequence[BenchNode], file: Path, *, tool: str) -> float:
-    """Send the file to the head, and from there to all other nodes. Return the seconds until the last node has it.
+    """Sends the file to the head, and from there to all other nodes. Returns the seconds until the last node has it.
 
     rsync: to all nodes at the same time, by the command that dmlc_tracker/ssh.py uses for `launch.py --sync-dst-dir`.
     scp: to one node after the other, as in a shell loop.
@@ -185,7 +185,7 @@ class Pushed:
 
 
 def push(world: World, nodes: Sequence[BenchNode], file: Path, *, victim: BenchNode | None = None) -> Pushed:
-    """Run one distribution in a separate process. `victim`'s agent is killed when it has half of the file."""
+    """Runs one distribution in a separate process. `victim`'s agent is killed when it has half of the file."""
     for node in nodes:
         node.wipe()
     order = {
@@ -213,13 +213,13 @@ def push(world: World, nodes: Sequence[BenchNode], file: Path, *, victim: BenchN
 
 
 def core_seconds() -> tuple[float, float]:
-    """Return the idle time and the total time of all cores since the machine's start, in ticks."""
+    """Returns the idle time and the total time of all cores since the machine's start, in ticks."""
     words = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return words[3] + words[4], sum(words)
 
 
 def check(nodes: Sequence[BenchNode], pattern: str, size: int) -> None:
-    """End the benchmark if a node does not have a file of this size."""
+    """Ends the benchmark if a node does not have a file of this size."""
     short = [node.name for node in nodes if node.size_of(pattern) != size]
     if short:
         sys.exit(f"{', '.join(short)}: no {pattern} of {size} bytes")

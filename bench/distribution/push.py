@@ -24,7 +24,7 @@ REGION = "us-east-1"
 
 
 def main() -> None:
-    """Read the order, send the file and print the result."""
+    """Reads the order, sends the file and prints the result."""
     order = json.loads(sys.argv[1])
     file = describe_file(Path(order["file"]))
     hosts = [

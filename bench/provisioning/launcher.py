@@ -23,16 +23,16 @@ class Launcher(Protocol):
     name: str
 
     def up(self, count: int) -> float:
-        """Launch `count` nodes in total. Return the seconds until they run and ssh answers. Raises LaunchError."""
+        """Launches `count` nodes in total. Returns the seconds until they run and ssh answers. Raises LaunchError."""
 
     def down(self) -> float:
-        """Delete the nodes. Return the seconds until the launcher reports success. Raises LaunchError."""
+        """Deletes the nodes. Returns the seconds until the launcher reports success. Raises LaunchError."""
 
     def forget(self) -> None:
-        """Remove local files that would change the next round."""
+        """Removes local files that would change the next round."""
 
     def close(self) -> None:
-        """End the processes that it runs on this machine."""
+        """Ends the processes that it runs on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class Sample:
 
 
 def measure(launcher: Launcher, world: World, count: int) -> Sample:
-    """Measure one round, from an empty account to an empty account. Raises LaunchError."""
+    """Measures one round, from an empty account to an empty account. Raises LaunchError."""
     before = world.inventory()
     try:
         start = len(world.log_lines())
@@ -74,7 +74,7 @@ def measure(launcher: Launcher, world: World, count: int) -> Sample:
 
 
 def timed_run(words: list[str], *, env: Mapping[str, str], cwd: Path) -> tuple[float, str]:
-    """Run a command. Return its duration in seconds and its stdout. Raises LaunchError if it fails."""
+    """Runs a command. Returns its duration in seconds and its stdout. Raises LaunchError if it fails."""
     started = time.perf_counter()
     try:
         done = subprocess.run(

@@ -24,7 +24,7 @@ from provision.up import prepare_up, up
 
 
 def main() -> None:
-    """Read the arguments, launch the nodes and print the result."""
+    """Reads the arguments, launches the nodes and prints the result."""
     app = App(config_path=Path(sys.argv[1]))
     app.overrides["provision.nodes"] = int(sys.argv[2])
     app.enter_cloud()
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def launch(app: App) -> ClusterState:
-    """Launch the nodes that cluster.toml describes, and wait until they run."""
+    """Launches the nodes that cluster.toml describes, and waits until they run."""
     clients = make_clients(app.config.provision.region)
     wishes = find_wishes(app)
     plan = prepare_up(clients, wishes=wishes, files=app.files)
@@ -52,7 +52,7 @@ def launch(app: App) -> ClusterState:
 
 
 def log_in(app: App, state: ClusterState) -> None:
-    """Connect to all nodes in parallel."""
+    """Connects to all nodes in parallel."""
     pins = HostKeyPins(app.files.known_hosts)
     console = open_console(app.config.provision.region)
     key = app.files.private_key
@@ -63,7 +63,7 @@ def log_in(app: App, state: ClusterState) -> None:
 
 
 def seconds_since_start() -> float:
-    """Return the seconds since the kernel started this process.
+    """Returns the seconds since the kernel started this process.
 
     This includes the start of Python, as for a command.
     """

@@ -47,7 +47,7 @@ class _Other:
         return seconds
 
     def forget(self) -> None:
-        """Remove the contents of its home. The folder stays, because it may be the working directory of processes."""
+        """Removes the contents of its home. The folder stays, because it may be the working directory of processes."""
         for path in self._home.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -55,7 +55,7 @@ class _Other:
                 path.unlink()
 
     def close(self) -> None:
-        """Do nothing, because no process keeps running."""
+        """Does nothing, because no process keeps running."""
 
 
 class Flintrock(_Other):
@@ -178,7 +178,7 @@ class SkyPilot(_Other):
         return self._order("down", 0)
 
     def close(self) -> None:
-        """Close the server's input, which ends it. Kill it if it does not end."""
+        """Closes the server's input, which ends it. Kills it if it does not end."""
         try:
             self._server.communicate(timeout=CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:

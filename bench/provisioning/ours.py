@@ -9,7 +9,7 @@ from bench.support.command import CLUSTER, REPOSITORY
 
 
 def write_config(world: World) -> None:
-    """Write the default cluster.toml with the benchmark's instance type."""
+    """Writes the default cluster.toml with the benchmark's instance type."""
     text = (REPOSITORY / "cluster" / "default.toml").read_text()
     lines = [
         f'instance_type = "{INSTANCE_TYPE}"' if line.startswith("instance_type = ") else line
@@ -33,10 +33,10 @@ class WholeCommand:
         return self._cluster("down", "--yes")
 
     def forget(self) -> None:
-        """Do nothing, because `cluster down` removes its files."""
+        """Does nothing, because `cluster down` removes its files."""
 
     def close(self) -> None:
-        """Do nothing, because no process keeps running."""
+        """Does nothing, because no process keeps running."""
 
     def _cluster(self, *words: str) -> float:
         seconds, _ = timed_run([CLUSTER, *words], env=self._world.env, cwd=self._world.folder)
@@ -53,7 +53,7 @@ class NodesOnly(WholeCommand):
 
 
 def launch_nodes(world: World, count: int, *, ssh: bool) -> tuple[float, dict[str, float]]:
-    """Run the provisioning part of `cluster up` in a process. Return its seconds, and the JSON that it prints."""
+    """Runs the provisioning part of `cluster up` in a process. Returns its seconds, and the JSON that it prints."""
     words = [sys.executable, "-m", "bench.provisioning.nodes_up", str(world.folder / "cluster.toml"), str(count)]
     env = {**world.env, "PYTHONPATH": str(REPOSITORY)}
     seconds, said = timed_run([*words, *(["--ssh"] if ssh else [])], env=env, cwd=world.folder)
@@ -62,7 +62,7 @@ def launch_nodes(world: World, count: int, *, ssh: bool) -> tuple[float, dict[st
 
 
 def measured_command(world: World, *words: str) -> tuple[float, float]:
-    """Run `cluster WORDS...`. Return its seconds, and its peak memory in MB."""
+    """Runs `cluster WORDS...`. Returns its seconds, and its peak memory in MB."""
     told = world.folder / "peak"
     env = {**world.env, "PYTHONPATH": str(REPOSITORY)}
     seconds, _ = timed_run(

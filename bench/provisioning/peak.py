@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 def peak_mb(pid: int | None = None) -> float:
-    """Return the peak resident memory in MB of a running process, by default this one."""
+    """Returns the peak resident memory in MB of a running process, by default this one."""
     lines = Path(f"/proc/{pid or os.getpid()}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1.024 / 1000
 
 
 def main() -> None:
-    """Run the command in this process."""
+    """Runs the command in this process."""
     from cluster.main import run  # noqa: PLC0415 - importers of peak_mb do not need it
 
     told = Path(sys.argv[1])

@@ -55,7 +55,7 @@ class Thousand:
 def render(
     samples: Mapping[tuple[str, int], list[Sample]], *, scale: Scale, thousand: Thousand, skipped: Mapping[str, str]
 ) -> str:
-    """Return the whole section."""
+    """Returns the whole section."""
     large = {key: found for key, found in scale.samples.items() if key[1] == scale.large}
     samples = {**samples, **large}
     lines = [TITLE, "", NOTES, "", *_compared(samples), ""]

@@ -15,7 +15,7 @@ class InstallError(Exception):
 
 
 def install(name: str, *requirements: str) -> Path:
-    """Return the folder of programs in an environment with these requirements. Reuse an existing environment.
+    """Returns the folder of programs in an environment with these requirements. Reuses an existing environment.
 
     Raises InstallError.
     """

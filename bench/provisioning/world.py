@@ -57,7 +57,7 @@ class Calls:
 
 
 def count_calls(lines: list[str]) -> Calls:
-    """Count the calls in lines of the API log. Refused and repeated calls count, too."""
+    """Counts the calls in lines of the API log. Refused and repeated calls count, too."""
     calls = Calls(mutating=Counter(), reading=Counter(), dry_runs=Counter())
     for line in lines:
         entry = json.loads(line)
@@ -90,18 +90,18 @@ class World:
     daemon_pid: int
 
     def log_lines(self) -> list[str]:
-        """Return the lines of the API log so far."""
+        """Returns the lines of the API log so far."""
         return control.api_log(self.folder).read_text().splitlines()
 
     def instances(self, *states: str) -> list[str]:
-        """Return the ids of the instances in these states."""
+        """Returns the ids of the instances in these states."""
         pages = self.ec2.get_paginator("describe_instances").paginate(
             Filters=[{"Name": "instance-state-name", "Values": list(states)}]
         )
         return [i["InstanceId"] for page in pages for r in page["Reservations"] for i in r["Instances"]]
 
     def inventory(self) -> Inventory:
-        """Return all resources that a launcher may create, as pairs of kind and id."""
+        """Returns all resources that a launcher may create, as pairs of kind and id."""
         found = [("instance", each) for each in self.instances("pending", "running", "stopping", "stopped")]
         found += [("instance shutting down", each) for each in self.instances("shutting-down")]
         groups = self.ec2.describe_security_groups()["SecurityGroups"]
@@ -112,7 +112,7 @@ class World:
         return frozenset(found)
 
     def sweep(self, left: Inventory) -> None:
-        """Delete the resources that a launcher left, so that each launcher has the same start. Not measured."""
+        """Deletes the resources that a launcher left, so that each launcher has the same start. Not measured."""
         if ids := [each for kind, each in left if kind == "instance"]:
             self.ec2.terminate_instances(InstanceIds=ids)
         self._until("instances are gone", lambda: not self.instances("running", "shutting-down", "stopping"))
@@ -145,7 +145,7 @@ class World:
 
 @contextmanager
 def running_world(config: SandboxConfig) -> Iterator[World]:
-    """Start a separate sandbox, which is removed at the end of the block."""
+    """Starts a separate sandbox, which is removed at the end of the block."""
     folder = Path(tempfile.mkdtemp(prefix="cluster-bench-"))
     try:
         info = control.start(folder, region=REGION, report=silent, config=config)
@@ -190,7 +190,7 @@ def _prepare(folder: Path, info: control.SandboxInfo) -> World:
 
 
 def _open_to_the_internet(ec2: "EC2Client") -> None:
-    """Add the route that AWS's default VPCs have. Without it, SkyPilot treats a subnet as private."""
+    """Adds the route that AWS's default VPCs have. Without it, SkyPilot treats a subnet as private."""
     [vpc] = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     tables = ec2.describe_route_tables(
         Filters=[{"Name": "vpc-id", "Values": [vpc["VpcId"]]}, {"Name": "association.main", "Values": ["true"]}]

@@ -33,7 +33,7 @@ class DataSet:
 
 
 def write_photographs(folder: Path, repeats: int) -> None:
-    """Write photographs, packed as in the recipe for ImageNet in docs/data.md."""
+    """Writes photographs, packed as in the recipe for ImageNet in docs/data.md."""
     with tempfile.TemporaryDirectory(prefix="cluster-bench-") as name:
         write_images(Path(name, "photos"), PHOTOGRAPHS.images, (SMALL,))
         words = ["photos", "packed", "--resize", "256", "--quality", "95", "--shards", str(SHARDS)]
@@ -43,7 +43,7 @@ def write_photographs(folder: Path, repeats: int) -> None:
 
 
 def write_noise(folder: Path, repeats: int) -> None:
-    """Write PNG images that cannot be compressed."""
+    """Writes PNG images that cannot be compressed."""
     draw = random.Random(1)
     for shard in range(SHARDS):
         data = b"".join(encode_record(encode_image(_noise(draw, number))) for number in range(NOISE.images // SHARDS))

@@ -16,7 +16,7 @@ import mxnet as mx  # noqa: E402 - after the clock has started
 
 
 def main() -> None:
-    """Train on the images, and print the speed."""
+    """Trains on the images, and prints the speed."""
     uri, (epochs, batch_size, side) = sys.argv[1], map(int, sys.argv[2:])
     net = mx.gluon.nn.Sequential()
     net.add(mx.gluon.nn.Conv2D(4, 5, strides=4, activation="relu"), mx.gluon.nn.Dense(10))

@@ -24,7 +24,7 @@ class Stored:
 
 
 def store_file(path: Path) -> Stored:
-    """Return a file as an object that was uploaded in parts of 8 MiB. Read the file once."""
+    """Returns a file as an object that was uploaded in parts of 8 MiB. Reads the file once."""
     crc, parts = 0, b""
     file = path.open("rb")  # stays open as long as the server runs
     while piece := file.read(8 << 20):
@@ -55,7 +55,7 @@ class World:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def keep(self, name: str, size_bytes: int) -> None:
-        """Record an uploaded object by its size. Its bytes have been discarded."""
+        """Records an uploaded object by its size. Its bytes have been discarded."""
         if self.answer is None:
             raise ConnectionAbortedError("nothing can be put to a world of files")
         crc32 = self.answer.crc32 if size_bytes == self.answer.size_bytes else None
@@ -67,7 +67,7 @@ class World:
         self.objects[name] = replace(self.answer, size_bytes=size_bytes, etag=etag, crc32=crc32)
 
     def list(self, bucket: str, prefix: str, delimiter: str) -> tuple[list[tuple[str, Stored]], list[str]]:
-        """Return the objects with a prefix in the order of their keys, and the common prefixes up to the delimiter."""
+        """Returns the objects with a prefix in the order of their keys, and the common prefixes up to the delimiter."""
         begin = len(bucket) + 2
         found, folders = [], set()
         with self.lock:  # sort only these, because earlier rounds have left many other objects
@@ -83,6 +83,6 @@ class World:
 
 
 def store_folder(folder: Path, url: str) -> World:
-    """Return a world with a folder's files, below s3://bucket/prefix/."""
+    """Returns a world with a folder's files, below s3://bucket/prefix/."""
     below = "/" + url.removeprefix("s3://")
     return World(objects={below + path.name: store_file(path) for path in sorted(folder.iterdir())})

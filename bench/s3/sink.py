@@ -46,7 +46,7 @@ class Connection:
         self._scratch = bytearray(BUFFER_BYTES)
 
     def serve(self, tls: ssl.SSLContext | None) -> None:
-        """Answer requests until the client closes the connection."""
+        """Answers requests until the client closes the connection."""
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
@@ -178,7 +178,7 @@ class Connection:
 
 
 def make_tls(address: str) -> ssl.SSLContext:
-    """Return a server's TLS context, with a certificate of an unknown authority."""
+    """Returns a server's TLS context, with a certificate of an unknown authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # the ciphers of 1.3 cannot be chosen from Python
     context.set_ciphers(CIPHERS)
@@ -187,7 +187,7 @@ def make_tls(address: str) -> ssl.SSLContext:
 
 
 def main() -> None:
-    """Serve until killed."""
+    """Serves until killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("path", type=Path)
     parser.add_argument("url", nargs="?")

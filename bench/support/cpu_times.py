@@ -14,12 +14,12 @@ class CpuTimes:
 
 
 def grown(before: dict[tuple[str, str], float], now: dict[tuple[str, str], float]) -> float:
-    """Return the CPU seconds that the processes have used between two measurements."""
+    """Returns the CPU seconds that the processes have used between two measurements."""
     return sum(seconds - before.get(process, 0.0) for process, seconds in now.items())
 
 
 def read_cpu_times(sandbox: str, script: str) -> CpuTimes:
-    """Return the CPU times of all processes in the pid namespaces of a sandbox's nodes.
+    """Returns the CPU times of all processes in the pid namespaces of a sandbox's nodes.
 
     The job's processes are those that run the script.
     """

@@ -66,7 +66,7 @@ class Run:
 
 
 def run_cluster(folder: Path, env: Mapping[str, str], *words: str) -> str:
-    """Run `cluster WORDS...` in a folder. Return its output. End the benchmark if it fails."""
+    """Runs `cluster WORDS...` in a folder. Returns its output. Ends the benchmark if it fails."""
     done = subprocess.run(
         [CLUSTER, *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
@@ -87,7 +87,7 @@ class Cluster:
         self._write("")
 
     def set_job(self, job: Job) -> None:
-        """Set the job that `cluster train` runs."""
+        """Sets the job that `cluster train` runs."""
         self._write(f"script = {json.dumps(job.script)}\nargs = {json.dumps(job.words)}\n{job.settings}")
 
     def _write(self, settings: str) -> None:
@@ -96,53 +96,53 @@ class Cluster:
         (self.folder / "cluster.toml").write_text("\n".join(lines))
 
     def run(self, *words: str) -> str:
-        """Run `cluster WORDS...` in the folder. Return its output."""
+        """Runs `cluster WORDS...` in the folder. Returns its output."""
         return run_cluster(self.folder, self.env, *words)
 
     def set_up(self) -> None:
-        """Create the nodes, and upload the digits to S3."""
+        """Creates the nodes, and uploads the digits to S3."""
         self.run("up")
         self.run("data", "demo", "digits")
         self.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
 
     def find_nodes(self) -> list[dict[str, str]]:
-        """Return the nodes with their addresses, the head first."""
+        """Returns the nodes with their addresses, the head first."""
         nodes: list[dict[str, str]] = json.loads(self.run("status", "--json"))["nodes"]
         return nodes
 
     def see_process(self, *options: str) -> tuple[dict[str, str], str, str]:
-        """Return the data variables, the Python and the folder of a process that `cluster train OPTIONS...` starts."""
+        """Returns the data variables, the Python and the folder of a process that `cluster train OPTIONS...` starts."""
         output = self.run("train", *options, "--", "python", "-c", _PROGRAM)
         line = next(line for line in output.splitlines() if "] SEEN" in line)
         env, python, folder = json.loads(line.partition("SEEN ")[2])
         return {key: value for key, value in env.items() if key.startswith(_EXPORTED)}, python, folder
 
     def find_key(self) -> Path:
-        """Return the path of the cluster's private SSH key."""
+        """Returns the path of the cluster's private SSH key."""
         (key,) = (self.folder / "state").rglob("id_ed25519")
         return key
 
     def find_sandbox(self) -> str:
-        """Return the id of the cluster's sandbox."""
+        """Returns the id of the cluster's sandbox."""
         return self.find_key().parents[1].name.removeprefix("sandbox-")
 
     def ssh_words(self, address: str, command: str) -> list[str]:
-        """Return the ssh command that runs a command on a node."""
+        """Returns the ssh command that runs a command on a node."""
         options = ["-i", str(self.find_key()), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
         return ["ssh", *options, "-o", "LogLevel=ERROR", f"ubuntu@{address}", command]
 
     def ssh(self, address: str, command: str) -> None:
-        """Run a command on a node. Raises CalledProcessError if it fails."""
+        """Runs a command on a node. Raises CalledProcessError if it fails."""
         subprocess.run(self.ssh_words(address, command), stdin=subprocess.DEVNULL, check=True)
 
     def write_script(self, address: str, name: str, exports: Mapping[str, str], words: Sequence[str]) -> None:
-        """Write a shell script to a node's home that exports variables and runs a command."""
+        """Writes a shell script to a node's home that exports variables and runs a command."""
         script = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in exports.items())
         script += f"exec {shlex.join(words)}\n"
         self.ssh(address, f"printf %s {shlex.quote(script)} >{name}")
 
     def measure(self, words: list[str], job: Job) -> Run:
-        """Run the job to its end and return its measurements. End the benchmark if the job fails."""
+        """Runs the job to its end and returns its measurements. Ends the benchmark if the job fails."""
         sandbox = self.find_sandbox()
         started = time.perf_counter()
         first_batch_s = None
@@ -187,7 +187,7 @@ class Cluster:
 
 @contextmanager
 def clusters(count: int, bootstrap: str = "") -> Iterator[list[Cluster]]:
-    """Create clusters that are ready to train, and remove them at the end of the block."""
+    """Creates clusters that are ready to train, and removes them at the end of the block."""
     made = [Cluster(Path(tempfile.mkdtemp(prefix="cluster-bench-")), bootstrap) for _ in range(count)]
     try:
         for cluster in made:
@@ -204,7 +204,7 @@ Prepare = Callable[[Cluster, Job], Mapping[str, list[str]]]
 
 
 def measure(made: Sequence[Cluster], job: Job, prepare: Prepare, train: list[str]) -> dict[str, list[Run]]:
-    """Measure a job by `cluster train` (the command `train`) and by hand.
+    """Measures a job by `cluster train` (the command `train`) and by hand.
 
     The ways run in turn, or, if the job is at_once, at the same time with the first way by hand.
     """
@@ -239,7 +239,7 @@ def _measure_at_once(made: Sequence[Cluster], job: Job, prepare: Prepare, train:
 
 
 def render_table(runs: Mapping[str, list[Run]], job: Job, *, base: str) -> list[str]:
-    """Return the lines of a job's table. Ratios are relative to the way `base`."""
+    """Returns the lines of a job's table. Ratios are relative to the way `base`."""
     what = f"{job.workers} workers, {job.epochs} epochs, {job.rounds} rounds{', both at once' if job.at_once else ''}"
     lines = [
         f"| {what} | wall s | ratio | first batch s | end s | samples/s | training CPU s | CPU beside % |",

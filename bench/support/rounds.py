@@ -26,7 +26,7 @@ class Timing:
 
 
 def interleave(contenders: Mapping[str, Callable[[], object]], *, rounds: int = ROUNDS) -> list[Timing]:
-    """Run each contender once without timing, and then time all of them in turn, `rounds` times."""
+    """Runs each contender once without timing, and then time all of them in turn, `rounds` times."""
     for run in contenders.values():
         run()
     taken: dict[str, list[float]] = {name: [] for name in contenders}
@@ -39,7 +39,7 @@ def interleave(contenders: Mapping[str, Callable[[], object]], *, rounds: int = 
 
 
 def render_timings(title: str, timings: list[Timing], *, commands: Mapping[str, str], notes: str = "") -> str:
-    """Return a section of RESULTS.md. Ratios are relative to the last contender, the comparator."""
+    """Returns a section of RESULTS.md. Ratios are relative to the last contender, the comparator."""
     comparator = timings[-1]
     lines = [f"## {title}", ""]
     if notes:
@@ -54,7 +54,7 @@ def render_timings(title: str, timings: list[Timing], *, commands: Mapping[str, 
 
 
 def describe_machine() -> str:
-    """Return a line with the date, the machine, Python's version and the commit, to print with results."""
+    """Returns a line with the date, the machine, Python's version and the commit, to print with results."""
     model = next(
         (
             line.partition(":")[2].strip()

@@ -32,7 +32,7 @@ class Talk(Protocol):
     node: ReadyNode
 
     def ask(self, request: Mapping[str, Any], kind: type[Any]) -> Any:
-        """Send a request. Returns the answer."""
+        """Sends a request. Returns the answer."""
 
 
 class _Saved(Struct, frozen=True):
@@ -56,7 +56,7 @@ def is_chained(reference: Reference, lacking: int) -> bool:
 
 
 def pass_on(head: Talk, others: Sequence[Talk], image_id: str, *, report: Report) -> None:
-    """Pass the head's image on to other nodes.
+    """Passes the head's image on to other nodes.
 
     Reports failures instead of raising them: the caller checks which nodes have the image. Raises ConnectError if a
     node is lost.
@@ -96,5 +96,5 @@ def _set_up(talk: Talk, *, files: Sequence[BundleFile] = (), holds: Sequence[Bun
 
 
 def _forget(talks: Sequence[Talk], saved: _Saved) -> None:
-    """Remove the file from all nodes. Call this once no node takes it any more."""
+    """Removes the file from all nodes. Call this once no node takes it any more."""
     on_all(talks, lambda talk: talk.ask({"forget": saved.sha256}, _Done))

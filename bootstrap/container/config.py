@@ -89,7 +89,7 @@ class RegistryConfig(Settings, frozen=True, kw_only=True):
     ] = ""
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
-        """Yield a message if some keys are set and others are not."""
+        """Yields a message if some keys are set and others are not."""
         missing = [name for name in ("server", "username", "password_env") if not getattr(self, name)]
         if 0 < len(missing) < 3:
             yield f"needs server, username and password_env, and lacks {' and '.join(missing)}"
@@ -127,7 +127,7 @@ class ContainerConfig(Settings, frozen=True, kw_only=True):
     ] = "auto"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
-        """Yield a message for a registry other than the image's, and for each target of several mounts."""
+        """Yields a message for a registry other than the image's, and for each target of several mounts."""
         if self.image and self.registry:
             server = parse_reference(self.image).server
             if server != self.registry.server:

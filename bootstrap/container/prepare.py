@@ -112,12 +112,12 @@ class ContainerNode(NodeProgram):
         self.node = node
 
     def ask(self, request: Mapping[str, Any], kind: type[Any]) -> Any:
-        """Send a request. Returns the answer."""
+        """Sends a request. Returns the answer."""
         self.tell(request)
         return self.read(next(self.messages()), kind)
 
     def find_engine(self, wanted: str) -> _Found:
-        """Have the node find its engine. wanted: [container] engine."""
+        """Has the node find its engine. wanted: [container] engine."""
         found: _Found = self.ask({"find": wanted}, _Found)
         return found
 
@@ -127,7 +127,7 @@ class ContainerNode(NodeProgram):
         return found.image
 
     def pull(self, reference: str, login: Login | None) -> str | None:
-        """Pull an image. Returns the engine's output if that failed, else None."""
+        """Pulls an image. Returns the engine's output if that failed, else None."""
         given = None
         if login is not None:
             given = {"server": login.server, "username": login.username, "password": login.password}
@@ -135,7 +135,7 @@ class ContainerNode(NodeProgram):
         return done.failed
 
     def run(self, order: Mapping[str, Any], *, once: str | None = None) -> str | None:
-        """Run a command in a container to its end. Returns its output if it failed, else None.
+        """Runs a command in a container to its end. Returns its output if it failed, else None.
 
         once: a name for what the command tries; the node does not run it again if it has succeeded there before.
         """
@@ -152,7 +152,7 @@ def prepare(
     report: Report,
     launcher: LauncherUse = "none",
 ) -> PreparedImage:
-    """Prepare nodes for jobs in [container] image; the first node resolves its tag.
+    """Prepares nodes for jobs in [container] image; the first node resolves its tag.
 
     uses_environment: the environment of [bootstrap] is mounted into the containers. launcher: whether the image's own
     launch.py is copied to the head.
@@ -232,7 +232,7 @@ def check_nodes(found: Mapping[str, _Found], config: ContainerConfig) -> None:
 
 
 def resolve(talk: ContainerNode, reference: Reference, *, find_login: FindLogin, report: Report) -> _Image:
-    """Get the image on the node that resolves its tag. Does not pull a digest that the node already has.
+    """Gets the image on the node that resolves its tag. Does not pull a digest that the node already has.
 
     Raises ClusterError.
     """
@@ -254,7 +254,7 @@ def resolve(talk: ContainerNode, reference: Reference, *, find_login: FindLogin,
 
 
 def pull(talk: ContainerNode, reference: Reference, login: Login | None, *, report: Report) -> None:
-    """Pull an image on a node. Raises ClusterError."""
+    """Pulls an image on a node. Raises ClusterError."""
     report(Event(kind="start", what=f"pulling {reference}", where=talk.name))
     said = talk.pull(str(reference), login)
     if said is not None:
@@ -322,7 +322,7 @@ def distribute(
     find_login: FindLogin,
     report: Report,
 ) -> dict[str, _Image]:
-    """Give the head's image to the other nodes. Returns their images, by the nodes' names.
+    """Gives the head's image to the other nodes. Returns their images, by the nodes' names.
 
     reference: a name with a digest, or the name of an image that only the nodes have.
     Raises ClusterError, which names every failed node.
@@ -378,7 +378,7 @@ def check_images(images: Mapping[str, _Image], machines: Mapping[str, str], conf
 
 
 def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Image], config: ContainerConfig) -> None:
-    """Run each node's environment in the image. Raises ClusterError for nodes where it does not run."""
+    """Runs each node's environment in the image. Raises ClusterError for nodes where it does not run."""
 
     def check(talk: ContainerNode) -> None:
         node = talk.node
@@ -424,7 +424,7 @@ def has_mxnet(talk: ContainerNode, image: _Image, config: ContainerConfig) -> bo
 
 
 def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig) -> str:
-    """Copy launch.py out of the image to a node: mxnet/tools/ and dmlc_tracker/. Returns their folder on the node.
+    """Copies launch.py out of the image to a node: mxnet/tools/ and dmlc_tracker/. Returns their folder on the node.
 
     Raises ClusterError.
     """

@@ -257,7 +257,7 @@ def _install(key: str, directory: Path) -> Path:
 
 
 def pack(folder: Path, destination: Path) -> None:
-    """Write a folder as .tar.gz. The same content always gives the same bytes. Raises OSError."""
+    """Writes a folder as .tar.gz. The same content always gives the same bytes. Raises OSError."""
     with (
         destination.open("wb") as raw,
         gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
@@ -287,7 +287,7 @@ def find_pins(wheels: Sequence[BundleFile]) -> tuple[str, ...]:
 
 
 def pack_package(cache: Path) -> BundleFile:
-    """Write a wheel of mxnet_cluster, the package that users' programs import. Equal content gives equal bytes."""
+    """Writes a wheel of mxnet_cluster, the package that users' programs import. Equal content gives equal bytes."""
     about = f"mxnet_cluster-{version('mxnet-cluster')}"
     content = {f"mxnet_cluster/{path.name}": path.read_bytes() for path in _find_modules()}
     info = {

@@ -129,7 +129,7 @@ def _find_torch_warnings(facts: NodeFacts, torch: Torch) -> list[str]:
 
 
 def explain_missing_libraries(names: Sequence[str], mxnet: str) -> str:
-    """Name the libraries that a wheel lacks, the CUDA version that has them, and the ways to get them. Pure.
+    """Names the libraries that a wheel lacks, the CUDA version that has them, and the ways to get them. Pure.
 
     `names` are names as the loader uses them (libcudart.so.9.0); `mxnet` is a requirement (mxnet-cu90==1.6.0.post0).
     """

@@ -107,7 +107,7 @@ class NodeFacts:
 
 
 def gather_facts(connection: NodeConnection, *, python: str) -> NodeFacts:
-    """Gather the facts about a node; `python` is [bootstrap] python.
+    """Gathers the facts about a node; `python` is [bootstrap] python.
 
     Raises NodeCommandError, ConnectError, ClusterError.
     """
@@ -127,7 +127,7 @@ def render_facts_script(python: str) -> str:
 
 
 def parse_facts(text: str, *, node: str) -> NodeFacts:
-    """Read the `key=value` lines of facts.sh. Pure. Raises ClusterError for invalid facts and unusable nodes."""
+    """Reads the `key=value` lines of facts.sh. Pure. Raises ClusterError for invalid facts and unusable nodes."""
     try:
         return _parse_facts(text, node=node)
     except ValueError as error:  # an invalid number, an incomplete line
@@ -252,7 +252,7 @@ def find_gpus(facts: NodeFacts) -> list[Gpu]:
 
 
 def _parse_checked(lines: Sequence[str]) -> dict[str, Checked]:
-    """Parse lines of `ENVIRONMENT TEXT`: the first text of each is `checked KEY`, the others are names of libraries."""
+    """Parses lines of `ENVIRONMENT TEXT`: the first text of each is `checked KEY`, the rest name libraries."""
     found: dict[str, Checked] = {}
     for line in lines:
         env, _, said = line.partition(" ")

@@ -40,7 +40,7 @@ class BundleFile:
 
 
 def check_cache(cache: Path) -> None:
-    """Raise ClusterError if the folder is not writable, since no node could be set up."""
+    """Raises ClusterError if the folder is not writable, since no node could be set up."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=cache):
@@ -53,7 +53,7 @@ def check_cache(cache: Path) -> None:
 
 
 def describe_file(path: Path) -> BundleFile:
-    """Hash and describe a file on this machine.
+    """Hashes and describes a file on this machine.
 
     Raises OSError; for archives, also zipfile.BadZipFile and tarfile.TarError.
     """
@@ -108,7 +108,7 @@ def _move(path: Path, cache: Path) -> BundleFile:
 
 
 def remember(cache: Path, key: str, files: Sequence[BundleFile]) -> None:
-    """Record the files of a key. Raises OSError."""
+    """Records the files of a key. Raises OSError."""
     path = cache / f"{key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, render_record(files).encode())

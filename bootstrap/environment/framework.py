@@ -46,7 +46,7 @@ class FrameworkChoice:
 def choose_framework(
     facts: NodeFacts, *, config: BootstrapConfig, project: LockedProject, node: str
 ) -> FrameworkChoice:
-    """Choose the framework's source for one node. Pure. Raises ClusterError if the node does not meet [bootstrap]."""
+    """Chooses the framework's source for one node. Pure. Raises ClusterError if the node does not meet [bootstrap]."""
     if config.framework == "none":
         return FrameworkChoice(framework="none", pythons=ANY_PYTHONS)
     if config.framework == "pytorch":
@@ -151,7 +151,7 @@ def _pick_wheel(facts: NodeFacts, gpus: Sequence[Gpu], *, node: str) -> str:
 
 
 def check_torch_wheel(wheel: str, gpus: Sequence[Gpu], *, node: str, machine: str) -> None:
-    """Raise ConfigError if a wheel has no code for a node's actual GPUs. Pure."""
+    """Raises ConfigError if a wheel has no code for a node's actual GPUs. Pure."""
     why = explain_unfit(wheel, gpus) if machine == "x86_64" else None
     if why is not None:
         raise ConfigError(f"{node}: {wheel} {why}", hint=suggest_torch(wheel, gpus[0]))

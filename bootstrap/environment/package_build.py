@@ -59,7 +59,7 @@ class PackageBuilds(FromHead[_Head]):
         self._report = report
 
     def offer(self, connection: NodeConnection, facts: NodeFacts, python: ChosenPython) -> None:
-        """Note that a node has run its set-up commands and can build. Ignores all nodes but the head."""
+        """Notes that a node has run its set-up commands and can build. Ignores all nodes but the head."""
         if connection.host.is_head:
             self._made.set_result(_Head(connection=connection, facts=facts, python=python))
 
@@ -86,7 +86,7 @@ class PackageBuilds(FromHead[_Head]):
     def _run(
         self, head: _Head, source: BundleFile, target: WheelTarget, find_tools: Callable[[WheelTarget], Bundle]
     ) -> None:
-        """Have the head build the wheel of a source distribution. Raises ClusterError."""
+        """Has the head build the wheel of a source distribution. Raises ClusterError."""
         node = head.connection.host.name
         tools = find_tools(choose_tools(target, read_build_requirements(source.path)))
         files = [file for file in (*tools.files, source) if file.sha256 not in head.facts.files]

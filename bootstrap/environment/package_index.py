@@ -54,7 +54,7 @@ class FoundWheel:
 def download_wheels(
     target: WheelTarget, requirements: Sequence[str], directory: Path, *, built: Sequence[BundleFile] = ()
 ) -> None:
-    """Fetch the wheels of some requirements, with their dependencies.
+    """Fetches the wheels of some requirements, with their dependencies.
 
     built: wheels on this machine that no index has. Raises NoWheelError, and ClusterError with the output of pip.
     """
@@ -65,7 +65,7 @@ def download_wheels(
 
 
 def download_source(target: WheelTarget, requirement: str, directory: Path) -> None:
-    """Fetch a package's source distribution. To find its metadata, pip also runs a part of it.
+    """Fetches a package's source distribution. To find its metadata, pip also runs a part of it.
 
     Raises NoSourceError, and ClusterError with the output of pip.
     """
@@ -84,7 +84,7 @@ def download_source(target: WheelTarget, requirement: str, directory: Path) -> N
 def find_wheels(
     target: WheelTarget, requirements: Sequence[str], *, alone: bool = False, built: Sequence[BundleFile] = ()
 ) -> tuple[FoundWheel, ...]:
-    """Find the wheels that `download_wheels` would fetch. From an index with PEP 658, pip reads only metadata.
+    """Finds the wheels that `download_wheels` would fetch. From an index with PEP 658, pip reads only metadata.
 
     alone: without their dependencies. Raises NoWheelError, and ClusterError with the output of pip.
     """
@@ -94,7 +94,7 @@ def find_wheels(
 
 
 def check_hashes(found: Sequence[tuple[str, str]], target: WheelTarget, *, built: Sequence[BundleFile]) -> None:
-    """Compare wheels, by name and SHA-256, with the hashes of requirements files. Pure. Raises ClusterError.
+    """Compares wheels, by name and SHA-256, with the hashes of requirements files. Pure. Raises ClusterError.
 
     Skips the wheels that this project built, because their sources were compared.
     """
@@ -185,7 +185,7 @@ def resolve_wheels(
     cache: Path,
     report: Report,
 ) -> tuple[BundleFile, ...]:
-    """Find the wheels for a target, sorted by name; `path` is their place in the cache once they are fetched.
+    """Finds the wheels for a target, sorted by name; `path` is their place in the cache once they are fetched.
 
     pins: if not empty, the exact requirements to resolve instead. built: wheels that no index has. Wheels from folders
     of this machine are copied to the cache, and have no URLs. Raises NoUrlError, NoWheelError, and ClusterError with
@@ -203,7 +203,7 @@ def resolve_wheels(
 
 
 def bring_here(file: BundleFile, *, report: Report) -> None:
-    """Fetch a file from its URLs to its path on this machine. It appears at the path only when whole and checked.
+    """Fetches a file from its URLs to its path on this machine. It appears at the path only when whole and checked.
 
     Raises ClusterError.
     """

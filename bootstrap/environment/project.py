@@ -41,7 +41,7 @@ class LockedProject:
 
 
 def read_project(name: str, *, folder: Path) -> LockedProject:
-    """Read the packages of [bootstrap] project; `folder` is cluster.toml's. `name` is "" without a project.
+    """Reads the packages of [bootstrap] project; `folder` is cluster.toml's. `name` is "" without a project.
 
     Raises ConfigError for a project without a lock file, or with a lock file that does not fit pyproject.toml.
     """
@@ -88,7 +88,7 @@ def _read_python(place: Path, *, name: str) -> str:
 
 
 def check_against_lock(packages: Sequence[Wanted], locked: Sequence[Wanted]) -> None:
-    """Compare [bootstrap] packages with a lock file. Pure. Raises ConfigError for a package that contradicts it."""
+    """Compares [bootstrap] packages with a lock file. Pure. Raises ConfigError for a package that contradicts it."""
     versions = locked_versions(locked)
     for wanted in packages:
         requirement = parse_requirement(wanted.requirement)

@@ -56,7 +56,7 @@ class Wanted:
 
 
 def parse_requirement(text: str) -> "Requirement":
-    """Parse a package with versions. Pure. Raises ValueError for anything else, such as a URL.
+    """Parses a package with versions. Pure. Raises ValueError for anything else, such as a URL.
 
     https://packaging.python.org/en/latest/specifications/dependency-specifiers/
     """
@@ -75,7 +75,7 @@ def parse_requirement(text: str) -> "Requirement":
 
 
 def check_entry(entry: str) -> str:
-    """Return an entry of [bootstrap] packages in its normal form. Pure. Raises ValueError."""
+    """Returns an entry of [bootstrap] packages in its normal form. Pure. Raises ValueError."""
     option = FILE_OPTION.fullmatch(entry.strip())
     if option is not None:
         short = "-r" if "r" in option[1][:3] else "-c"
@@ -86,13 +86,13 @@ def check_entry(entry: str) -> str:
 
 
 def explain_option(line: str) -> str:
-    """Explain that a pip option is not supported, and what to do. Omits its value, which can be secret. Pure."""
+    """Explains that a pip option is not supported, and what to do. Omits its value, which can be secret. Pure."""
     name = re.split(r"[\s=]", line, maxsplit=1)[0]
     return f"the option {name} is not supported; {ADVICE.get(name, 'remove it')}"
 
 
 def read_packages(entries: Sequence[str], *, folder: Path) -> tuple[Wanted, ...]:
-    """Read the requirements in the entries of [bootstrap] packages; `folder` is cluster.toml's.
+    """Reads the requirements in the entries of [bootstrap] packages; `folder` is cluster.toml's.
 
     Raises ConfigError, which names each invalid file and line, with advice.
     """
@@ -115,7 +115,7 @@ def read_packages(entries: Sequence[str], *, folder: Path) -> tuple[Wanted, ...]
 def _read_file(
     name: str, *, folder: Path, only_limits: bool, above: tuple[Path, ...], mistakes: list[str]
 ) -> Iterator[Wanted]:
-    """Yield the requirements of a file. above: the files that include it. Adds to `mistakes`. Raises OSError."""
+    """Yields the requirements of a file. above: the files that include it. Adds to `mistakes`. Raises OSError."""
     path = (folder / name).resolve()
     text = path.read_bytes()
     try:
@@ -147,7 +147,7 @@ def _read_file(
 
 
 def _read_project(text: str, *, name: str, only_limits: bool, mistakes: list[str]) -> Iterator[Wanted]:
-    """Yield a project's dependencies (https://packaging.python.org/en/latest/specifications/pyproject-toml/).
+    """Yields a project's dependencies (https://packaging.python.org/en/latest/specifications/pyproject-toml/).
 
     Adds to `mistakes`.
     """
@@ -199,7 +199,7 @@ def join_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def parse_line(line: str, *, place: str, only_limits: bool = False) -> Wanted:
-    """Parse a line of `join_lines` that names a package. Pure. Raises ValueError."""
+    """Parses a line of `join_lines` that names a package. Pure. Raises ValueError."""
     if line.startswith("-"):
         raise ValueError(explain_option(line))
     hashes = tuple(HASH_OPTION.findall(line))

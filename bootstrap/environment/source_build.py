@@ -251,7 +251,7 @@ class FromHead(Generic[T]):
 
     @contextmanager
     def awaited(self, host: Host) -> Iterator[None]:
-        """Wrap a node's set-up: if the head fails in it, the nodes that wait for its result fail as well."""
+        """Wraps a node's set-up: if the head fails in it, the nodes that wait for its result fail as well."""
         try:
             yield
         except BaseException as error:
@@ -308,7 +308,7 @@ class Builds(FromHead[Built]):
         return built
 
     def _build(self, connection: NodeConnection, facts: NodeFacts, build: SourceBuild, python: ChosenPython) -> None:
-        """Have the head build MXNet. Raises ClusterError with the last lines of the build."""
+        """Has the head build MXNet. Raises ClusterError with the last lines of the build."""
         name = connection.host.name
         target = choose_wheels(facts, python=python, mxnet=self._config.mxnet, packages=(), node=name)
         tools = self._find_tools(replace(target, requirements=(SETUPTOOLS,)))
@@ -342,7 +342,7 @@ def plan_tools(facts: NodeFacts, build: SourceBuild, tools: Bundle, python: Chos
 
 
 def check_fit(build: SourceBuild, facts: NodeFacts, *, node: str) -> None:
-    """Raise ClusterError if another node's wheel does not run here. Pure."""
+    """Raises ClusterError if another node's wheel does not run here. Pure."""
     if facts.machine != build.machine or facts.glibc < build.glibc:
         raise ClusterError(
             f"{node}: MXNet was built on the head, for {build.machine} and glibc {show(build.glibc)} or later; "
@@ -354,7 +354,7 @@ def check_fit(build: SourceBuild, facts: NodeFacts, *, node: str) -> None:
 def build_and_take(
     connection: NodeConnection, facts: NodeFacts, key: str, build: Callable[[], object], *, cache: Path, report: Report
 ) -> BundleFile:
-    """Copy the wheel that a node has built under a key to this machine's cache. Calls `build` if the node has none.
+    """Copies the wheel that a node has built under a key to this machine's cache. Calls `build` if the node has none.
 
     Raises ConnectError, NodeCommandError, ClusterError.
     """

@@ -53,7 +53,7 @@ def choose_python(
     choice: FrameworkChoice = MXNET,
     project: LockedProject = NO_PROJECT,
 ) -> ChosenPython:
-    """Choose the Python for one node; `setting` is [bootstrap] python: "auto", a path or a version. Pure.
+    """Chooses the Python for one node; `setting` is [bootstrap] python: "auto", a path or a version. Pure.
 
     Raises ClusterError if the configured Python does not work, if the framework or the project does not work with the
     Python, or if the node is too old for a packed Python.
@@ -156,7 +156,7 @@ def choose_wheels(
     choice: FrameworkChoice = MXNET,
     project: LockedProject = NO_PROJECT,
 ) -> WheelTarget:
-    """Choose the wheels for one node; `mxnet` and `packages` are [bootstrap]'s. Pure.
+    """Chooses the wheels for one node; `mxnet` and `packages` are [bootstrap]'s. Pure.
 
     Raises ClusterError if no wheel can run on the node, or if the project's locked packages do not fit.
     """
@@ -231,7 +231,7 @@ def _holds(wanted: Wanted, version: Version, machine: str) -> bool:
 
 
 def _check_locked(own: Sequence[str], locked: Mapping[str, str], *, choice: FrameworkChoice, node: str) -> None:
-    """Raise ConfigError if a project locks a version with which the framework or our programs do not work. Pure."""
+    """Raises ConfigError if a project locks a version with which the framework or our programs do not work. Pure."""
     for requirement in own:
         if requirement.startswith(SOURCE_PREFIX):  # not a package that a project can lock
             continue

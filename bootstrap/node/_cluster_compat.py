@@ -32,7 +32,7 @@ if not hasattr(threading.Thread, "isAlive"):
 
 
 def _load_cuda():
-    """Load the libraries in rounds, since they need each other, until a round loads none.
+    """Loads the libraries in rounds, since they need each other, until a round loads none.
 
     The remaining ones need libraries that are missing, such as the driver's libcuda.so.1; MXNet's import reports those.
     """
@@ -58,7 +58,7 @@ _failures = []  # possible exit codes of this process; the last one counts
 
 
 def _note_failures():
-    """Record when this process is about to fail, since exit handlers cannot ask Python about that."""
+    """Records when this process is about to fail, since exit handlers cannot ask Python about that."""
     show, leave = sys.excepthook, sys.exit
 
     def excepthook(kind, value, trace):
@@ -74,7 +74,7 @@ def _note_failures():
 
 
 def _finish_work():
-    """Wait for the engine. Runs before MXNet's own handler, which begins the engine's shutdown phase."""
+    """Waits for the engine. Runs before MXNet's own handler, which begins the engine's shutdown phase."""
     try:
         if not _failures:
             sys.modules["mxnet"].nd.waitall()

@@ -75,7 +75,7 @@ class Agent(object):
         self.store = None
 
     def tell(self, message):
-        """Send a message to the user's machine."""
+        """Sends a message to the user's machine."""
         with self.speaking:
             sys.stdout.write(json.dumps(message) + "\n")
             sys.stdout.flush()
@@ -83,7 +83,7 @@ class Agent(object):
     # -- files ---------------------------------------------------------------------------------------------------
 
     def lock(self):
-        """Lock out other set-ups of this node. Waits for a script that a killed command has left running.
+        """Locks out other set-ups of this node. Waits for a script that a killed command has left running.
 
         Returns the descriptor of the lock. Raises Failed if another set-up runs for too long.
         """
@@ -103,7 +103,7 @@ class Agent(object):
         return handle
 
     def take_files(self):
-        """Take all wanted files, in order.
+        """Takes all wanted files, in order.
 
         Each file starts with the sources of the first direction. Otherwise, two nodes that gave each other a file could
         wait for each other for the next one.
@@ -119,7 +119,7 @@ class Agent(object):
                     direction = self.read_direction()
 
     def take_one(self, direction, arriving):
-        """Take one file from the source that a direction names. Raises chain.Stuck, Failed, store.DiskFailed."""
+        """Takes one file from the source that a direction names. Raises chain.Stuck, Failed, store.DiskFailed."""
         if "peers" in direction:
             try:
                 direction["taker"].take(arriving)
@@ -147,7 +147,7 @@ class Agent(object):
         return direction
 
     def receive(self, direction, arriving):
-        """Read a file's bytes from stdin. Raises chain.Stuck, and Failed if the user's machine has a damaged file."""
+        """Reads a file's bytes from stdin. Raises chain.Stuck, and Failed if the user's machine has a damaged file."""
         offset, end = direction["offset"], direction["offset"] + direction["size"]
         while offset < end:
             data = self.control.read1(min(UPLOAD_READ_BYTES, end - offset))
@@ -165,7 +165,7 @@ class Agent(object):
             raise chain.Stuck(arriving, [str(error)]) from error
 
     def follow_control(self):
-        """Read stdin to its end, and then exit, since the user's machine is done or gone."""
+        """Reads stdin to its end, and then exits, since the user's machine is done or gone."""
         while True:
             line = self.control.readline()
             if not line:
@@ -185,7 +185,7 @@ class Agent(object):
     # -- tasks ---------------------------------------------------------------------------------------------------
 
     def run_tasks(self, lock):
-        """Run the tasks in order."""
+        """Runs the tasks in order."""
         for index, task in enumerate(self.order["tasks"]):
             with self.busy:
                 if self.leaving:
@@ -197,7 +197,7 @@ class Agent(object):
                     self.run_script(task, lock)
 
     def run_script(self, task, lock):
-        """Run task["text"] to its end, in the user's home. Raises Failed, also after "silence_s" without output.
+        """Runs task["text"] to its end, in the user's home. Raises Failed, also after "silence_s" without output.
 
         lock: the descriptor of the open file that is locked.
         """
@@ -211,13 +211,13 @@ class Agent(object):
             raise Failed(task["what"], code, output.lines)
 
     def stay_alive(self):
-        """Report, every ALIVE_EVERY_S seconds, how many bytes have arrived."""
+        """Reports, every ALIVE_EVERY_S seconds, how many bytes have arrived."""
         while True:
             time.sleep(ALIVE_EVERY_S)
             self.tell({"alive": sum(arriving.have for arriving in self.wanted)})
 
     def run(self):
-        """Run the whole set-up, in a thread of its own: the main thread reads stdin."""
+        """Runs the whole set-up, in a thread of its own: the main thread reads stdin."""
         try:
             self.set_up()
         except Failed as error:
@@ -235,7 +235,7 @@ class Agent(object):
             os._exit(1)
 
     def set_up(self):
-        """Take the files, and run the tasks."""
+        """Takes the files, and runs the tasks."""
         start_thread(self.stay_alive)
         lock = self.lock()
         self.store = store.Store(self.root)
@@ -251,13 +251,13 @@ class Agent(object):
         self.tell({"done": True})
 
     def fail(self, said):
-        """Report the failure, and exit. Nodes that take from this one notice that, and take from the one before it."""
+        """Reports the failure, and exits. Nodes that take from this one notice, and take from the one before it."""
         self.tell({"failed": said})
         os._exit(1)
 
 
 def follow(command, silence_s, lock):
-    """Run a command to its end. Returns its exit code and its Output. lock: the descriptor that its parent holds."""
+    """Runs a command to its end. Returns its exit code and its Output. lock: the descriptor that its parent holds."""
     child = subprocess.Popen(
         ["/bin/sh", "-c", KEEPER % lock, "sh"] + command,
         stdin=subprocess.DEVNULL,
@@ -278,7 +278,7 @@ def follow(command, silence_s, lock):
 
 
 def end_when_silent(child, output, silence_s, over):
-    """Kill the script, and the processes of its group, after `silence_s` seconds without output."""
+    """Kills the script, and the processes of its group, after `silence_s` seconds without output."""
     while not over.wait(min(1.0, silence_s)):
         if time.monotonic() > output.heard + silence_s:
             output.lines.append("(killed after %g s without output)" % silence_s)
@@ -295,7 +295,7 @@ class Output(object):
         self._stream = stream
 
     def read(self):
-        """Read the stream until it is closed."""
+        """Reads the stream until it is closed."""
         rest = b""
         while True:
             data = os.read(self._stream.fileno(), READ_BYTES)
@@ -315,7 +315,7 @@ def show(line):
 
 
 def leave():
-    """End this process now, without waiting for its threads."""
+    """Ends this process now, without waiting for its threads."""
     os._exit(0)
 
 

@@ -47,7 +47,7 @@ def name_of(pid):
 
 
 def stop_upgrades(timeout_s):
-    """Stop automatic updates until the next boot."""
+    """Stops automatic updates until the next boot."""
     if not os.path.isdir("/run/systemd/system"):
         return
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -59,7 +59,7 @@ def stop_upgrades(timeout_s):
 
 
 def wait(locks, timeout_s):
-    """Wait until the locks are free. Returns whether that was in time. Reports the process that holds one."""
+    """Waits until the locks are free. Returns whether that was in time. Reports the process that holds one."""
     deadline = time.monotonic() + timeout_s
     reported_at = None
     while True:

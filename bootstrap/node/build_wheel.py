@@ -84,7 +84,7 @@ class Wheel(object):
 
 
 def write_wheel(made, path, added, tag):
-    """Copy the wheel that setup.py has made, and add the files that it lacks."""
+    """Copies the wheel that setup.py has made, and adds the files that it lacks."""
     with zipfile.ZipFile(made) as old:
         info = next(name[: -len("RECORD")] for name in old.namelist() if name.endswith(".dist-info/RECORD"))
         wheel = Wheel(path)
@@ -123,7 +123,7 @@ def find_made(dist):
 
 
 def keep(kept, name, write):
-    """Have `write` make a wheel, and move it to the folder `kept` atomically."""
+    """Has `write` make a wheel, and moves it to the folder `kept` atomically."""
     new = kept + ".new"
     shutil.rmtree(new, ignore_errors=True)
     os.makedirs(new)
@@ -138,7 +138,7 @@ def keep(kept, name, write):
 
 
 def tell(root, kept):
-    """Add the stored wheel to the node's files, and describe it as JSON on stdout. Removes it if it is damaged."""
+    """Adds the stored wheel to the node's files, and describes it as JSON on stdout. Removes it if it is damaged."""
     try:
         with open(os.path.join(kept, "built.json")) as stream:
             about = json.load(stream)

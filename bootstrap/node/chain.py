@@ -59,7 +59,7 @@ def sign(secret, who, *nonces):
 
 
 def receive_exactly(connection, count, deadline=None):
-    """Read `count` bytes. deadline: by time.monotonic(). Raises socket.timeout, and ConnectionError at an early end."""
+    """Reads `count` bytes. deadline: by time.monotonic(). Raises socket.timeout, ConnectionError at an early end."""
     data = bytearray()
     while len(data) < count:
         if deadline is not None:
@@ -108,7 +108,7 @@ class Server(object):
                 connection.close()
 
     def _admit(self, connection, address):
-        """Admit an unproven connection. If there are too many, close the oldest one of the address with the most."""
+        """Admits an unproven connection. If there are too many, closes the oldest of the address with the most."""
         with self._lock:
             self._unproven.append((address, connection))
             if len(self._unproven) <= UNPROVEN_AT_MOST:
@@ -122,7 +122,7 @@ class Server(object):
                 pass  # the other side has closed it already
 
     def _forget(self, connection):
-        """Remove a connection that has proved the secret or is gone. Returns whether it was still admitted."""
+        """Removes a connection that has proved the secret or is gone. Returns whether it was still admitted."""
         with self._lock:
             before = len(self._unproven)
             self._unproven = [one for one in self._unproven if one[1] is not connection]
@@ -185,7 +185,7 @@ class Taker(object):
         self._peer = None
 
     def take(self, arriving):
-        """Take one file to its end. Raises Stuck, DiskFailed, and Damaged if it arrives damaged several times."""
+        """Takes one file to its end. Raises Stuck, DiskFailed, and Damaged if it arrives damaged several times."""
         damaged = 0
         while not arriving.whole:
             had = (arriving.have, arriving.round)

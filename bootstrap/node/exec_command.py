@@ -75,11 +75,11 @@ class Pipe(object):
         self.broken = False
 
     def frame(self, letter, data=b""):
-        """Append one frame."""
+        """Appends one frame."""
         self.pending += letter + struct.pack(">I", len(data)) + data
 
     def write(self):
-        """Write as much as the other side accepts now."""
+        """Writes as much as the other side accepts now."""
         try:
             del self.pending[: os.write(1, bytes(self.pending[:PIECE_BYTES]))]
         except BlockingIOError:
@@ -101,7 +101,7 @@ class Relay(object):
         self._said_at = time.monotonic()
 
     def run(self):
-        """Pass on output to the end. Returns the command's wait status, and the pids that could not be ended."""
+        """Passes on output to the end. Returns the command's wait status, and the pids that could not be ended."""
         while True:
             full = len(self._pipe.pending) >= PENDING_BYTES
             sources = [] if full else list(self._letters)
@@ -148,7 +148,7 @@ class Relay(object):
 
 
 def reap(pid):
-    """Reap all children that have ended. Returns the wait status of `pid` if it is among them, else None."""
+    """Reaps all children that have ended. Returns the wait status of `pid` if it is among them, else None."""
     status = None
     while True:
         try:
@@ -162,7 +162,7 @@ def reap(pid):
 
 
 def end_all(pid, status):
-    """End all descendants of this process: SIGTERM, then SIGKILL. Returns what `Relay.run` returns."""
+    """Ends all descendants of this process: SIGTERM, then SIGKILL. Returns what `Relay.run` returns."""
     ending = process_tree.Ending(process_tree.find_descendants, process_tree.our_programs_last)
     while True:
         ended = reap(pid)
@@ -173,7 +173,7 @@ def end_all(pid, status):
 
 
 def finish(pipe, result):
-    """Write the pending output, and the last frame."""
+    """Writes the pending output, and the last frame."""
     pipe.frame(b"x", json.dumps(result).encode("ascii"))
     lifelines = [0]
     while pipe.pending and not pipe.broken:

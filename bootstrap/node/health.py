@@ -83,7 +83,7 @@ _RECOVERY = re.compile(r"changed from .* to 0x([0-9a-fA-F]+) \(([^)]*)\)")
 
 
 def look() -> Report:
-    """Observe this host. Returns the report. If the GPUs' driver hangs, waits for it for GPUS_TIMEOUT_S at most."""
+    """Observes this host. Returns the report. If the GPUs' driver hangs, waits for it for GPUS_TIMEOUT_S at most."""
     gpus, driver_error = look_at_gpus(GPUS_TIMEOUT_S)
     has_nvidia = gpus is not None or driver_error is not None or count_devices() > 0
     home = os.path.expanduser("~")
@@ -110,7 +110,7 @@ def read_memory(path: str) -> Optional[int]:
 
 
 def find_read_only(folders: Iterable[str]) -> List[Tuple[str, str]]:
-    """Find the folders where no file can be written, one for each file system: [(path, reason), ...].
+    """Finds the folders where no file can be written, one for each file system: [(path, reason), ...].
 
     A full disk does not count.
     """
@@ -203,7 +203,7 @@ def read_kept() -> Optional[Any]:
 
 
 def keep(found: Mapping[str, Any]) -> None:
-    """Store the unhealthy nodes on this host, the head: {name: {"id": instance id, "reasons": [...]}}.
+    """Stores the unhealthy nodes on this host, the head: {name: {"id": instance id, "reasons": [...]}}.
 
     Raises OSError.
     """
@@ -217,7 +217,7 @@ def keep(found: Mapping[str, Any]) -> None:
 
 
 def look_at_gpus(timeout_s: float) -> Tuple[Optional[List[Dict[str, Any]]], Optional[str]]:
-    """Look at the GPUs with NVML, or with nvidia-smi if NVML cannot be loaded.
+    """Looks at the GPUs with NVML, or with nvidia-smi if NVML cannot be loaded.
 
     Returns (GPUs, driver error); (None, None) if the host has neither. Uses a thread, because the driver of a broken
     GPU can hang.
@@ -274,7 +274,7 @@ class Nvml:
         self._library = library
 
     def call(self, name: str, *args: Any) -> Optional[str]:
-        """Call a function. Returns the error in NVML's words, or None."""
+        """Calls a function. Returns the error in NVML's words, or None."""
         code = self._code(name, *args)
         return self._words(code) if code else None
 
@@ -293,7 +293,7 @@ class Nvml:
         return words.decode("utf-8", "replace") if words else "error %d" % code
 
     def read_all(self) -> List[Dict[str, Any]]:
-        """Read all GPUs that the driver counts."""
+        """Reads all GPUs that the driver counts."""
         count = ctypes.c_uint()
         if self._code("nvmlDeviceGetCount_v2", ctypes.byref(count)):
             return []
@@ -393,7 +393,7 @@ def _parse_gpu(gpu: Any) -> Dict[str, Any]:
 
 
 def check(report: Any) -> Report:
-    """Validate the report of another host, and return it. Pure. Raises ValueError."""
+    """Validates the report of another host, and returns it. Pure. Raises ValueError."""
     text, number, flag, nothing = str, int, bool, type(None)
     gpu = {
         **dict.fromkeys(("name", "bus"), (text,)),
@@ -519,12 +519,12 @@ def judge_all(
 
 
 def say_clock(ahead_s: float) -> str:
-    """Describe a clock that is wrong by `ahead_s` seconds. Pure."""
+    """Describes a clock that is wrong by `ahead_s` seconds. Pure."""
     return "its clock is %.1f s %s" % (abs(ahead_s), "ahead" if ahead_s >= 0 else "behind")
 
 
 def main() -> None:
-    """Print the report, as one line of JSON."""
+    """Prints the report, as one line of JSON."""
     print(json.dumps(look()))
     sys.stdout.flush()
     os._exit(0)  # a thread may hang in the driver

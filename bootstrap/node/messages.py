@@ -13,7 +13,7 @@ _telling = threading.Lock()
 
 
 def tell(message):
-    """Send a message."""
+    """Sends a message."""
     line = json.dumps(message).encode("utf-8") + b"\n"
     with _telling:
         sys.stdout.buffer.write(line)
@@ -21,7 +21,7 @@ def tell(message):
 
 
 def stay_alive():
-    """Send signs of life, in a thread, until this process ends or stdout is closed."""
+    """Sends signs of life, in a thread, until this process ends or stdout is closed."""
     threading.Thread(target=_stay_alive, daemon=True).start()
 
 

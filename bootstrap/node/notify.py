@@ -55,7 +55,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def send(settings, event):
-    """Send an event to the webhook and to the command. Returns the errors, which contain no secret."""
+    """Sends an event to the webhook and to the command. Returns the errors, which contain no secret."""
     full = dict({"cluster": settings.get("cluster")}, **event)
     full.setdefault("at", time.time())
     errors = []  # type: list[str]
@@ -126,7 +126,7 @@ def _post_once(url, body):
 
 
 def explain(error):
-    """Explain an exception. Returns (reason, whether a retry is useless).
+    """Explains an exception. Returns (reason, whether a retry is useless).
 
     Does not repeat the text of an exception, which may contain the URL.
     """
@@ -171,7 +171,7 @@ def _describe(reason):
 
 
 def run_command(settings, event):
-    """Run the command with the event as JSON on its stdin. Returns the error, or None.
+    """Runs the command with the event as JSON on its stdin. Returns the error, or None.
 
     Runs it as the user that the settings name, or else as this process's user, in that user's home folder.
     """
@@ -214,7 +214,7 @@ def run_command(settings, event):
 
 
 def set_watcher(settings):
-    """End the running watcher, and start one with these settings, if any. Returns its pid, or None.
+    """Ends the running watcher, and starts one with these settings, if any. Returns its pid, or None.
 
     Raises OSError.
     """
@@ -239,7 +239,7 @@ def set_watcher(settings):
 
 
 def _end_watcher(lock):
-    """Acquire the lock, and end the watcher that holds it. Raises OSError."""
+    """Acquires the lock, and ends the watcher that holds it. Raises OSError."""
     give_up_at = time.monotonic() + END_S
     while True:
         try:
@@ -259,7 +259,7 @@ def _end_watcher(lock):
 
 
 def _become_watcher(lock, writing, settings):
-    """Watch in this process, which inherits the lock. Never returns."""
+    """Watches in this process, which inherits the lock. Never returns."""
     try:
         os.chdir("/")
         devnull = os.open(os.devnull, os.O_RDWR)
@@ -277,14 +277,14 @@ def _become_watcher(lock, writing, settings):
 
 
 def watch(settings):
-    """Send the events that appear, until this process ends."""
+    """Sends the events that appear, until this process ends."""
     while True:
         send_new(settings)
         time.sleep(LOOK_S)
 
 
 def send_new(settings):
-    """Send the events in EVENTS, in the order of their names, and remove them."""
+    """Sends the events in EVENTS, in the order of their names, and removes them."""
     for name in sorted(os.listdir(EVENTS) if os.path.isdir(EVENTS) else []):
         path = os.path.join(EVENTS, name)
         event = read_event(path) if name.endswith(".json") else None
@@ -314,7 +314,7 @@ def read_event(path):
 
 
 def _note(line):
-    """Add a line to the log, which must stay small, since it is in memory."""
+    """Adds a line to the log, which must stay small, since it is in memory."""
     try:
         with open(LOG, "a", encoding="utf-8") as stream:
             if stream.tell() > MAX_LOG_BYTES:
@@ -325,7 +325,7 @@ def _note(line):
 
 
 def main():
-    """Carry out the request on stdin."""
+    """Carries out the request on stdin."""
     asked = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     if "event" in asked:
         answer = {"errors": send(asked["settings"], asked["event"])}

@@ -28,7 +28,7 @@ ARCHIVE_LIFETIME_S = 24 * 3600.0
 
 
 def place(home, task):
-    """Create the tree task["digest"] below `home`, which is ~/.cluster, and remove old trees.
+    """Creates the tree task["digest"] below `home`, which is ~/.cluster, and removes old trees.
 
     task: from TreeArchives.write (bootstrap/transfer/tree.py). For one process at a time. Repairs the state that a
     killed call has left. The archive stays, since other nodes may still take it; see remove_archives.
@@ -50,7 +50,7 @@ def place(home, task):
 
 
 def make(trees, final, archive):
-    """Create a tree under a temporary name, and rename it when all of it is on the disk."""
+    """Creates a tree under a temporary name, and renames it when all of it is on the disk."""
     new = final + ".new"
     try:
         os.mkdir(new, 0o755)
@@ -68,7 +68,7 @@ def make(trees, final, archive):
 
 
 def unpack(path, new):
-    """Unpack an archive whose SHA-256 has been checked. Returns the files' paths, as bytes. Raises OSError."""
+    """Unpacks an archive whose SHA-256 has been checked. Returns the files' paths, as bytes. Raises OSError."""
     written = []
     try:
         with gzip.open(path) as stream:
@@ -117,7 +117,7 @@ def write_file(stream, path, mode):
 
 
 def flush(new, written):
-    """Flush the tree to the disk, so that a power failure leaves no empty files in a complete tree."""
+    """Flushes the tree to the disk, so that a power failure leaves no empty files in a complete tree."""
     if len(written) > MANY:
         sync_file_system(new)
         return
@@ -137,7 +137,7 @@ def sync_path(path):
 
 
 def sync_file_system(path):
-    """Call syncfs(2), which Python does not have."""
+    """Calls syncfs(2), which Python does not have."""
     handle = os.open(path, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(handle) != 0:
@@ -150,7 +150,7 @@ def sync_file_system(path):
 
 
 def remove_archives(home, tasks):
-    """Remove the archives of the tasks that are trees. Call this once no node takes them from this one any more."""
+    """Removes the archives of the tasks that are trees. Call this once no node takes them from this one any more."""
     for task in tasks:
         if task["kind"] == "tree":
             remove_archive(os.path.join(home, task["archive"]))
@@ -165,7 +165,7 @@ def remove_archive(path):
 
 
 def remove_forgotten_archives(files):
-    """Remove archives that killed commands have left; only after a while, since the next command may want them."""
+    """Removes archives that killed commands have left; only after a while, since the next command may want them."""
     folder = os.path.join(glob.escape(files), "*")
     for path in glob.glob(os.path.join(folder, "tree-*.tar*")) + glob.glob(os.path.join(folder, "image-*.tar")):
         if time.time() - os.stat(path).st_mtime > ARCHIVE_LIFETIME_S:
@@ -173,7 +173,7 @@ def remove_forgotten_archives(files):
 
 
 def remove_old(trees, keep):
-    """Remove old trees, except those in `keep`, the newest three others, those in use, and those with a job's files."""
+    """Removes old trees, except those in `keep`, the newest three others, and those in use or with a job's files."""
     ages = {}
     for name in os.listdir(trees):
         if name.endswith(".old"):
@@ -210,7 +210,7 @@ def is_as_placed(tree):
 
 
 def set_aside(path):
-    """Rename a tree, and remove it. Files that belong to root may stay, under the other name."""
+    """Renames a tree, and removes it. Files that belong to root may stay, under the other name."""
     aside = "%s.%d.old" % (path, os.getpid())
     os.rename(path, aside)
     shutil.rmtree(aside, ignore_errors=True)

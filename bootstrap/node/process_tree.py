@@ -30,19 +30,19 @@ Process = Tuple[int, int, str]  # its pid, its start time, its command line
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, even of SIGKILL. For preexec_fn."""
+    """Has the kernel kill this process when its parent dies, even of SIGKILL. For preexec_fn."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Keep all descendants of this process below it, even if their parents die."""
+    """Keeps all descendants of this process below it, even if their parents die."""
     _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def start(
     command: Sequence[Any], env: Mapping[str, str], cwd: str, stderr: int = subprocess.STDOUT
 ) -> "subprocess.Popen[bytes]":
-    """Start a command in a session of its own. Its stdout, and by default its stderr, go to a pipe.
+    """Starts a command in a session of its own. Its stdout, and by default its stderr, go to a pipe.
 
     Raises OSError, ValueError.
     """
@@ -67,7 +67,7 @@ def watch_children() -> int:
 
 
 def _wake(*_: Any) -> None:
-    """Do nothing: Python writes a signal to set_wakeup_fd only if the signal has a handler."""
+    """Does nothing: Python writes a signal to set_wakeup_fd only if the signal has a handler."""
 
 
 def find(job: str, variable: str = JOB_VARIABLE) -> List[Process]:
@@ -110,7 +110,7 @@ def describe_use(also: Iterable[int] = ()) -> Dict[str, Any]:
 
 
 def end(job: str) -> Tuple[List[Process], List[Process]]:
-    """End all processes of a job on this host except this one: SIGTERM, then SIGKILL. Our own programs come last.
+    """Ends all processes of a job on this host except this one: SIGTERM, then SIGKILL. Our own programs come last.
 
     Returns (those that it had to end, those that have not ended), both in the form of `find`.
     """
@@ -162,7 +162,7 @@ class Ending:
         self.over_at = None  # type: Optional[float]
 
     def go_on(self) -> bool:
-        """Do the next step. Returns whether processes are left to wait for."""
+        """Does the next step. Returns whether processes are left to wait for."""
         now = time.monotonic()
         if self.over_at is not None or now < self._look_at:
             return self.over_at is None
@@ -185,7 +185,7 @@ class Ending:
 
 
 def tell(pids: Iterable[int], number: int) -> None:
-    """Send a signal to processes; as root, if necessary. Then continue them: a stopped process would not receive it."""
+    """Sends a signal to processes; as root, if necessary. Then continues them: a stopped process would not get it."""
     refused = []  # type: List[str]
     for pid in pids:
         try:
@@ -217,7 +217,7 @@ def has_handler(pid: int, number: int) -> bool:
 
 
 def send(pid: int, number: int) -> None:
-    """Send a signal to a process of this user, if it still runs."""
+    """Sends a signal to a process of this user, if it still runs."""
     try:
         os.kill(pid, number)
     except OSError:

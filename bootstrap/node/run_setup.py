@@ -80,7 +80,7 @@ class Shell(object):
         )
 
     def run(self, silence_s):
-        """Wait for the shell's end. Returns its exit code; None if it was killed after too long a silence.
+        """Waits for the shell's end. Returns its exit code; None if it was killed after too long a silence.
 
         Background processes may keep its output open, so only the end of the shell itself counts.
         """
@@ -127,7 +127,7 @@ def write(path, text):
 
 
 def run_all(commands, work, silence_s):
-    """Run the commands. Returns (code, message) if they fail, else None."""
+    """Runs the commands. Returns (code, message) if they fail, else None."""
     path = os.path.join(work, "commands")
     with open(path, "w", encoding="utf-8", errors="surrogateescape") as stream:
         stream.write(render(commands, work))

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 
 def read(cluster_dir: str, digest: str) -> Dict[str, Any]:
-    """Read the changes that the commands of a digest made; `cluster_dir` is ~/.cluster. Raises OSError, ValueError."""
+    """Reads the changes that the commands of a digest made; `cluster_dir` is ~/.cluster. Raises OSError, ValueError."""
     with open(os.path.join(cluster_dir, "setup", digest + ".env"), encoding="utf-8") as stream:
         changes = json.load(stream)  # type: Dict[str, Any]
         return changes  # noqa: RET504 - typed

@@ -16,7 +16,7 @@ READ_BYTES = 1 << 20
 
 
 def start_thread(target, *arguments):
-    """Run `target` in a thread that does not keep this process alive. Returns the thread."""
+    """Runs `target` in a thread that does not keep this process alive. Returns the thread."""
     thread = threading.Thread(target=target, args=arguments)
     thread.daemon = True
     thread.start()
@@ -74,7 +74,7 @@ class Arriving(object):
                 pass  # `finish` has started the file again
 
     def append(self, data, offset):
-        """Append the bytes at `offset`, without those that have arrived already. Raises DiskFailed."""
+        """Appends the bytes at `offset`, without those that have arrived already. Raises DiskFailed."""
         data = memoryview(data)[max(0, self.have - offset) : max(0, self.size - offset)]
         while data:
             try:
@@ -88,7 +88,7 @@ class Arriving(object):
             data = data[count:]
 
     def finish(self):
-        """Check the file and move it into place, once all bytes have arrived. Raises Damaged, DiskFailed."""
+        """Checks the file and moves it into place, once all bytes have arrived. Raises Damaged, DiskFailed."""
         if self._hash.hexdigest() != self.sha256:
             self._begin_anew()
             raise Damaged("%s: its SHA-256 is not %s" % (os.path.basename(self.path), self.sha256))
@@ -112,14 +112,14 @@ class Arriving(object):
             self.changed.notify_all()
 
     def open(self):
-        """Open the bytes so far for reading. The file object stays valid when the file is moved into place."""
+        """Opens the bytes so far for reading. The file object stays valid when the file is moved into place."""
         try:
             return open(self.path if self.whole else self._partial, "rb")
         except FileNotFoundError:  # the file has just been moved into place
             return open(self.path, "rb")
 
     def wait_for_more(self, offset, timeout_s):
-        """Wait until more than `offset` bytes have arrived, or for timeout_s seconds. Returns the number of bytes.
+        """Waits until more than `offset` bytes have arrived, or for timeout_s seconds. Returns the number of bytes.
 
         It is smaller than before if the file had to start again. A node that took damaged bytes notices that itself.
         """
@@ -136,7 +136,7 @@ class Store(object):
         self._arriving = {}
 
     def expect(self, files):
-        """Register files, [{"sha256", "name", "size"}, ...]. Returns those that are not whole yet, in order."""
+        """Registers files, [{"sha256", "name", "size"}, ...]. Returns those that are not whole yet, in order."""
         for file in files:
             self._arriving[file["sha256"]] = Arriving(self.root, file["sha256"], file["name"], file["size"])
         return [self._arriving[file["sha256"]] for file in files if not self._arriving[file["sha256"]].whole]
@@ -157,7 +157,7 @@ class Store(object):
         return self._arriving.setdefault(sha256, Arriving(self.root, sha256, names[0], size))
 
     def forget_partial(self):
-        """Remove partial files of earlier commands, except those that are expected now."""
+        """Removes partial files of earlier commands, except those that are expected now."""
         folder = os.path.join(self.root, "incoming")
         try:
             names = os.listdir(folder)

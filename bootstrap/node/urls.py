@@ -23,7 +23,7 @@ class Unreachable(Exception):
 
 
 def fetch(addresses, arriving, probe_s=None):
-    """Download the rest of a file from the first URL that works.
+    """Downloads the rest of a file from the first URL that works.
 
     probe_s: how long a server may take for its first answer, in seconds, name lookup included; None: no probe. Raises
     Unreachable, store.Damaged, store.DiskFailed.
@@ -55,7 +55,7 @@ def explain(error):
 
 
 def probe(address, probe_s):
-    """Request one byte. Raises http.client.HTTPException, and OSError, also if the server does not answer in time."""
+    """Requests one byte. Raises http.client.HTTPException, and OSError, also if the server does not answer in time."""
     answered = []
     over = threading.Event()
 
@@ -76,7 +76,7 @@ def probe(address, probe_s):
 
 
 def take(address, arriving):
-    """Append the rest of the file, with retries after errors that may pass. Raises the errors in BROKEN."""
+    """Appends the rest of the file, with retries after errors that may pass. Raises the errors in BROKEN."""
     failures = 0
     while arriving.have < arriving.size:
         had = arriving.have
@@ -95,7 +95,7 @@ def is_final(error):
 
 
 def take_once(address, arriving):
-    """Append the missing bytes, without retries. Raises the errors in BROKEN."""
+    """Appends the missing bytes, without retries. Raises the errors in BROKEN."""
     offset = arriving.have
     with open_range(address, offset, arriving.size - offset, TIMEOUT_S) as answer:
         if answer.status != http.client.PARTIAL_CONTENT:  # the server does not support ranges
@@ -110,7 +110,7 @@ def take_once(address, arriving):
 
 
 def open_range(address, offset, count, timeout_s):
-    """Request a range of a file. Returns the server's answer. Raises the errors in BROKEN."""
+    """Requests a range of a file. Returns the server's answer. Raises the errors in BROKEN."""
     if not address.startswith(("http://", "https://")):
         raise OSError("not an http or https URL")
     headers = {"Range": "bytes=%d-%d" % (offset, offset + count - 1)}

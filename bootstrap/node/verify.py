@@ -61,7 +61,7 @@ def look_at_disk():
 
 
 def begin(order):
-    """Listen, look at the disk, and start the probes."""
+    """Listens, looks at the disk, and starts the probes."""
     ports, refused = [], None
     for first, last in order["ranges"]:
         try:
@@ -76,13 +76,13 @@ def begin(order):
 
 
 def run_probes(order):
-    """Run the probes one after the other: two MXNets at the same time would compete for the cores."""
+    """Runs the probes one after the other: two MXNets at the same time would compete for the cores."""
     for probe in order["probes"]:
         run_one(order, probe)
 
 
 def run_one(order, probe):
-    """Run a probe, and send its result."""
+    """Runs a probe, and sends its result."""
     env = probe_environment(order["python"], order["setup"])
     command = [order["python"], "-c", order["loader"]]
     result = run_probe(command, [probe["modules"], probe["order"]], env, probe["timeout_s"])
@@ -90,13 +90,13 @@ def run_one(order, probe):
 
 
 def connect_to_peers(peers, secret):
-    """Try every port of every peer."""
+    """Tries every port of every peer."""
     targets = [(name, address, port) for name, address, ports in peers for port in ports]
     tell({"ports": connect_all(targets, secret.encode("utf-8"))})
 
 
 def in_background(name, work, *args):
-    """Do `work` in a thread, and always report its end, with the traceback of an error."""
+    """Does `work` in a thread, and always report its end, with the traceback of an error."""
 
     def follow():
         try:
@@ -123,7 +123,7 @@ def probe_environment(python, setup):
 
 
 def run_probe(command, lines, env, timeout_s):
-    """Run a command with a list of values as JSON lines on stdin. Returns its result as a dict.
+    """Runs a command with a list of values as JSON lines on stdin. Returns its result as a dict.
 
     exit_code: None if it was killed after timeout_s seconds, below 0 if a signal ended it.
     """
@@ -147,7 +147,7 @@ def run_probe(command, lines, env, timeout_s):
 
 
 def kill_probes():
-    """Kill every probe that still runs."""
+    """Kills every probe that still runs."""
     with _running_lock:
         for process in _running:
             _kill(process)
@@ -166,7 +166,7 @@ def _tail(data):
 
 
 def listen(address, first, last):
-    """Listen on a random free port from first to last. Returns the socket. Raises OSError after TRIES failures."""
+    """Listens on a random free port from first to last. Returns the socket. Raises OSError after TRIES failures."""
     for left in reversed(range(TRIES)):
         port = random.randint(first, last)  # noqa: S311 - no secret
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -195,7 +195,7 @@ def find_free(address):
 
 
 def serve(listener, name, secret):
-    """Answer every client, in threads, as long as this process lives."""
+    """Answers every client, in threads, as long as this process lives."""
 
     def accept():
         while True:
@@ -211,7 +211,7 @@ def serve(listener, name, secret):
 
 
 def answer(connection, name, secret):
-    """Prove to a client that this is the node `name`. A client that sends no request in time gets no answer."""
+    """Proves to a client that this is the node `name`. A client that sends no request in time gets no answer."""
     try:
         connection.settimeout(TIMEOUT_S)
         port = connection.getsockname()[1]
@@ -230,7 +230,7 @@ def prove(nonce, name, port, secret):
 
 
 def connect_all(targets, secret):
-    """Connect to every (name, address, port). Returns a list of [name, port, error or None]."""
+    """Connects to every (name, address, port). Returns a list of [name, port, error or None]."""
 
     def connect(target):
         name, address, port = target
@@ -241,7 +241,7 @@ def connect_all(targets, secret):
 
 
 def try_to_connect(name, address, port, secret):
-    """Connect once, and have the other side prove which node it is. Returns the error, or None."""
+    """Connects once, and has the other side prove which node it is. Returns the error, or None."""
     try:
         connection = socket.create_connection((address, port), timeout=TIMEOUT_S)
     except socket.timeout:
@@ -262,7 +262,7 @@ def try_to_connect(name, address, port, secret):
 
 
 def _receive(connection, size):
-    """Receive `size` bytes, or fewer if the other side hangs up. Raises OSError."""
+    """Receives `size` bytes, or fewer if the other side hangs up. Raises OSError."""
     data = b""
     while len(data) < size:
         more = connection.recv(size - len(data))
@@ -273,7 +273,7 @@ def _receive(connection, size):
 
 
 def main():
-    """Answer until stdin ends."""
+    """Answers until stdin ends."""
     stay_alive()
     secret, order = "", {}
     for line in sys.stdin.buffer:

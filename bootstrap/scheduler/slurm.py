@@ -94,7 +94,7 @@ class SlurmNode:
 
 
 def set_up_slurm(connections: Sequence[NodeConnection], *, cluster: str, report: Report) -> frozenset[str]:
-    """Set up Slurm on the nodes, which include the head. Changes only what differs.
+    """Sets up Slurm on the nodes, which include the head. Changes only what differs.
 
     Returns the instance ids of the nodes that it has changed. Raises ClusterError, which names every failed node.
     """
@@ -135,7 +135,7 @@ def set_up_slurm(connections: Sequence[NodeConnection], *, cluster: str, report:
 
 
 def parse_facts(text: str) -> SlurmFacts:
-    """Parse the output of FACTS. Pure. Raises ValueError."""
+    """Parses the output of FACTS. Pure. Raises ValueError."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, value = line.partition("=")
@@ -290,7 +290,7 @@ def _as_root(script: str) -> str:
 
 
 def _run_with_input(connection: NodeConnection, script: str, data: bytes) -> None:
-    """Run a script as root, with `data` as its stdin. Raises ClusterError."""
+    """Runs a script as root, with `data` as its stdin. Raises ClusterError."""
     channel = connection.open_channel(_as_root(script))
     channel.sendall(data)
     channel.shutdown_write()

@@ -49,7 +49,7 @@ DEAD_AFTER_S = 20  # four keepalives without an answer
 
 
 def wait_for_exit(channel: Any, *, timeout_s: float) -> int:
-    """Wait for a command's exit code. Returns NO_EXIT_CODE if a signal ended it, the connection broke or time ran out.
+    """Waits for a command's exit code. Returns NO_EXIT_CODE if a signal ended it, the connection broke or time ran out.
 
     channel: a paramiko channel, whose own recv_exit_status has no timeout.
     """
@@ -59,7 +59,7 @@ def wait_for_exit(channel: Any, *, timeout_s: float) -> int:
 
 
 def drain(channel: Any, *, timeout_s: float | None) -> tuple[str, str]:
-    """Read a command's stdout and stderr, each to its end; timeout_s: how long that may take, in seconds.
+    """Reads a command's stdout and stderr, each to its end; timeout_s: how long that may take, in seconds.
 
     stdout is read first; meanwhile, stderr must fit paramiko's window. Raises TimeoutError with the reason, also for
     too much output.
@@ -106,7 +106,7 @@ class NodeConnection:
         what: str | None = None,
         stdin: bytes = b"",
     ) -> Output:
-        """Run a shell command, without a terminal. stdin: its input, which it must read before it prints much.
+        """Runs a shell command, without a terminal. stdin: its input, which it must read before it prints much.
 
         what: a short description that errors show instead of the command, for long scripts.
         timeout_s: how long it may take, in seconds. Raises NodeCommandError if it fails and `check` is set, and
@@ -133,7 +133,7 @@ class NodeConnection:
         return output
 
     def open_channel(self, command: str) -> paramiko.Channel:
-        """Start a command and return its channel. Raises ConnectError."""
+        """Starts a command and returns its channel. Raises ConnectError."""
         with self._explained():
             self._check_alive()
             channel = self._connection.transport.open_session()
@@ -152,7 +152,7 @@ class NodeConnection:
         return key.get_name(), key.get_base64()
 
     def get(self, source: str, destination: Path) -> None:
-        """Copy one file from the node; `source` is relative to the home folder of the node's user."""
+        """Copies one file from the node; `source` is relative to the home folder of the node's user."""
         # Fabric's own get() keeps its session open until the connection is closed, and then cannot close it.
         with self._explained():
             self._check_alive()
@@ -160,7 +160,7 @@ class NodeConnection:
                 session.getfo(source, file)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         transport = self._connection.transport
         if transport is not None and hasattr(transport.sock, "shutdown"):  # a ProxyCommand is a process, not a socket
             with suppress(OSError):  # it may be broken already
@@ -177,7 +177,7 @@ class NodeConnection:
 
 
 def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConnection:
-    """Open a connection to a host whose key is pinned, or whose key `contact` verifies and pins.
+    """Opens a connection to a host whose key is pinned, or whose key `contact` verifies and pins.
 
     Raises ConnectError with the reason, ClusterError if the private key cannot be used, and the errors of `contact`.
     """
@@ -221,7 +221,7 @@ def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConn
 
 
 def notice_death(transport: paramiko.Transport) -> None:
-    """Make a connection break soon after the other side stops answering."""
+    """Makes a connection break soon after the other side stops answering."""
     transport.set_keepalive(5)
     # Linux only. Without it, a dead host is noticed only after a quarter of an hour.
     if hasattr(socket, "TCP_USER_TIMEOUT") and isinstance(transport.sock, socket.socket):
@@ -260,7 +260,7 @@ def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
 def wait_for_connection(
     host: Host, *, private_key: Path, pins: HostKeyPins, console: Console, timeout_s: float = FIRST_CONTACT_TIMEOUT_S
 ) -> NodeConnection:
-    """Connect, and retry for about timeout_s seconds while the node may still be booting.
+    """Connects, and retries for about timeout_s seconds while the node may still be booting.
 
     Raises ConnectError, AwsError (no permission to read the console), and ClusterError (the private key cannot be
     used).

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
-    """Do `work` for all items in parallel. Collects all failures, and raises them as one ClusterError."""
+    """Does `work` for all items in parallel. Collects all failures, and raises them as one ClusterError."""
 
     def attempt(item: T, _check: object) -> BaseException | None:
         try:
@@ -104,7 +104,7 @@ class Connections:
         return self._instances
 
     def begin(self, hosts: Iterable[Host], *, python: str) -> None:
-        """Start to connect to nodes at their last known addresses, and to gather facts; python: [bootstrap] python.
+        """Starts to connect to nodes at their last known addresses, and to gather facts; python: [bootstrap] python.
 
         Connects only to nodes with a pinned host key, so that another machine at the address learns nothing. `get`
         drops a connection whose address or user has changed, and retries a failed one.
@@ -135,7 +135,7 @@ class Connections:
         return self._facts.pop(host.instance_id, None)
 
     def keep_facts(self, host: Host, facts: NodeFacts) -> None:
-        """Keep facts that were gathered before the host's set-up, for `take_facts`."""
+        """Keeps facts that were gathered before the host's set-up, for `take_facts`."""
         self._facts[host.instance_id] = facts
 
     def _take_early(self, host: Host) -> NodeConnection | None:

@@ -38,10 +38,10 @@ class Sink(Protocol):
     """Receives the output; called from one thread for each node."""
 
     def take(self, node: str, stream: Stream, data: bytes) -> None:
-        """Take a piece of a node's output; b"" means that the stream has ended. An error ends the command."""
+        """Takes a piece of a node's output; b"" means that the stream has ended. An error ends the command."""
 
     def drop(self) -> None:
-        """Stop showing output, and release the threads that wait in `take`."""
+        """Stops showing output, and releases the threads that wait in `take`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ def execute(
     open_connection: Callable[[Host], NodeConnection],
     sink: Sink,
 ) -> tuple[Ending, ...]:
-    """Run a command on all hosts in parallel, and wait until it has ended everywhere.
+    """Runs a command on all hosts in parallel, and waits until it has ended everywhere.
 
     words: the words of the command, or those of each host's command, by the host's name.
     Returns how it ended on each host, in the order of `hosts`.
@@ -145,7 +145,7 @@ class _Run:
         return self._channel is None or (self.ending is not None and self.ending.error is None)
 
     def follow(self) -> None:
-        """Connect, start the command, and pass on its output until it ends."""
+        """Connects, starts the command, and passes on its output until it ends."""
         try:
             self._end(self._run())
         except ClusterError as error:
@@ -154,7 +154,7 @@ class _Run:
             self._break(error)
 
     def stop(self) -> None:
-        """Have the node end the command. Drops further output."""
+        """Has the node end the command. Drops further output."""
         self._stopped.set()
         with self._lock, suppress(OSError, EOFError, paramiko.SSHException):
             if self._channel is not None:
@@ -241,7 +241,7 @@ class _Frames:
         self._damage: str | None = None
 
     def find_beginning(self) -> bool:
-        """Skip the output of the login shell. Returns False if the channel has nothing else."""
+        """Skips the output of the login shell. Returns False if the channel has nothing else."""
         while BEGIN not in self._rest:
             if len(self._rest) > SHELL_BYTES or not self._fill():
                 return False

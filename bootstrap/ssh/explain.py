@@ -54,7 +54,7 @@ class Probe:
 
 
 def find_accepted_user(refused: str, try_user: Callable[[str], Output]) -> Probe:
-    """Try the usual users of images, except the refused one, for PROBE_TIMEOUT_S at most.
+    """Tries the usual users of images, except the refused one, for PROBE_TIMEOUT_S at most.
 
     try_user: logs in as a user over a new connection and runs a command; raises ConnectError.
     """

@@ -27,7 +27,7 @@ _FORM = "[user@]host[:port]"
 
 
 def _check_spec(text: str) -> str:
-    """Return the host. Raises ValueError if it has another form."""
+    """Returns the host. Raises ValueError if it has another form."""
     if parse_spec(text) is None:
         raise ValueError(f"must be a host that ssh reaches from here, as {_FORM}")
     return text
@@ -46,7 +46,7 @@ class HostsConfig(Settings, frozen=True, kw_only=True):
 
 
 def read_host_list(source: str, environ: Mapping[str, str]) -> list[str]:
-    """Read the hosts that the value of -H names: those of a file, or for "pbs", "slurm" and "sge" those allocated.
+    """Reads the hosts that the value of -H names: those of a file, or for "pbs", "slurm" and "sge" those allocated.
 
     environ: the environment of this process. "./pbs" is a file. Raises UsageError.
     """
@@ -124,7 +124,7 @@ def parse_tasks(text: str) -> list[int]:
 
 
 def _show_hostnames(node_list: str) -> str:
-    """Run `scontrol show hostnames`. Returns its output: one host per line. Raises UsageError."""
+    """Runs `scontrol show hostnames`. Returns its output: one host per line. Raises UsageError."""
     try:
         done = subprocess.run(
             ["scontrol", "show", "hostnames", node_list],
@@ -148,7 +148,7 @@ def _show_hostnames(node_list: str) -> str:
 
 
 def _read(where: str, path: Path, *, hint: str) -> str:
-    """Read a file's text. where, hint: for errors. Raises UsageError."""
+    """Reads a file's text. where, hint: for errors. Raises UsageError."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -157,7 +157,7 @@ def _read(where: str, path: Path, *, hint: str) -> str:
 
 
 def _check_not_empty(hosts: list[str], where: str) -> list[str]:
-    """Return the hosts. Raises UsageError for an empty list."""
+    """Returns the hosts. Raises UsageError for an empty list."""
     if not hosts:
         raise UsageError(f"{where}: names no host", hint=f"one host a line: a node's name, or {_FORM}")
     return hosts

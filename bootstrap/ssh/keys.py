@@ -50,7 +50,7 @@ class HostKeyPins:
         return self._read().get(instance_id)
 
     def pin(self, instance_id: str, key_type: str, key_base64: str) -> None:
-        """Store the key of an instance. Raises ClusterError if another one is stored."""
+        """Stores the key of an instance. Raises ClusterError if another one is stored."""
         with self._lock:
             pins = self._read()
             known = pins.setdefault(instance_id, (key_type, key_base64))
@@ -59,7 +59,7 @@ class HostKeyPins:
             self._write(pins)
 
     def keep_only(self, instance_ids: Iterable[str]) -> None:
-        """Forget the keys of all other instances, which are gone."""
+        """Forgets the keys of all other instances, which are gone."""
         wanted = set(instance_ids)
         with self._lock:
             pins = self._read()
@@ -89,7 +89,7 @@ class HostKeyPins:
 
 
 def parse_host_key(key_type: str, key_base64: str) -> paramiko.PKey | None:
-    """Parse a host key in the form of known_hosts. Returns None for a damaged key, and for an unknown type. Pure."""
+    """Parses a host key in the form of known_hosts. Returns None for a damaged key, and for an unknown type. Pure."""
     try:
         entry = paramiko.hostkeys.HostKeyEntry.from_line(f"host {key_type} {key_base64}")
     except (ValueError, paramiko.SSHException, paramiko.hostkeys.InvalidHostKey):
@@ -140,7 +140,7 @@ class FirstContact(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has n
         self._look_at: float | None = None
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Pin the key, or raise UnverifiedHostKey. Raises ClusterError for errors of EC2 or of the file of pins."""
+        """Pins the key, or raises UnverifiedHostKey. Raises ClusterError for errors of EC2 or of the file of pins."""
         del client, hostname
         looked = self.pause_s == 0
         if looked:
@@ -168,7 +168,7 @@ class FirstContact(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has n
 
 
 def load_private_key(path: Path) -> paramiko.PKey:
-    """Read a private key in OpenSSH's format or PEM. Raises ClusterError for an unusable file."""
+    """Reads a private key in OpenSSH's format or PEM. Raises ClusterError for an unusable file."""
     try:
         found = path.stat()
         if found.st_uid == os.getuid() and found.st_mode & 0o077:  # OpenSSH refuses such a key, too

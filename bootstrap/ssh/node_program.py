@@ -69,11 +69,11 @@ class NodeProgram:
         self._send(read_modules(tuple(modules)))
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """Send a message. Raises ConnectError."""
+        """Sends a message. Raises ConnectError."""
         self._send(json.dumps(message).encode() + b"\n")
 
     def messages(self, deadline: float = float("inf")) -> Iterator[dict[str, Any]]:
-        """Yield the program's messages, without its signs of life, until it ends.
+        """Yields the program's messages, without its signs of life, until it ends.
 
         deadline: by time.monotonic(). Raises ConnectError if the connection is lost or the deadline passes, and
         NodeCommandError if the program fails.
@@ -89,14 +89,14 @@ class NodeProgram:
         raise ConnectError(f"{self._where}: {self._name} did not end in time", hint=HINT)
 
     def read(self, message: Mapping[str, Any], kind: type[T]) -> T:
-        """Convert a message to a type. Raises ConnectError for an invalid message."""
+        """Converts a message to a type. Raises ConnectError for an invalid message."""
         try:
             return convert(message, kind)
         except ValueError as error:
             raise ConnectError(f"{self._where}: {self._name} sent an invalid message: {error}", hint=HINT) from None
 
     def close(self) -> None:
-        """Close the program's stdin and output, which ends it."""
+        """Closes the program's stdin and output, which ends it."""
         self._channel.close()
 
     @property

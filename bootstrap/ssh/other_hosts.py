@@ -89,7 +89,7 @@ class Memory:
             ) from error
 
     def keep(self, hosts: Sequence[Remembered]) -> None:
-        """Store these hosts; they replace earlier entries. They are on disk before it returns. Raises ClusterError."""
+        """Stores these hosts; they replace earlier entries. They are on disk before it returns. Raises ClusterError."""
         with self._locked():
             known = self._read()
             merged = {entry.spec: entry for entry in known.hosts}
@@ -100,14 +100,14 @@ class Memory:
             self._write(structs.replace(known, hosts=tuple(merged.values())))
 
     def keep_nodes(self, lines: Sequence[str]) -> None:
-        """Store the hosts of -H as the cluster's nodes. They are on disk before it returns. Raises ClusterError."""
+        """Stores the hosts of -H as the cluster's nodes. They are on disk before it returns. Raises ClusterError."""
         with self._locked():
             known = self._read()
             if known.nodes != tuple(lines):
                 self._write(structs.replace(known, nodes=tuple(lines)))
 
     def forget(self, specs: Sequence[str]) -> None:
-        """Remove these hosts from the file. Removes the file with the last one. Raises ClusterError."""
+        """Removes these hosts from the file. Removes the file with the last one. Raises ClusterError."""
         with self._locked():
             known = self._read()
             left = tuple(entry for entry in known.hosts if entry.spec not in specs)
@@ -120,7 +120,7 @@ class Memory:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold a lock against other threads and processes. The lock is on a folder, so it leaves no file.
+        """Holds a lock against other threads and processes. The lock is on a folder, so it leaves no file.
 
         It is not on the cluster's own folder, because commands that set up its nodes hold that lock.
         """
@@ -207,7 +207,7 @@ def check_addresses(others: Sequence[Host], nodes: Sequence[Host], *, key: str =
 
 
 def check_paths(nodes: Sequence[ReadyNode], *, launcher: str, why: str) -> None:
-    """Raise ConfigError if the environment or the files have another path on a host than on the head. Pure.
+    """Raises ConfigError if the environment or the files have another path on a host than on the head. Pure.
 
     launcher: [train] launcher; why: why it needs the same paths, "" if it does not.
     """
@@ -222,7 +222,7 @@ def check_paths(nodes: Sequence[ReadyNode], *, launcher: str, why: str) -> None:
 
 
 def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -> None:
-    """Let the head log in to the user's own hosts among `nodes`, the head first. Raises ClusterError and its kinds."""
+    """Lets the head log in to the user's own hosts among `nodes`, the head first. Raises ClusterError and its kinds."""
     head, others = nodes[0], [node for node in nodes if node.host.spec]
     mark, remembered = memory.read()
     addresses = dict.fromkeys((head.host.private_ip, head.host.address))

@@ -54,13 +54,13 @@ class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has 
     """A policy of paramiko that refuses hosts whose key the user has not accepted, before anything is sent to them."""
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Refuse the host: raise UnknownHostKey."""
+        """Refuses the host: raises UnknownHostKey."""
         del client
         raise UnknownHostKey(hostname, key)
 
 
 def load_ssh_config(home: Path, *, system: Path = SYSTEM_CONFIG) -> paramiko.SSHConfig:
-    """Load the user's ssh_config, then the system's, with the files that they include. Raises ClusterError."""
+    """Loads the user's ssh_config, then the system's, with the files that they include. Raises ClusterError."""
     config = paramiko.SSHConfig()
     for path in (home / ".ssh" / "config", system):
         try:
@@ -74,7 +74,7 @@ def load_ssh_config(home: Path, *, system: Path = SYSTEM_CONFIG) -> paramiko.SSH
 
 
 def _included(path: Path, *, folder: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a file, with each Include replaced by the lines of its files; none if there is no file."""
+    """Yields the lines of a file, with each Include replaced by the lines of its files; none if there is no file."""
     if not path.is_file():
         return
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -90,7 +90,7 @@ def _included(path: Path, *, folder: Path, depth: int = 0) -> Iterator[str]:
 
 
 def find_route(spec: Spec, config: paramiko.SSHConfig) -> Route:
-    """Find the route to a host. Raises ClusterError for an invalid ssh_config."""
+    """Finds the route to a host. Raises ClusterError for an invalid ssh_config."""
     connection = _make_connection(spec, config)
     return Route(hostname=connection.host, user=connection.user, port=connection.port, proxied=bool(connection.gateway))
 
@@ -127,7 +127,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def connect(host: Host, *, spec: Spec, config: paramiko.SSHConfig) -> NodeConnection:
-    """Connect as `ssh` does. Raises ClusterError, and ConnectError with the reason and the next command."""
+    """Connects as `ssh` does. Raises ClusterError, and ConnectError with the reason and the next command."""
     connection = _make_connection(spec, config)
     for hop in _hops(connection):
         _prepare(hop)
@@ -154,7 +154,7 @@ def _make_connection(spec: Spec, config: paramiko.SSHConfig) -> fabric.Connectio
 
 
 def _hops(connection: fabric.Connection) -> Iterator[fabric.Connection]:
-    """Yield the connection, and then those that lead to it."""
+    """Yields the connection, and then those that lead to it."""
     hop = connection
     while isinstance(hop, fabric.Connection):
         yield hop
@@ -162,7 +162,7 @@ def _hops(connection: fabric.Connection) -> Iterator[fabric.Connection]:
 
 
 def _prepare(connection: fabric.Connection) -> None:
-    """Have one hop use only the user's known hosts, keys and options."""
+    """Has one hop use only the user's known hosts, keys and options."""
     options = connection.ssh_config
     name = known_name(connection.host, connection.port)
     alias = options.get("hostkeyalias", name)

@@ -36,7 +36,7 @@ class Agent(NodeProgram):
         self.tell(order)
 
     def upload(self, path: Path, *, sha256: str, offset: int) -> None:
-        """Send a file, starting at an offset. Raises ConnectError, and OSError for the file on this machine.
+        """Sends a file, starting at an offset. Raises ConnectError, and OSError for the file on this machine.
 
         If the agent fails meanwhile, this method returns, and `messages` yields the failure.
         """
@@ -143,7 +143,7 @@ class Distribution:
             agent.close()
 
     def set_up(self, connection: NodeConnection, wanted: SetUp) -> None:
-        """Send a node its files and run its tasks. Call it for all nodes at the same time.
+        """Sends a node its files and runs its tasks. Call it for all nodes at the same time.
 
         Raises ConnectError if the node is lost, and ClusterError (NodeCommandError) for failures on the node.
         """
@@ -153,12 +153,12 @@ class Distribution:
         _Conversation(agent, wanted, self).follow()
 
     def offer(self, connection: NodeConnection, has: SetUp) -> None:
-        """Register an idle node, which has all its files. It serves them to other nodes, so this machine need not."""
+        """Registers an idle node, which has all its files. It serves them to other nodes, so this machine need not."""
         with self._lock:
             self._idle.append((connection, has))
 
     def wake(self, sha256: str) -> Peer | None:
-        """Start an agent on an idle node that has a file; None if there is no such node."""
+        """Starts an agent on an idle node that has a file; None if there is no such node."""
         while True:
             with self._lock:
                 found = next((entry for entry in self._idle if sha256 in entry[1].holds), None)
@@ -209,7 +209,7 @@ class _Conversation:
         self._asked: dict[str, set[Peer]] = {file.sha256: set() for file in wanted.files}
 
     def follow(self) -> None:
-        """Answer the agent's messages until the node is done. Raises ConnectError, ClusterError."""
+        """Answers the agent's messages until the node is done. Raises ConnectError, ClusterError."""
         try:
             for message in self._agent.messages():
                 if "done" in message:
@@ -255,7 +255,7 @@ class _Conversation:
         self._agent.tell({"peers": [[peer.address, peer.port] for peer in peers]})
 
     def _help(self, sha256: str, *, offset: int, why: Sequence[str]) -> None:
-        """Name another source for a file that none of the node's sources provides, or upload the file."""
+        """Names another source for a file that none of the node's sources provides, or uploads the file."""
         file = self._files[sha256]
         if sha256 in self._by_url:
             self._distribution.sources.note_failure(file, why, node=self._host.name)

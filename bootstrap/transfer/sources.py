@@ -43,7 +43,7 @@ class Peers:
         self._feeding: dict[str, Peer] = {}
 
     def join(self, member: Peer, missing: Collection[str]) -> tuple[Peer, ...]:
-        """Add a node. Returns the nodes from which it may take the missing files, nearest first."""
+        """Adds a node. Returns the nodes from which it may take the missing files, nearest first."""
         with self._lock:
             candidates = choose_candidates(self._members, missing, lost=self._lost)
             self._members.append(member)
@@ -63,7 +63,7 @@ class Peers:
             return None
 
     def lose(self, member: Peer) -> None:
-        """Note that a node is gone."""
+        """Notes that a node is gone."""
         with self._lock:
             self._lost.add(member.address)
 
@@ -104,7 +104,7 @@ class Sources:
         return self._fetch == "head" or (self._fetch == "auto" and not self._unreachable and not file.path.exists())
 
     def note_failure(self, file: BundleFile, why: Sequence[str], *, node: str) -> None:
-        """Note that a node could not take a file from its URLs. Raises ClusterError unless this machine may send it."""
+        """Notes that a node could not take a file from its URLs. Raises ClusterError unless this machine may."""
         said = "; ".join(why)
         if self._distribute == "pypi":
             raise ClusterError(

@@ -43,7 +43,7 @@ class Found:
 
 
 def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]) -> Found:
-    """Find the files that `sync` names and `exclude` does not match. Follows links within the project's folder.
+    """Finds the files that `sync` names and `exclude` does not match. Follows links within the project's folder.
 
     project_dir: the folder of cluster.toml, which both are relative to. Raises ConfigError for an entry that is missing
     or excluded, or that contains the home folder; ClusterError for links to the outside, names that are not UTF-8 or
@@ -57,7 +57,7 @@ def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]
 
 
 def find_beside(script: Path, *, project_dir: Path, exclude: Sequence[str]) -> Found:
-    """Find the files in the script's folder that can be sent, except those that .gitignore files and `exclude` match.
+    """Finds the files in the script's folder that can be sent, except those that .gitignore files and `exclude` match.
 
     script: a file below project_dir. Also leaves out cluster.toml and virtual environments, and everything but the
     script if its folder is or contains the user's home folder.
@@ -75,7 +75,7 @@ def find_beside(script: Path, *, project_dir: Path, exclude: Sequence[str]) -> F
 
 
 def read_found(found: Found, *, project_dir: Path, report: Report) -> Tree:
-    """Hash the files, and make the tree. Reports the files that are left out. Raises ClusterError."""
+    """Hashes the files, and makes the tree. Reports the files that are left out. Raises ClusterError."""
     _tell_left_out(sorted(set(found.left_out)), report)
     size_bytes = sum(status.st_size for _, status in found.files.values())
     if size_bytes > WORTH_TELLING_BYTES:
@@ -84,7 +84,7 @@ def read_found(found: Found, *, project_dir: Path, report: Report) -> Tree:
 
 
 def _read_file(path: str, file: Path) -> TreeFile:
-    """Hash one file. Raises ClusterError if the file cannot be read, or changes meanwhile."""
+    """Hashes one file. Raises ClusterError if the file cannot be read, or changes meanwhile."""
     try:
         with file.open("rb") as stream:
             before = os.fstat(stream.fileno())
@@ -230,7 +230,7 @@ class _Walk:
         return bool(self.ignores.decide(place, is_folder=is_folder))
 
     def visit(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
-        """Add a path and everything below it. Raises ClusterError.
+        """Adds a path and everything below it. Raises ClusterError.
 
         place: its real path, except that it may be a link itself. above: device and inode of each folder above it.
         """
@@ -253,7 +253,7 @@ class _Walk:
             self.visit_folder(path, target, (*above, identity))
 
     def visit_folder(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
-        """Add a folder's content. Adds an empty folder itself, since a program may write to it. Raises ClusterError."""
+        """Adds a folder's content. Adds an empty folder, too: a program may write to it. Raises ClusterError."""
         try:
             with os.scandir(place) as entries:
                 names = sorted((entry.name, Path(entry.path).is_dir()) for entry in entries)

@@ -99,7 +99,7 @@ class TreeArchives:
             shutil.rmtree(self._folder)
 
     def write(self, tree: Tree) -> tuple[BundleFile, dict[str, Any]]:
-        """Write the archive of a tree, once. Returns it, and the task for a node's agent. Raises ClusterError."""
+        """Writes the archive of a tree, once. Returns it, and the task for a node's agent. Raises ClusterError."""
         with self._lock:
             if self._folder is None:
                 self._folder = _make_folder(self._root)
@@ -116,7 +116,7 @@ class TreeArchives:
 
 
 def _make_folder(root: Path) -> Path:
-    """Create a folder for this command. Removes old folders that killed commands have left. Raises ClusterError."""
+    """Creates a folder for this command. Removes old folders that killed commands have left. Raises ClusterError."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         for path in root.iterdir():
@@ -128,7 +128,7 @@ def _make_folder(root: Path) -> Path:
 
 
 def write_archive(tree: Tree, folder: Path) -> BundleFile:
-    """Write a tree as a .tar.gz file to a folder. The same tree gives the same bytes.
+    """Writes a tree as a .tar.gz file to a folder. The same tree gives the same bytes.
 
     Raises ClusterError if a file has changed since the tree was made, or if the archive cannot be written.
     """
@@ -180,7 +180,7 @@ class _Source:
         self._hash = hashlib.sha256()
 
     def read(self, size: int) -> bytes:
-        """Read the next `size` bytes. Raises ClusterError if there are fewer."""
+        """Reads the next `size` bytes. Raises ClusterError if there are fewer."""
         try:
             data = self._stream.read(size)
         except OSError as error:

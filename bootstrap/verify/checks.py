@@ -411,7 +411,7 @@ def _blocked_pairs(attempts: Collection[Attempt]) -> dict[tuple[str, str], list[
 
 
 def _say(pairs: Collection[Sequence[Attempt]]) -> str:
-    """List each error once, with its ports."""
+    """Lists each error once, with its ports."""
     ports: dict[str, set[int]] = {}
     for attempt in (attempt for pair in pairs for attempt in pair):
         ports.setdefault(str(attempt.error), set()).add(attempt.port)

@@ -34,7 +34,7 @@ class Findings:
 
 
 def look_before_set_up(hosts: Sequence[Host], connections: Connections, *, python: str) -> Findings:
-    """Look at nodes that are about to be set up, and keep their facts. python: [bootstrap] python.
+    """Looks at nodes that are about to be set up, and keeps their facts. python: [bootstrap] python.
 
     Raises ClusterError, which names every node that cannot be looked at.
     """
@@ -50,7 +50,7 @@ def look_before_set_up(hosts: Sequence[Host], connections: Connections, *, pytho
 
 
 def look(nodes: Sequence[ReadyNode]) -> Findings:
-    """Look at nodes that have been set up. Raises ClusterError, which names every node that cannot be looked at."""
+    """Looks at nodes that have been set up. Raises ClusterError, which names every node that cannot be looked at."""
     found = {node.host.name: (node.connection, node.facts.python) for node in nodes}
     return _look(list(found), found.__getitem__)
 
@@ -91,7 +91,7 @@ def find_unhealthy(findings: Findings, hardware: Mapping[str, Hardware]) -> Unhe
 def keep_on_head(
     head: NodeConnection, findings: Findings, unhealthy: Unhealthy, *, ids: Mapping[str, str], report: Report
 ) -> None:
-    """Store the unhealthy nodes on the head, for `cluster status`. ids: all nodes' instance ids, by name.
+    """Stores the unhealthy nodes on the head, for `cluster status`. ids: all nodes' instance ids, by name.
 
     Only warns if that fails: a head whose disk is not writable is itself among the unhealthy nodes.
     """

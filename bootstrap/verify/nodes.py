@@ -93,7 +93,7 @@ class _Found:
 
 
 def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: Report) -> tuple[Check, ...]:
-    """Check all nodes: `probes` and the framework's own probes on each, the ports between them, clocks and disks.
+    """Checks all nodes: `probes` and the framework's own probes on each, the ports between them, clocks and disks.
 
     With PyTorch, all nodes on which it computes also add up a tensor together.
 
@@ -204,7 +204,7 @@ def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes
 
 
 def sort_checks(checks: Sequence[Check], *, names: Sequence[str]) -> tuple[Check, ...]:
-    """Sort checks: those of all nodes first, then node by node in the order of `names`, in ORDER_OF_CHECKS. Pure."""
+    """Sorts checks: those of all nodes first, then node by node in the order of `names`, in ORDER_OF_CHECKS. Pure."""
     nodes = (EVERYWHERE, *names)
     return tuple(sorted(checks, key=lambda check: (nodes.index(check.node), ORDER_OF_CHECKS.index(check.check))))
 
@@ -216,7 +216,7 @@ class _Talk(NodeProgram):
         super().__init__(node.connection, python=node.facts.python, modules=MODULES)
 
     def begin(self, found: _Found, order: Mapping[str, Any]) -> None:
-        """Read the node's clock while it is idle; then have the node listen, and start its probes."""
+        """Reads the node's clock while it is idle; then has the node listen and start its probes."""
         samples = []
         for number in range(CLOCK_SAMPLES):
             sent = time.time()
@@ -232,7 +232,7 @@ class _Talk(NodeProgram):
         found.free = begun.free
 
     def run_together(self, probe: Probe) -> ProbeResult:
-        """Have the node run a probe that the other nodes run at the same time. Returns its result."""
+        """Has the node run a probe that the other nodes run at the same time. Returns its result."""
         self.tell({"together": _as_message(probe)})
         deadline = time.monotonic() + probe.timeout_s + ANSWER_TIMEOUT_S
         probed = next(message for message in self.messages(deadline) if "probe" in message or "ended" in message)
@@ -241,7 +241,7 @@ class _Talk(NodeProgram):
         return self.read(probed, _Probed).result
 
     def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], *, timeout_s: float) -> None:
-        """Have the node connect to its peers, and read all its results."""
+        """Has the node connect to its peers, and reads all its results."""
         self.tell({"peers": peers})
         waiting = {"ports", "probes"}
         deadline = time.monotonic() + timeout_s

@@ -62,12 +62,12 @@ class _Session(NodeProgram):
         return answer
 
     def write(self, path: str, *, seed: int) -> float:
-        """Write a file. Returns the rate in bytes per second."""
+        """Writes a file. Returns the rate in bytes per second."""
         answer = self._ask({"write": path, "size_bytes": SIZE_BYTES, "seed": seed})
         return SIZE_BYTES / max(self.read(answer, _Written).seconds, 1e-6)
 
     def read_file(self, path: str, *, seed: int) -> float:
-        """Read the file. Returns the rate in bytes per second. Raises ClusterError if it is not as it was written."""
+        """Reads the file. Returns the rate in bytes per second. Raises ClusterError if it is not as it was written."""
         found = self.read(self._ask({"read": path, "seed": seed}), _Read)
         if not found.same or found.bytes != SIZE_BYTES:
             raise ClusterError(
@@ -76,12 +76,12 @@ class _Session(NodeProgram):
         return found.bytes / max(found.seconds, 1e-6)
 
     def remove(self, path: str) -> None:
-        """Remove the file."""
+        """Removes the file."""
         self._ask({"remove": path})
 
 
 def check_volumes(nodes: Sequence[ReadyNode], sources: Sequence[MountSource], *, report: Report) -> tuple[Check, ...]:
-    """Write to each volume on the head and read it on the others. nodes: the head first. Returns a check per volume."""
+    """Writes to each volume on the head and reads it on the others. nodes: head first. Returns a check per volume."""
     checks = []
     with ExitStack() as stack:
         sessions = [stack.enter_context(closing(_Session(node))) for node in nodes]

@@ -41,7 +41,7 @@ class _Session(NodeProgram):
         self.name = connection.host.name
 
     def do(self, step: str, *, what: str, timeout_s: float = STEP_S, **arguments: Any) -> Any:
-        """Carry out a step. Returns its result. what: the description of the step in an error."""
+        """Carries out a step. Returns its result. what: the description of the step in an error."""
         self.tell({"step": step, **arguments})
         answer = next(iter(self.messages(time.monotonic() + timeout_s)))
         if "error" in answer:
@@ -51,7 +51,7 @@ class _Session(NodeProgram):
         return answer.get("result")
 
     def look(self, sources: Sequence[MountSource]) -> VolumeFacts:
-        """Gather the facts about the node."""
+        """Gathers the facts about the node."""
         mounts = [source.mount for source in sources]
         volumes = [source.volume_id for source in sources if source.volume_id]
         found = self.do("look", what="looking at the volumes", timeout_s=LOOK_S, mounts=mounts, volume_ids=volumes)
@@ -60,7 +60,7 @@ class _Session(NodeProgram):
 
 @contextmanager
 def _sessions(connections: Sequence[NodeConnection], pythons: Mapping[str, str]) -> Iterator[dict[str, _Session]]:
-    """Open sessions on all nodes, by name; close them at the end."""
+    """Opens sessions on all nodes, by name; closes them at the end."""
     with ExitStack() as stack:
         sessions = {}
         for connection in connections:
@@ -78,7 +78,7 @@ def mount_volumes(
     s3: S3Access | None,
     report: Report,
 ) -> frozenset[str]:
-    """Mount the volumes on all nodes, and unmount those that are no longer wanted. Changes only what differs.
+    """Mounts the volumes on all nodes, and unmounts those that are no longer wanted. Changes only what differs.
 
     connections: to the nodes, the head first. pythons: the Python of our own programs, by node. s3: for s3:// volumes.
     Returns the names of the changed nodes. Raises ClusterError, which names every failed node.
@@ -123,7 +123,7 @@ class _Mounting:
         self._now = time.time()
 
     def run(self) -> frozenset[str]:
-        """Do all steps. Returns the names of the changed nodes. Raises ClusterError."""
+        """Does all steps. Returns the names of the changed nodes. Raises ClusterError."""
         self._on_all(self._look)
         plan = plan_volumes(self._sources, self._hosts, self._facts, s3=self._s3, now=self._now)
         self._on_all(lambda one: self._prepare(one, plan.nodes[one.name]))
@@ -147,7 +147,7 @@ class _Mounting:
         self._keys[session.connection.host.private_ip] = session.do("key", what="making a key for volumes")
 
     def _prepare(self, session: "_Session", plan: NodePlan) -> None:
-        """Unmount old volumes, install packages, and mount the disks."""
+        """Unmounts old volumes, installs packages, and mounts the disks."""
         for path in plan.unmount:
             session.do("unmount", what=f"unmounting {path}", mount=path)
             self._tell(session, f"unmounted {path}")
@@ -170,7 +170,7 @@ class _Mounting:
                 self._tell(session, f"the disk of {source.mount} was blank, and has a new ext4 file system")
 
     def _serve(self, session: "_Session", plan: NodePlan) -> None:
-        """Have the node serve its volumes to the others."""
+        """Has the node serve its volumes to the others."""
         here, serving = self._facts[session.name], plan.serving
         if serving is None:
             return
@@ -189,7 +189,7 @@ class _Mounting:
         )
 
     def _mount(self, session: "_Session", plan: NodePlan) -> None:
-        """Mount the missing volumes. Remount those that need new keys, unless they are in use."""
+        """Mounts the missing volumes. Remounts those that need new keys, unless they are in use."""
         for mount in plan.mounts:
             path = mount.source.mount
             if path in plan.renew and not session.do("renew", what=f"unmounting {path}", mount=path):
@@ -209,7 +209,7 @@ class _Mounting:
 
 
 def unmount_volumes(connections: Sequence[NodeConnection], *, report: Report) -> None:
-    """Unmount all volumes on the nodes of these connections, the head last.
+    """Unmounts all volumes on the nodes of these connections, the head last.
 
     Warns of failures, and of mounts that are in use: these are unmounted as soon as they are not in use any more. Does
     not raise, and takes at most UNMOUNT_S per step.

@@ -130,7 +130,7 @@ def plan_volumes(
     s3: S3Access | None,
     now: float,
 ) -> VolumePlan:
-    """Plan the changes on each node. hosts: the nodes, the head first. facts: by the node's name.
+    """Plans the changes on each node. hosts: the nodes, the head first. facts: by the node's name.
 
     now: the time in seconds since the epoch. Raises ClusterError for a volume that nodes cannot mount; it names them.
     """
@@ -239,7 +239,7 @@ def check_clients(
     hosts: Sequence[Host],
     facts: Mapping[str, VolumeFacts],
 ) -> None:
-    """Raise ClusterError if nodes cannot mount a volume that is not served by a node."""
+    """Raises ClusterError if nodes cannot mount a volume that is not served by a node."""
     for source in sources:
         if source.mount in servers:
             continue

@@ -54,7 +54,7 @@ class OrderedGroup(click.Group):
     """A group that lists its commands in the order of their definition, which is the order of use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the commands in the order of their definition, not sorted by name."""
+        """Returns the commands in the order of their definition, not sorted by name."""
         return list(self.commands)
 
 
@@ -72,7 +72,7 @@ class LazyGroup(OrderedGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Import the command that is called."""
+        """Imports the command that is called."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
             load = load_shape if ctx.resilient_parsing else load_command  # only completion sets resilient_parsing
@@ -83,7 +83,7 @@ class LazyGroup(OrderedGroup):
 
 
 def _take_config(command: click.Command) -> None:
-    """Accept the option -c after the command's name as well as before it."""
+    """Accepts the option -c after the command's name as well as before it."""
 
     def keep(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
         if value is not None:

@@ -64,7 +64,7 @@ def adopt(app: App, *, instance_ids: tuple[str, ...], yes: bool, as_json: bool) 
 
 
 def choose(state: ClusterState, instance_ids: Collection[str]) -> tuple[UntrustedInstance, ...]:
-    """Return the untrusted instances with these ids, or all without ids. Pure. Raises NotFoundError."""
+    """Returns the untrusted instances with these ids, or all without ids. Pure. Raises NotFoundError."""
     nodes = {node.instance_id: node.name for node in state.nodes}
     untrusted = {instance.instance_id: instance for instance in state.untrusted}
     for instance_id in instance_ids:
@@ -79,7 +79,7 @@ def choose(state: ClusterState, instance_ids: Collection[str]) -> tuple[Untruste
 
 
 def render_candidates(instances: Sequence[UntrustedInstance]) -> str:
-    """Render the facts that are known about each instance, one paragraph for each. Pure."""
+    """Renders the facts that are known about each instance, one paragraph for each. Pure."""
     lines = []
     for instance in instances:
         rows = [
@@ -113,7 +113,7 @@ def allow(app: App) -> None:
 
 
 def render_allowed(before: Collection[str], open_to: Collection[str], *, ssh_from: str) -> str:
-    """Describe from where ssh was and is allowed. Pure.
+    """Describes from where ssh was and is allowed. Pure.
 
     before: the networks of this program's earlier rules. open_to: the networks of all rules, also manual ones.
     """

@@ -40,7 +40,7 @@ _MS = 1e3
 
 
 def choose_what(what: tuple[str, ...], framework: Framework) -> tuple[str, ...]:
-    """Choose what to measure: the arguments, or everything that the framework can run. Pure. Raises ConfigError."""
+    """Chooses what to measure: the arguments, or everything that the framework can run. Pure. Raises ConfigError."""
     if framework == "mxnet":
         return what
     for name in what:
@@ -137,7 +137,7 @@ def bench(
 
 
 def _check_idle(app: App, head: Head) -> None:
-    """Raise ClusterError while a job runs or waits."""
+    """Raises ClusterError while a job runs or waits."""
     for record in ask_head(app, head):
         if not (record.has_ended or record.is_damaged):
             raise ClusterError(
@@ -187,7 +187,7 @@ def _measure_scaling(
 
 
 def render_network(result: NetworkResult) -> str:
-    """Render a matrix if all pairs were measured, otherwise a line for each pair; then least, median and most."""
+    """Renders a matrix if all pairs were measured, otherwise a line for each pair; then least, median and most."""
     over = f"{result.streams} connections at once" if result.streams > 1 else "one connection"
     heading = f"network, MB/s as it arrived: {over} for {result.seconds:g} s, one pair of nodes after another"
     table = _render_matrix(result) if result.all_pairs else _render_pairs(result)
@@ -219,7 +219,7 @@ def _render_pairs(result: NetworkResult) -> str:
 
 
 def network_document(result: NetworkResult) -> dict[str, Any]:
-    """Return the result for --json. Rates are in bytes per second, times in seconds."""
+    """Returns the result for --json. Rates are in bytes per second, times in seconds."""
     pairs = []
     for pair in result.pairs:
         trips = {"min": min(pair.round_trips_s), "median": pair.round_trip_s, "max": max(pair.round_trips_s)}
@@ -229,7 +229,7 @@ def network_document(result: NetworkResult) -> dict[str, Any]:
 
 
 def render_kvstore(result: KvResult) -> str:
-    """Render a line for each worker."""
+    """Renders a line for each worker."""
     heading = (
         f"kv-store {result.kv_store}, MB/s out of and into each worker: {KV_NETWORK}'s {result.arrays} arrays, "
         f"{result.size_mb:.0f} MB, pushed and pulled; median of {len(result.workers[0].batches_s)} batches"
@@ -244,7 +244,7 @@ def render_kvstore(result: KvResult) -> str:
 
 
 def kvstore_document(result: KvResult) -> dict[str, Any]:
-    """Return the result for --json."""
+    """Returns the result for --json."""
     workers = [
         {
             "rank": worker.rank,
@@ -266,7 +266,7 @@ def kvstore_document(result: KvResult) -> dict[str, Any]:
 
 
 def render_scaling(scaling: Scaling) -> str:
-    """Render a line for each number of workers."""
+    """Renders a line for each number of workers."""
     workload = scaling.workload
     heading = (
         f"scaling, samples/s of {workload.script} {' '.join(workload.args)}, OMP_NUM_THREADS={workload.threads}: "
@@ -280,7 +280,7 @@ def render_scaling(scaling: Scaling) -> str:
 
 
 def scaling_document(scaling: Scaling) -> dict[str, Any]:
-    """Return the result for --json."""
+    """Returns the result for --json."""
     runs = [
         {
             "job": run.job,
@@ -302,5 +302,5 @@ def scaling_document(scaling: Scaling) -> dict[str, Any]:
 
 
 def _number(value: float) -> str:
-    """Render a number with three significant digits, or all digits before the point if there are more."""
+    """Renders a number with three significant digits, or all digits before the point if there are more."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -78,7 +78,7 @@ class _Part:
 
 
 def _prepare_home(app: App, clients: Clients) -> _Part:
-    """Plan the deletion of the cluster in its own region. Raises AwsError, ClusterError."""
+    """Plans the deletion of the cluster in its own region. Raises AwsError, ClusterError."""
     config = app.config
     urls = [url for url in (config.data.s3_url, config.data.s3_results) if url is not None]
     head_volume = find_head_volume(config.volumes)
@@ -94,7 +94,7 @@ def _prepare_home(app: App, clients: Clients) -> _Part:
 
 
 def _prepare_elsewhere(app: App) -> list[_Part]:
-    """Plan the deletion of what a killed `up` may have left in [provision] regions. Raises AwsError, ClusterError."""
+    """Plans the deletion of what a killed `up` may have left in [provision] regions. Raises AwsError, ClusterError."""
     config = app.config
     others = config.provision.regions
     having = {*find_remains(make_clients, others, name=config.name)} if others else set()
@@ -118,7 +118,7 @@ def _show_plans(app: App, parts: Sequence[_Part], *, others: bool) -> None:
 
 
 def _render_others(app: App) -> str:
-    """Render the part of the plan that concerns the user's own hosts."""
+    """Renders the part of the plan that concerns the user's own hosts."""
     _, known = memory_of(app).read()
     return f"on your own hosts, remove the cluster's key and ~/.cluster: {', '.join(entry.spec for entry in known)}"
 

@@ -72,7 +72,7 @@ def spot(app: App, *, node: str | None, no_notice: bool, role: str | None, yes: 
 
 
 def find_drilled(records: tuple[JobRecord, ...]) -> Record:
-    """Return the running job. Raises NotFoundError without one, UsageError for one that would not continue."""
+    """Returns the running job. Raises NotFoundError without one, UsageError for one that would not continue."""
     record = find_running(records)
     if record is None or record.state != "running":
         raise NotFoundError(
@@ -89,7 +89,7 @@ def find_drilled(records: tuple[JobRecord, ...]) -> Record:
 
 
 def choose_node(job: Record, node: str | None) -> str:
-    """Return the node to interrupt: the one that the user names, or the job's last. Pure. Raises UsageError."""
+    """Returns the node to interrupt: the one that the user names, or the job's last. Pure. Raises UsageError."""
     names = [host.name for host in job.nodes if host.place is None]
     head = job.nodes[0].name
     if node is not None and node not in names:
@@ -104,7 +104,7 @@ def choose_node(job: Record, node: str | None) -> str:
 
 
 def check_node(app: App, node: Node, *, no_notice: bool, role: str | None) -> None:
-    """Raise UsageError if the node cannot be interrupted with these options."""
+    """Raises UsageError if the node cannot be interrupted with these options."""
     if no_notice:
         return
     if node.market != "spot":
@@ -120,7 +120,7 @@ def check_node(app: App, node: Node, *, no_notice: bool, role: str | None) -> No
 
 
 def interrupt(app: App, clients: Clients, node: Node, *, no_notice: bool, role: str | None) -> None:
-    """Interrupt a node: in the sandbox by a fault, on AWS by Fault Injection Service. no_notice: terminate it at once.
+    """Interrupts a node: in the sandbox by a fault, on AWS by Fault Injection Service. no_notice: terminate it at once.
 
     Raises ClusterError or a subclass.
     """
@@ -145,7 +145,7 @@ class Times:
     began: float = field(default_factory=time.monotonic)
 
     def note(self, step: str) -> None:
-        """Record that a step is complete."""
+        """Records that a step is complete."""
         now = time.monotonic()
         if not self.steps:
             self.began = now
@@ -153,12 +153,12 @@ class Times:
         self.say(f"{now - self.began:7.1f} s  {step}")
 
     def find(self, step: str) -> float | None:
-        """Return the time of a step; None if it is not complete."""
+        """Returns the time of a step; None if it is not complete."""
         return next((at for name, at in self.steps if name == step), None)
 
 
 def watch(app: App, head: Head, before: Record, times: Times) -> Record:
-    """Follow the job until it runs again or has ended, and return its record. Replace the node if the job waits.
+    """Follows the job until it runs again or has ended, and returns its record. Replaces the node if the job waits.
 
     Raises JobError if the job failed, ClusterError or a subclass.
     """
@@ -191,7 +191,7 @@ def watch(app: App, head: Head, before: Record, times: Times) -> Record:
 
 
 def replace(app: App, head: Head, job: Record, times: Times) -> None:
-    """Replace the nodes that a job waits for, unless the head does. Raises ClusterError or a subclass."""
+    """Replaces the nodes that a job waits for, unless the head does. Raises ClusterError or a subclass."""
     try:
         replace_lost(app, job, note=times.note)
     except HeadReplacesError:
@@ -202,7 +202,7 @@ def replace(app: App, head: Head, job: Record, times: Times) -> None:
 
 
 def render_drill(job: Record, times: Times, *, number: int) -> str:
-    """Render the result of the drill. number: the number of the interrupted attempt. Pure."""
+    """Renders the result of the drill. number: the number of the interrupted attempt. Pure."""
     lines = [f"job {job.id} ({job.name}): attempt {number} was interrupted, attempt {number + 1} {_now(job)}"]
     lines += [f"{at:7.1f} s  {step}" for step, at in times.steps]
     sshd = times.find("sshd")

@@ -77,12 +77,12 @@ def init(app: App, *, name: str | None, cloud: str | None, template: str | None,
 
 
 def _read(name: str) -> str:
-    """Return the text of a file of this package."""
+    """Returns the text of a file of this package."""
     return files("cluster").joinpath(name).read_text(encoding="utf-8")
 
 
 def _write_new(path: Path, text: str, *, hint: str) -> None:
-    """Write a file that does not exist yet. Raises ClusterError. hint: for a file that exists."""
+    """Writes a file that does not exist yet. Raises ClusterError. hint: for a file that exists."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -97,14 +97,14 @@ def _exists(path: Path, *, hint: str) -> ClusterError:
 
 
 def choose_name(folder: str, user: str) -> str:
-    """Choose a cluster's name from the names of its folder and its user: "mnist-alice". Pure."""
+    """Chooses a cluster's name from the names of its folder and its user: "mnist-alice". Pure."""
     words = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") for word in (folder, user)]
     name = "-".join(word[:LONGEST_WORD].strip("-") for word in words if word).lstrip("0123456789-")
     return name or "cluster"
 
 
 def render_settings(text: str, *, name: str, cloud: str | None, instance_type: str | None, suffix: str) -> str:
-    """Return default.toml, or a template, with these settings. Pure.
+    """Returns default.toml, or a template, with these settings. Pure.
 
     suffix: makes the bucket's name unique, because all AWS accounts share one namespace for buckets.
     """

@@ -27,7 +27,7 @@ class Duration(click.ParamType[int | str]):
         self.sign = sign
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Return the time in seconds, or "none". Raises BadParameter."""
+        """Returns the time in seconds, or "none". Raises BadParameter."""
         text = str(value)
         try:
             found = parse_duration(text.removeprefix(self.sign))
@@ -45,7 +45,7 @@ class Amount(click.ParamType[float | str]):
     name = "amount"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        """Return the amount, or "none". Raises BadParameter."""
+        """Returns the amount, or "none". Raises BadParameter."""
         if value == "none":
             return "none"
         try:

@@ -52,10 +52,10 @@ class Sink(Protocol):
     """Receives events."""
 
     def take(self, event: Event) -> None:
-        """Show an event."""
+        """Shows an event."""
 
     def say(self, text: str) -> None:
-        """Show a message of `cluster` itself."""
+        """Shows a message of `cluster` itself."""
 
 
 @click.command("logs")
@@ -106,7 +106,7 @@ def logs(
 
 
 def _show(app: App, sources: JobSources, record: JobRecord, sink: Sink, *, follow: bool) -> JobResult | None:
-    """Show the log so far, with all known ranks; then follow it, if asked. Return the job's result, if it has ended."""
+    """Shows the log so far, with all known ranks; then follows it if asked. Returns the result if the job has ended."""
     with tempfile.TemporaryFile(prefix="cluster-log-") as log:
         if record.source == "s3" or sources.head is None:
             fetch_s3_log(str(app.config.data.s3_results), record.id, region=app.config.provision.region, into=log)
@@ -144,18 +144,18 @@ class JsonLines:
         self._selection = selection
 
     def take(self, event: Event) -> None:
-        """Print an event if it is selected."""
+        """Prints an event if it is selected."""
         if event.kind != "process" and self._selection.takes(event):
             sys.stdout.write(json.dumps(event_document(event)) + "\n")
             sys.stdout.flush()
 
     def say(self, text: str) -> None:
-        """Print a message to stderr."""
+        """Prints a message to stderr."""
         self._app.say(text)
 
 
 def event_document(event: Event) -> dict[str, Any]:
-    """Return an event as `cluster logs --json` prints it. Pure."""
+    """Returns an event as `cluster logs --json` prints it. Pure."""
     document: dict[str, Any] = {"time": iso_time(event.at), "kind": event.kind}
     if event.process is not None:
         document |= {"role": event.process.role, "rank": event.process.rank, "host": event.process.host}
@@ -173,7 +173,7 @@ def event_document(event: Event) -> dict[str, Any]:
 
 
 def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, JobResult | None]:
-    """Pass all events of a log to `take`, with each process's rank as known at the end of the log.
+    """Passes all events of a log to `take`, with each process's rank as known at the end of the log.
 
     So lines that were printed before their rank was known have it, too. Reads the file to its end. Returns the reader,
     and the job's result if the log contains it.
@@ -198,7 +198,7 @@ def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, J
 
 
 def _read_lines(log: BinaryIO) -> Iterator[bytes]:
-    """Yield a file's lines, cut at MAX_LINE_BYTES, the length of the longest line that the head writes."""
+    """Yields a file's lines, cut at MAX_LINE_BYTES, the length of the longest line that the head writes."""
     while line := log.readline(MAX_LINE_BYTES):
         yield line
         while len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):

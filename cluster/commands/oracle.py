@@ -73,7 +73,7 @@ def oracle(app: App, *, instance_type: str | None, wheel: Path | None, framework
 
 
 def render_oracle(*, columns: int | None = None) -> str:
-    """Render every GPU with its wheels, and every wheel with its code and its requirements. Pure."""
+    """Renders every GPU with its wheels, and every wheel with its code and its requirements. Pure."""
     gpus = [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES', "ALSO RUN, WITH THEIR CUDA IN THE IMAGE")]
     for machine, *others in _group_machines():
         auto = pick_for(machine)
@@ -99,7 +99,7 @@ def _group_machines() -> list[list[Machine]]:
 
 
 def oracle_document() -> dict[str, Any]:
-    """Return the output of `cluster oracle --json`. Pure."""
+    """Returns the output of `cluster oracle --json`. Pure."""
     return {
         "machines": [_machine_document(machine) for machine in GPU_MACHINES],
         "wheels": [_wheel_document(wheel) for wheel in WHEELS],
@@ -130,7 +130,7 @@ def _libraries(wheel: Wheel) -> str:
 
 
 def _numbers(versions: Iterable[Version]) -> str:
-    """Render compute capabilities as nvcc writes them: "70 75"."""
+    """Renders compute capabilities as nvcc writes them: "70 75"."""
     return " ".join(f"{major}{minor}" for major, minor in sorted(set(versions)))
 
 
@@ -173,7 +173,7 @@ def _wheel_document(wheel: Wheel) -> dict[str, Any]:
 
 
 def _find_machine(instance_type: str) -> Machine:
-    """Return the machine of an instance type. Raises NotFoundError, which names the nearest families."""
+    """Returns the machine of an instance type. Raises NotFoundError, which names the nearest families."""
     machine = find_machine(instance_type)
     if machine is None:
         families = [known.family for known in GPU_MACHINES]
@@ -186,7 +186,7 @@ def _find_machine(instance_type: str) -> Machine:
 
 
 def render_machine(name: str, machine: Machine, *, columns: int | None = None) -> str:
-    """Render the wheels for one instance type, whether each runs, and why. Pure."""
+    """Renders the wheels for one instance type, whether each runs, and why. Pure."""
     gpu = machine.gpu.label if machine.gpu is not None else "no GPU"
     auto = pick_for(machine)
     if auto is not None:
@@ -205,7 +205,7 @@ def render_machine(name: str, machine: Machine, *, columns: int | None = None) -
 
 
 def machine_document(name: str, machine: Machine) -> dict[str, Any]:
-    """Return the output of `cluster oracle INSTANCE_TYPE --json`. Pure."""
+    """Returns the output of `cluster oracle INSTANCE_TYPE --json`. Pure."""
     wheels = [
         {**_wheel_document(verdict.wheel), "runs": verdict.runs, "why": verdict.why} for verdict in _verdicts(machine)
     ]
@@ -213,7 +213,7 @@ def machine_document(name: str, machine: Machine) -> dict[str, Any]:
 
 
 def _verdicts(machine: Machine) -> list[Verdict]:
-    """Return the verdict on every wheel, in order of preference.
+    """Returns the verdict on every wheel, in order of preference.
 
     Wheels that run come before those that do not; among both, wheels that leave the GPU unused come last.
     """
@@ -229,7 +229,7 @@ def _leaves_gpu_unused(wheel: Wheel, machine: Machine) -> bool:
 
 
 def render_torch_oracle(*, columns: int | None = None) -> str:
-    """Render every GPU with the wheel of "auto" and the versions that run on it, and every build. Pure."""
+    """Renders every GPU with the wheel of "auto" and the versions that run on it, and every build. Pure."""
     gpus = [("GPU", "CAPABILITY", "FAMILIES", '"auto" TAKES', "VERSIONS ON PYPI", "OTHERS")]
     for machine, *others in _group_machines():
         families = " ".join(each.family for each in (machine, *others))
@@ -243,7 +243,7 @@ def render_torch_oracle(*, columns: int | None = None) -> str:
 
 
 def show_range(builds: Sequence[TorchBuild]) -> str:
-    """Render the versions of consecutive builds as a range: "2.8 to 2.15". builds: newest first. Pure."""
+    """Renders the versions of consecutive builds as a range: "2.8 to 2.15". builds: newest first. Pure."""
     if not builds:
         return ""
     first, last = builds[-1].first, builds[0].last
@@ -260,7 +260,7 @@ def _list_builds() -> list[tuple[str, ...]]:
 
 
 def pick_torch_for(machine: Machine) -> str | None:
-    """Return the wheel of `torch = "auto"` for a machine; None if there is none. Pure."""
+    """Returns the wheel of `torch = "auto"` for a machine; None if there is none. Pure."""
     return pick_torch(machine.gpu) if machine.architecture == "x86_64" else None
 
 
@@ -269,7 +269,7 @@ def _runs_torch(build: TorchBuild, machine: Machine) -> bool:
 
 
 def render_torch_machine(name: str, machine: Machine, *, columns: int | None = None) -> str:
-    """Render which PyTorch builds run on one instance type. Pure."""
+    """Renders which PyTorch builds run on one instance type. Pure."""
     gpu = machine.gpu.label if machine.gpu is not None else "no GPU"
     auto = pick_torch_for(machine)
     taken = f'torch = "auto" uses the image\'s PyTorch if it fits, else {auto or "no wheel: none is known to run"}'
@@ -284,13 +284,13 @@ def render_torch_machine(name: str, machine: Machine, *, columns: int | None = N
 
 
 def torch_oracle_document() -> dict[str, Any]:
-    """Return the output of `cluster oracle --framework pytorch --json`. Pure."""
+    """Returns the output of `cluster oracle --framework pytorch --json`. Pure."""
     machines = [{**_hardware_document(machine), "auto": pick_torch_for(machine)} for machine in GPU_MACHINES]
     return {"machines": machines, "wheels": [_build_document(build) for build in TORCH_BUILDS]}
 
 
 def torch_machine_document(name: str, machine: Machine) -> dict[str, Any]:
-    """Return the output of `cluster oracle INSTANCE_TYPE --framework pytorch --json`. Pure."""
+    """Returns the output of `cluster oracle INSTANCE_TYPE --framework pytorch --json`. Pure."""
     wheels = [{**_build_document(build), "runs": _runs_torch(build, machine)} for build in TORCH_BUILDS]
     auto = pick_torch_for(machine)
     return {"instance_type": name, **_hardware_document(machine), "auto": auto, "wheels": wheels}
@@ -331,7 +331,7 @@ def _show_wheel(app: App, path: Path, *, as_json: bool) -> None:
 
 
 def render_libraries(libraries: Sequence[LibraryCode]) -> str:
-    """Render the GPU code that was found in a wheel. Pure."""
+    """Renders the GPU code that was found in a wheel. Pure."""
     lines = []
     for library in libraries:
         lines += [
@@ -343,7 +343,7 @@ def render_libraries(libraries: Sequence[LibraryCode]) -> str:
 
 
 def _counts(counts: Mapping[Version, int], modules: int) -> str:
-    """Render architectures, such as sm_70, each with the number of its modules if it is not in all of them."""
+    """Renders architectures, such as sm_70, each with the number of its modules if it is not in all of them."""
     cells = (f"sm_{_numbers([v])}" + (f" (in {n})" if n != modules else "") for v, n in counts.items())
     return "  ".join(cells) or "none"
 
@@ -359,7 +359,7 @@ def _library_document(library: LibraryCode) -> dict[str, Any]:
 
 
 def differences(wheel: Wheel, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
-    """Return the differences between the contents of a wheel and its entry in the table; empty if they agree. Pure."""
+    """Returns the differences between the contents of a wheel and its entry in the table; empty if they agree. Pure."""
     found: list[tuple[str, object, object]] = [
         ("machine code", _numbers(v for library in libraries for v in library.code), _numbers(wheel.code)),
         ("PTX", _numbers(v for library in libraries for v in library.ptx), _numbers(wheel.ptx)),

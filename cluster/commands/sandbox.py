@@ -131,7 +131,7 @@ def install(app: App, *, packages: tuple[str, ...]) -> None:
 
 
 def _list_kinds() -> str:
-    """List the kinds of faults, for the help."""
+    """Lists the kinds of faults, for the help."""
     lines = []
     for kind in KINDS.values():
         words = [f"{p.name}=" if p.required else f"[{p.name}=]" for p in kind.parameters]
@@ -197,14 +197,14 @@ def log(app: App, *, as_json: bool) -> None:
 
 
 def render_fault(fault: Mapping[str, Any]) -> str:
-    """Render a fault as one line. Pure."""
+    """Renders a fault as one line. Pure."""
     words = " ".join([fault["kind"], *(f"{name}={value}" for name, value in fault["parameters"].items())])
     left = "until disarmed" if fault["left"] is None else f"{fault['left']} left"
     return f"{fault['id']:<10} {words}  ({left}, took effect {fault['struck']} times)"
 
 
 def render_call(call: Mapping[str, Any]) -> str:
-    """Render a call in the API log as one readable line. Pure."""
+    """Renders a call in the API log as one readable line. Pure."""
     what = f"{call['service']} {call['action']}"
     notes = [call[name] for name in ("resource", "error") if call[name]]
     notes += [f"token {call['client_token']}"] if call["client_token"] else []
@@ -215,7 +215,7 @@ def render_call(call: Mapping[str, Any]) -> str:
 
 
 def _confirm_ending_jobs(app: App) -> bool:
-    """Ask about each of the sandbox's clusters in which a job runs. Return whether to proceed. Raises UsageError."""
+    """Asks about each of the sandbox's clusters in which a job runs. Returns whether to proceed. Raises UsageError."""
     if not app.config_path.exists() or control.find_running(app.project_dir) is None:
         return True
     app.enter_cloud()
@@ -225,7 +225,7 @@ def _confirm_ending_jobs(app: App) -> bool:
 
 
 def _forget_clusters(app: App) -> None:
-    """Delete the files of clusters that ended with their sandbox."""
+    """Deletes the files of clusters that ended with their sandbox."""
     folder = sandbox_files_dir(app.project_dir)
     for each in (folder, *folder.parent.glob(f"{folder.name}@*")):  # the latter are for other regions
         if each.exists():
@@ -233,7 +233,7 @@ def _forget_clusters(app: App) -> None:
 
 
 def render_status(status: SandboxStatus) -> str:
-    """Render the status as text. Pure."""
+    """Renders the status as text. Pure."""
     if status.state == "stopped":
         return "the sandbox of this folder is not running"
     if status.state == "crashed":

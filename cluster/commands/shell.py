@@ -91,7 +91,7 @@ def _run_in_containers(
 
 
 def render_failures(endings: Sequence[Ending]) -> str:
-    """Render every node on which the command failed or could not be run; empty without failures. Pure."""
+    """Renders every node on which the command failed or could not be run; empty without failures. Pure."""
     failed = [ending for ending in endings if ending.exit_code != 0]
     if not failed:
         return ""
@@ -123,7 +123,7 @@ class LinePrinter:
         self._dropped = threading.Event()
 
     def take(self, node: str, stream: Stream, data: bytes) -> None:
-        """Print complete lines, and an incomplete one at the end of the stream. Raises OSError.
+        """Prints complete lines, and an incomplete one at the end of the stream. Raises OSError.
 
         data: empty at the end of the stream.
         """
@@ -144,7 +144,7 @@ class LinePrinter:
                 self._write(descriptor, b"".join(b"%s%s\n" % (prefix, line) for line in lines))
 
     def drop(self) -> None:
-        """Discard all further output."""
+        """Discards all further output."""
         self._dropped.set()
 
     def _write(self, descriptor: int, data: bytes) -> None:
@@ -162,17 +162,17 @@ class Collector:
         self._cut: set[tuple[str, Stream]] = set()
 
     def take(self, node: str, stream: Stream, data: bytes) -> None:
-        """Add a piece of a stream, and discard its beginning if it is too long."""
+        """Adds a piece of a stream, and discards its beginning if it is too long."""
         kept = self._kept[node, stream]
         kept += data
         if len(kept) > 2 * KEPT_BYTES:
             self._cut_off(node, stream)
 
     def drop(self) -> None:
-        """Do nothing: all output is printed at the end."""
+        """Does nothing: all output is printed at the end."""
 
     def text(self, node: str, stream: Stream) -> str:
-        """Return a stream's output, or the end of it. Bytes that are not UTF-8 are replaced."""
+        """Returns a stream's output, or the end of it. Bytes that are not UTF-8 are replaced."""
         if len(self._kept[node, stream]) > KEPT_BYTES:
             self._cut_off(node, stream)
         return self._kept[node, stream].decode("utf-8", "replace")
@@ -182,7 +182,7 @@ class Collector:
         return any(name == node for name, _ in self._cut)
 
     def describe(self, ending: Ending) -> dict[str, Any]:
-        """Return one node's result, for --json."""
+        """Returns one node's result, for --json."""
         return {
             "node": ending.node,
             "exit_code": ending.exit_code,

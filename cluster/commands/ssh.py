@@ -69,7 +69,7 @@ def cp(app: App, *, sources: tuple[str, ...], target: str) -> None:
 
 
 def read_paths(sources: Sequence[str], target: str) -> tuple[str, tuple[str, ...], bool]:
-    """Return (node, paths on it, whether they are the target) for the words of `cluster cp`.
+    """Returns (node, paths on it, whether they are the target) for the words of `cluster cp`.
 
     Pure. Raises UsageError.
     """
@@ -105,7 +105,7 @@ def ssh_config(app: App) -> None:
 
 
 def _find_hosts(app: App, names: Sequence[str] | None, *, all_nodes: bool = False) -> tuple[Host, ...]:
-    """Return the first of these nodes, or all, or the head without names. Verify and pin their host keys.
+    """Returns the first of these nodes, or all, or the head without names. Verifies and pins their host keys.
 
     Raises ClusterError.
     """
@@ -124,7 +124,7 @@ def _options(app: App, host: Host) -> dict[str, str]:
 
 
 def _run(app: App, line: tuple[str, ...]) -> None:
-    """Replace this process with a program. Raises ClusterError if it is not installed."""
+    """Replaces this process with a program. Raises ClusterError if it is not installed."""
     app.close()
     sys.stdout.flush()
     try:

@@ -94,7 +94,7 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
 
 
 def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
-    """Return the ids of the instances that can train; None: all of them, as far as this machine knows.
+    """Returns the ids of the instances that can train; None: all of them, as far as this machine knows.
 
     A machine knows the nodes that it has set up. On a second machine, only the head's answer counts.
     """
@@ -127,7 +127,7 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
 
 
 def _list_region(app: App, region: str, *, is_there: bool, columns: int | None) -> tuple[str, list[dict[str, Any]]]:
-    """Return the clusters of a region as text and as JSON. is_there: whether the cloud can be used. Raises AwsError."""
+    """Returns a region's clusters as text and as JSON. is_there: whether the cloud can be used. Raises AwsError."""
     clusters: tuple[ClusterSummary, ...] = ()
     prices = {}
     root = app.files_in(region).root
@@ -154,7 +154,7 @@ def _list_region(app: App, region: str, *, is_there: bool, columns: int | None) 
 
 
 def _read_files(app: App, root: Path, name: str, read: Callable[[ClusterFiles], T], otherwise: T) -> T:
-    """Return what `read` finds in a cluster's files. A damaged file is only a warning, and returns `otherwise`.
+    """Returns what `read` finds in a cluster's files. A damaged file is only a warning, and returns `otherwise`.
 
     root: the folder of another cluster's files.
     """
@@ -197,6 +197,6 @@ def cost(app: App, *, as_json: bool, wide: bool) -> None:
 
 
 def find_bills(clients: Clients, ledger: Ledger, *, now: float) -> tuple[ClusterBill, ...]:
-    """Return the bills of a ledger, with the spot prices of the running instances. Does not raise."""
+    """Returns the bills of a ledger, with the spot prices of the running instances. Does not raise."""
     running = [node for node in ledger.nodes if node.runs]
     return make_bills(ledger, histories=find_histories(clients, running), now=now)

@@ -73,7 +73,7 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
 
 
 def stop_job(app: App, words: str | None) -> None:
-    """Stop the job that `words` names, or else the running job, or else the processes that an ended job left.
+    """Stops the job that `words` names, or else the running job, or else the processes that an ended job left.
 
     Raises ClusterError or a subclass.
     """
@@ -109,7 +109,7 @@ def stop_job(app: App, words: str | None) -> None:
 
 
 def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
-    """End a job on the reachable nodes, without the head. words: the job's full id. Raises ClusterError."""
+    """Ends a job on the reachable nodes, without the head. words: the job's full id. Raises ClusterError."""
     if words is None or OUR_JOB_ID.fullmatch(words) is None:
         raise ClusterError(error.message, hint="cluster stop JOB, with the job's full id, stops it without the head")
     left = end_without_head(app, words, error, say=app.say).left
@@ -119,7 +119,7 @@ def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
 
 
 def render_stopped_job(record: JobRecord, stopped: Stopped) -> str:
-    """Describe what was stopped. record: the job's record before the stop. Pure."""
+    """Describes what was stopped. record: the job's record before the stop. Pure."""
     hosts = ", ".join(node.name for node in record.nodes)
     if stopped.already:
         said = f"job {record.id} ({record.name}) had already ended: {stopped.result.state}"
@@ -137,7 +137,7 @@ def _render_role(role: RecordRole) -> str:
 
 
 def render_stopped(name: str, *, disks_gib: int, usd_per_gib_month: float | None, price_note: str = "") -> str:
-    """Describe what a stopped cluster still costs. Pure."""
+    """Describes what a stopped cluster still costs. Pure."""
     cost = None if usd_per_gib_month is None else disks_gib * usd_per_gib_month
     return (
         f"cluster {name} is stopped; its disks, {disks_gib} GiB, still cost money: {render_usd(cost)} per month"

@@ -305,7 +305,7 @@ class _NodeChoice:
         self.hosts: tuple[str, ...] = ()
 
     def find_nodes(self) -> Nodes:
-        """Return the nodes; with --queue, wait for enough. Raises TooFewNodesError, ClusterError or a subclass."""
+        """Returns the nodes; with --queue, waits for enough. Raises TooFewNodesError, ClusterError or a subclass."""
         if self._nodes is None:
             found = self._described.result()
             warn(self._app, found.find_warnings())
@@ -314,7 +314,7 @@ class _NodeChoice:
         return self._nodes
 
     def choose_healthy(self, hosts: Sequence[Host], connections: Connections) -> Sequence[Host]:
-        """Return the hosts to set up. Raises TooFewNodesError, and the errors of leave_out_unhealthy."""
+        """Returns the hosts to set up. Raises TooFewNodesError, and the errors of leave_out_unhealthy."""
         config, nodes = self._app.config, self.find_nodes()
         healthy = leave_out_unhealthy(
             self._app, nodes, hosts, connections, hardware=self._hardware.result(), is_scheduled=self._is_scheduled
@@ -324,7 +324,7 @@ class _NodeChoice:
         return healthy
 
     def add_hardware(self, nodes: Sequence[ReadyNode]) -> tuple[ReadyNode, ...]:
-        """Return the nodes with the hardware of their instance types, if known."""
+        """Returns the nodes with the hardware of their instance types, if known."""
         known = self._hardware.result()
         return tuple(replace(node, hardware=known.get(node.host.name)) for node in nodes)
 
@@ -334,7 +334,7 @@ def _requested(app: App, nodes: Nodes) -> int:
 
 
 def _wait_for_nodes(app: App, nodes: Nodes, clients: Clients | None) -> tuple[Nodes, tuple[str, ...]]:
-    """Return the nodes, and the value of [train] hosts, or the one for [train] nodes.
+    """Returns the nodes, and the value of [train] hosts, or the one for [train] nodes.
 
     With --queue, waits until there are enough nodes. Raises TooFewNodesError without --queue.
     """
@@ -355,7 +355,7 @@ def _wait_for_nodes(app: App, nodes: Nodes, clients: Clients | None) -> tuple[No
 
 
 def _survey(surveyor: Surveyor, nodes: Sequence[ReadyNode], data: DataConfig) -> Survey:
-    """Return the survey from AWS, with what the nodes find below a [data] url on a volume. Raises ClusterError."""
+    """Returns the survey from AWS, with what the nodes find below a [data] url on a volume. Raises ClusterError."""
     found = surveyor.result()
     if data.url is None or data.s3_url is not None:
         return found
@@ -363,7 +363,7 @@ def _survey(surveyor: Surveyor, nodes: Sequence[ReadyNode], data: DataConfig) ->
 
 
 def _tell(app: App, job: Job) -> None:
-    """Print the settings that were chosen for the user, and the warnings."""
+    """Prints the settings that were chosen for the user, and the warnings."""
     shadowed = find_shadowed(app.config.train.script, project_dir=app.project_dir) if job.order.script_source else None
     for warning in (*([shadowed] if shadowed else []), *job.warnings):
         app.report(Event(kind="warn", what=warning))
@@ -387,7 +387,7 @@ class Words:
 
 
 def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_dir: Path) -> Words:
-    """Distinguish a script with its arguments, arguments for [train] script, and a command.
+    """Distinguishes a script with its arguments, arguments for [train] script, and a command.
 
     is_command: whether `--` precedes the words. here: the current folder. Raises UsageError if the script does not
     exist.
@@ -411,7 +411,7 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
 
 
 def refuse_windows_lines(command: Sequence[str], *, project_dir: Path) -> None:
-    """Raise UsageError for a program of the user's whose `#!` line ends with CR LF, as on Windows.
+    """Raises UsageError for a program of the user's whose `#!` line ends with CR LF, as on Windows.
 
     Linux treats the carriage return as part of the interpreter's name, and reports that this file does not exist.
     """
@@ -428,7 +428,7 @@ def refuse_windows_lines(command: Sequence[str], *, project_dir: Path) -> None:
 
 
 def _suggest(words: Sequence[str], here: Path) -> str:
-    """Return the hint for a first word that is not a script: the command that the user may have meant."""
+    """Returns the hint for a first word that is not a script: the command that the user may have meant."""
     if (here / f"{words[0]}.py").is_file():
         return f"cluster train {shlex.join([f'{words[0]}.py', *words[1:]])}"
     if not words[0].endswith(".py") and "/" not in words[0]:
@@ -454,7 +454,7 @@ class TrainRequest:
 
 
 def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
-    """Return the request that the options make. command: the command that runs in place of a script.
+    """Returns the request that the options make. command: the command that runs in place of a script.
 
     Reads the job file, the hostfile and the environment. Raises UsageError, ConfigError for a mistake in the job file.
     """
@@ -490,13 +490,13 @@ def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
 
 
 def find_hidden(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables given as NAME, without =VALUE. For each variable, its last word counts. Pure."""
+    """Returns the variables given as NAME, without =VALUE. For each variable, its last word counts. Pure."""
     is_typed = {word.partition("=")[0]: "=" in word for word in words}
     return tuple(name for name, typed in is_typed.items() if not typed)
 
 
 def as_command(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that the words after `cluster train` mean.
+    """Returns the command that the words after `cluster train` mean.
 
     A single word with blanks, such as "python my.py --lr 0.1", is a line for the shell, as with launch.py, unless it is
     the name of a file that contains blanks.
@@ -507,7 +507,7 @@ def as_command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_variable(word: str, *, option: str, here: Mapping[str, str]) -> tuple[str, str]:
-    """Return name and value from "NAME=VALUE", or from a NAME whose value is in `here`, this machine's environment.
+    """Returns name and value from "NAME=VALUE", or from a NAME whose value is in `here`, this machine's environment.
 
     Pure. Raises UsageError, with a hint for launch.py's NAME:VALUE.
     """
@@ -533,7 +533,7 @@ def parse_variable(word: str, *, option: str, here: Mapping[str, str]) -> tuple[
 
 
 def parse_gpus(text: str) -> str | list[int]:
-    """Return the value of [train] gpus for a value of --gpus. Pure. Raises UsageError."""
+    """Returns the value of [train] gpus for a value of --gpus. Pure. Raises UsageError."""
     if text in ("auto", "none"):
         return text
     if _GPUS.fullmatch(text) is None:

@@ -97,7 +97,7 @@ def up(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool, keep
 
 
 def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> None:
-    """Bring the cluster up in the region that has it, or otherwise in the first region that has capacity for its nodes.
+    """Brings the cluster up in the region that has it, or else in the first region that has capacity for its nodes.
 
     Deletes everything created in one region before it tries the next. Raises ClusterError.
     """
@@ -133,7 +133,7 @@ def _prepare_up(clients: Clients, wishes: Wishes, files: ClusterFiles, avoid: fr
 
 
 def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool) -> None:
-    """Run `cluster up` for existing hosts.
+    """Runs `cluster up` for existing hosts.
 
     Raises UsageError for options that do not apply, ClusterError or a subclass.
     """
@@ -153,7 +153,7 @@ def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool
 
 
 def check_types(config: ClusterConfig) -> Iterator[str]:
-    """Yield warnings about the instance types with the framework. Raises ConfigError if they cannot work together."""
+    """Yields warnings about the instance types with the framework. Raises ConfigError if they cannot work together."""
     for instance_type in all_types(config.provision):
         is_other = instance_type != config.provision.instance_type
         if config.bootstrap.framework == "mxnet" and config.bootstrap.mxnet != "installed":
@@ -173,7 +173,7 @@ class NodeCount(click.ParamType[int]):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number. Raises BadParameter."""
+        """Returns the number. Raises BadParameter."""
         text = str(value)
         if not text.isdecimal() or int(text) > MAX_NODES:
             self.fail(f"{text!r} is not a number of nodes, 0 to {MAX_NODES}", param, ctx)
@@ -249,14 +249,14 @@ def start(app: App, *, yes: bool) -> None:
 
 
 def describe_left_volumes(app: App, clients: Clients) -> Iterator[str]:
-    """Yield a line for each volume of a cluster without nodes, with its cost. Raises AwsError."""
+    """Yields a line for each volume of a cluster without nodes, with its cost. Raises AwsError."""
     found = find_shared_volumes(clients.ec2, name=app.config.name)
     price = find_volume_price(clients) if found else None
     yield from (render_volume(volume, usd_per_gib_month=price, price_note=app.price_note) for volume in found)
 
 
 def override_nodes(app: App, nodes: int) -> int:
-    """Override the number of nodes, and return the number in cluster.toml. Raises ConfigError.
+    """Overrides the number of nodes, and returns the number in cluster.toml. Raises ConfigError.
 
     If it is less than min_nodes in cluster.toml, min_nodes becomes "all".
     """
@@ -279,7 +279,7 @@ def bring_up(
     replan: bool = True,
     interrupted: str = LEFT_BY_UP,
 ) -> bool:
-    """Carry out the plan of `prepare`, and set the nodes up. Return False if it was only shown, or declined.
+    """Carries out the plan of `prepare`, and sets the nodes up. Returns False if it was only shown, or declined.
 
     Prints the nodes to stdout, or the plan if dry_run. plan: the plan, if `prepare` was called already. interrupted:
     the hint after Ctrl-C. Raises ClusterError.
@@ -328,7 +328,7 @@ def bring_up(
 
 
 def find_question(plan: Plan) -> str | None:
-    """Return the question to ask before a plan is carried out; None if it neither costs nor ends anything. Pure."""
+    """Returns the question to ask before a plan is carried out; None if it neither costs nor ends anything. Pure."""
     launching = sum(len(step.indices) for step in plan.steps if isinstance(step, LaunchNodes))
     ending = sum(len(step.nodes) for step in plan.steps if isinstance(step, TerminateInstances))
     if launching and ending:

@@ -81,14 +81,14 @@ def verify(app: App, *, as_json: bool) -> None:
 
 
 def render_checks(checks: Sequence[Check], *, columns: int | None = None) -> str:
-    """Render one aligned line for each check, or two if it would be wider than `columns`. Pure."""
+    """Renders one aligned line for each check, or two if it would be wider than `columns`. Pure."""
     rows = [("node", "check", "of", "result", "")]
     rows += [(check.node, check.check, check.subject, SHOWN[check.status], check.said) for check in checks]
     return render_table(rows, columns=columns, prose=True)
 
 
 def render_troubles(checks: Sequence[Check], status: str) -> str:
-    """Render the checks with this status, each with its cause and hint. The same check of several nodes appears once.
+    """Renders the checks with this status, each with its cause and hint. The same check of several nodes appears once.
 
     Pure.
     """

@@ -65,11 +65,11 @@ class Ec2Nodes(Nodes):
         return self._nodes[name].state == "running"
 
     def find_host(self, name: str) -> Host:
-        """Return a running instance. Raises ClusterError if it is not running or cannot be reached from here."""
+        """Returns a running instance. Raises ClusterError if it is not running or cannot be reached from here."""
         return find_host(self._nodes[name], self._config)
 
     def find_hosts(self) -> tuple[Host, ...]:
-        """Return all nodes. Raises NotFoundError without nodes, ClusterError if one is not running or reachable."""
+        """Returns all nodes. Raises NotFoundError without nodes, ClusterError if one is not running or reachable."""
         self.choose()
         stopped = [node for node in self._nodes.values() if node.state != "running"]
         if stopped:
@@ -78,16 +78,16 @@ class Ec2Nodes(Nodes):
         return tuple(map(self.find_host, self.names))
 
     def no_nodes(self) -> ClusterError:
-        """Return the error for a cluster without nodes, which names the instances that are not trusted."""
+        """Returns the error for a cluster without nodes, which names the instances that are not trusted."""
         return no_nodes(self.state)
 
     def find_gone(self, ids: Iterable[str]) -> list[str]:
-        """Return those ids whose instances are stopped or have ended."""
+        """Returns those ids whose instances are stopped or have ended."""
         live = {node.instance_id for node in self.state.nodes if node.state != "stopped"}.union(self.state.ending)
         return [instance_id for instance_id in ids if instance_id not in live]
 
     def find_warnings(self) -> Iterator[str]:
-        """Warn of instances with the cluster's tag that are not nodes. Without nodes, no_nodes names them."""
+        """Warns of instances with the cluster's tag that are not nodes. Without nodes, no_nodes names them."""
         if self.state.nodes and self.state.untrusted:
             yield (
                 f"cluster {self.cluster}: {describe_untrusted(self.state.untrusted)}; nothing is sent to them "
@@ -95,7 +95,7 @@ class Ec2Nodes(Nodes):
             )
 
     def find_differences(self) -> Iterator[str]:
-        """Yield the differences between the nodes and [provision]."""
+        """Yields the differences between the nodes and [provision]."""
         return find_differences(self._config, self.state.nodes)
 
 
@@ -108,22 +108,22 @@ class Ec2Source(NodeSource):
         self.instance_profile = app.config.provision.instance_profile
 
     def describe(self) -> Ec2Nodes:
-        """Return the cluster's nodes as EC2 shows them. Raises AwsError."""
+        """Returns the cluster's nodes as EC2 shows them. Raises AwsError."""
         return Ec2Nodes(describe_state(self._app, self._clients), self._app.config.provision)
 
     def check_access(self) -> None:
-        """Raise ClusterError when the private key cannot be used."""
+        """Raises ClusterError when the private key cannot be used."""
         load_private_key(self._app.files.private_key)
 
     def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:
-        """Connect to a node. Raises ConnectError, AwsError, ClusterError."""
+        """Connects to a node. Raises ConnectError, AwsError, ClusterError."""
         access = self._access(nodes)
         return wait_for_connection(
             host, private_key=access.private_key, pins=access.pins, console=access.console, timeout_s=wait_s
         )
 
     def connect_again(self, host: Host) -> NodeConnection:
-        """Connect to a node whose address may have changed. Raises HeadGoneError, ClusterError or a subclass."""
+        """Connects to a node whose address may have changed. Raises HeadGoneError, ClusterError or a subclass."""
         nodes = self.describe()
         node = next((node for node in nodes.state.nodes if node.instance_id == host.instance_id), None)
         if node is None or node.state not in {"pending", "running"}:
@@ -135,7 +135,7 @@ class Ec2Source(NodeSource):
 
     @contextmanager
     def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:
-        """Yield connections to the nodes. Raises ClusterError when the private key cannot be used."""
+        """Yields connections to the nodes. Raises ClusterError when the private key cannot be used."""
         self.check_access()
         with Connections(instances=self._access(nodes), wait_s=wait_s) as connections:
             yield connections
@@ -144,7 +144,7 @@ class Ec2Source(NodeSource):
     def open_for_set_up(
         self, find_nodes: Callable[[], Nodes], *, wait_s: float, connect_to_other: ConnectToOther
     ) -> Iterator[Connections]:
-        """Yield connections to the nodes and to other hosts. Raises ClusterError without the private key."""
+        """Yields connections to the nodes and to other hosts. Raises ClusterError without the private key."""
         app = self._app
         if app.files.find_public_key() is None:
             find_nodes().find_hosts()  # raises first when there is no cluster
@@ -156,7 +156,7 @@ class Ec2Source(NodeSource):
             yield connections
 
     def begin(self, connections: Connections) -> None:
-        """Start connecting to the nodes at their last known addresses."""
+        """Starts connecting to the nodes at their last known addresses."""
         user = self._app.config.provision.user
         last = (
             Host(name=id_, instance_id=id_, address=address, private_ip=address, user=user, is_head=False)
@@ -165,12 +165,12 @@ class Ec2Source(NodeSource):
         connections.begin(last, python=self._app.config.bootstrap.python)
 
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
-        """Return the hosts unchanged, since EC2 supplies the addresses. Forget the host keys of other instances."""
+        """Returns the hosts unchanged, since EC2 supplies the addresses. Forgets the host keys of other instances."""
         connections.pins.keep_only(host.instance_id for host in hosts)
         return hosts
 
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
-        """Return the mounts in cluster.toml, as found in AWS.
+        """Returns the mounts in cluster.toml, as found in AWS.
 
         Raises AwsError, ClusterError if the disk is not attached.
         """
@@ -180,7 +180,7 @@ class Ec2Source(NodeSource):
         return describe_mounts(self._clients or make_clients(config.provision.region), config.volumes, nodes.state)
 
     def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
-        """Store the addresses, for `begin`. Raises ClusterError."""
+        """Stores the addresses, for `begin`. Raises ClusterError."""
         if hosts and hosts[0].name != "node-0":
             return  # the head has ended; the stored id of its instance is needed to find and continue its jobs
         files = self._app.files
@@ -189,7 +189,7 @@ class Ec2Source(NodeSource):
         files.keep_addresses({host.instance_id: host.address for host in kept if not host.spec})
 
     def _access(self, nodes: Nodes | None = None) -> InstanceAccess:
-        """Return the cluster's keys. nodes: if given, forget the host keys of all other instances."""
+        """Returns the cluster's keys. nodes: if given, forgets the host keys of all other instances."""
         pins = HostKeyPins(self._app.files.known_hosts)
         if isinstance(nodes, Ec2Nodes):
             pins.keep_only(node.instance_id for node in nodes.state.nodes)
@@ -199,7 +199,7 @@ class Ec2Source(NodeSource):
 
 
 def describe_state(app: App, clients: Clients | None = None) -> ClusterState:
-    """Return the cluster's instances, key pair and security groups as EC2 shows them. Raises AwsError.
+    """Returns the cluster's instances, key pair and security groups as EC2 shows them. Raises AwsError.
 
     An instance that the head launched in place of a lost node counts as a node.
     """
@@ -209,7 +209,7 @@ def describe_state(app: App, clients: Clients | None = None) -> ClusterState:
 
 
 def learn_of_launches(app: App, clients: Clients, state: ClusterState) -> ClusterState:
-    """Return the cluster, including as nodes the instances that its head launched. Raises AwsError.
+    """Returns the cluster, including as nodes the instances that its head launched. Raises AwsError.
 
     Makes no call when no instance can be one of these.
     """
@@ -229,7 +229,7 @@ def learn_of_launches(app: App, clients: Clients, state: ClusterState) -> Cluste
 
 
 def ask_for_launches(app: App, state: ClusterState) -> Journal | None:
-    """Return the journal of the head's own command; None if it has none, or if the head cannot be asked.
+    """Returns the journal of the head's own command; None if it has none, or if the head cannot be asked.
 
     Asks only a head that is a node of this cluster, with a pinned host key.
     """
@@ -253,7 +253,7 @@ def ask_for_launches(app: App, state: ClusterState) -> Journal | None:
 
 
 def find_host(node: Node, config: ProvisionConfig) -> Host:
-    """Return a running node as a host for ssh.
+    """Returns a running node as a host for ssh.
 
     Raises ClusterError if it is not running or cannot be reached from here.
     """
@@ -276,7 +276,7 @@ def find_host(node: Node, config: ProvisionConfig) -> Host:
 
 
 def open_console(region: str) -> Console:
-    """Return access to the consoles of a region's instances. Thread-safe. The client is created on first use."""
+    """Returns access to the consoles of a region's instances. Thread-safe. The client is created on first use."""
     making = threading.Lock()
     made = cache(lambda: make_clients(region).ec2)
 

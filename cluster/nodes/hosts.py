@@ -59,28 +59,28 @@ class HostNodes(Nodes):
         return name in self._hosts
 
     def host(self, name: str) -> Host:
-        """Return a host, even if its name cannot be resolved."""
+        """Returns a host, even if its name cannot be resolved."""
         return self._hosts[name]
 
     def find_host(self, name: str) -> Host:
-        """Return a host. Raises ClusterError when its name cannot be resolved."""
+        """Returns a host. Raises ClusterError when its name cannot be resolved."""
         if name in self._problems:
             raise self._problems[name]
         return self._hosts[name]
 
     def find_hosts(self) -> tuple[Host, ...]:
-        """Return all hosts. Raises ClusterError when a name cannot be resolved, or two names are the same host."""
+        """Returns all hosts. Raises ClusterError when a name cannot be resolved, or two names are the same host."""
         self.choose()
         hosts = tuple(map(self.find_host, self.names))
         check_addresses([host for host in hosts if not is_unknown(host.private_ip)], (), key=self._listed.key)
         return hosts
 
     def no_nodes(self) -> ClusterError:
-        """Return the error for a cluster without hosts."""
+        """Returns the error for a cluster without hosts."""
         return ConfigError(f'cloud = "hosts", and cluster {self.cluster} has no hosts', hint=LIST_HINT)
 
     def find_name(self, word: str) -> str | None:
-        """Return the name of a host, from its name, its line in the list, or the host in that line."""
+        """Returns the name of a host, from its name, its line in the list, or the host in that line."""
         for name, host in self._hosts.items():
             spec = parse_spec(host.spec)
             if word in {name, host.spec, spec.host if spec is not None else name}:
@@ -93,7 +93,7 @@ class HostNodes(Nodes):
         return self._listed.lines
 
     def count_processes(self, name: str) -> int:
-        """Return how many times a host is listed."""
+        """Returns how many times a host is listed."""
         return self._listed.lines.count(self._hosts[name].spec)
 
 
@@ -109,7 +109,7 @@ class HostSource(NodeSource):
         self._ssh = UserSsh()
 
     def describe(self) -> HostNodes:
-        """Return the hosts, with the addresses that this machine finds. Raises ClusterError, also if none is listed."""
+        """Returns the hosts, with the addresses that this machine finds. Raises ClusterError, also without hosts."""
         name, listed = self._app.config.name, self._find_list()
         if not listed.lines:
             raise HostNodes(name, listed).no_nodes()
@@ -137,19 +137,19 @@ class HostSource(NodeSource):
         return HostList(key="the hosts of the last -H", lines=memory_of(self._app).read_nodes())
 
     def check_access(self) -> None:
-        """Do nothing: ssh tries the user's keys when it connects."""
+        """Does nothing: ssh tries the user's keys when it connects."""
 
     def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - hosts do not boot
-        """Connect as `ssh` does. Raises ConnectError, ClusterError."""
+        """Connects as `ssh` does. Raises ConnectError, ClusterError."""
         return self._ssh.connect(host)
 
     def connect_again(self, host: Host) -> NodeConnection:
-        """Connect as `connect` does."""
+        """Connects as `connect` does."""
         return self._ssh.connect(host)
 
     @contextmanager
     def open_connections(self, nodes: Nodes, *, wait_s: float) -> Iterator[Connections]:  # noqa: ARG002 - as above
-        """Yield connections to the hosts."""
+        """Yields connections to the hosts."""
         with Connections(wait_s=wait_s, connect_to_other=self._ssh.connect) as connections:
             yield connections
 
@@ -157,7 +157,7 @@ class HostSource(NodeSource):
     def open_for_set_up(
         self, find_nodes: Callable[[], Nodes], *, wait_s: float, connect_to_other: ConnectToOther
     ) -> Iterator[Connections]:
-        """Yield connections to hosts, which are remembered until `cluster down`.
+        """Yields connections to hosts, which are remembered until `cluster down`.
 
         Raises ClusterError for hosts that cannot be used.
         """
@@ -169,10 +169,10 @@ class HostSource(NodeSource):
             yield connections
 
     def begin(self, connections: Connections) -> None:
-        """Do nothing: describing hosts takes almost no time."""
+        """Does nothing: describing hosts takes almost no time."""
 
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
-        """Return the hosts with addresses that the other hosts can reach. Raises ClusterError.
+        """Returns the hosts with addresses that the other hosts can reach. Raises ClusterError.
 
         The head is asked for the addresses that this machine cannot find. On a machine, its own name often resolves to
         a loopback address.
@@ -200,11 +200,11 @@ class HostSource(NodeSource):
         return settled
 
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:  # noqa: ARG002 - hosts have no EC2 disks
-        """Return the mounts in cluster.toml."""
+        """Returns the mounts in cluster.toml."""
         return plan_mounts(self._app.config.volumes, region=self._app.config.provision.region)
 
     def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
-        """Do nothing: a host is remembered as soon as a connection to it is made."""
+        """Does nothing: a host is remembered as soon as a connection to it is made."""
 
 
 def is_unknown(address: str) -> bool:
@@ -213,7 +213,7 @@ def is_unknown(address: str) -> bool:
 
 
 def name_once(host: Host) -> str:
-    """Return the hint for a host that is named in two ways. Pure."""
+    """Returns the hint for a host that is named in two ways. Pure."""
     return f'name it in one way, for example "{host.spec}"; to run more processes there, repeat that entry'
 
 
@@ -228,7 +228,7 @@ def _not_resolved(host: Host, *, key: str) -> ConfigError:
 
 
 def _ask_for_own_address(head: NodeConnection, others: Sequence[str]) -> str:
-    """Return the head's IPv4 address in the network of the other hosts; a lone head may use its loopback address.
+    """Returns the head's IPv4 address in the network of the other hosts; a lone head may use its loopback address.
 
     Raises ClusterError when it has none.
     """
@@ -244,6 +244,6 @@ def _ask_for_own_address(head: NodeConnection, others: Sequence[str]) -> str:
 
 
 def parse_own_address(said: str) -> str | None:
-    """Return the source address in the output of `ip route get`, or the first one in that of `hostname -I`. Pure."""
+    """Returns the source address in the output of `ip route get`, or the first one in that of `hostname -I`. Pure."""
     found = re.search(r"\bsrc ([0-9.]+)", said) or re.match(r"\s*([0-9]+(?:\.[0-9]+){3})\b", said)
     return found[1] if found is not None and not is_unknown(found[1]) else None

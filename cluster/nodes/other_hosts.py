@@ -50,7 +50,7 @@ class UserSsh:
         return load_ssh_config(home_folder())
 
     def connect(self, host: Host) -> NodeConnection:
-        """Connect to a host that `host` returned. Raises ConnectError, ClusterError."""
+        """Connects to a host that `host` returned. Raises ConnectError, ClusterError."""
         spec = _spec_of(host.spec)
         try:
             return connect(host, spec=spec, config=self.config)
@@ -63,7 +63,7 @@ class UserSsh:
             ) from error
 
     def host(self, text: str, *, address: str = "") -> tuple[Host, Route]:
-        """Return a host and the route to it. address: the one at which the cluster's nodes reach it."""
+        """Returns a host and the route to it. address: the one at which the cluster's nodes reach it."""
         spec = _spec_of(text)
         route = find_route(spec, self.config)
         name = spec.host if spec.port in {None, 22} else f"{spec.host}:{spec.port}"
@@ -103,7 +103,7 @@ class OtherHosts:
         self._memory = memory_of(app)
 
     def find(self, nodes: Sequence[Host], connections: Connections) -> tuple[Host, ...]:
-        """Return the hosts that are not nodes of the cluster. nodes: the cluster's, the head first.
+        """Returns the hosts that are not nodes of the cluster. nodes: the cluster's, the head first.
 
         Raises ConfigError for a line that is not a host, or for a host that no job can use.
         """
@@ -122,19 +122,19 @@ class OtherHosts:
         return tuple(others)
 
     def connect(self, host: Host) -> NodeConnection:
-        """Connect to a host, and remember it before anything on it is changed. Raises ConnectError, ClusterError."""
+        """Connects to a host, and remembers it before anything on it is changed. Raises ConnectError, ClusterError."""
         connection = self._ssh.connect(host)
         self._memory.keep([remember(host, key=connection.host_key)])
         return connection
 
     def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:
-        """Let the head, the first of these nodes, log in to the others. Raises ClusterError or a subclass."""
+        """Lets the head, the first of these nodes, log in to the others. Raises ClusterError or a subclass."""
         if any(node.host.spec for node in nodes):
             let_head_in(nodes, self._memory, report=self._app.report)
 
 
 def find_address(name: str) -> str | None:
-    """Return the IPv4 address of a name; None if it has none. ps-lite supports only IPv4."""
+    """Returns the IPv4 address of a name; None if it has none. ps-lite supports only IPv4."""
     try:
         found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -143,25 +143,25 @@ def find_address(name: str) -> str | None:
 
 
 def ask_for_address(head: NodeConnection, name: str) -> str | None:
-    """Return the IPv4 address to which a name resolves on the head; None if it does not resolve."""
+    """Returns the IPv4 address to which a name resolves on the head; None if it does not resolve."""
     said = head.run(shlex.join(["getent", "ahostsv4", name]), check=False, timeout_s=SCRIPT_TIMEOUT_S)
     return said.stdout.split()[0] if said.stdout.split() else None
 
 
 def memory_of(app: App) -> Memory:
-    """Return the file that lists the user's own hosts of this cluster."""
+    """Returns the file that lists the user's own hosts of this cluster."""
     return Memory(app.files.other_hosts, cluster=app.config.name)
 
 
 def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
-    """Record, before a job starts, which of the user's own hosts it runs on. Raises ClusterError."""
+    """Records, before a job starts, which of the user's own hosts it runs on. Raises ClusterError."""
     own = [remember(host, jobs=(job,)) for host in hosts if host.spec]
     if own:
         memory_of(app).keep(own)
 
 
 def ends_of_job(app: App, job: str) -> dict[str, Callable[[], str]]:
-    """Return functions that end a job's processes on the user's own hosts, by host name."""
+    """Returns functions that end a job's processes on the user's own hosts, by host name."""
     command = found_program_command("role", ["end", job], digest=code_digest())
     _, known = memory_of(app).read()
     ssh = UserSsh()
@@ -177,9 +177,9 @@ def _runner(ssh: UserSsh, entry: Remembered, command: str) -> Callable[[], str]:
 
 
 def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
-    """Remove the cluster's files and key from the user's own hosts.
+    """Removes the cluster's files and key from the user's own hosts.
 
-    Return the cleaned hosts, and the others with the command that cleans them by hand. These stay remembered, and the
+    Returns the cleaned hosts, and the others with the command that cleans them by hand. These stay remembered, and the
     next `cluster down` tries them again. Raises ClusterError.
     """
     memory = memory_of(app)

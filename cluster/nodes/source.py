@@ -34,22 +34,22 @@ class Nodes(ABC):
 
     @abstractmethod
     def find_host(self, name: str) -> Host:
-        """Return a running node as a host for ssh. Raises ClusterError if it is not running or has no address."""
+        """Returns a running node as a host for ssh. Raises ClusterError if it is not running or has no address."""
 
     @abstractmethod
     def find_hosts(self) -> tuple[Host, ...]:
-        """Return all nodes as hosts for ssh, the head first. Raises ClusterError if one cannot be used."""
+        """Returns all nodes as hosts for ssh, the head first. Raises ClusterError if one cannot be used."""
 
     @abstractmethod
     def no_nodes(self) -> ClusterError:
-        """Return the error for a cluster without nodes."""
+        """Returns the error for a cluster without nodes."""
 
     def find_gone(self, ids: Iterable[str]) -> list[str]:  # noqa: ARG002 - for subclasses
-        """Return those ids whose nodes no longer run, and therefore have no processes."""
+        """Returns those ids whose nodes no longer run, and therefore have no processes."""
         return []
 
     def find_name(self, word: str) -> str | None:
-        """Return the name of the node that a word of the command line means; None if there is none."""
+        """Returns the name of the node that a word of the command line means; None if there is none."""
         return word if word in self.names else None
 
     @property
@@ -63,7 +63,7 @@ class Nodes(ABC):
         return tuple(Candidate(name=name) for name in self.names)
 
     def select(self, selection: int | str, *, requested: int) -> tuple[str, ...]:
-        """Return the value of [train] hosts for [train] nodes. (): every node once. Raises TooFewNodesError."""
+        """Returns the value of [train] hosts for [train] nodes. (): every node once. Raises TooFewNodesError."""
         candidates = [one for one in self.candidates if one.name not in self.excluded]
         chosen = select_nodes(selection, candidates, requested=requested)
         if chosen == self.names:
@@ -81,15 +81,15 @@ class Nodes(ABC):
         return {}
 
     def find_warnings(self) -> Iterator[str]:
-        """Yield warnings to show before these nodes are used."""
+        """Yields warnings to show before these nodes are used."""
         yield from ()
 
     def find_differences(self) -> Iterator[str]:
-        """Yield the differences between the nodes and cluster.toml."""
+        """Yields the differences between the nodes and cluster.toml."""
         yield from ()
 
     def choose(self, words: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the names of the nodes that these words mean, or of all nodes; the head first. Raises NotFoundError.
+        """Returns the names of the nodes that these words mean, or of all nodes; the head first. Raises NotFoundError.
 
         Without nodes, raises the error of `no_nodes`.
         """
@@ -113,26 +113,26 @@ class NodeSource(ABC):
 
     @abstractmethod
     def describe(self) -> Nodes:
-        """Return the cluster's nodes. Raises ClusterError or a subclass."""
+        """Returns the cluster's nodes. Raises ClusterError or a subclass."""
 
     @abstractmethod
     def check_access(self) -> None:
-        """Raise ClusterError when this machine cannot log in to the nodes."""
+        """Raises ClusterError when this machine cannot log in to the nodes."""
 
     @abstractmethod
     def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:
-        """Connect to one node, which may take wait_s seconds to answer. Raises ConnectError, ClusterError."""
+        """Connects to one node, which may take wait_s seconds to answer. Raises ConnectError, ClusterError."""
 
     @abstractmethod
     def connect_again(self, host: Host) -> NodeConnection:
-        """Connect to a node whose address may have changed.
+        """Connects to a node whose address may have changed.
 
         Raises HeadGoneError if it no longer runs, ClusterError or a subclass.
         """
 
     @abstractmethod
     def open_connections(self, nodes: Nodes, *, wait_s: float) -> AbstractContextManager[Connections]:
-        """Return connections to the nodes, without setting them up. Raises ClusterError when none is possible."""
+        """Returns connections to the nodes, without setting them up. Raises ClusterError when none is possible."""
 
     # -- for the set-up
 
@@ -140,23 +140,23 @@ class NodeSource(ABC):
     def open_for_set_up(
         self, find_nodes: Callable[[], Nodes], *, wait_s: float, connect_to_other: ConnectToOther
     ) -> AbstractContextManager[Connections]:
-        """Return connections to nodes that will be set up, and to the user's own hosts. Raises ClusterError."""
+        """Returns connections to nodes that will be set up, and to the user's own hosts. Raises ClusterError."""
 
     @abstractmethod
     def begin(self, connections: Connections) -> None:
-        """Start to connect before the nodes are described, if that is possible."""
+        """Starts to connect before the nodes are described, if that is possible."""
 
     @abstractmethod
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
-        """Return the hosts with the addresses at which the nodes reach each other. Raises ClusterError."""
+        """Returns the hosts with the addresses at which the nodes reach each other. Raises ClusterError."""
 
     @abstractmethod
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
-        """Return the mounts of the nodes, in the order of [[volumes]]. Raises ClusterError or a subclass."""
+        """Returns the mounts of the nodes, in the order of [[volumes]]. Raises ClusterError or a subclass."""
 
     @abstractmethod
     def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
-        """Remember those hosts that are nodes and have been set up. Raises ClusterError.
+        """Remembers those hosts that are nodes and have been set up. Raises ClusterError.
 
         left_out: hosts that this command did not set up; an earlier command may have.
         """

@@ -12,14 +12,14 @@ from train.follow.records import JobRecord
 
 
 def continue_what_waits(app: App, nodes: Nodes | None, record: JobRecord | None) -> bool:
-    """Replace the head or other nodes that a job has lost. Return whether it continues. record: the running job's."""
+    """Replaces the head or other nodes that a job has lost. Returns whether it continues. record: the running job's."""
     if isinstance(nodes, Ec2Nodes) and continue_jobs(app, look_for_lost_head(app, nodes.state), nodes.state):
         return True
     return continue_waiting(app, record)
 
 
 def complete_nodes(app: App, nodes: Nodes) -> Nodes:
-    """Return the nodes for another job, after replacing those that a job has lost, which continues first.
+    """Returns the nodes for another job, after replacing those that a job has lost, which continues first.
 
     Makes no call while no node is missing. If no nodes can be launched, the others are used. Raises ClusterError when
     the head is missing.

@@ -76,7 +76,7 @@ class HeadSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_client(app: App, described: Nodes, *, nodes: int) -> Tree | None:
-    """Return the program for the head; None if the head does not replace nodes.
+    """Returns the program for the head; None if the head does not replace nodes.
 
     If the head's role allows it but something else prevents it, report that. described: the cluster's nodes. nodes: how
     many are set up; a lone node cannot be replaced.
@@ -96,7 +96,7 @@ def find_client(app: App, described: Nodes, *, nodes: int) -> Tree | None:
 
 
 def find_obstacle(config: ClusterConfig) -> str | None:
-    """Return why the head cannot replace nodes, although its role allows it; None if it can. Pure."""
+    """Returns why the head cannot replace nodes, although its role allows it; None if it can. Pure."""
     if config.volumes:
         return "a new node's [[volumes]] need this machine's credentials"
     if config.bootstrap.mxnet.startswith(SOURCE_PREFIX):
@@ -107,7 +107,7 @@ def find_obstacle(config: ClusterConfig) -> str | None:
 
 
 def read_client() -> Tree:
-    """Return the files of the program: a folder that Python can run."""
+    """Returns the files of the program: a folder that Python can run."""
     found = {"__main__.py": START}
     for package in PACKAGES:
         folder = Path(str(files(package)))
@@ -126,7 +126,7 @@ def read_client() -> Tree:
 def keep_settings(
     app: App, nodes: Sequence[ReadyNode], *, packages: tuple[Wanted, ...], project: LockedProject
 ) -> None:
-    """Write the settings to the head if it has the program and they have changed. A failure is a warning."""
+    """Writes the settings to the head if it has the program and they have changed. A failure is a warning."""
     head = nodes[0]
     if not head.client:
         return
@@ -141,7 +141,7 @@ def keep_settings(
 def make_settings(
     app: App, nodes: Sequence[ReadyNode], *, packages: tuple[Wanted, ...], project: LockedProject
 ) -> HeadSettings:
-    """Return the settings for the head, the first of the nodes. Raises ClusterError."""
+    """Returns the settings for the head, the first of the nodes. Raises ClusterError."""
     head, config = nodes[0], app.config
     known = app.files.known_instances()
     try:
@@ -173,7 +173,7 @@ def make_settings(
 
 
 def leave_secrets_out(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return cluster.toml and the command line's values for the head, without possible secrets. Pure."""
+    """Returns cluster.toml and the command line's values for the head, without possible secrets. Pure."""
     kept = {key: value for key, value in table.items() if key not in _LEFT_OUT}
     if isinstance(kept.get("train"), dict):
         kept["train"] = {key: value for key, value in kept["train"].items() if key not in _LEFT_OUT_OF_TRAIN}
@@ -186,7 +186,7 @@ def leave_secrets_out(table: Mapping[str, Any], overrides: Mapping[str, Any]) ->
 
 
 def _write(head: ReadyNode, data: bytes) -> None:
-    """Write settings.json unless it has this content already. Raises NodeCommandError, ConnectError."""
+    """Writes settings.json unless it has this content already. Raises NodeCommandError, ConnectError."""
     digest = hashlib.sha256(data).hexdigest()
     path = f"{FOLDER}/settings.json"
     same = f'[ "$(sha256sum <{path} 2>/dev/null)" = "{digest}  -" ]'

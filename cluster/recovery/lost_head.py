@@ -70,9 +70,9 @@ def look_for_lost_head(app: App, state: ClusterState) -> LostHead | None:
 
 
 def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_asked: bool = False) -> bool:
-    """Continue the jobs of a lost head, for commands with another purpose: an error is only a warning.
+    """Continues the jobs of a lost head, for commands with another purpose: an error is only a warning.
 
-    Return whether the jobs continue. is_asked: the command is `up`, which launches nodes even after the lease's end.
+    Returns whether the jobs continue. is_asked: the command is `up`, which launches nodes even after the lease's end.
     """
     if lost is None:
         return False
@@ -89,7 +89,7 @@ def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_as
 
 
 def find_gone(app: App, state: ClusterState) -> frozenset[str]:
-    """Return the ids of the instances that this machine last set up, did not end itself, and that have ended.
+    """Returns the ids of the instances that this machine last set up, did not end itself, and that have ended.
 
     Empty once the cluster is deleted.
     """
@@ -99,7 +99,7 @@ def find_gone(app: App, state: ClusterState) -> frozenset[str]:
 
 
 def find_lost_head(app: App, state: ClusterState) -> LostHead | None:
-    """Return the head that has ended; None while it runs and has its jobs. Raises ClusterError or a subclass."""
+    """Returns the head that has ended; None while it runs and has its jobs. Raises ClusterError or a subclass."""
     gone, begun = find_gone(app, state), app.files.find_continued_jobs() if app.files.exist else ()
     has_head = any(node.index == 0 for node in state.nodes)
     if not begun and not gone:
@@ -125,7 +125,7 @@ def find_lost_head(app: App, state: ClusterState) -> LostHead | None:
 
 
 def find_jobs_on_head(app: App, state: ClusterState) -> frozenset[str]:
-    """Return the ids of the jobs that the new head has. Raises ClusterError if it runs but cannot be asked."""
+    """Returns the ids of the jobs that the new head has. Raises ClusterError if it runs but cannot be asked."""
     if not any(node.index == 0 and node.state == "running" for node in state.nodes):
         return frozenset()
     with open_head(app, Ec2Nodes(state, app.config.provision)) as head:
@@ -133,7 +133,7 @@ def find_jobs_on_head(app: App, state: ClusterState) -> frozenset[str]:
 
 
 def render_lost_head(app: App, jobs: Sequence[Record], *, lease_end: str | None) -> str:
-    """Return the message about a lost head. lease_end: how the lease has ended the cluster; None if it has not."""
+    """Returns the message about a lost head. lease_end: how the lease has ended the cluster; None if it has not."""
     cluster = f"cluster {app.config.name}"
     listed = ", ".join(f"{job.id} ({job.name})" for job in jobs)
     if jobs and lease_end is not None:
@@ -150,7 +150,7 @@ def render_lost_head(app: App, jobs: Sequence[Record], *, lease_end: str | None)
 
 
 def continue_lost(app: App, jobs: Sequence[Record], state: ClusterState) -> None:
-    """Launch a new head and other missing nodes, and continue the jobs there. Raises ClusterError or a subclass."""
+    """Launches a new head and other missing nodes, and continues the jobs there. Raises ClusterError or a subclass."""
     first, *others = jobs
     try:
         check_restarts(first, end_attempts(first, (), at=time.time()), app.config.train.restarts)
@@ -167,7 +167,7 @@ def continue_lost(app: App, jobs: Sequence[Record], state: ClusterState) -> None
 
 
 def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterState:
-    """Continue one job. Return the cluster with the nodes that the job needed. Raises ClusterError or a subclass."""
+    """Continues one job. Returns the cluster with the nodes that the job needed. Raises ClusterError or a subclass."""
     how = "queueing it again" if job.state == "queued" else "continuing the job"
     app.say(f"the head of job {job.id} ({job.name}) has ended: {how} on a new one, from its record in S3")
     live = {node.instance_id for node in state.nodes}
@@ -186,7 +186,7 @@ def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterS
 
 
 def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[Attempt, ...]) -> None:
-    """Set the nodes up and submit the job again, as `cluster train` does. Raises ClusterError or a subclass."""
+    """Sets the nodes up and submits the job again, as `cluster train` does. Raises ClusterError or a subclass."""
     region = app.config.provision.region
     train = continued_config(app.config.train, job)
     app.override("train.script", train.script)
@@ -237,7 +237,7 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
 
 
 def read_log(app: App, job: Record) -> bytes:
-    """Return the job's log in S3, without an incomplete last line; empty if it has none.
+    """Returns the job's log in S3, without an incomplete last line; empty if it has none.
 
     Raises ClusterError or a subclass.
     """
@@ -252,7 +252,7 @@ def read_log(app: App, job: Record) -> bytes:
 
 
 def find_first_process(log: bytes) -> int:
-    """Return the number for the next process, after those in a log. Pure."""
+    """Returns the number for the next process, after those in a log. Pure."""
     reader = EventReader()
     for line in log.splitlines():
         if b'"p"' in line:

@@ -43,11 +43,11 @@ class HeadFiles(ClusterFiles):
         self._settings = settings
 
     def find_public_key(self) -> str | None:
-        """Return the public half of the user's key, which new nodes get at launch."""
+        """Returns the public half of the user's key, which new nodes get at launch."""
         return self._settings.public_key or None
 
     def known_instances(self) -> KnownInstances:
-        """Return the instances that this command launched or the user's machine knew. Raises ClusterError."""
+        """Returns the instances that this command launched or the user's machine knew. Raises ClusterError."""
         known = super().known_instances()
         return KnownInstances(
             instance_ids=known.instance_ids | frozenset(self._settings.instances),
@@ -72,7 +72,7 @@ class HeadApp(App):
         )
 
     def _find_overrides(self) -> dict[str, Any]:
-        """Return the settings that differ here: nodes are near, this node has the wheels, a job has its own files."""
+        """Returns the settings that differ here: nodes are near, this node has the wheels, a job has its own files."""
         return {
             "cloud": "aws",
             "provision.region": self._settings.region,
@@ -97,7 +97,7 @@ class HeadApp(App):
 
 
 def main(words: Sequence[str]) -> int:
-    """Replace nodes of a job, and return the exit code. All messages go to the job's log."""
+    """Replaces nodes of a job, and returns the exit code. All messages go to the job's log."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     job, names = words[0], words[1:]
     app = None
@@ -126,7 +126,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_settings(folder: Path) -> HeadSettings:
-    """Return the settings that the user's machine has sent. Raises ClusterError."""
+    """Returns the settings that the user's machine has sent. Raises ClusterError."""
     path = folder / "settings.json"
     try:
         return decode(path.read_bytes(), HeadSettings)
@@ -137,7 +137,7 @@ def read_settings(folder: Path) -> HeadSettings:
 
 
 def prepare(settings: HeadSettings, folder: Path) -> None:
-    """Set this process's environment variables, and write the files that the command expects. Raises ClusterError."""
+    """Sets this process's environment variables, and writes the files that the command expects. Raises ClusterError."""
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     os.environ["AWS_REGION"] = os.environ["AWS_DEFAULT_REGION"] = settings.region
@@ -156,7 +156,7 @@ def prepare(settings: HeadSettings, folder: Path) -> None:
 
 
 def keep_cache(cache: Path, records: Mapping[str, str], *, wheels: Path) -> None:
-    """Make a cache of the head's own wheels, with the given records. Raises OSError."""
+    """Makes a cache of the head's own wheels, with the given records. Raises OSError."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     place = find_place(cache, "0", "0").parent.parent
     with suppress(FileExistsError):
@@ -168,7 +168,7 @@ def keep_cache(cache: Path, records: Mapping[str, str], *, wheels: Path) -> None
 
 
 def merge_pins(sent: str, path: Path) -> str:
-    """Return the host keys that were sent, and those that this command has pinned since. Raises OSError."""
+    """Returns the host keys that were sent, and those that this command has pinned since. Raises OSError."""
     own = path.read_text("ascii", errors="replace") if path.exists() else ""
     lines = {line.split()[0]: line for line in (*own.splitlines(), *sent.splitlines()) if line.strip()}
     return "".join(f"{line}\n" for line in lines.values())

@@ -43,9 +43,9 @@ Note = Callable[[str], None]
 
 
 def continue_waiting(app: App, record: JobRecord | None, *, waits: bool = False) -> bool:
-    """Replace the nodes that a job waits for, for commands with another purpose: an error is only a warning.
+    """Replaces the nodes that a job waits for, for commands with another purpose: an error is only a warning.
 
-    Return whether the job has its nodes again. record: the job's, from the head; does nothing unless the job is
+    Returns whether the job has its nodes again. record: the job's, from the head; does nothing unless the job is
     waiting. waits: see replace_lost.
     """
     if record is None or record.state != "waiting" or record.source != "head" or not app.has_instances:
@@ -62,7 +62,7 @@ def continue_waiting(app: App, record: JobRecord | None, *, waits: bool = False)
 
 
 def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bool) -> None:
-    """Replace, after asking, the nodes that were unhealthy when a job or `cluster verify` last checked them.
+    """Replaces, after asking, the nodes that were unhealthy when a job or `cluster verify` last checked them.
 
     The head is not replaced, because its records would be lost. No node is replaced while a job runs, or with [train]
     on_node_loss = "fail". `up` sets the new nodes up afterwards. job: the head's answer. Raises ClusterError or a
@@ -86,7 +86,7 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
 def replace_lost(
     app: App, job: Record, *, names: Sequence[str] = (), waits: bool = False, note: Note = lambda _: None
 ) -> None:
-    """Replace the nodes that a job waits for, and give it the new ones. The job then continues.
+    """Replaces the nodes that a job waits for, and gives it the new ones. The job then continues.
 
     Call enter_cloud first. names: the nodes' names, when the head calls this; (): ask the head. waits: if the head is
     replacing the nodes itself, wait until it is done. Raises HeadReplacesError in that case without `waits`. Raises
@@ -123,7 +123,7 @@ def replace_lost(
 
 
 def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
-    """Tell the head that this command replaces the nodes that a job waits for, and return their names.
+    """Tells the head that this command replaces the nodes that a job waits for, and returns their names.
 
     () if the head has replaced them itself in the meantime. Raises HeadReplacesError without `waits`, ClusterError or a
     subclass.
@@ -150,7 +150,7 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
 
 
 def launch(app: App, lost: dict[int, str]) -> ClusterState:
-    """Launch nodes in place of lost ones. lost: see prepare_replacement. Raises ClusterError or a subclass."""
+    """Launches nodes in place of lost ones. lost: see prepare_replacement. Raises ClusterError or a subclass."""
     clients = make_clients(app.config.provision.region)
     wishes = find_wishes(app)
 
@@ -165,7 +165,7 @@ def launch(app: App, lost: dict[int, str]) -> ClusterState:
 
 
 def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence[ReadyNode]) -> None:
-    """Send new nodes the files and the environment that a job needs, and pull its image.
+    """Sends new nodes the files and the environment that a job needs, and pulls its image.
 
     cluster.toml may no longer name these. nodes: all nodes, the head first, which has everything that the job needs.
     Raises ClusterError or a subclass, also if [bootstrap] setup or the image has changed since the job started.
@@ -190,7 +190,7 @@ def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence
 
 
 def find_missing(node: ReadyNode, paths: Sequence[str]) -> frozenset[str]:
-    """Return those of the paths below ~/.cluster that a node lacks. Raises NodeCommandError, ConnectError."""
+    """Returns those of the paths below ~/.cluster that a node lacks. Raises NodeCommandError, ConnectError."""
     listed = shlex.join(paths)
     script = f'cd "$HOME/.cluster" && for path in {listed}; do [ -e "$path/.complete" ] || echo "$path"; done'
     return frozenset(node.connection.run(script, timeout_s=60, what="the search for files").stdout.split())

@@ -18,7 +18,7 @@ MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 def render_costs(
     name: str, bills: Sequence[ClusterBill], *, now: float, price_note: str = "", columns: int | None = None
 ) -> str:
-    """Render the current cluster by node, then earlier clusters, one line each. bills: in chronological order."""
+    """Renders the current cluster by node, then earlier clusters, one line each. bills: in chronological order."""
     current = [bill for bill in bills if bill.ended_at is None]
     earlier = [bill for bill in bills if bill.ended_at is not None]
     lines = [_render_cluster(bill, now=now, columns=columns) for bill in current]
@@ -67,7 +67,7 @@ def _row(node: NodeBill) -> tuple[str, ...]:
 
 
 def _render_unseen(bill: ClusterBill) -> list[str]:
-    """Return the line about nodes whose end was not observed, because none of our commands ended them."""
+    """Returns the line about nodes whose end was not observed, because none of our commands ended them."""
     names = [node.name for node in bill.nodes if node.unseen_usd >= 0.005]
     if not names:
         return []
@@ -93,12 +93,12 @@ def _render_earlier(bills: Sequence[ClusterBill], *, columns: int | None) -> str
 
 
 def _moment(at: float | None) -> str:
-    """Render a time in this machine's time zone."""
+    """Renders a time in this machine's time zone."""
     return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M}"
 
 
 def cost_document(name: str, bills: Sequence[ClusterBill], *, now: float, price_note: str = "") -> dict[str, Any]:
-    """Return the output of `cluster cost --json`. Amounts are in US dollars, null if a price is unknown."""
+    """Returns the output of `cluster cost --json`. Amounts are in US dollars, null if a price is unknown."""
     current = next((bill for bill in reversed(bills) if bill.ended_at is None), None)
     return {
         "name": name,
@@ -137,5 +137,5 @@ def _item(item: Any) -> dict[str, Any]:
 
 
 def _rounded(usd: float | None) -> float | None:
-    """Round to a millionth of a dollar."""
+    """Rounds to a millionth of a dollar."""
     return None if usd is None else round(usd, 6)

@@ -40,7 +40,7 @@ class TransferProgress(transfer.Progress):
         self._count = self._files = 0
 
     def watch(self, transfers: Sequence[Upload | Download], /) -> "TransferProgress":
-        """Start to show progress, now that the plan contains the total size.
+        """Starts to show progress, now that the plan contains the total size.
 
         An earlier bar would overwrite questions at the terminal, such as one for an MFA code.
         """
@@ -54,12 +54,12 @@ class TransferProgress(transfer.Progress):
         return self
 
     def moved(self, size_bytes: int) -> None:
-        """Count bytes that arrived."""
+        """Counts bytes that arrived."""
         self._moved += size_bytes
         self._show()
 
     def finished(self, _transfer: Upload | Download, /) -> None:
-        """Count a file that is complete."""
+        """Counts a file that is complete."""
         self._files += 1
         self._show()
 
@@ -90,7 +90,7 @@ class TransferProgress(transfer.Progress):
 
 @contextmanager
 def transfer_progress(app: App) -> Iterator[TransferProgress]:
-    """Show a bar on the terminal, and remove it when the copy is done; without a terminal, print lines."""
+    """Shows a bar on the terminal, and removes it when the copy is done; without a terminal, prints lines."""
     if app.console is None:
         yield TransferProgress(None, app.say)
         return
@@ -103,7 +103,7 @@ def transfer_progress(app: App) -> Iterator[TransferProgress]:
 
 @contextmanager
 def counting_bar(app: App, what: str, total: int, unit: Unit) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal, and nothing elsewhere. Yield a function that advances the bar."""
+    """Shows a bar on a terminal, and nothing elsewhere. Yields a function that advances the bar."""
     if app.console is None:
         yield lambda _more: None
         return
@@ -125,7 +125,7 @@ def _make_bars(console: "Console", unit: Unit) -> "Progress":
 
 
 def describe_transfers(done: Done, began: float) -> str:
-    """Summarize a copy in one line. began: time.monotonic() at its start."""
+    """Summarizes a copy in one line. began: time.monotonic() at its start."""
     transfers = done.plan.transfers
     if not transfers:
         return "nothing"
@@ -136,13 +136,13 @@ def describe_transfers(done: Done, began: float) -> str:
 
 
 def describe_others(done: Done) -> str:
-    """Return how many files were unchanged or deleted, as the end of a sentence; empty if none."""
+    """Returns how many files were unchanged or deleted, as the end of a sentence; empty if none."""
     counts = {"unchanged": len(done.plan.unchanged), "deleted": len(done.plan.deletions)}
     return "".join(f"; {count(number, 'file')} {what}" for what, number in counts.items() if number)
 
 
 def describe_unverified(unverified: Sequence[Download]) -> str:
-    """Return the warning about objects without a comparable checksum: their number, and the first of them."""
+    """Returns the warning about objects without a comparable checksum: their number, and the first of them."""
     urls = sorted(str(download.source) for download in unverified)
     named = ", ".join(urls[:_MOST_NAMED])
     if len(urls) > _MOST_NAMED:

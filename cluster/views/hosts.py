@@ -57,7 +57,7 @@ class KnownCluster:
 
 
 def render_hosts(hosts: Sequence[HostState], *, columns: int | None = None) -> str:
-    """Render a table of the hosts. columns: the width that it fits into."""
+    """Renders a table of the hosts. columns: the width that it fits into."""
     rows = [("NODE", "ROLE", "STATE", "PROCESSES", "USER", "PORT", "ADDRESS")]
     rows += [
         (
@@ -75,7 +75,7 @@ def render_hosts(hosts: Sequence[HostState], *, columns: int | None = None) -> s
 
 
 def render_hosts_status(status: HostsStatus, *, columns: int | None = None) -> str:
-    """Render the hosts in a table, then the errors, the state and the job. columns: see render_hosts."""
+    """Renders the hosts in a table, then the errors, the state and the job. columns: see render_hosts."""
     hints = {"ready": "", "degraded": "", "not-set-up": ": cluster up sets up the hosts"}
     lines = [render_hosts(status.hosts, columns=columns)]
     lines += [f"error  {each.why}" for each in status.hosts if each.why is not None]
@@ -85,7 +85,7 @@ def render_hosts_status(status: HostsStatus, *, columns: int | None = None) -> s
 
 
 def status_document(status: HostsStatus) -> dict[str, Any]:
-    """Return the output of `cluster status --json`."""
+    """Returns the output of `cluster status --json`."""
     return {
         "name": status.cluster,
         "cloud": "hosts",
@@ -109,7 +109,7 @@ def status_document(status: HostsStatus) -> dict[str, Any]:
 
 
 def render_known(clusters: Sequence[KnownCluster], *, columns: int | None = None) -> str:
-    """Render a table of clusters; one sentence when there are none."""
+    """Renders a table of clusters; one sentence when there are none."""
     if not clusters:
         return "no cluster has files on existing hosts"
     rows = [
@@ -120,5 +120,5 @@ def render_known(clusters: Sequence[KnownCluster], *, columns: int | None = None
 
 
 def known_document(clusters: Sequence[KnownCluster]) -> list[dict[str, Any]]:
-    """Return the output of `cluster list --json`."""
+    """Returns the output of `cluster list --json`."""
     return [{"name": each.name, "cloud": "hosts", "hosts": list(each.hosts)} for each in clusters]

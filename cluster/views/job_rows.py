@@ -39,7 +39,7 @@ class _Column:
 
 
 def render_view(progress: Progress, *, title: str, now: float, columns: int, lines: int) -> tuple[Row, ...]:
-    """Render the rows of the view, for a window of the given columns and lines.
+    """Renders the rows of the view, for a window of the given columns and lines.
 
     now: the time by the log's clock, in seconds since the epoch.
     """
@@ -53,7 +53,7 @@ def render_view(progress: Progress, *, title: str, now: float, columns: int, lin
 
 
 def _render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tuple[Row, ...]:
-    """Render a header and a row per rank; only the slowest ranks if not all fit."""
+    """Renders a header and a row per rank; only the slowest ranks if not all fit."""
     ranks = progress.ranks
     slow = progress.stragglers
     shown = choose_ranks(ranks, room, now=now)
@@ -70,7 +70,7 @@ def _render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tu
 
 
 def choose_ranks(ranks: Sequence[RankProgress], room: int, *, now: float) -> tuple[RankProgress, ...]:
-    """Return all ranks if they fit, otherwise the running ranks that are silent or slowest, in the same order."""
+    """Returns all ranks if they fit, otherwise the running ranks that are silent or slowest, in the same order."""
     if len(ranks) <= room:
         return tuple(ranks)
 
@@ -82,7 +82,7 @@ def choose_ranks(ranks: Sequence[RankProgress], room: int, *, now: float) -> tup
 
 
 def _columns(ranks: Sequence[RankProgress], slow: frozenset[int], *, now: float) -> tuple[_Column, ...]:
-    """Return the columns by priority; `place` is their position from left to right."""
+    """Returns the columns by priority; `place` is their position from left to right."""
     names = list(dict.fromkeys(name for rank in ranks for name in rank.metrics))
     metrics = [
         _Column(
@@ -123,7 +123,7 @@ def _note(rank: RankProgress, slow: frozenset[int]) -> str:
 
 
 def fit_columns(columns: Sequence[_Column], most: int) -> tuple[_Column, ...]:
-    """Choose the non-empty columns that fit, by priority, and return them ordered by position."""
+    """Chooses the non-empty columns that fit, by priority, and returns them ordered by position."""
     kept: list[_Column] = []
     room = most
     for column in columns:
@@ -137,7 +137,7 @@ def fit_columns(columns: Sequence[_Column], most: int) -> tuple[_Column, ...]:
 
 
 def _render_all(progress: Progress, *, title: str, now: float, most: int) -> str:
-    """Render the state of the job, then as many other facts as fit, the most important first."""
+    """Renders the state of the job, then as many other facts as fit, the most important first."""
     first, *others = _describe_all(progress, title=title, now=now)
     text = first[:most]
     for words in others:

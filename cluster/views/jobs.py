@@ -17,7 +17,7 @@ from train.job.protocol import Attempt, parse_record
 def render_jobs(
     records: Sequence[JobRecord], *, now: datetime, columns: int | None = None, gone: Collection[str] = ()
 ) -> str:
-    """Render a table of jobs in the given order; one sentence when there are none.
+    """Renders a table of jobs in the given order; one sentence when there are none.
 
     columns: the width that it fits into. The error and the warnings of a job follow on separate lines. gone: ids of
     instances that have ended.
@@ -45,7 +45,7 @@ def render_jobs(
 
 
 def job_documents(records: Sequence[JobRecord], *, now: datetime, gone: Collection[str] = ()) -> list[dict[str, Any]]:
-    """Return the output of `cluster jobs --json`: the records with their times in ISO 8601, and the source of each.
+    """Returns the output of `cluster jobs --json`: the records with their times in ISO 8601, and the source of each.
 
     gone: ids of instances that have ended.
     """
@@ -61,7 +61,7 @@ def job_documents(records: Sequence[JobRecord], *, now: datetime, gone: Collecti
 
 
 def find_cost(record: JobRecord, now: datetime) -> float | None:
-    """Return what a job's nodes have cost so far; None if unknown.
+    """Returns what a job's nodes have cost so far; None if unknown.
 
     Computed for a running job, because the head updates the cost in the record only when something else has changed.
     """
@@ -77,7 +77,7 @@ def has_lost_head(record: JobRecord, gone: Collection[str]) -> bool:
 
 
 def _with_iso_times(value: Any) -> Any:
-    """Return a record, or a part of one, with its times in ISO 8601."""
+    """Returns a record, or a part of one, with its times in ISO 8601."""
     if isinstance(value, Mapping):
         return {
             name: iso_time(below) if name in MOMENTS and isinstance(below, int | float) else _with_iso_times(below)
@@ -105,7 +105,7 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
 
 
 def _describe_trouble(record: JobRecord) -> list[str]:
-    """Return a job's attempts, its error or stall, its place in a scheduler's queue and its warnings, one line each."""
+    """Returns a job's attempts, error or stall, place in a scheduler's queue and warnings, one line each."""
     found = render_attempts(record)
     found += [record.error] if record.error else [record.stall] if record.stall else []
     if record.job_number and not record.has_ended:
@@ -115,7 +115,7 @@ def _describe_trouble(record: JobRecord) -> list[str]:
 
 
 def render_attempts(record: JobRecord) -> list[str]:
-    """Describe the ended attempts of a job, except the final one, and the nodes that it waits for; one line each."""
+    """Describes the ended attempts of a job, except the final one, and the nodes that it waits for; one line each."""
     lines = []
     for attempt in record.attempts:
         is_last = attempt is record.attempts[-1]
@@ -141,5 +141,5 @@ def _render_reason(attempt: Attempt) -> str:
 
 
 def _moment(at: float | None) -> str:
-    """Render a time in this machine's time zone."""
+    """Renders a time in this machine's time zone."""
     return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S}"

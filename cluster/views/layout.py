@@ -10,7 +10,7 @@ _LABEL = re.compile(r" *\S+(?: \S+)*  +(?=\S)|(?:ok|==|!!) (?=\S)")
 
 
 def wrap(text: str, columns: int) -> str:
-    """Wrap lines that are longer than `columns`. Words are never broken, even if they are longer than `columns`.
+    """Wraps lines that are longer than `columns`. Words are never broken, even if they are longer than `columns`.
 
     Further lines are aligned with the text after the last label or column of the first line, such as in
     "price  $1 an hour".
@@ -36,7 +36,7 @@ def _wrap_line(line: str, columns: int) -> str:
 
 
 def _find_indent(line: str, lead: int, columns: int) -> int:
-    """Return the indent of the further lines of a wrapped line. lead: the indent if the line has no label."""
+    """Returns the indent of the further lines of a wrapped line. lead: the indent if the line has no label."""
     found, at = lead, 0
     while (label := _LABEL.match(line, at)) and columns - label.end() >= min(_NARROWEST, columns // 2):
         found = at = label.end()
@@ -51,7 +51,7 @@ def render_table(
     drop: Sequence[str] = (),
     prose: bool = False,
 ) -> str:
-    """Render rows, the heading first, in aligned columns. Each row is one line.
+    """Renders rows, the heading first, in aligned columns. Each row is one line.
 
     numbers_from: from this column on, cells are aligned to the right. columns: the width to fit into; None: no limit.
     drop: titles of columns to leave out, in this order, while the table is too wide. prose: the last column has

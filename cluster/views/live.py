@@ -70,7 +70,7 @@ class JobDisplay:
         self._shared = with_view and self._stdout_terminal and same_terminal(sys.stdout, sys.stderr)
 
     def take(self, event: Event) -> None:
-        """Show an event. Raises OSError, such as BrokenPipeError, when the output is closed."""
+        """Shows an event. Raises OSError, such as BrokenPipeError, when the output is closed."""
         new_warnings = [text for text in event.warnings if text not in self._progress.warnings]
         report = (self._view or self._progress).take(event)
         for text in new_warnings:
@@ -88,7 +88,7 @@ class JobDisplay:
             self.say(f"hint{whose}: {advice}", style="yellow")
 
     def say(self, text: str, *, style: str = "") -> None:
-        """Print a message of `cluster` itself to stderr, above the view."""
+        """Prints a message of `cluster` itself to stderr, above the view."""
         if self._view is None or self._closed:
             self._app.say(text, style=style)
         else:
@@ -96,7 +96,7 @@ class JobDisplay:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Hide the view, so that the terminal can be used for a question."""
+        """Hides the view, so that the terminal can be used for a question."""
         if self._view is None or self._closed:
             yield
             return
@@ -107,7 +107,7 @@ class JobDisplay:
             self._view.resume()
 
     def close(self) -> None:
-        """Remove the view, and print a summary of the workers' reports and the warnings. Can be called twice."""
+        """Removes the view, and prints a summary of the workers' reports and the warnings. Can be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -135,7 +135,7 @@ class JobDisplay:
 
 
 def advise_on_module(app: App, program: Sequence[str], image: str | None, module: str) -> str:
-    """Return the hint for a module that is missing on the nodes, or in the image that the program runs in."""
+    """Returns the hint for a module that is missing on the nodes, or in the image that the program runs in."""
     config = app.config
     words = (*program, config.train.script)
     if image is not None and config.bootstrap.framework == "none":
@@ -164,7 +164,7 @@ class LiveView:
         self._thread.start()
 
     def take(self, event: Event) -> Report | None:
-        """Record an event for the view. Return the report in its line, if any."""
+        """Records an event for the view. Returns the report in its line, if any."""
         with self._changed:
             report = self._progress.take(event)
             self._heard_at = time.monotonic()
@@ -174,7 +174,7 @@ class LiveView:
         return report
 
     def print(self, text: str, *, code: str = "") -> None:
-        """Print whole lines above the view; wait while the terminal is far behind. Raises OSError if it is closed."""
+        """Prints whole lines above the view; waits while the terminal is far behind. Raises OSError if it is closed."""
         if code and self._colour:
             text = f"\x1b[{code}m{text.removesuffix(chr(10))}\x1b[0m\n"
         with self._changed:
@@ -187,21 +187,21 @@ class LiveView:
             self._waiting_size += len(text)
 
     def pause(self) -> None:
-        """Hide the view, and return when the terminal is free. Lines are buffered until `resume`."""
+        """Hides the view, and returns when the terminal is free. Lines are buffered until `resume`."""
         with self._changed:
             self._wanted = False
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._settled or self._failure is not None)
 
     def resume(self) -> None:
-        """Show the view again."""
+        """Shows the view again."""
         with self._changed:
             self._wanted = True
             self._dirty = True
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Print the buffered lines, remove the view and end the thread. A closed terminal is not an error."""
+        """Prints the buffered lines, removes the view and ends the thread. A closed terminal is not an error."""
         with self._changed:
             self._ending = True
             self._wanted = False
@@ -219,7 +219,7 @@ class LiveView:
                 self._changed.notify_all()
 
     def _step(self) -> bool:
-        """Wait until there is something to show, and show it. Return whether to continue. Raises OSError."""
+        """Waits until there is something to show, and shows it. Returns whether to continue. Raises OSError."""
         with self._changed:
             self._changed.wait_for(self._has_work, LOOK_EVERY_S)
             wanted, ending = self._wanted, self._ending
@@ -272,7 +272,7 @@ class Region:
         return columns or 80, lines or 24
 
     def draw(self, rows: Sequence[tuple[str, int]], above: str = "") -> None:
-        """Print whole lines, and draw the rows below them. rows: the text of each, as written, and its visible length.
+        """Prints whole lines, and draws the rows below them. rows: the text of each as written, and its visible length.
 
         Writes nothing if nothing has changed. Raises OSError when the terminal is closed.
         """
@@ -286,7 +286,7 @@ class Region:
         self._write(data)
 
     def _erasure(self) -> str:
-        """Return the codes that erase the rows. In a window that was made narrower, a row may occupy several lines."""
+        """Returns the codes that erase the rows. In a window that was made narrower, a row may occupy several lines."""
         if not self._rows:
             return ""
         columns = self.size[0]

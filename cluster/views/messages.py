@@ -20,7 +20,7 @@ MARKS = {"done": ("ok", "green"), "same": ("==", "dim"), "info": ("  ", ""), "wa
 
 
 def make_console() -> "Console | None":
-    """Create the only Console of a command, on stderr; None if stderr is not a terminal."""
+    """Creates the only Console of a command, on stderr; None if stderr is not a terminal."""
     if not sys.stderr.isatty() and os.environ.keys().isdisjoint({"FORCE_COLOR", "TTY_COMPATIBLE"}):
         return None
     from rich.console import Console  # noqa: PLC0415 - see the top
@@ -30,7 +30,7 @@ def make_console() -> "Console | None":
 
 
 def say(console: "Console | None", text: str, *, style: str = "") -> None:
-    """Print a message: escaped and in a style on a terminal, never as markup; elsewhere unchanged."""
+    """Prints a message: escaped and in a style on a terminal, never as markup; elsewhere unchanged."""
     if console is None:
         write(sys.stderr, text)
     else:
@@ -52,7 +52,7 @@ class StepDisplay:
             self._spinner = Status("", console=console)
 
     def show(self, event: Event) -> None:
-        """Show an event."""
+        """Shows an event."""
         with self._lock:
             self._running = still_running(self._running, event)
             if event.kind in MARKS:
@@ -70,7 +70,7 @@ class StepDisplay:
                 self._spinner.stop()
 
     def close(self) -> None:
-        """Remove the spinner."""
+        """Removes the spinner."""
         with self._lock:
             self._running = ()
             if self._spinner is not None:
@@ -78,18 +78,18 @@ class StepDisplay:
 
 
 def render_event(event: Event) -> str:
-    """Render an event as one line. Pure."""
+    """Renders an event as one line. Pure."""
     duration = f" ({event.duration_s:.1f} s)" if event.duration_s is not None else ""
     return f"{step_name(event)}{duration}"
 
 
 def step_name(event: Event) -> str:
-    """Return the name of an event's step, with its place. Pure."""
+    """Returns the name of an event's step, with its place. Pure."""
     return f"{event.where}: {event.what}" if event.where else event.what
 
 
 def still_running(running: tuple[str, ...], event: Event) -> tuple[str, ...]:
-    """Return the steps that are running after an event, in the order in which they started. Pure.
+    """Returns the steps that are running after an event, in the order in which they started. Pure.
 
     If the event that ends a step has another name than its start, it ends the last step that started at the same place.
     """

@@ -10,7 +10,7 @@ from train.job.protocol import Order
 
 
 def find_results(job: JobRecord | Order) -> str | None:
-    """Return the command that lists or copies the files that a job saved; None if it is not known to save any. Pure.
+    """Returns the command that lists or copies the files that a job saved; None if it is not known to save any. Pure.
 
     The files are below --model-prefix, as in MXNet's examples, in the job's output folder, or in its working folder.
     """
@@ -32,7 +32,7 @@ def find_results(job: JobRecord | Order) -> str | None:
 
 
 def find_option(words: Sequence[str], name: str) -> str | None:
-    """Return the value of the last `--name VALUE` or `--name=VALUE` among the words of a command. Pure."""
+    """Returns the value of the last `--name VALUE` or `--name=VALUE` among the words of a command. Pure."""
     found = None
     for word, following in pairwise([*words, ""]):
         if word == name:

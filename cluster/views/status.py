@@ -51,7 +51,7 @@ class HeadJob:
     unhealthy: Mapping[str, Unhealthy] = field(default_factory=dict)
 
     def find_reasons(self, node: str, node_id: str) -> tuple[str, ...]:
-        """Return why a node is unhealthy; () if it is healthy or has been replaced. node_id: its instance id."""
+        """Returns why a node is unhealthy; () if it is healthy or has been replaced. node_id: its instance id."""
         found = self.unhealthy.get(node)
         return tuple(map(shorten, found.reasons)) if found is not None and found.id == node_id else ()
 
@@ -106,7 +106,7 @@ class Status:
 
 
 def render_status(status: Status, *, columns: int | None = None) -> str:
-    """Render the nodes in a table, then errors, the state, the lease, the job, volumes and the price.
+    """Renders the nodes in a table, then errors, the state, the lease, the job, volumes and the price.
 
     columns: see render_nodes.
     """
@@ -136,7 +136,7 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
 
 
 def render_unhealthy(unhealthy: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a line for each unhealthy node, with the reasons."""
+    """Returns a line for each unhealthy node, with the reasons."""
     return [f"error  {name} is unhealthy: {'; '.join(reasons)}" for name, reasons in unhealthy.items()]
 
 
@@ -147,7 +147,7 @@ def render_nodes(
     columns: int | None = None,
     unhealthy: Collection[str] = (),
 ) -> str:
-    """Render a table of the nodes; one sentence when there are none. columns: the width that it fits into.
+    """Renders a table of the nodes; one sentence when there are none. columns: the width that it fits into.
 
     unhealthy: the names of unhealthy nodes. They are marked if they are running.
     """
@@ -167,7 +167,7 @@ def render_volume(
     usd_per_gib_month: float | None,
     price_note: str = "",
 ) -> str:
-    """Render the head's volume and its cost. names: the nodes' names, by instance id. Pure."""
+    """Renders the head's volume and its cost. names: the nodes' names, by instance id. Pure."""
     cost = None if usd_per_gib_month is None else volume.size_gib * usd_per_gib_month
     where = volume.zone
     if volume.instance_id is not None:
@@ -179,7 +179,7 @@ def render_volume(
 
 
 def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
-    """Return lines about instances with the cluster's tag that are not its nodes, with the reasons; empty if none."""
+    """Returns lines about instances with the cluster's tag that are not its nodes, with the reasons; empty if none."""
     if not instances:
         return []
     lines = ["", "not nodes; nothing is sent to them (cluster adopt accepts those that you know):"]
@@ -188,7 +188,7 @@ def render_untrusted(instances: Sequence[UntrustedInstance]) -> list[str]:
 
 
 def lease_document(lease: Lease | None, *, now: float) -> dict[str, Any] | None:
-    """Return a lease, for --json; None without a lease. remaining_s: the time until the deadline."""
+    """Returns a lease, for --json; None without a lease. remaining_s: the time until the deadline."""
     if lease is None or not lease.limits:
         return None
     return {
@@ -204,14 +204,14 @@ def lease_document(lease: Lease | None, *, now: float) -> dict[str, Any] | None:
 
 
 def render_lease(state: ClusterState, lease: Lease | None, *, now: float) -> str:
-    """Describe when the cluster ends, without a subject. While all nodes are stopped, no lease applies."""
+    """Describes when the cluster ends, without a subject. While all nodes are stopped, no lease applies."""
     if state.nodes and all(node.state in {"stopping", "stopped"} for node in state.nodes):
         return "none while the nodes are stopped: cluster start begins that of cluster.toml"
     return describe_lease(lease, now=now)
 
 
 def render_lease_table(told: Sequence[NodeLease]) -> str:
-    """Render how long the cluster has been idle according to each node, and why it is not; "" without nodes."""
+    """Renders how long the cluster has been idle according to each node, and why it is not; "" without nodes."""
     if not told:
         return ""
     rows = [("NODE", "IDLE", "IN USE BECAUSE")]
@@ -223,7 +223,7 @@ def render_lease_table(told: Sequence[NodeLease]) -> str:
 
 
 def status_document(status: Status) -> dict[str, Any]:
-    """Return the output of `cluster status --json`. `nodes` is from EC2; `cost` is computed from it for `cost.at`."""
+    """Returns the output of `cluster status --json`. `nodes` is from EC2; `cost` is computed from it for `cost.at`."""
     state, allocation = status.state, status.allocation
     named: dict[str, Instance] = {node.name: node for node in state.nodes}
     named |= {instance.instance_id: instance for instance in state.untrusted}
@@ -293,21 +293,21 @@ def status_document(status: Status) -> dict[str, Any]:
 
 
 def render_took(record: JobRecord, *, now: datetime) -> str:
-    """Return how long a job has run, or ran; "-" before it has started."""
+    """Returns how long a job has run, or ran; "-" before it has started."""
     if record.started_at is None:
         return "-"
     return render_age((record.ended_at or now.timestamp()) - record.started_at)
 
 
 def render_usd(amount: float | None) -> str:
-    """Render an amount: "$1.20", "$0.0042" or "unknown"."""
+    """Renders an amount: "$1.20", "$0.0042" or "unknown"."""
     if amount is None:
         return "unknown"
     return f"${amount:.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.4f}"
 
 
 def render_job_lines(job: HeadJob | None, *, now: datetime) -> list[str]:
-    """Return lines about the running job, and how to get its files or the last job's; empty if no head can be asked."""
+    """Returns lines about the running job, and how to get its files or the last job's; empty if no head answers."""
     if job is None:
         return []
     lines = [f"job    {_render_job(job, now=now)}"]
@@ -336,7 +336,7 @@ def _render_job(job: HeadJob, *, now: datetime) -> str:
 
 
 def job_document(job: HeadJob) -> dict[str, Any]:
-    """Return the running job, for --json."""
+    """Returns the running job, for --json."""
     record = job.record
     if record is None:
         return {"state": "none" if job.why is None else "unknown", "why": job.why, "queued": job.queued}
@@ -351,7 +351,7 @@ def job_document(job: HeadJob) -> dict[str, Any]:
 
 
 def _rounded(usd: float | None) -> float | None:
-    """Round to a millionth of a dollar."""
+    """Rounds to a millionth of a dollar."""
     return None if usd is None else round(usd, 6)
 
 
@@ -362,7 +362,7 @@ def _render_error(error: NodeError) -> str:
 
 
 def untrusted_document(instance: UntrustedInstance) -> dict[str, Any]:
-    """Return an instance that is not trusted, for --json.
+    """Returns an instance that is not trusted, for --json.
 
     why: the reason as text. adoptable: whether `cluster adopt` would accept it as a node.
     """
@@ -371,7 +371,7 @@ def untrusted_document(instance: UntrustedInstance) -> dict[str, Any]:
 
 
 def _pick(item: object, names: str) -> dict[str, Any]:
-    """Return attributes by name, for JSON."""
+    """Returns attributes by name, for JSON."""
     found = {name: getattr(item, name) for name in names.split()}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in found.items()}
 
@@ -404,7 +404,7 @@ def render_clusters(
     price_note: str = "",
     columns: int | None = None,
 ) -> str:
-    """Render a table of clusters; one sentence when there are none.
+    """Renders a table of clusters; one sentence when there are none.
 
     keys_here: names of clusters whose private key is on this machine. price_note: a note to add to prices. columns: the
     width that the table fits into.
@@ -433,12 +433,12 @@ def render_clusters(
 
 
 def find_lease(cluster: ClusterSummary) -> Lease | None:
-    """Return the newest lease of a cluster's instances; None without a lease."""
+    """Returns the newest lease of a cluster's instances; None without a lease."""
     return find_newest([node.lease for node in cluster.instances if node.lease])
 
 
 def render_end(lease: Lease | None, *, now: float) -> str:
-    """Return when a cluster ends, for a table: "3h07m", "idle 1h", "$200" or "-"."""
+    """Returns when a cluster ends, for a table: "3h07m", "idle 1h", "$200" or "-"."""
     if lease is None or not lease.limits:
         return "-"
     if lease.until is not None:
@@ -454,7 +454,7 @@ def list_document(
     now: datetime,
     price_note: str = "",
 ) -> list[dict[str, Any]]:
-    """Return the output of `cluster list --json`."""
+    """Returns the output of `cluster list --json`."""
     return [
         {
             "name": cluster.name,
@@ -474,7 +474,7 @@ def list_document(
 
 
 def render_counts(cluster: ClusterSummary) -> str:
-    """Return the number of instances by state: "2 running", "1 running, 1 stopped" or "none"."""
+    """Returns the number of instances by state: "2 running", "1 running, 1 stopped" or "none"."""
     counts = Counter[str](node.state for node in cluster.instances)
     if cluster.ending:
         counts["shutting-down"] = cluster.ending
@@ -482,12 +482,12 @@ def render_counts(cluster: ClusterSummary) -> str:
 
 
 def render_owner(arn: str | None) -> str:
-    """Return the last part of an ARN, or of any other value of the tag; "unknown" without one."""
+    """Returns the last part of an ARN, or of any other value of the tag; "unknown" without one."""
     return (arn or "").rpartition("/")[2].rpartition(":")[2] or "unknown"
 
 
 def _warn(cluster: ClusterSummary, keys_here: Collection[str]) -> str | None:
-    """Return a line about untrusted instances; None without any, or if the cluster's key is not on this machine."""
+    """Returns a line about untrusted instances; None without any, or if the cluster's key is not on this machine."""
     if not cluster.untrusted or cluster.name not in keys_here:
         return None
     return f"{cluster.name}: {describe_untrusted(cluster.untrusted)} (cluster status says why)"
@@ -502,5 +502,5 @@ def _usd_per_hour(cluster: ClusterSummary, prices: Prices, now: datetime) -> flo
 
 
 def iso_time(at: float | None) -> str | None:
-    """Return seconds since the epoch in ISO 8601, with milliseconds, in UTC. Pure."""
+    """Returns seconds since the epoch in ISO 8601, with milliseconds, in UTC. Pure."""
     return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -25,7 +25,7 @@ _LINE_BREAK = {"\n": "\\n", "\r": "\\r"}
 
 
 def escape(text: str) -> str:
-    r"""Escape control characters in text of any number of lines as \x1b, \x9b or \u202e; keep tabs. Pure."""
+    r"""Escapes control characters in text of any number of lines as \x1b, \x9b or \u202e; keeps tabs. Pure."""
     return text if text.isprintable() else _CONTROL.sub(_show, text.replace("\r\n", "\n"))
 
 
@@ -35,7 +35,7 @@ def escape_line(text: str) -> str:
 
 
 def escape_output(line: str) -> str:
-    """Escape a line of a program's output, but keep colours, and reset them at its end. Pure.
+    """Escapes a line of a program's output, but keeps colours, and resets them at its end. Pure.
 
     For text that is redrawn with carriage returns, such as a progress bar, return the last state.
     """
@@ -58,7 +58,7 @@ def _show(match: re.Match[str]) -> str:
 def write(
     stream: IO[str], text: str, *, one_line: bool = False, wrapped: bool = False, colour: str | None = None
 ) -> None:
-    """Write text and a newline: escaped and in the given colour of click's on a terminal, elsewhere unchanged.
+    """Writes text and a newline: escaped and in the given colour of click's on a terminal, elsewhere unchanged.
 
     one_line: newlines in the text are also escaped. wrapped: lines are wrapped to the terminal's width.
     """
@@ -71,7 +71,7 @@ def write(
 
 
 def find_columns(stream: IO[str]) -> int:
-    """Return the width of a stream's terminal; 80 if the stream is not a terminal or does not report its size."""
+    """Returns the width of a stream's terminal; 80 if the stream is not a terminal or does not report its size."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
     except (OSError, ValueError):  # ValueError: a stream without a file
@@ -79,7 +79,7 @@ def find_columns(stream: IO[str]) -> int:
 
 
 def print_bytes_unchanged(stream: TextIO) -> None:
-    """Let a stream write any text: undecodable bytes of file names unchanged, other unencodable characters escaped."""
+    """Lets a stream write any text: undecodable bytes of file names unchanged, other unencodable characters escaped."""
     codecs.register_error("cluster.unchanged", _encode_unchanged)
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="cluster.unchanged")

@@ -212,7 +212,7 @@ def make_clients(region: str) -> Clients:
 
 
 def find_credentials(clients: Clients) -> None:
-    """Get the credentials in the calling thread: a profile may prompt for an MFA code.
+    """Gets the credentials in the calling thread: a profile may prompt for an MFA code.
 
     The first call reports missing credentials. Raises AwsError.
     """

@@ -16,22 +16,22 @@ MAX_BYTES = 64 << 20
 
 
 def encode(ledger: Ledger) -> bytes:
-    """Return the ledger as JSON. Pure."""
+    """Returns the ledger as JSON. Pure."""
     return msgspec.json.format(msgspec.json.encode(ledger, order="deterministic"), indent=1)
 
 
 def parse(data: bytes) -> Ledger:
-    """Parse a ledger from JSON. Pure. Raises ValueError."""
+    """Parses a ledger from JSON. Pure. Raises ValueError."""
     return decode(data, Ledger)
 
 
 def ledger_path(root: Path) -> Path:
-    """Return the path of the ledger of the cluster with the folder `root`: next to the folder, which `down` removes."""
+    """Returns the path of the ledger of the cluster with the folder `root`: next to it, because `down` removes it."""
     return root.with_name(f"{root.name}.costs.json")
 
 
 def read(root: Path) -> Ledger:
-    """Return the ledger of the cluster with this folder; an empty one without a file. Raises ClusterError."""
+    """Returns the ledger of the cluster with this folder; an empty one without a file. Raises ClusterError."""
     path = ledger_path(root)
     try:
         with path.open("rb") as file:
@@ -47,7 +47,7 @@ def read(root: Path) -> Ledger:
 
 
 def add(root: Path, found: Ledger) -> Ledger:
-    """Merge a ledger into the one of the cluster with this folder, and return the result. Raises ClusterError."""
+    """Merges a ledger into the one of the cluster with this folder, and returns the result. Raises ClusterError."""
     path = ledger_path(root)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

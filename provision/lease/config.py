@@ -58,7 +58,7 @@ class LeaseConfig(Settings, frozen=True, kw_only=True):
         return None if self.budget_usd == "none" else self.budget_usd
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
-        """Yield a message for each invalid combination of valid settings."""
+        """Yields a message for each invalid combination of valid settings."""
         if "then" in said and self.lifetime_s is self.idle_s is self.budget is None:
             yield "then has no effect without lifetime, idle or budget_usd"
 
@@ -67,7 +67,7 @@ NO_LEASE = LeaseConfig()
 
 
 def find_conflicts(lease: LeaseConfig, *, market: tuple[str, ...], in_ec2: bool) -> Iterator[str]:
-    """Yield the conflicts with other tables, as sentences that begin with the key. Pure. in_ec2: not cloud = "hosts".
+    """Yields the conflicts with other tables, as sentences that begin with the key. Pure. in_ec2: not cloud = "hosts".
 
     AWS does not stop one-time spot instances:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/stop-spot-instances.html

@@ -21,7 +21,7 @@ class Rates:
 def add_rates(
     prices: Iterable[float | None], *, disks_gib: float, usd_per_gib_month: float | None, public_addresses: int
 ) -> Rates:
-    """Return the rates of nodes with these prices per hour."""
+    """Returns the rates of nodes with these prices per hour."""
     known = list(prices)
     if usd_per_gib_month is None:
         return Rates()
@@ -33,7 +33,7 @@ def add_rates(
 
 
 def make_lease(config: LeaseConfig, *, now: float, rates: Rates, spent_usd: float = 0.0) -> Lease | None:
-    """Return a lease that begins `now`, in seconds since 1970; None if nothing ends the cluster.
+    """Returns a lease that begins `now`, in seconds since 1970; None if nothing ends the cluster.
 
     Raises ConfigError for a budget that is spent, or that cannot be enforced because a price is unknown.
     """
@@ -87,7 +87,7 @@ class Change:
 
 
 def change_lease(current: Lease | None, change: Change, *, now: float, rates: Rates | None, then: str) -> Lease:
-    """Return the lease after a change. then: of cluster.toml, for a cluster without a lease.
+    """Returns the lease after a change. then: of cluster.toml, for a cluster without a lease.
 
     rates: None to keep the current ones. The spending is counted up to `now`, even without a budget, since one may be
     set later. The new lease is always later than the current one, whatever the clocks show. Raises UsageError,
@@ -122,7 +122,7 @@ def change_lease(current: Lease | None, change: Change, *, now: float, rates: Ra
 
 
 def update_rates(lease: Lease, rates: Rates, *, now: float) -> Lease:
-    """Return the lease after the nodes have changed; the same object if the rates are the same."""
+    """Returns the lease after the nodes have changed; the same object if the rates are the same."""
     if (lease.usd_per_hour, lease.stopped_usd_per_hour) == (rates.usd_per_hour, rates.stopped_usd_per_hour):
         return lease
     return lease._replace(
@@ -134,7 +134,7 @@ def update_rates(lease: Lease, rates: Rates, *, now: float) -> Lease:
 
 
 def describe_lease(lease: Lease | None, *, now: float) -> str:
-    """Describe when the cluster ends, without a subject: "ends in 11h59m (2026-11-26T03:00:00Z), ..."."""
+    """Describes when the cluster ends, without a subject: "ends in 11h59m (2026-11-26T03:00:00Z), ..."."""
     if lease is None or not lease.limits:
         return "none: nothing ends the nodes but cluster down"
     parts = []
@@ -151,7 +151,7 @@ def describe_lease(lease: Lease | None, *, now: float) -> str:
 
 
 def describe_config(config: LeaseConfig) -> str:
-    """Describe the lease that a launch begins."""
+    """Describes the lease that a launch begins."""
     parts = []
     if config.lifetime_s is not None:
         parts.append(f"in {render_duration(config.lifetime_s)}")
@@ -165,7 +165,7 @@ def describe_config(config: LeaseConfig) -> str:
 
 
 def render_left(seconds: float) -> str:
-    """Return a duration such as 11h59m, 12m or 40s, rounded down; "now" below one second."""
+    """Returns a duration such as 11h59m, 12m or 40s, rounded down; "now" below one second."""
     if seconds < 1:
         return "now"
     minutes, s = divmod(int(seconds), 60)

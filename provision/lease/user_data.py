@@ -105,7 +105,7 @@ _LET_IN = r"""
 def render_user_data(
     lease: Lease | None, *, cluster: str, endpoint: str, user: str = "", authorized: str = ""
 ) -> bytes:
-    """Return the user data of a cluster's nodes: at most MAX_BYTES. lease: None if it will be set later.
+    """Returns the user data of a cluster's nodes: at most MAX_BYTES. lease: None if it will be set later.
 
     endpoint: the URL of EC2. authorized: a line to add to the authorized_keys of `user`, unless a line with the same
     comment exists. The result is compressed; cloud-init decompresses it:
@@ -126,7 +126,7 @@ _PARSING = threading.Lock()
 
 
 def render_program() -> str:
-    """Return the node's program as one file without single quotes. It is the same in every process."""
+    """Returns the node's program as one file without single quotes. It is the same in every process."""
     with _PARSING:
         return _render_program()
 
@@ -139,7 +139,7 @@ def _render_program() -> str:
 
 
 def shorten(source: str) -> str:
-    """Return a module without comments, docstrings and annotations of functions: user data has little space."""
+    """Returns a module without comments, docstrings and annotations of functions: user data has little space."""
     return ast.unparse(_Shortener().visit(ast.parse(source)))
 
 

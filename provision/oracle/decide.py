@@ -107,7 +107,7 @@ def no_wheel_hint(gpu: Gpu) -> str:
 
 
 def check_mxnet(*, instance_type: str, mxnet: str, ami: str, is_other: bool = False) -> tuple[str, ...]:
-    """Check [bootstrap] mxnet against [provision] instance_type and ami before anything costs money. Pure.
+    """Checks [bootstrap] mxnet against [provision] instance_type and ami before anything costs money. Pure.
 
     is_other: the type is from [provision] instance_types; errors name that key.
     Returns warnings for combinations that are unknown or may not work. Raises ConfigError for those that cannot work.

@@ -186,7 +186,7 @@ def suggest_torch(requirement: str, gpu: Gpu) -> str:
 
 
 def check_torch(*, instance_type: str, torch: str, is_other: bool = False) -> tuple[str, ...]:
-    """Check [bootstrap] torch against an instance type before anything costs money. Pure.
+    """Checks [bootstrap] torch against an instance type before anything costs money. Pure.
 
     is_other: the type is from [provision] instance_types; errors name that key.
     Returns warnings for combinations that are unknown or may not work. Raises ConfigError for those that cannot work.

@@ -28,7 +28,7 @@ BY_ID = Path("/dev/disk/by-id")
 
 
 def main() -> None:
-    """Add or remove the device that the command line names."""
+    """Adds or removes the device that the command line names."""
     verb, pid, node, volume_id = sys.argv[1:]
     tree = -1
     if verb == "add":
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def add(tree: int, link: Path) -> None:
-    """Mount the device at the first free name, and link to it by the volume's id, as udev does on EC2."""
+    """Mounts the device at the first free name, and links to it by the volume's id, as udev does on EC2."""
     if link.is_symlink():
         return
     number = 1

@@ -50,7 +50,7 @@ def parse_all() -> dict[str, ast.Module]:
 
 
 def find_imports(node: ast.AST, known: Mapping[str, object], *, everywhere: bool) -> Iterator[str]:
-    """Yield the names of imported modules. A module in `known` counts under its own name.
+    """Yields the names of imported modules. A module in `known` counts under its own name.
 
     everywhere: whether to include imports in functions and those for types.
     """

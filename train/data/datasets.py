@@ -117,7 +117,7 @@ def shard_names(train_shards: int) -> list[str]:
 
 
 def _write_parts(folder: Path, train: _Part, val: _Part, *, shards: int, others: Sequence[str] = ()) -> Written:
-    """Write both parts as RecordIO. others: the dataset's files that are in the folder already."""
+    """Writes both parts as RecordIO. others: the dataset's files that are in the folder already."""
     *train_names, val_name = names = shard_names(shards)
     _write_shards(train, [folder / name for name in train_names])
     _write_shards(val, [folder / val_name])
@@ -126,7 +126,7 @@ def _write_parts(folder: Path, train: _Part, val: _Part, *, shards: int, others:
 
 
 def _write_shards(part: _Part, paths: Sequence[Path]) -> None:
-    """Write the images as PNGs, in order, an equal number to each file. A record's id is the image's index."""
+    """Writes the images as PNGs, in order, an equal number to each file. A record's id is the image's index."""
     numbered = enumerate(part.images)
     for shard, path in enumerate(paths):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def _write_shards(part: _Part, paths: Sequence[Path]) -> None:
 
 
 def _write_mnist(sources: Path, folder: Path, shards: int) -> Written:
-    """Write MNIST's four files, unpacked, and the same images as RecordIO."""
+    """Writes MNIST's four files, unpacked, and the same images as RecordIO."""
     for name in MNIST_FILES:
         _unzip(sources / f"{name}.gz", folder / name)
     train = _read_mnist(folder, TRAIN_IMAGES, TRAIN_LABELS)
@@ -210,7 +210,7 @@ def decode_idx(file: bytes, *, name: str) -> tuple[tuple[int, ...], bytes]:
 
 
 def _write_cifar10(sources: Path, folder: Path, shards: int) -> Written:
-    """Write CIFAR-10 as RecordIO, in the order of its batches, which is not that of the archive."""
+    """Writes CIFAR-10 as RecordIO, in the order of its batches, which is not that of the archive."""
     with TemporaryDirectory(dir=folder) as unpacked:
         _unpack(sources / CIFAR_ARCHIVE, names={*CIFAR_TRAIN, CIFAR_VAL}, folder=Path(unpacked))
         train, val = (_read_batches([Path(unpacked) / name for name in names]) for names in (CIFAR_TRAIN, (CIFAR_VAL,)))
@@ -218,7 +218,7 @@ def _write_cifar10(sources: Path, folder: Path, shards: int) -> Written:
 
 
 def _unpack(archive: Path, *, names: set[str], folder: Path) -> None:
-    """Extract these files of the archive, from any of its folders, into one folder."""
+    """Extracts these files of the archive, from any of its folders, into one folder."""
     missing = set(names)
     try:
         with tarfile.open(archive, "r|gz") as members:
@@ -255,7 +255,7 @@ def _read_batch(batch: Path) -> Iterator[Labelled]:
 
 
 def write_demo(folder: Path) -> Written:
-    """Write the digits into a folder; replaces files of the same names. Raises ClusterError."""
+    """Writes the digits into a folder; replaces files of the same names. Raises ClusterError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return _write_digits(folder, folder, _DIGIT_SHARDS)
@@ -264,7 +264,7 @@ def write_demo(folder: Path) -> Written:
 
 
 def _write_digits(_: Path, folder: Path, shards: int) -> Written:
-    """Write the digits as MNIST's four files and as RecordIO; always the same bytes."""
+    """Writes the digits as MNIST's four files and as RecordIO; always the same bytes."""
     train, val = _split_digits(load_digits())
     for part, images, labels in ((train, TRAIN_IMAGES, TRAIN_LABELS), (val, VAL_IMAGES, VAL_LABELS)):
         pixels = b"".join(image.tobytes() for _, image in part)

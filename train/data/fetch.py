@@ -44,7 +44,7 @@ class BrokenOffError(Exception):
 def fetch(
     dataset: Dataset, folder: Path, *, shards: int | None, cache: Path, report: Report, advance: Advance
 ) -> Written:
-    """Download a dataset's files, unless they are in the cache, and write the dataset into an empty folder.
+    """Downloads a dataset's files, unless they are in the cache, and writes the dataset into an empty folder.
 
     shards: the number of files of training records; None: the dataset's default. cache: the folder of downloaded files.
     Raises ClusterError.
@@ -70,7 +70,7 @@ def fetch(
 
 @contextmanager
 def workplace(parent: Path) -> Iterator[Path]:
-    """Yield an empty folder in `parent`, removed at the end. First removes what a killed run left.
+    """Yields an empty folder in `parent`, removed at the end. First removes what a killed run left.
 
     Raises ClusterError if another run works there, or the folder cannot be created.
     """
@@ -90,7 +90,7 @@ def workplace(parent: Path) -> Iterator[Path]:
 
 
 def move_into(written: Written, work: Path, folder: Path) -> None:
-    """Move the files written in `work` to a folder on the same file system, each atomically. Raises ClusterError."""
+    """Moves the files written in `work` to a folder on the same file system, each atomically. Raises ClusterError."""
     try:
         for name in written.files:
             target = folder / name
@@ -103,7 +103,7 @@ def move_into(written: Written, work: Path, folder: Path) -> None:
 
 
 def download(source: Source, folder: Path, *, report: Report, advance: Advance) -> Path:
-    """Download the file into the folder, unless it already exists there; returns its path.
+    """Downloads the file into the folder, unless it already exists there; returns its path.
 
     Resumes NAME.part, which an interrupted run or a broken connection left, and discards it if the result is wrong.
     Raises ClusterError, with the error of each mirror, if none delivers the file; OSError for errors in the folder.
@@ -135,7 +135,7 @@ def _find_digest(path: Path) -> str:
 
 
 def _download_from(url: str, source: Source, part: Path, advance: Advance) -> None:
-    """Complete the file at `part`. Raises MirrorError, and then leaves a usable beginning of the file, or no file."""
+    """Completes the file at `part`. Raises MirrorError, and then leaves a usable beginning of the file, or no file."""
     begun_elsewhere = part.exists()
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -160,7 +160,7 @@ def _download_from(url: str, source: Source, part: Path, advance: Advance) -> No
 
 
 def _read_on(url: str, source: Source, part: Path, advance: Advance) -> None:
-    """Append the missing bytes, at most one more than the file's size. Raises MirrorError, BrokenOffError."""
+    """Appends the missing bytes, at most one more than the file's size. Raises MirrorError, BrokenOffError."""
     have = part.stat().st_size if part.exists() else 0
     if have >= source.size_bytes:
         return

@@ -47,7 +47,7 @@ class PartInfo:
 def describe_shards(
     sources: Sources, shards: Sequence[Shard], *, full: bool, watch: Callable[[int], None]
 ) -> tuple[ShardInfo, ...]:
-    """Describe the shards. full: read every record, also in S3. watch: called with the size of each shard.
+    """Describes the shards. full: read every record, also in S3. watch: called with the size of each shard.
 
     Raises ClusterError that names the file, and the byte at which it is broken or that its index does not match.
     """

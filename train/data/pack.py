@@ -73,7 +73,7 @@ def plan_pack(
     shards: int | None,
     shard_bytes: int | None,
 ) -> PackPlan:
-    """Plan which picture goes into which shard, in the order of the parts.
+    """Plans which picture goes into which shard, in the order of the parts.
 
     shards: the number for the largest part; the others get a proportional number, at least one. Reads the files' sizes
     if the records' sizes depend on them. Raises UsageError for more shards than pictures.
@@ -98,7 +98,7 @@ def plan_pack(
 def apply_pack(
     plan: PackPlan, destination: Destination, *, processes: int, skip_broken: bool, watch: Callable[[int], None]
 ) -> Packed:
-    """Pack the pictures. watch: called with the number of pictures just packed.
+    """Packs the pictures. watch: called with the number of pictures just packed.
 
     Leaves out unreadable pictures; at the end, raises ClusterError that names them, unless `skip_broken` and at least
     one picture was packed.
@@ -137,7 +137,7 @@ def _write_part(
     shard_bytes: int | None,
     watch: Callable[[int], None],
 ) -> list[str]:
-    """Write the shards of a part; returns the pictures that cannot be read, each with the reason."""
+    """Writes the shards of a part; returns the pictures that cannot be read, each with the reason."""
     broken = []
     for number, image in enumerate(part.images, start=1):
         result = next(results)
@@ -188,7 +188,7 @@ def plan_cuts(weights: Sequence[int], shards: int) -> tuple[int, ...]:
 
 
 def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, processes: int) -> Generator[Result]:
-    """Yield work(task) for each task, in order; `work` must be picklable.
+    """Yields work(task) for each task, in order; `work` must be picklable.
 
     With one process, does the work in this process. Raises what `work` raises, and ClusterError if a process is killed.
     """
@@ -213,7 +213,7 @@ def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, proce
 
 
 def _end_with_parent() -> None:
-    """End this process with its parent; otherwise it would wait for tasks forever. The parent handles Ctrl-C."""
+    """Ends this process with its parent; otherwise it would wait for tasks forever. The parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:

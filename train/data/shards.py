@@ -42,7 +42,7 @@ class Destination(Protocol):
         """A folder on this machine for unfinished files; `deliver` takes files on the same disk."""
 
     def deliver(self, files: Mapping[str, Path]) -> None:
-        """Move finished files to their names at the destination, in this order. May wait for earlier files."""
+        """Moves finished files to their names at the destination, in this order. May wait for earlier files."""
 
 
 @contextmanager
@@ -147,7 +147,7 @@ class _Remote:
         self.wait(_UNDER_WAY - 1)
 
     def wait(self, left: int) -> None:
-        """Wait until at most `left` uploads are under way."""
+        """Waits until at most `left` uploads are under way."""
         while len(self._under_way) > left:
             self._under_way.popleft().result()
 
@@ -213,7 +213,7 @@ def _open_work(url: str) -> Iterator[Path]:
 
 
 def _make_own(work: Path) -> None:
-    """Create a folder that only this user may write to. Raises ClusterError if the existing one is unsafe."""
+    """Creates a folder that only this user may write to. Raises ClusterError if the existing one is unsafe."""
     with suppress(FileExistsError):
         work.mkdir(mode=0o700)
     found = work.lstat()
@@ -235,7 +235,7 @@ def _lock(work: Path, where: str) -> Iterator[None]:
 
 
 def _clear(work: Path) -> None:
-    """Remove what a killed run left in its folder, except the lock."""
+    """Removes what a killed run left in its folder, except the lock."""
     for path in work.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -276,7 +276,7 @@ class ShardWriter:
             self._file.close()
 
     def add(self, content: bytes, *, key: int, line: str = "") -> None:
-        """Append an encoded record. key: its number in the index; line: its line in the list."""
+        """Appends an encoded record. key: its number in the index; line: its line in the list."""
         if self._file is None:
             self._file = (self._destination.work / "part.rec").open("wb")
         self._file.write(content)
@@ -285,7 +285,7 @@ class ShardWriter:
         self.size_bytes += len(content)
 
     def cut(self) -> None:
-        """Complete the shard and deliver it. Does nothing if it has no record."""
+        """Completes the shard and delivers it. Does nothing if it has no record."""
         if self._file is None:
             return
         self._file.close()
@@ -323,7 +323,7 @@ def split_shards(
     shard_bytes: int | None,
     watch: Callable[[int], None],
 ) -> tuple[WrittenShard, ...]:
-    """Split the records of the sources into `shards` shards of about the same size, or of `shard_bytes` at most.
+    """Splits the records of the sources into `shards` shards of about the same size, or of `shard_bytes` at most.
 
     The records keep their bytes and their order. The indexes number them from 0 across all shards. With `shards`, all
     bytes are cut into equal pieces, and a record belongs to the piece with its first byte. With `shard_bytes`, a shard

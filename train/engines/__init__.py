@@ -23,12 +23,12 @@ LAUNCHERS = ("auto", *ENGINES, *SCHEDULERS)
 
 
 def find_engine(launcher: str, framework: Framework) -> Engine:
-    """Return the engine of [train] launcher: the default one for a batch scheduler, which only assigns nodes. Pure."""
+    """Returns the engine of [train] launcher: the default one for a batch scheduler, which only assigns nodes. Pure."""
     return ENGINES.get(launcher) or ENGINES[DEFAULT[framework]]
 
 
 def check_launcher(name: str) -> str:
-    """Return [train] launcher unchanged. Pure. Raises ValueError for an unknown launcher."""
+    """Returns [train] launcher unchanged. Pure. Raises ValueError for an unknown launcher."""
     if name in REFUSED:
         raise ValueError(REFUSED[name])
     if name not in LAUNCHERS:

@@ -173,12 +173,12 @@ class Engine(ABC):
 
 
 def take_turns(hosts: Sequence[str], count: int, *, role: str, first: int = 0) -> Started:
-    """Distribute processes over the hosts in turn. Pure."""
+    """Distributes processes over the hosts in turn. Pure."""
     return Counter((role, hosts[(first + index) % len(hosts)]) for index in range(count))
 
 
 def assign_hosts(order: Order, granted: Sequence[JobHost]) -> None:
-    """Move an order's processes to the hosts that a batch scheduler has assigned, in the order of these hosts.
+    """Moves an order's processes to the hosts that a batch scheduler has assigned, in the order of these hosts.
 
     The order then contains only these hosts and the head, which comes first.
     """

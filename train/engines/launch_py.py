@@ -104,7 +104,7 @@ class SshLaunchPy(LaunchPy):
     name = "ssh"
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
-        """Place processes as launch.py does."""
+        """Places processes as launch.py does."""
         return take_turns(hosts, servers, role="server") + take_turns(hosts, workers, role="worker", first=servers)
 
 
@@ -116,5 +116,5 @@ class LocalLaunchPy(LaunchPy):
     is_for_nodes_alone = "it runs everything on the head"
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
-        """Place processes as launch.py does."""
+        """Places processes as launch.py does."""
         return take_turns([head], servers, role="server") + take_turns([head], workers, role="worker")

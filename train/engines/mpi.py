@@ -54,7 +54,7 @@ class MpiEngine(LaunchPy):
         return framework == "mxnet"
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
-        """Place processes as Open MPI does with the mapping policy below."""
+        """Places processes as Open MPI does with the mapping policy below."""
         once = list(dict.fromkeys(hosts))
         return take_turns(once, servers, role="server") + take_turns(once, workers, role="worker")
 

@@ -94,13 +94,13 @@ def _explain_end(status: str, comment: str) -> str:
 
 
 def _parse_hosts(text: str) -> tuple[AllocatedNode, ...]:
-    """Parse `n1/0+n1/1+n2/0`, `n1/0*2+n2/0*2` or `n1/0-1+n2/0-1`. Returns each host once, in order."""
+    """Parses `n1/0+n1/1+n2/0`, `n1/0*2+n2/0*2` or `n1/0-1+n2/0-1`. Returns each host once, in order."""
     names = [part.partition("/")[0] for part in text.split("+")]
     return tuple(AllocatedNode(name) for name in dict.fromkeys(names) if name)
 
 
 def _parse_fields(text: str) -> dict[str, str]:
-    """Parse indented `NAME = VALUE` lines. A line that begins with a tab and has no name continues the last one."""
+    """Parses indented `NAME = VALUE` lines. A line that begins with a tab and has no name continues the last one."""
     joined = re.sub(r"\n\t(?![A-Za-z_.]+ = )", "", text)
     return dict(re.findall(r"^\s+([A-Za-z_.]+) = (.*?)\s*$", joined, re.MULTILINE))
 

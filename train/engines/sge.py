@@ -90,7 +90,7 @@ class SgeScheduler(Scheduler):
         return replace(limits, rules=rules)
 
     def complete(self, request: AllocationRequest, limits: QueueLimits) -> AllocationRequest:
-        """Choose the parallel environment and, for whole nodes, the number of slots.
+        """Chooses the parallel environment and, for whole nodes, the number of slots.
 
         Raises ValueError if no environment gives each node the same number of slots.
         """
@@ -178,7 +178,7 @@ def _fits(rule: str, *, nodes: int, slots: int, is_whole: bool) -> bool:
 
 
 def _parse_fields(text: str) -> dict[str, str]:
-    """Parse `NAME   VALUE` lines."""
+    """Parses `NAME   VALUE` lines."""
     joined = re.sub(r"\\\n\s*", " ", text)
     return {name: value.strip() for name, value in re.findall(r"^(\w+)[ \t]+(.*)$", joined, re.MULTILINE)}
 

@@ -133,7 +133,7 @@ def _explain(reason: str) -> str:
 
 
 def _parse_fields(line: str) -> dict[str, str]:
-    """Parse NAME=VALUE pairs. A value may contain spaces, a name may not. The first value of a name counts."""
+    """Parses NAME=VALUE pairs. A value may contain spaces, a name may not. The first value of a name counts."""
     found: dict[str, str] = {}
     for name, value in re.findall(r"(?:^|\s)([A-Za-z][A-Za-z0-9_/:]*)=(.*?)(?=\s+[A-Za-z][A-Za-z0-9_/:]*=|\s*$)", line):
         found.setdefault(name, value)

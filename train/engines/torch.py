@@ -68,7 +68,7 @@ class TorchEngine(Engine):
 
 
 def _nodes(order: Order) -> Iterator[tuple[int, JobHost, int]]:
-    """Yield (node rank, host, rank of its first process) for each host with workers."""
+    """Yields (node rank, host, rank of its first process) for each host with workers."""
     first = 0
     for node_rank, host in enumerate(hosts_by_rank(order)):
         yield node_rank, host, first

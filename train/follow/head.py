@@ -79,7 +79,7 @@ class Talk:
         channel.settimeout(LOOK_EVERY_S)
 
     def send(self, data: bytes) -> None:
-        """Send the program's whole input. Raises ConnectError."""
+        """Sends the program's whole input. Raises ConnectError."""
         try:
             self._channel.settimeout(SILENCE_S)
             self._channel.sendall(data)
@@ -140,7 +140,7 @@ class Talk:
             self._take(data, now)
 
     def close(self) -> None:
-        """Close the channel."""
+        """Closes the channel."""
         with suppress(OSError, EOFError):
             self._channel.close()
 
@@ -175,7 +175,7 @@ class Talk:
         return self._begun
 
     def _check_end(self) -> None:
-        """Check that the program ended with exit code 0. A signal or a broken connection leaves no code."""
+        """Checks that the program ended with exit code 0. A signal or a broken connection leaves no code."""
         code = wait_for_exit(self._channel, timeout_s=END_TIMEOUT_S)
         if code == 0:
             return
@@ -227,7 +227,7 @@ class Head:
         self._own: NodeConnection | None = None
 
     def open(self, *words: str, look: Look = never) -> Talk:
-        """Run jobs.py with these arguments, over a new connection if the last one is broken.
+        """Runs jobs.py with these arguments, over a new connection if the last one is broken.
 
         look: called several times a second while connecting, and may raise. Raises ConnectError and similar errors,
         HeadGoneError.
@@ -242,12 +242,12 @@ class Head:
         return Talk(self._connection.open_channel(command), where=self.name)
 
     def drop(self) -> None:
-        """Stop using the connection, which is broken or delivers no answers."""
+        """Stops using the connection, which is broken or delivers no answers."""
         self._connection = None
         self.close()
 
     def close(self) -> None:
-        """Close the connection if this object opened it."""
+        """Closes the connection if this object opened it."""
         own, self._own = self._own, None
         if own is not None:
             self._connection = None
@@ -275,7 +275,7 @@ class Head:
 
 
 def _watch(connect: Callable[[], NodeConnection], look: Look) -> NodeConnection:
-    """Connect in another thread, and call `look` meanwhile. Raises what `connect` or `look` raises."""
+    """Connects in another thread, and calls `look` meanwhile. Raises what `connect` or `look` raises."""
     made = run_in_thread(connect)
     while not wait([made], LOOK_EVERY_S).done:
         look()

@@ -33,7 +33,7 @@ class Nearby:
 
 
 def find_nearby(words: Sequence[str], *, project_dir: Path, packages: Sequence[str]) -> Nearby:
-    """Search next to the first of the words that is a file of the project, and in cluster.toml's folder.
+    """Searches next to the first of the words that is a file of the project, and in cluster.toml's folder.
 
     words: the job's script, or its command. packages: those of [bootstrap].
     """

@@ -165,7 +165,7 @@ class RankProgress:
         return self.process.exit_code is not None
 
     def take(self, report: Report) -> None:
-        """Update the progress with a report."""
+        """Updates the progress with a report."""
         same_batch = report.epoch == self.epoch and report.batch is not None and report.batch == self.batch
         if report.epoch is not None and report.epoch != self.epoch:
             self.epoch, self.batch = report.epoch, None
@@ -183,7 +183,7 @@ class RankProgress:
                 self.metrics[name] = value
 
     def _take_samples(self, samples: int) -> None:
-        """Update the speed: the samples read since the last such report, over the time since then."""
+        """Updates the speed: the samples read since the last such report, over the time since then."""
         before, self.counted = self.counted, (self.heard_at, samples)
         if before is not None and samples > before[1] and self.heard_at > before[0]:
             self.speed = smooth(self.speed, (samples - before[1]) / (self.heard_at - before[0]))
@@ -202,7 +202,7 @@ class Progress:
         self.stalled_since: float | None = None  # when a worker last made progress, if the supervisor reported a stall
 
     def take(self, event: Event) -> Report | None:
-        """Update the progress with an event; returns the report in its line, if any."""
+        """Updates the progress with an event; returns the report in its line, if any."""
         self.now = max(self.now, event.at)
         if event.state is not None:
             self._take_state(event.state, event.at)

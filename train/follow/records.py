@@ -112,7 +112,7 @@ class DamagedRecordError(ClusterError):
 
 
 def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRecord:
-    """Parse a job's record; a damaged one gets the state "damaged". job: its id, if known."""
+    """Parses a job's record; a damaged one gets the state "damaged". job: its id, if known."""
     try:
         form = parse_record(data)
     except ValueError as error:
@@ -190,7 +190,7 @@ def read_s3_records(results: str, *, region: str) -> tuple[JobRecord, ...]:
 
 
 def fetch_s3_log(results: str, job: str, *, region: str, into: BinaryIO) -> None:
-    """Write a job's events into a file. Raises ClusterError or a subclass, such as NotFoundError."""
+    """Writes a job's events into a file. Raises ClusterError or a subclass, such as NotFoundError."""
     asyncio.run(_fetch_log(_inside(parse_url(results).as_folder(), job, "events"), region=region, into=into))
 
 

@@ -59,12 +59,12 @@ class Started:
 
 
 def open_submission(head: Head, *, follow: bool) -> Talk:
-    """Start the head's program that accepts an order, before the order is known. Raises as Head.open."""
+    """Starts the head's program that accepts an order, before the order is known. Raises as Head.open."""
     return head.open("submit", *(["--follow"] if follow else []))
 
 
 def submit(head: Head, order: Order, *, follow: bool, look: Look = never, talk: Talk | None = None) -> Started:
-    """Submit a job to the head. talk: from open_submission, with the same `follow`.
+    """Submits a job to the head. talk: from open_submission, with the same `follow`.
 
     If the connection breaks before the answer, the order is sent again; the head makes one job of both.
     Raises RefusedError, ConnectError, ClusterError for the head's errors.
@@ -83,13 +83,13 @@ def submit(head: Head, order: Order, *, follow: bool, look: Look = never, talk: 
 
 
 def continue_job(head: Head, order: Order, log: bytes) -> JobState:
-    """Continue a job whose head was lost, on a new head. log: of its attempts so far. Raises as submit."""
+    """Continues a job whose head was lost, on a new head. log: of its attempts so far. Raises as submit."""
     with closing(head.open("continue")) as talk:
         return _hand_over(talk, order, never, head=head.name, silence_s=SUBMIT_TIMEOUT_S, log=log)
 
 
 def check_order(head: Head, order: Order) -> str | None:
-    """Have the head check an order as for `submit`, but start nothing; returns the batch scheduler's script, if any.
+    """Has the head check an order as for `submit`, but start nothing; returns the batch scheduler's script, if any.
 
     Raises UsageError for a job that cannot run, ConnectError, ClusterError for the head's errors.
     """
@@ -110,7 +110,7 @@ def check_order(head: Head, order: Order) -> str | None:
 def _hand_over(
     talk: Talk, order: Order, look: Look, *, head: str, silence_s: float = SILENCE_S, log: bytes = b""
 ) -> JobState:
-    """Send the order and read the answer. silence_s: how long that may take. Raises as submit.
+    """Sends the order and reads the answer. silence_s: how long that may take. Raises as submit.
 
     log: sent after the order; see continue_job.
     """
@@ -146,7 +146,7 @@ def _hand_over(
 
 
 def _submit_again(head: Head, order: Order, lost: ConnectError, look: Look) -> Started:
-    """Send an order again after its answer was lost; the head may already have the job. Raises as submit."""
+    """Sends an order again after its answer was lost; the head may already have the job. Raises as submit."""
     job = order.job
     head.drop()
     try:
@@ -245,7 +245,7 @@ class LogStream:
         )
 
     def _tolerate(self, error: ClusterError) -> None:
-        """Report a broken connection once. Raises ConnectError when it stays broken too long."""
+        """Reports a broken connection once. Raises ConnectError when it stays broken too long."""
         now = time.monotonic()
         if self._lost_at is None:
             self._lost_at, self._pause_s = now, 0.0
@@ -291,7 +291,7 @@ class Follower:
         self._take = take
 
     def run(self, talk: Talk | None = None) -> JobResult:
-        """Follow the job to its end. Raises, and can be called again, as LogStream.lines."""
+        """Follows the job to its end. Raises, and can be called again, as LogStream.lines."""
         with closing(self._stream.lines(talk)) as lines:
             for line in lines:
                 event = self.reader.read(line)
@@ -303,7 +303,7 @@ class Follower:
 
 
 def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Callable[[str], None]) -> JobResult:
-    """Run a job to its end; Ctrl-C stops it without asking.
+    """Runs a job to its end; Ctrl-C stops it without asking.
 
     take: receives each event. say: receives messages about the connection. Pass the result to `check_result`.
     Raises RefusedError, ConnectError, HeadGoneError, ClusterError.
@@ -317,7 +317,7 @@ def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Cal
 
 
 def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult, bool]:
-    """Stop a job and wait until its processes have ended; returns its result, and whether it had ended before.
+    """Stops a job and waits until its processes have ended; returns its result, and whether it had ended before.
 
     gone: ids of instances that no longer run. Raises ConnectError, AnswerError, ClusterError.
     """
@@ -332,7 +332,7 @@ def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult,
 
 
 def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, ...]:
-    """Hand new hosts to a job that waits for them; returns the names of those that it still waits for.
+    """Hands new hosts to a job that waits for them; returns the names of those that it still waits for.
 
     hosts: empty to announce that nodes are about to be launched: the job then does not look for the lost ones
     meanwhile.
@@ -372,7 +372,7 @@ def check_result(job: str, result: JobResult) -> None:
 
 
 def end_everywhere(ends: Mapping[str, Callable[[], str]]) -> Left:
-    """End a job's processes on nodes from this machine; returns those that may still run, by node.
+    """Ends a job's processes on nodes from this machine; returns those that may still run, by node.
 
     ends: by the node's name, a function that ends them there and returns role.py's output, or raises ClusterError.
     """

@@ -206,7 +206,7 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
     ] = "90s"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
-        """Yield a message for each contradiction between settings."""
+        """Yields a message for each contradiction between settings."""
         if self.hosts and self.nodes != "current":
             yield "hosts and nodes both select the nodes of a job: set one of them"
         if self.workers != "auto" and self.processes != "auto":
@@ -238,7 +238,7 @@ class JobFile(TrainConfig, frozen=True, kw_only=True):
     ] = ()
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
-        """Yield a message for each contradiction between settings."""
+        """Yields a message for each contradiction between settings."""
         yield from super().conflicts(said)
         if self.command and not said.isdisjoint({"script", "args"}):
             yield "command replaces script and args: set one or the other"
@@ -352,7 +352,7 @@ class DataConfig(Settings, frozen=True, kw_only=True):
         return self.results if self.results is not None and is_s3(self.results) else None
 
     def find_conflicts(self, volumes: Mapping[str, bool]) -> Iterator[str]:
-        """Yield a message for each path that is on no volume, or would be written to a read-only one. Pure.
+        """Yields a message for each path that is on no volume, or would be written to a read-only one. Pure.
 
         volumes: whether each volume is read only, by its mount.
         """

@@ -37,7 +37,7 @@ class Threads:
 
 
 def choose_threads(placement: Placement) -> Threads:
-    """Divide the cores of a node among the job's processes there; the node with the fewest per process decides.
+    """Divides the cores of a node among the job's processes there; the node with the fewest per process decides.
 
     Without the variable, every process uses all cores, and they slow each other down: 17-28 s instead of 4 on 2 cores.
     """

@@ -79,7 +79,7 @@ def find_folder_data(nodes: Sequence[ReadyNode], folder: str) -> Data:
 
 
 def summarize(folder: str, looks: dict[str, Look]) -> Data:
-    """Combine what all nodes have found, the head first. Pure."""
+    """Combines what all nodes have found, the head first. Pure."""
     head = next(iter(looks.values()))
     lacking = [name for name, look in looks.items() if not look.exists]
     if len(lacking) == len(looks):

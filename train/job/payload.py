@@ -100,7 +100,7 @@ def collect_trees(
     approve: Approve = lambda _folder, _files, _size_bytes: None,
     private: Path | None = None,
 ) -> Payload:
-    """Read all files that the nodes get besides the library. project_dir: the folder of cluster.toml.
+    """Reads all files that the nodes get besides the library. project_dir: the folder of cluster.toml.
 
     A script from outside that folder gets its base name as its path, and ignores `exclude`. command: the command that
     runs instead of the script, if any. approve: called for the folder that sync = "auto" finds, before its files are
@@ -122,7 +122,7 @@ def collect_trees(
 
 
 def _leave_out(found: Found, private: Path, report: Report) -> None:
-    """Leave out a file, and links to it."""
+    """Leaves out a file, and links to it."""
     kept = {path: file for path, file in found.files.items() if file[0].resolve() != private}
     if len(kept) < len(found.files):
         report(Event(kind="info", what=f"{private.name} is not sent: its [notify] webhook is a secret"))
@@ -169,7 +169,7 @@ def code_digest() -> str:
 
 
 def _add_script(found: Found, script: Path, project_dir: Path) -> str:
-    """Add the user's script to the files; returns its path in the tree. Raises ConfigError."""
+    """Adds the user's script to the files; returns its path in the tree. Raises ConfigError."""
     path = os.path.relpath(script, project_dir)
     if path.startswith("../"):
         path = script.name

@@ -70,7 +70,7 @@ def find_hosts(hosts: Sequence[str], nodes: Sequence[ReadyNode]) -> tuple[ReadyN
 
 
 def place(chosen: Sequence[ReadyNode], *, head: ReadyNode, launcher: str, workers: int, servers: int) -> Placement:
-    """Place a job's processes as its engine does; a node is used if a process runs there."""
+    """Places a job's processes as its engine does; a node is used if a process runs there."""
     engine = ENGINES[launcher]
     if engine.is_on_head:
         chosen = [head]

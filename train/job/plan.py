@@ -78,7 +78,7 @@ def plan_job(
     prices: Mapping[str, float] | None = None,
     notify: Notify | None = None,
 ) -> Job:
-    """Plan a job. script: its absolute path on the nodes; `command` replaces it. Pure.
+    """Plans a job. script: its absolute path on the nodes; `command` replaces it. Pure.
 
     nodes: the head first. access: the job's access to S3; [train] env overrides its variables. credentials: a line
     that describes the job's credentials. queue: [queue]. framework, mxnet: those of [bootstrap]. program: the text of

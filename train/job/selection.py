@@ -26,7 +26,7 @@ class TooFewNodesError(ClusterError):
 
 
 def check_nodes(value: int | str) -> int | str:
-    """Return [train] nodes unchanged. Pure. Raises ValueError."""
+    """Returns [train] nodes unchanged. Pure. Raises ValueError."""
     if isinstance(value, int):
         if not 1 <= value <= 9999:
             raise ValueError("must be from 1 to 9999")

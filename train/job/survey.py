@@ -79,7 +79,7 @@ class Survey:
 
 
 def count(items: list[tuple[str, int]], *, complete: bool) -> Data:
-    """Count objects, given as names below the URL with sizes in bytes, in S3's order. Pure.
+    """Counts objects, given as names below the URL with sizes in bytes, in S3's order. Pure.
 
     MXNet reads every non-empty file directly in a folder, whatever its name, and no file in its subfolders.
     """
@@ -134,7 +134,7 @@ def find_owner(clients: Clients) -> str | None:
 
 
 def find_data(clients: Clients, url: str) -> Data | None:
-    """Count the objects below [data] url and read a few bytes of one; None if S3 cannot be asked."""
+    """Counts the objects below [data] url and reads a few bytes of one; None if S3 cannot be asked."""
     try:
         where = parse_url(url)
         prefix = where.as_folder().key
@@ -192,7 +192,7 @@ def _find_region(s3: "S3Client", bucket: str) -> str | None:
 
 
 def _read(s3: "S3Client", bucket: str, key: str, found: Data) -> Data:
-    """Complete `found`: whether the object can be read, and whether it starts as a RecordIO file does."""
+    """Completes `found`: whether the object can be read, and whether it starts as a RecordIO file does."""
     where = f"s3://{bucket}/{key}"
     try:
         begin = s3.get_object(Bucket=bucket, Key=key, Range=f"bytes=0-{len(MAGIC) - 1}")["Body"].read()

@@ -62,7 +62,7 @@ class NetworkResult:
 
 
 def choose_pairs(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return the (source, target) pairs to measure. names: the nodes, with the head first. Pure.
+    """Returns the (source, target) pairs to measure. names: the nodes, with the head first. Pure.
 
     Up to MAX_ALL_PAIRS nodes, these are all ordered pairs; with more, the head to all others, and a ring.
     """
@@ -75,7 +75,7 @@ def choose_pairs(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
 def measure_network(
     nodes: Sequence[ReadyNode], *, seconds: float, streams: int, on_pair: Callable[[Pair], None]
 ) -> NetworkResult:
-    """Measure one pair after another, each for `seconds`. on_pair: called with each result.
+    """Measures one pair after another, each for `seconds`. on_pair: called with each result.
 
     Raises ClusterError for nodes that cannot reach each other, and ConnectError.
     """
@@ -103,7 +103,7 @@ def measure_network(
 
 
 def _listen(nodes: Sequence[ReadyNode], common: Mapping[str, Any], stack: ExitStack) -> dict[str, int]:
-    """Start a receiver on every node, which runs until `stack` closes. Returns the port on each node."""
+    """Starts a receiver on every node, which runs until `stack` closes. Returns the port on each node."""
     ports: dict[str, int] = {}
 
     def listen(node: ReadyNode) -> None:
@@ -137,7 +137,7 @@ class _Said(Struct, frozen=True, kw_only=True):
 
 
 def _messages(talk: Talk, node: str, *, deadline_s: float, silence_s: float = SILENCE_S) -> Iterator[_Said]:
-    """Yield the program's messages, without keep-alives. Raises ClusterError for an invalid line."""
+    """Yields the program's messages, without keep-alives. Raises ClusterError for an invalid line."""
     for line in talk.lines(never, silence_s=silence_s, deadline=time.monotonic() + deadline_s):
         if find_first_key(line) == "alive":
             continue
@@ -148,7 +148,7 @@ def _messages(talk: Talk, node: str, *, deadline_s: float, silence_s: float = SI
 
 
 def _read_pair(source: str, said: _Said) -> Pair:
-    """Return the result of one pair. Raises ClusterError if the line has no result or reports an error."""
+    """Returns the result of one pair. Raises ClusterError if the line has no result or reports an error."""
     if said.to is None or not (said.error or said.round_trips_s):
         raise ClusterError(f"{source}: {PROGRAM} sent a line without a result", hint=_BLOCKED)
     if said.error is not None:

@@ -128,13 +128,13 @@ class _Output:
                 self.lines.setdefault(event.process.number, []).append(event.text)
 
     def of_workers(self) -> list[tuple[Process, list[str]]]:
-        """Return (worker, its lines) pairs, ordered by rank."""
+        """Returns (worker, its lines) pairs, ordered by rank."""
         ordered = sorted(self.processes.values(), key=lambda process: (process.rank is None, process.rank or 0))
         return [(process, self.lines.get(process.number, [])) for process in ordered]
 
 
 def run_to_end(run: Runner, job: Job) -> _Output:
-    """Run a job and return its workers' output. Raises JobError, with the last lines, if the job failed."""
+    """Runs a job and returns its workers' output. Raises JobError, with the last lines, if the job failed."""
     output = _Output()
     result = run(job, output.take)
     try:
@@ -151,7 +151,7 @@ def run_to_end(run: Runner, job: Job) -> _Output:
 def measure_kvstore(
     run: Runner, nodes: Sequence[ReadyNode], *, config: TrainConfig, kv_store: KvStore, batches: int, **planned: Any
 ) -> KvResult:
-    """Run the wheel's measure.py on all nodes, one worker and one server on each.
+    """Runs the wheel's measure.py on all nodes, one worker and one server on each.
 
     config: [train]. batches: the number of timed batches, after an untimed one. planned: more arguments for plan_job.
     Raises JobError, ClusterError.
@@ -169,7 +169,7 @@ def measure_kvstore(
 
 
 def read_bandwidth(output: Sequence[tuple[Process, Sequence[str]]], *, job: Job, checked: bool) -> KvResult:
-    """Parse measure.py's output in each worker. Pure. Raises ClusterError for a worker without a result."""
+    """Parses measure.py's output in each worker. Pure. Raises ClusterError for a worker without a result."""
     workers = []
     arrays, size_mb = 0, 0.0
     for process, lines in output:
@@ -199,7 +199,7 @@ def read_bandwidth(output: Sequence[tuple[Process, Sequence[str]]], *, job: Job,
 
 
 def choose_workload(nodes: Sequence[ReadyNode], *, batches: int) -> Workload:
-    """Choose ResNet-50 on large images if all nodes have GPUs, else LeNet on small images. Pure.
+    """Chooses ResNet-50 on large images if all nodes have GPUs, else LeNet on small images. Pure.
 
     batches: the number of batches per worker.
     """
@@ -219,7 +219,7 @@ def choose_workload(nodes: Sequence[ReadyNode], *, batches: int) -> Workload:
 
 
 def choose_counts(most: int) -> tuple[int, ...]:
-    """Return the numbers of workers to measure: 1, 2, 4 ... and `most`. Pure."""
+    """Returns the numbers of workers to measure: 1, 2, 4 ... and `most`. Pure."""
     counts = [1]
     while counts[-1] * 2 < most:
         counts.append(counts[-1] * 2)
@@ -237,7 +237,7 @@ def measure_scaling(
     batches: int,
     **planned: Any,
 ) -> ScalingRun:
-    """Train with `count` workers on the first `count` nodes; a single worker gets no servers.
+    """Trains with `count` workers on the first `count` nodes; a single worker gets no servers.
 
     The other arguments are those of measure_kvstore. Raises JobError, ClusterError.
     """
@@ -265,7 +265,7 @@ def measure_scaling(
 
 
 def read_speed(process: Process, lines: Sequence[str], *, job: str) -> float:
-    """Return the median of a worker's reports without the first, which includes warm-up. Pure.
+    """Returns the median of a worker's reports without the first, which includes warm-up. Pure.
 
     Raises ClusterError if the worker reported no speed.
     """
@@ -279,7 +279,7 @@ def read_speed(process: Process, lines: Sequence[str], *, job: str) -> float:
 def _plan(
     config: TrainConfig, changes: dict[str, Any], nodes: Sequence[ReadyNode], *, script: str, **planned: Any
 ) -> Job:
-    """Plan a measurement's job with the user's environment and kv-store settings, and one server per worker."""
+    """Plans a measurement's job with the user's environment and kv-store settings, and one server per worker."""
     usual = {"args": (), "hosts": (), "servers": "auto", "launcher": "ssh", "gpus": "auto", "sync_dst_dir": ""}
     own = replace(config, **{**usual, "max_duration": "none", "queue": False, **changes})
     access = S3Access(env={}, secrets={})

@@ -54,7 +54,7 @@ class Meaning(NamedTuple):
 def plan_s3_check(
     url: str | None, *, region: str, instance_profile: str, cluster: str, framework: Framework = "mxnet"
 ) -> Probe | Check:
-    """Return the probe that reads an object below `url` on every node, or a Check if there is nothing to read.
+    """Returns the probe that reads an object below `url` on every node, or a Check if there is nothing to read.
 
     url: [data] url. region, instance_profile: from [provision]. cluster: its name. framework: from [bootstrap].
     Sends requests to S3 and STS from this machine.
@@ -92,7 +92,7 @@ async def _find_object(url: S3Url, *, region: str) -> S3Url | None:
 
 
 def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
-    """Choose the object to read: preferably a .rec with a plain name, and never an empty object. Pure.
+    """Chooses the object to read: preferably a .rec with a plain name, and never an empty object. Pure.
 
     An empty object cannot be read. Returns None if no object is suitable.
     """
@@ -104,7 +104,7 @@ def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
 
 
 def s3_probe(found: S3Url, access: S3Access, *, framework: Framework = "mxnet") -> Probe:
-    """Return the probe that reads the object as a job would, with MXNet if MXNet can read it.
+    """Returns the probe that reads the object as a job would, with MXNet if MXNet can read it.
 
     access: S3's endpoint and the credentials.
     """
@@ -124,13 +124,13 @@ def s3_probe(found: S3Url, access: S3Access, *, framework: Framework = "mxnet") 
 
 
 def _read_source(module: str) -> str:
-    """Return the source of a module of this project; for a package, the source of its __init__.py."""
+    """Returns the source of a module of this project; for a package, the source of its __init__.py."""
     place = Path(str(files("train"))).parent.joinpath(*module.split("."))
     return (place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text(encoding="utf-8")
 
 
 def check_s3(node: ReadyNode, result: ProbeResult, *, uri: str, endpoint: str) -> tuple[Check, ...]:
-    """Return the check that results from a node's read of the object. Pure."""
+    """Returns the check that results from a node's read of the object. Pure."""
     meaning = _find_meaning(result, node=node.host.name, uri=uri, endpoint=endpoint, framework=node.framework)
     return (Check(node=node.host.name, check="s3", subject=uri, **meaning._asdict()),)
 

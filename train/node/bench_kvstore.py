@@ -16,7 +16,7 @@ NETWORK = "resnet"  # the module that measure.py imports for it
 
 
 def main() -> None:
-    """Run measure.py with this process's arguments."""
+    """Runs measure.py with this process's arguments."""
     import mxnet as mx  # noqa: PLC0415 - does not return in a server or scheduler
 
     sys.path.insert(0, SCRIPTS)
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def get_symbol(image_shape: str, num_layers: int, num_classes: int) -> Any:
-    """Build the network: the function that measure.py expects in a module. image_shape: such as "3,224,224"."""
+    """Builds the network: the function that measure.py expects in a module. image_shape: such as "3,224,224"."""
     from networks import build  # noqa: PLC0415 - needs sys.path from main
 
     shape = tuple(int(size) for size in image_shape.split(","))

@@ -39,7 +39,7 @@ COUNT = struct.Struct("!Qd")  # bytes, seconds
 
 
 def main() -> None:
-    """Carry out the order."""
+    """Carries out the order."""
     order = json.loads(sys.stdin.readline())
     secret = bytes.fromhex(order["secret"])
     threading.Thread(target=_show_life, args=(time.time() + order["limit_s"],), daemon=True).start()
@@ -54,7 +54,7 @@ _writing = threading.Lock()
 
 
 def say(message: dict[str, Any]) -> None:
-    """Print a message as one line. Ends the program if its output is closed."""
+    """Prints a message as one line. Ends the program if its output is closed."""
     with _writing:
         try:
             sys.stdout.write(json.dumps(message) + "\n")
@@ -77,7 +77,7 @@ def _show_life(until: float) -> None:
 
 
 def receive(address: str, secret: bytes) -> None:
-    """Serve all connections until this process ends."""
+    """Serves all connections until this process ends."""
     listener = listen(address)
     say({"listening": listener.getsockname()[1]})
     while True:
@@ -86,7 +86,7 @@ def receive(address: str, secret: bytes) -> None:
 
 
 def listen(address: str) -> socket.socket:
-    """Return a socket that listens on a free port of PORTS. Raises OSError after TRIES ports that are in use."""
+    """Returns a socket that listens on a free port of PORTS. Raises OSError after TRIES ports that are in use."""
     tries_left = TRIES
     while True:
         try:
@@ -99,7 +99,7 @@ def listen(address: str) -> socket.socket:
 
 
 def take(connection: socket.socket, secret: bytes) -> None:
-    """Serve a connection, which starts with the secret and its purpose: "s" to count bytes, "p" to send them back."""
+    """Serves a connection, which starts with the secret and its purpose: "s" to count bytes, "p" to send them back."""
     try:
         connection.settimeout(TIMEOUT_S)
         first = read_exactly(connection, SECRET_BYTES + 1)
@@ -118,7 +118,7 @@ def take(connection: socket.socket, secret: bytes) -> None:
 
 
 def count(connection: socket.socket) -> tuple[int, float]:
-    """Receive until the sender shuts down its side. Returns (bytes, seconds)."""
+    """Receives until the sender shuts down its side. Returns (bytes, seconds)."""
     buffer = bytearray(CHUNK_BYTES)
     total = connection.recv_into(buffer)
     began = ended = time.perf_counter()
@@ -131,7 +131,7 @@ def count(connection: socket.socket) -> tuple[int, float]:
 
 
 def read_exactly(connection: socket.socket, size: int) -> bytes:
-    """Read `size` bytes. Raises EOFError if the other side closes the connection, and OSError."""
+    """Reads `size` bytes. Raises EOFError if the other side closes the connection, and OSError."""
     data = b""
     while len(data) < size:
         more = connection.recv(size - len(data))
@@ -145,7 +145,7 @@ def read_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def measure(order: dict[str, Any], peer: dict[str, Any], secret: bytes) -> dict[str, Any]:
-    """Measure the network to one peer. Returns the result without the peer's name."""
+    """Measures the network to one peer. Returns the result without the peer's name."""
     try:
         trips = time_round_trips(peer, secret, order["pings"])
         total, seconds = send(peer, secret, order["seconds"], order["streams"])
@@ -157,7 +157,7 @@ def measure(order: dict[str, Any], peer: dict[str, Any], secret: bytes) -> dict[
 
 
 def connect(peer: dict[str, Any], secret: bytes, what: bytes) -> socket.socket:
-    """Connect to a peer's receiver. what: the purpose of the connection (see `take`). Raises OSError."""
+    """Connects to a peer's receiver. what: the purpose of the connection (see `take`). Raises OSError."""
     connection = socket.create_connection((peer["ip"], peer["port"]), timeout=CONNECT_TIMEOUT_S)
     connection.settimeout(TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -166,7 +166,7 @@ def connect(peer: dict[str, Any], secret: bytes, what: bytes) -> socket.socket:
 
 
 def time_round_trips(peer: dict[str, Any], secret: bytes, pings: int) -> list[float]:
-    """Return the duration of each of `pings` round trips, in seconds."""
+    """Returns the duration of each of `pings` round trips, in seconds."""
     trips = []
     with connect(peer, secret, b"p") as connection:
         for _ in range(UNTIMED_PINGS + pings):
@@ -178,7 +178,7 @@ def time_round_trips(peer: dict[str, Any], secret: bytes, pings: int) -> list[fl
 
 
 def send(peer: dict[str, Any], secret: bytes, seconds: float, streams: int) -> tuple[int, float]:
-    """Send for `seconds` over `streams` connections at once.
+    """Sends for `seconds` over `streams` connections at once.
 
     Returns the bytes that the peer received, and the seconds of the slowest connection.
     """

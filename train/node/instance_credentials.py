@@ -47,7 +47,7 @@ _DECODER = msgspec.json.Decoder(Keys)
 
 
 def wait_for(address: str = ADDRESS) -> Keys:
-    """Return the credentials of this host. Raises CredentialsError if there are none after PATIENCE_S."""
+    """Returns the credentials of this host. Raises CredentialsError if there are none after PATIENCE_S."""
     give_up_at = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -59,7 +59,7 @@ def wait_for(address: str = ADDRESS) -> Keys:
 
 
 def read(address: str) -> Keys:
-    """Request the credentials once. Raises CredentialsError."""
+    """Requests the credentials once. Raises CredentialsError."""
     try:
         service = MetadataService(address)
         role = _get(service, ROLES).split()[0]
@@ -76,7 +76,7 @@ def read(address: str) -> Keys:
 
 
 def render_expiry(expiration: datetime, now: datetime | None = None) -> list[str]:
-    """Return a list with a warning if the credentials expire soon, else an empty list."""
+    """Returns a list with a warning if the credentials expire soon, else an empty list."""
     left = expiration - (now or datetime.now(timezone.utc))
     if left >= WARN_BELOW:
         return []
@@ -86,7 +86,7 @@ def render_expiry(expiration: datetime, now: datetime | None = None) -> list[str
 
 
 def _get(service: MetadataService, path: str) -> str:
-    """Return the text at a path. Raises CredentialsError, OSError."""
+    """Returns the text at a path. Raises CredentialsError, OSError."""
     answer = service.get(path)
     if answer.status == 404:
         raise CredentialsError(

@@ -36,7 +36,7 @@ class Digest(Protocol):
     """A running digest, like those of hashlib."""
 
     def update(self, data: Data, /) -> None:
-        """Add the next bytes."""
+        """Adds the next bytes."""
 
     def digest(self) -> bytes:
         """The digest of all bytes so far."""
@@ -69,7 +69,7 @@ class Check:
         return self.part_sizes[0] if len(self.part_sizes) == 1 else None
 
     def feed(self, data: Data) -> None:
-        """Add the next bytes of the object."""
+        """Adds the next bytes of the object."""
         for running in self._running:
             running.update(data)
         self._fed += len(data)
@@ -128,13 +128,13 @@ class _DigestOfParts:
 
 
 def new_digest(algorithm: str) -> Digest:
-    """Return a new digest, to which no bytes have been added."""
+    """Returns a new digest, to which no bytes have been added."""
     # usedforsecurity: FIPS allows MD5 only where it does not provide security.
     return _Crc32() if algorithm == "crc32" else hashlib.new(algorithm, usedforsecurity=False)
 
 
 def find_check(headers: Mapping[str, str], size_bytes: int, part_bytes: int | None = None) -> Check | None:
-    """Return the check for an object of this size; None if S3 stores no digest that this machine can calculate.
+    """Returns the check for an object of this size; None if S3 stores no digest that this machine can calculate.
 
     headers: those of the answer to a HEAD or GET of the whole object; they contain x-amz-checksum-* only if the request
     had `x-amz-checksum-mode: ENABLED`. part_bytes: the size of the first part, if known (Content-Length of HEAD with
@@ -152,7 +152,7 @@ def find_check(headers: Mapping[str, str], size_bytes: int, part_bytes: int | No
 
 
 def _find_checksum(told: Mapping[str, str], algorithm: str) -> tuple[bytes, int | None] | None:
-    """Return (digest, number of parts), with None as the number for a digest of all bytes; or None without a digest."""
+    """Returns (digest, number of parts), with None as the number for a digest of all bytes; None without a digest."""
     value, _, parts = told.get(f"x-amz-checksum-{algorithm}", "").partition("-")
     try:
         digest = base64.b64decode(value.encode("ascii"), validate=True)
@@ -170,7 +170,7 @@ def _find_checksum(told: Mapping[str, str], algorithm: str) -> tuple[bytes, int 
 
 
 def _find_etag(told: Mapping[str, str]) -> tuple[bytes, int | None] | None:
-    """Return the same for the ETag, which is an MD5 unless the user's own keys encrypt the object, or in S3 Express.
+    """Returns the same for the ETag, which is an MD5 unless the user's own keys encrypt the object, or in S3 Express.
 
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
     """
@@ -199,7 +199,7 @@ def _make_check(
 
 
 def find_part_sizes(size_bytes: int, parts: int) -> tuple[int, ...]:
-    """Return the likely part sizes of an object of this size with this many parts, the most likely first."""
+    """Returns the likely part sizes of an object of this size with this many parts, the most likely first."""
     if parts < 1 or parts > MAX_PARTS or size_bytes < parts:
         return ()
     even = -(-size_bytes // parts)  # some programs use equal parts, of whole MiB or not

@@ -53,7 +53,7 @@ def new_record(order: Order, submitted_at: float) -> Record:
 
 
 def mask(name: str, value: str) -> str:
-    """Return a variable's value for display: masked if the name suggests a secret, and without passwords in URLs."""
+    """Returns a variable's value for display: masked if the name suggests a secret, and without passwords in URLs."""
     if SECRET.search(name):
         return HIDDEN
     return URL_TOKEN.sub(r"\1***@", URL_PASSWORD.sub(r"\1***@", value))
@@ -75,7 +75,7 @@ def find_damaged() -> list[str]:
 
 
 def write_record(record: Record, *, lasting: bool = False) -> None:
-    """Replace a job's record atomically. lasting: make it survive a power failure. Raises OSError."""
+    """Replaces a job's record atomically. lasting: make it survive a power failure. Raises OSError."""
     place = path(record.id, "record.json")
     try:
         with open(place + ".new", "wb") as stream:
@@ -96,13 +96,13 @@ def read_all() -> list[Record]:
 
 
 def prune(records: list[Record]) -> None:
-    """Remove the folders of all but the newest ended jobs."""
+    """Removes the folders of all but the newest ended jobs."""
     for record in [record for record in records if record.has_ended][KEPT:]:
         shutil.rmtree(path(record.id), ignore_errors=True)
 
 
 def make_output_dir(job: str) -> str:
-    """Create the folder for the job's output on this host, and remove those of all but the newest earlier jobs."""
+    """Creates the folder for the job's output on this host, and removes those of all but the newest earlier jobs."""
     folder = path(job, "output")
     if not os.path.isdir(folder):
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -128,7 +128,7 @@ def _names() -> list[str]:
 
 
 def remove(file: str) -> None:
-    """Remove a file if it exists."""
+    """Removes a file if it exists."""
     try:
         os.unlink(file)
     except FileNotFoundError:

@@ -67,7 +67,7 @@ FILES_ARE_SENT = "[bootstrap] sync sends files"
 
 
 def main() -> int:
-    """Run the verb on the command line."""
+    """Runs the verb on the command line."""
     verb, *words = sys.argv[1:]
     try:
         VERBS[verb](words)
@@ -79,12 +79,12 @@ def main() -> int:
 
 
 def answer(message: Any) -> None:
-    """Print a message as one line."""
+    """Prints a message as one line."""
     wire.write_all(1, wire.encode(message))
 
 
 def find_job(job: str) -> Optional[Record]:
-    """Return a job's record. If there is none, prints an error as the answer and returns None."""
+    """Returns a job's record. If there is none, prints an error as the answer and returns None."""
     record = job_folder.read_record(job) if job_folder.ID.match(job) else None
     if record is None:
         answer({"error": f"there is no job {job}"})
@@ -95,7 +95,7 @@ def find_job(job: str) -> Optional[Record]:
 
 
 def submit_job(words: Sequence[str]) -> None:
-    """Submit the order from stdin. This program starts before the order is known, and may never receive one."""
+    """Submits the order from stdin. This program starts before the order is known, and may never receive one."""
     line = sys.stdin.buffer.readline()
     if not line:
         return
@@ -111,7 +111,7 @@ def submit_job(words: Sequence[str]) -> None:
 
 
 def continue_job(_words: Sequence[str]) -> None:
-    """Continue a job that another head started."""
+    """Continues a job that another head started."""
     try:
         order = decode(sys.stdin.buffer.readline(), Order)
     except ValueError as error:
@@ -121,7 +121,7 @@ def continue_job(_words: Sequence[str]) -> None:
 
 
 def check_job(_words: Sequence[str]) -> None:
-    """Check the order on stdin as `submit` does, and answer with the script for the batch scheduler."""
+    """Checks the order on stdin as `submit` does, and answers with the script for the batch scheduler."""
     try:
         order = decode(sys.stdin.buffer.readline(), Order)
     except ValueError as error:
@@ -135,7 +135,7 @@ def check_job(_words: Sequence[str]) -> None:
 
 
 def submit(order: Order, log: bytes = b"") -> Submitted:
-    """Start or queue the job of an order and return the answer. log: that of its earlier attempts. Raises OSError."""
+    """Starts or queue the job of an order and returns the answer. log: that of its earlier attempts. Raises OSError."""
     order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
     job = order.job
     unrunnable = find_unrunnable(order)
@@ -178,12 +178,12 @@ def submit(order: Order, log: bytes = b"") -> Submitted:
 
 
 def find_unrunnable(order: Order) -> Optional[str]:
-    """Return why the order cannot run, because of its command or the scheduler's limits; None if it can."""
+    """Returns why the order cannot run, because of its command or the scheduler's limits; None if it can."""
     return find_exceeded(order) or find_unknown(order)
 
 
 def find_exceeded(order: Order) -> Optional[str]:
-    """Return why the batch scheduler's queue does not allow the order; None if it does. Completes the request."""
+    """Returns why the batch scheduler's queue does not allow the order; None if it does. Completes the request."""
     if order.scheduler is None or order.request is None:
         return None
     questions = allocation.check_request(SCHEDULERS[order.scheduler], order.request)
@@ -195,7 +195,7 @@ def find_exceeded(order: Order) -> Optional[str]:
 
 
 def find_unknown(order: Order) -> Optional[str]:
-    """Return why the order's command cannot run on this node; None if it can, or if set-up commands may change that.
+    """Returns why the order's command cannot run on this node; None if it can, or if set-up commands may change that.
 
     Programs in a container's image are unknown here, so they are not checked.
     """
@@ -219,7 +219,7 @@ def find_unknown(order: Order) -> Optional[str]:
 
 
 def start_supervisor(order: Order) -> None:
-    """Start the supervisor; with systemd, in its own scope, which survives a logout. Raises OSError.
+    """Starts the supervisor; with systemd, in its own scope, which survives a logout. Raises OSError.
 
     On a user's own host, sudo is not called: many systems report users who may not use it.
     """
@@ -236,7 +236,7 @@ def start_supervisor(order: Order) -> None:
 
 
 def scopes(job: str) -> list[list[str]]:
-    """Return the command prefix that creates a systemd scope, as a list of one; an empty list without systemd."""
+    """Returns the command prefix that creates a systemd scope, as a list of one; an empty list without systemd."""
     if not os.path.isdir("/run/systemd/system"):
         return []
     user = pwd.getpwuid(os.getuid())
@@ -246,7 +246,7 @@ def scopes(job: str) -> list[list[str]]:
 
 
 def lingering_scopes(job: str) -> list[list[str]]:
-    """Return the same without sudo, for the user's own systemd, if it outlives logouts (loginctl enable-linger)."""
+    """Returns the same without sudo, for the user's own systemd, if it outlives logouts (loginctl enable-linger)."""
     user = pwd.getpwuid(os.getuid())
     if not os.path.exists(os.path.join(LINGER, user.pw_name)):
         return []
@@ -255,7 +255,7 @@ def lingering_scopes(job: str) -> list[list[str]]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment that a supervisor needs, which sudo may have changed."""
+    """Returns the environment that a supervisor needs, which sudo may have changed."""
     user = pwd.getpwuid(os.getuid())
     kept = {key: os.environ[key] for key in ("LANG", "CLUSTER_SSH") if key in os.environ}
     path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
@@ -264,7 +264,7 @@ def environment() -> dict[str, str]:
 
 
 def try_start(command: Sequence[str], order: Order) -> Optional[str]:
-    """Start a supervisor and send it the order. Returns None if it is ready, else its error."""
+    """Starts a supervisor and sends it the order. Returns None if it is ready, else its error."""
     complaints = job_folder.path(order.job, "supervisor.err")
     with open(complaints, "wb") as stream:
         try:
@@ -300,20 +300,20 @@ def try_start(command: Sequence[str], order: Order) -> Optional[str]:
 
 
 def follow_job(words: Sequence[str]) -> None:
-    """Print a job's log."""
+    """Prints a job's log."""
     if find_job(words[0]) is not None:
         follow.Follower(words[0], int(words[1]), 1).run(wait="--no-wait" not in words)
 
 
 def list_jobs(_words: Sequence[str]) -> None:
-    """Print all jobs, and the unhealthy nodes."""
+    """Prints all jobs, and the unhealthy nodes."""
     found = {"jobs": [*recovery.recover_all(), *({"id": job} for job in job_folder.find_damaged())]}
     unhealthy = health.read_kept()
     answer({**found, "unhealthy": unhealthy} if unhealthy else found)
 
 
 def stop_job(words: Sequence[str]) -> None:
-    """Stop a job and wait for its end."""
+    """Stops a job and waits for its end."""
     if find_job(words[0]) is None:
         return
     record = recovery.recover(words[0])
@@ -330,7 +330,7 @@ def stop_job(words: Sequence[str]) -> None:
 
 
 def ask_to_stop(job: str) -> Optional[JobResult]:
-    """Ask the supervisor to end its job. Returns the result, or None if the supervisor does not answer."""
+    """Asks the supervisor to end its job. Returns the result, or None if the supervisor does not answer."""
     give_up_at = time.monotonic() + STOP_TIMEOUT_S
     plug = follow.connect(job)
     while plug is None and recovery.is_alive(job) and time.monotonic() < give_up_at:
@@ -355,7 +355,7 @@ def ask_to_stop(job: str) -> Optional[JobResult]:
 
 
 def kill_supervisor(record: Record) -> None:
-    """Kill a supervisor that does not answer, unless its pid now belongs to another process."""
+    """Kills a supervisor that does not answer, unless its pid now belongs to another process."""
     known = record.supervisor
     if known is not None and process_tree.start_time(known.pid) == known.start_time:
         os.kill(known.pid, signal.SIGKILL)
@@ -364,7 +364,7 @@ def kill_supervisor(record: Record) -> None:
 
 
 def end_left(record: Record, gone: Sequence[str]) -> Record:
-    """End the processes that an ended job left on its hosts. Returns its record, with those that remain.
+    """Ends the processes that an ended job left on its hosts. Returns its record, with those that remain.
 
     gone: the ids of instances that no longer run, where no process can remain. Of two simultaneous calls, the second
     waits, and acts only if processes remain. The log stays unchanged: it records how the job ended. Raises OSError.
@@ -387,7 +387,7 @@ def end_left(record: Record, gone: Sequence[str]) -> Record:
 
 
 def replace_nodes(words: Sequence[str]) -> None:
-    """Pass new hosts to a job that waits for them."""
+    """Passes new hosts to a job that waits for them."""
     try:
         hosts = decode(sys.stdin.buffer.readline(), tuple[JobHost, ...])
     except ValueError as error:
@@ -399,13 +399,13 @@ def replace_nodes(words: Sequence[str]) -> None:
 
 
 def say_line(words: Sequence[str]) -> None:
-    """Add a line to the log of a running job."""
+    """Adds a line to the log of a running job."""
     if ask_supervisor(words[0], Message(say=words[1])) is not None:
         answer(Said(job=words[0]))
 
 
 def ask_supervisor(job: str, message: Message) -> Optional[wire.Answer]:
-    """Send a message to a job's supervisor and return its answer.
+    """Sends a message to a job's supervisor and returns its answer.
 
     If there is no answer, or the supervisor refuses, prints an error as the answer and returns None.
     """

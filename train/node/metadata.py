@@ -28,7 +28,7 @@ class MetadataService:
         self._token = ""
 
     def get(self, path: str) -> Answer:
-        """Return the answer for a path, or for the token if that is refused. Raises OSError without an answer."""
+        """Returns the answer for a path, or for the token if that is refused. Raises OSError without an answer."""
         answer = self._get(path)
         if answer.status == 401:  # the token has expired
             self._token = ""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def claim(ports: Iterable[int]) -> tuple[int, socket.socket]:
-    """Return a free TCP port of `ports`, and an open socket that reserves it among this user's jobs.
+    """Returns a free TCP port of `ports`, and an open socket that reserves it among this user's jobs.
 
     A launcher finds a free port and closes it; a moment later its own process, or another job's, binds it. The socket's
     name in Linux's abstract namespace belongs to one process at a time, and ends with it. Raises OSError.

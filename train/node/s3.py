@@ -101,7 +101,7 @@ class Store:
         self._stores: dict[str, S3Store] = {}
 
     def put_file(self, path: str, url: str) -> None:
-        """Write a file's content to an object: all of it or nothing."""
+        """Writes a file's content to an object: all of it or nothing."""
         size = os.path.getsize(path)
 
         def put(store: S3Store, key: str) -> None:
@@ -114,11 +114,11 @@ class Store:
         self._try(url, put)
 
     def put_bytes(self, data: bytes, url: str) -> None:
-        """Write bytes to an object."""
+        """Writes bytes to an object."""
         self._try(url, lambda store, key: obstore.put(store, key, data, use_multipart=False))
 
     def get_file(self, url: str, path: str) -> int:
-        """Read an object into a file, all of it or nothing. Returns its size in bytes."""
+        """Reads an object into a file, all of it or nothing. Returns its size in bytes."""
         entry = self._find(url)
         temporary = f"{path}.{os.getpid()}-{random.getrandbits(32):08x}.part"
         try:
@@ -139,7 +139,7 @@ class Store:
         return entry.size_bytes
 
     def read_range(self, entry: Entry, begin: int, length: int, take: Callable[[int, memoryview], None]) -> None:
-        """Read a range of an object; take(offset, piece) receives the bytes, some perhaps more than once.
+        """Reads a range of an object; take(offset, piece) receives the bytes, some perhaps more than once.
 
         Raises StoreError with the code PreconditionFailed if the object has changed since it was listed.
         """
@@ -156,7 +156,7 @@ class Store:
         self._try(entry.url, read)
 
     def find(self, url: str) -> Entry | None:
-        """Return the object at a URL, or None."""
+        """Returns the object at a URL, or None."""
         try:
             return self._find(url)
         except NotFound:
@@ -166,7 +166,7 @@ class Store:
         return _entry(split_object_url(url)[0], self._try(url, obstore.head))
 
     def list(self, url: str, *, below: bool = True) -> Iterator[Entry]:
-        """Return the objects in a folder, sorted by key. below: include those in subfolders."""
+        """Returns the objects in a folder, sorted by key. below: include those in subfolders."""
         bucket, prefix = split_url(url)
         folder = prefix.rstrip("/") or None
 
@@ -181,7 +181,7 @@ class Store:
         return iter(sorted(inside, key=lambda entry: entry.url.encode("utf-8", "surrogateescape")))
 
     def delete(self, url: str) -> None:
-        """Delete an object, if it exists."""
+        """Deletes an object, if it exists."""
         self._try(url, obstore.delete)
 
     def is_encrypted(self, url: str) -> bool:
@@ -203,7 +203,7 @@ class Store:
             raise StoreError(f"{url}: {self._host} cannot be used: {error}", code="Broken") from error
 
     def sign_head(self, url: str) -> str:
-        """Return an http(s) URL for a HEAD request for an object, valid for a minute."""
+        """Returns an http(s) URL for a HEAD request for an object, valid for a minute."""
         return self._try(url, lambda store, key: obstore.sign(store, "HEAD", key, timedelta(minutes=1)))
 
     def _open(self, bucket: str) -> S3Store:
@@ -226,7 +226,7 @@ class Store:
         return self._stores[bucket]
 
     def _try(self, url: str, attempt: Callable[[S3Store, str], Result], *, names_object: bool = True) -> Result:
-        """Call `attempt` until it succeeds, at most ATTEMPTS times. Raises StoreError."""
+        """Calls `attempt` until it succeeds, at most ATTEMPTS times. Raises StoreError."""
         bucket, key = split_object_url(url) if names_object else split_url(url)
         number = 0
         while True:
@@ -255,7 +255,7 @@ class InstanceKeys:
         self._last: S3Credential | None = None
 
     def __call__(self) -> S3Credential:
-        """Return credentials that are valid now. Raises CredentialsError if there are none."""
+        """Returns credentials that are valid now. Raises CredentialsError if there are none."""
         try:
             found = instance_credentials.wait_for(self._address)
         except instance_credentials.CredentialsError:
@@ -296,7 +296,7 @@ def _first(env: Mapping[str, str], *names: str) -> str | None:
 
 
 def _find_keys(env: Mapping[str, str]) -> Callable[[], S3Credential]:
-    """Return the function that provides the environment's credentials. Raises StoreError if there are none."""
+    """Returns the function that provides the environment's credentials. Raises StoreError if there are none."""
     if env.get("CLUSTER_DATA_CREDENTIALS") == "instance":
         return InstanceKeys()
     access_key = _first(env, "AWS_ACCESS_KEY_ID", "S3_ACCESS_KEY_ID")
@@ -311,7 +311,7 @@ def _entry(bucket: str, item: ObjectMeta) -> Entry:
 
 
 def explain(error: Exception, url: str, *, host: str, region: str) -> tuple[StoreError, bool]:
-    """Return the StoreError for an error of obstore, and whether a retry may succeed."""
+    """Returns the StoreError for an error of obstore, and whether a retry may succeed."""
     words = str(error).partition("\n\nDebug source")[0]
     status = int(found[1]) if (found := _STATUS.search(words)) else 0
     code = _find("Code", words) or {403: "AccessDenied", 404: "NoSuchKey"}.get(status, str(status))

@@ -21,7 +21,7 @@ def open_store(
     in_host: bool = False,
     max_retries: int,
 ) -> S3Store:
-    """Open a bucket with obstore. S3 verifies the SHA-256 of uploads; obstore renews the credentials in time.
+    """Opens a bucket with obstore. S3 verifies the SHA-256 of uploads; obstore renews the credentials in time.
 
     endpoint: None for AWS's own. in_host: whether the endpoint's host name contains the bucket, so that paths do not.
     """
@@ -43,7 +43,7 @@ def open_store(
 
 
 def keep_keys(access_key: str, secret_key: str, token: str | None) -> Callable[[], S3Credential]:
-    """Return a function that obstore can call for fixed credentials."""
+    """Returns a function that obstore can call for fixed credentials."""
     keys: S3Credential = {
         "access_key_id": access_key,
         "secret_access_key": secret_key,

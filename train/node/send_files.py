@@ -17,7 +17,7 @@ MARK = ".complete"
 
 
 def main() -> int:
-    """Send the files that the command line names."""
+    """Sends the files that the command line names."""
     address, *paths = sys.argv[1:]
     home = os.path.join(os.path.expanduser("~"), ".cluster")
     paths = with_pythons(home, paths)
@@ -28,7 +28,7 @@ def main() -> int:
 
 
 def with_pythons(home: str, paths: Sequence[str]) -> list[str]:
-    """Return the paths, preceded by the Pythons below `home` that the environments among them use."""
+    """Returns the paths, preceded by the Pythons below `home` that the environments among them use."""
     pythons = []
     for path in paths:
         python = os.path.realpath(os.path.join(home, path, "bin", "python"))
@@ -39,13 +39,13 @@ def with_pythons(home: str, paths: Sequence[str]) -> list[str]:
 
 
 def find_mark(home: str, path: str) -> list[str]:
-    """Return the path of a folder's mark in a list, which is empty if the folder has none."""
+    """Returns the path of a folder's mark in a list, which is empty if the folder has none."""
     mark = os.path.join(path, MARK)
     return [mark] if os.path.exists(os.path.join(home, mark)) else []
 
 
 def send(home: str, address: str, words: Sequence[str]) -> None:
-    """Pack files on this host and unpack them on the other. Exits with an error message if that fails."""
+    """Packs files on this host and unpacks them on the other. Exits with an error message if that fails."""
     remote = "mkdir -p .cluster && tar -C .cluster -xf -"
     tar = subprocess.Popen(["tar", "-C", home, "-cf", "-", *words], stdout=subprocess.PIPE)
     assert tar.stdout is not None

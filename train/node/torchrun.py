@@ -11,7 +11,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Run torchrun with this program's arguments."""
+    """Runs torchrun with this program's arguments."""
     from torch.distributed import run  # noqa: PLC0415 - the head's other programs do not need PyTorch
     from torch.distributed.elastic.multiprocessing import Std  # noqa: PLC0415
 

@@ -19,12 +19,12 @@ SOME_BYTES = 65536
 
 
 def main() -> None:
-    """Read an order, and print the answer."""
+    """Reads an order, and prints the answer."""
     print(json.dumps(read(json.loads(sys.stdin.readline()))), flush=True)
 
 
 def read(order: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to an order."""
+    """Returns the answer to an order."""
     try:
         secrets = instance_credentials.wait_for().variables if order["nodes_credentials"] else order["secrets"]
     except instance_credentials.CredentialsError as error:
@@ -41,7 +41,7 @@ def read(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_staged(uri: str) -> dict[str, Any]:
-    """Return the answer for an object that is read as by stage.py: found with HEAD, and then its beginning."""
+    """Returns the answer for an object that is read as by stage.py: found with HEAD, and then its beginning."""
     store = s3.Store(os.environ)
     pieces: list[int] = []
     try:

@@ -138,7 +138,7 @@ class Ended(Struct, kw_only=True):
 
 
 def encode(message: Any) -> bytes:
-    """Return a message as one line of ASCII, which preserves invalid UTF-8, as in file names."""
+    """Returns a message as one line of ASCII, which preserves invalid UTF-8, as in file names."""
     return json.dumps(to_builtins(message)).encode("ascii") + b"\n"
 
 
@@ -155,7 +155,7 @@ class LineBuffer:
         self._limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add bytes, and return the lines that are now complete, without newlines."""
+        """Adds bytes, and returns the lines that are now complete, without newlines."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         while len(self._rest) > self._limit:
@@ -164,7 +164,7 @@ class LineBuffer:
         return lines
 
     def flush(self) -> list[bytes]:
-        """Return the rest at the end of the stream, as a list of at most one line."""
+        """Returns the rest at the end of the stream, as a list of at most one line."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
@@ -179,15 +179,15 @@ class Outbox:
         os.set_blocking(descriptor, False)
 
     def put(self, message: Any) -> None:
-        """Append one message."""
+        """Appends one message."""
         self.pending += encode(message)
 
     def pass_on(self, data: bytes) -> None:
-        """Append bytes of messages."""
+        """Appends bytes of messages."""
         self.pending += data
 
     def write(self) -> None:
-        """Write as much as the reader accepts now."""
+        """Writes as much as the reader accepts now."""
         try:
             while self.pending:
                 del self.pending[: os.write(self.descriptor, bytes(self.pending[: 1 << 16]))]
@@ -209,7 +209,7 @@ class Pace:
         self._came_at = self._rest_s = self._until = 0.0
 
     def note(self) -> None:
-        """Record that output has arrived."""
+        """Records that output has arrived."""
         now = time.monotonic()
         is_stream = now < self._came_at + 2 * LONGEST_REST_S
         self._rest_s = min(self._rest_s + REST_STEP_S, LONGEST_REST_S) if is_stream else 0.0
@@ -222,7 +222,7 @@ class Pace:
 
 
 def read_now(descriptor: int) -> Optional[bytes]:
-    """Return the bytes that can be read now; b"" at the end of the stream, None if there are none yet."""
+    """Returns the bytes that can be read now; b"" at the end of the stream, None if there are none yet."""
     try:
         return os.read(descriptor, 1 << 16)
     except (BlockingIOError, InterruptedError):
@@ -232,18 +232,18 @@ def read_now(descriptor: int) -> Optional[bytes]:
 
 
 def text(line: bytes) -> str:
-    """Decode a line of output. Progress bars redraw with carriage returns: only the text after the last one remains."""
+    """Decodes a line of output. Progress bars redraw with carriage returns: only the text after the last one counts."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all bytes to a file descriptor."""
+    """Writes all bytes to a file descriptor."""
     while data:
         data = data[os.write(descriptor, data) :]
 
 
 def read_line(descriptor: int) -> tuple[bytes, bytes]:
-    """Read the first line. Returns it, and the bytes received after it. Raises ConnectionError, OSError."""
+    """Reads the first line. Returns it, and the bytes received after it. Raises ConnectionError, OSError."""
     data = b""
     while b"\n" not in data:
         piece = os.read(descriptor, 1 << 16)

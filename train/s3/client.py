@@ -197,7 +197,7 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
 
 
 def read_object(bucket: str, item: dict[str, Any]) -> S3Object:
-    """Convert an object of a ListObjectsV2 response. Pure."""
+    """Converts an object of a ListObjectsV2 response. Pure."""
     return S3Object(
         url=S3Url(bucket=bucket, key=item["Key"]),
         size_bytes=item["Size"],

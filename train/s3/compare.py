@@ -50,7 +50,7 @@ class Verdict:
 
 
 def verify(url: str, local: str | None, *, region: str, exclude: Sequence[str] = ()) -> Verdict:
-    """Compare an object or folder in S3 with a local file or folder or, if `local` is None, with the manifest.
+    """Compares an object or folder in S3 with a local file or folder or, if `local` is None, with the manifest.
 
     Reads an object only if S3 keeps no digest of it that this machine can calculate. Raises UsageError, NotFoundError
     if one side does not exist at all, AwsError, OSError.
@@ -176,7 +176,7 @@ def parse_manifest(text: bytes, where: S3Url) -> tuple[Item, ...]:
 
 
 def write_manifest(connection: Connection, folder: S3Url, objects: Sequence[S3Object]) -> S3Url:
-    """Write the folder's manifest next to it; returns its URL. Raises UsageError, AwsError."""
+    """Writes the folder's manifest next to it; returns its URL. Raises UsageError, AwsError."""
     where = manifest_url(folder)
     body = msgspec.json.format(
         msgspec.json.encode(Manifest(format=_FORMAT, objects=make_items(folder, objects))), indent=1

@@ -191,7 +191,7 @@ class Connection:
         return _object(url.bucket, item) if item["e_tag"] else None
 
     def put(self, url: S3Url, content: bytes | RawIOBase, *, part_bytes: int, parts_at_once: int) -> None:
-        """Put an object; S3 verifies its SHA-256, or that of each part.
+        """Puts an object; S3 verifies its SHA-256, or that of each part.
 
         content: bytes, sent at once, or a file, sent in parts. Raises UnsureError, and what reading the file raises.
         """
@@ -232,7 +232,7 @@ class Connection:
         return response
 
     def put_by_botocore(self, url: S3Url, file: RawIOBase, *, part_bytes: int) -> None:
-        """Put an object that obstore cannot put, or that S3 refused once: slower, but an error has S3's own message.
+        """Puts an object that obstore cannot put, or that S3 refused once: slower, but an error has S3's own message.
 
         Raises ClusterError or a subclass, and what reading the file raises.
         """
@@ -251,14 +251,14 @@ class Connection:
             raise explain(error, "put_object", bucket=url.bucket, key=url.key) from error
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
-        """Delete an unfinished upload's parts; does nothing if there are none. Raises AwsError."""
+        """Deletes an unfinished upload's parts; does nothing if there are none. Raises AwsError."""
         try:
             self.call("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)
         except NotFoundError:
             return
 
     def _note_region(self, bucket: str, told: str) -> None:
-        """Have obstore use the bucket's region: unlike botocore, it does not follow S3's redirects to another one."""
+        """Has obstore use the bucket's region: unlike botocore, it does not follow S3's redirects to another one."""
         with self._lock:
             if told != self._find_region(bucket):
                 self._regions[bucket] = told

@@ -149,7 +149,7 @@ def find_digests(headers: Headers, size_bytes: int, range_bytes: int) -> RangeDi
 def choose_uploads(
     connection: Connection, planned: Sequence[Upload], there: Sequence[S3Object]
 ) -> tuple[tuple[Upload, ...], tuple[Upload, ...]]:
-    """Return (to copy, unchanged), by content. Raises OSError for an unreadable file, ClusterError or a subclass."""
+    """Returns (to copy, unchanged), by content. Raises OSError for an unreadable file, ClusterError or a subclass."""
     if not there:
         return tuple(planned), ()
     objects = {item.url: item for item in there}
@@ -167,7 +167,7 @@ def choose_uploads(
 def choose_downloads(
     connection: Connection, planned: Sequence[Download]
 ) -> tuple[tuple[Download, ...], tuple[Download, ...]]:
-    """Return (to copy, unchanged), by content. Raises as choose_uploads does."""
+    """Returns (to copy, unchanged), by content. Raises as choose_uploads does."""
     if not any(download.destination.is_file() for download in planned):
         return tuple(planned), ()
 

@@ -80,7 +80,7 @@ def find_whole_buckets(urls: Sequence[str], *, recursive: bool) -> tuple[str, ..
 
 
 def rm(urls: Sequence[str], *, region: str, recursive: bool = False) -> int:
-    """Delete objects and, with `recursive`, folders and buckets with their contents; returns the number of objects.
+    """Deletes objects and, with `recursive`, folders and buckets with their contents; returns the number of objects.
 
     Raises UsageError for a folder or bucket without `recursive`, NotFoundError if nothing is found, AwsError, and
     ClusterError that names each object that could not be deleted.
@@ -102,7 +102,7 @@ def rm(urls: Sequence[str], *, region: str, recursive: bool = False) -> int:
 
 
 def delete_objects(urls: Sequence[S3Url], *, region: str) -> None:
-    """Delete these objects. Raises AwsError, and ClusterError that names each object that could not be deleted."""
+    """Deletes these objects. Raises AwsError, and ClusterError that names each object that could not be deleted."""
     keys: dict[str, list[str]] = {}
     for url in urls:
         keys.setdefault(url.bucket, []).append(url.key)

@@ -43,7 +43,7 @@ class Found:
 
 
 def look(listing: Listing, planned: Sequence[Upload], folder: S3Url, kept: Collection[S3Url], *, whole: bool) -> Found:
-    """Find the objects at the destinations of the uploads (`kept`). whole: also everything else in the folder.
+    """Finds the objects at the destinations of the uploads (`kept`). whole: also everything else in the folder.
 
     Raises AwsError, but S3AccessDeniedError only with `whole`.
     """
@@ -62,7 +62,7 @@ def look(listing: Listing, planned: Sequence[Upload], folder: S3Url, kept: Colle
 
 
 def prepare_bucket(connection: Connection, listing: Listing, found: Found, bucket: str, report: Report) -> None:
-    """Create the bucket, private, unless it exists.
+    """Creates the bucket, private, unless it exists.
 
     Also sets the private settings that an existing, empty bucket lacks: the run that created it may have been killed
     before it set them. Raises AwsError if another account has the name, or this caller may not create buckets.
@@ -84,7 +84,7 @@ def prepare_bucket(connection: Connection, listing: Listing, found: Found, bucke
 
 
 def _create(connection: Connection, bucket: str, *, closed: bool) -> bool:
-    """Create the bucket; returns False if it is already this account's, or if this caller can only try to write."""
+    """Creates the bucket; returns False if it is already this account's, or if this caller can only try to write."""
     # In us-east-1, CreateBucket succeeds for a bucket that the caller owns: its settings would then be replaced.
     if closed and _is_ours(connection, bucket):
         return False
@@ -114,7 +114,7 @@ def _is_ours(connection: Connection, bucket: str) -> bool:
 
 
 def _protect(connection: Connection, bucket: str, *, where_unset: bool = False) -> bool:
-    """Block public access to a bucket, whatever is done to it later, and have S3 encrypt its objects.
+    """Blocks public access to a bucket, whatever is done to it later, and has S3 encrypt its objects.
 
     where_unset: leave existing settings as they are. Returns whether anything was set. Raises AwsError.
     """
@@ -136,7 +136,7 @@ def _is_set(connection: Connection, bucket: str, name: str) -> bool:
 
 
 def _expire_unfinished_uploads(connection: Connection, bucket: str, report: Report) -> None:
-    """Have S3 delete the parts of uploads that were not completed within a week."""
+    """Has S3 delete the parts of uploads that were not completed within a week."""
     rule = {
         "ID": "abort-unfinished-uploads",
         "Status": "Enabled",

@@ -56,7 +56,7 @@ class JobKeys:
 def make_job_keys(
     session: boto3.Session, sts: "STSClient", *, policy: str, name: str, max_duration_s: int | None
 ) -> JobKeys:
-    """Create credentials for a job from those of this machine.
+    """Creates credentials for a job from those of this machine.
 
     policy: what they allow, as JSON. name: of the federated user. max_duration_s: the job's; None: as long as AWS
     allows. Raises AwsError if there are no credentials, and botocore's errors.
@@ -101,7 +101,7 @@ def _federate(sts: "STSClient", *, policy: str, name: str, wanted_s: int) -> Job
 
 
 def _assume_by_profile(method: str, *, policy: str, wanted_s: int) -> JobKeys | None:
-    """Assume the profile's role again, as botocore does, with a policy; None if that is impossible."""
+    """Assumes the profile's role again, as botocore does, with a policy; None if that is impossible."""
     for duration_s in (wanted_s, None):
         session = get_session()
         if _asks_for_code(session):
@@ -121,7 +121,7 @@ def _assume_by_profile(method: str, *, policy: str, wanted_s: int) -> JobKeys | 
 
 
 def _add_policy(session: BotocoreSession, method: str, *, policy: str, duration_s: int | None) -> None:
-    """Have botocore limit the role that the profile names, but not the roles on the way to it."""
+    """Has botocore limit the role that the profile names, but not the roles on the way to it."""
     role = session.get_scoped_config().get("role_arn")
 
     def add(**event: Any) -> None:
@@ -148,7 +148,7 @@ def _asks_for_code(session: BotocoreSession) -> bool:
 
 
 def _assume_itself(sts: "STSClient", arn: str, *, policy: str, wanted_s: int) -> JobKeys | None:
-    """Have the role assume itself with a policy; None if it may not, or if the caller is not a role."""
+    """Has the role assume itself with a policy; None if it may not, or if the caller is not a role."""
     found = _ASSUMED.fullmatch(arn)
     if found is None or found[3].startswith(_OF_SSO):  # the trust policy of an SSO role cannot be changed
         return None

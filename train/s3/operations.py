@@ -66,7 +66,7 @@ def put(
     watch: Watch = unwatched,
     decide: Decide = yes,
 ) -> Done:
-    """Copy local files, folders and globs to S3, except files that it already has with the same content.
+    """Copies local files, folders and globs to S3, except files that it already has unchanged.
 
     create_bucket: create a missing bucket, private; see prepare_bucket. manifest: write the folder's manifest at the
     end. delete: delete objects at the destination that are not at the sources. exclude: patterns of names. Raises
@@ -117,7 +117,7 @@ def get(
     watch: Watch = unwatched,
     decide: Decide = yes,
 ) -> Done:
-    """Copy objects, folders and globs from S3 to this machine, except files that it already has with the same content.
+    """Copies objects, folders and globs from S3 to this machine, except files that it already has unchanged.
 
     Never writes or deletes outside of the destination, whatever an object's key is, nor through a symbolic link below
     it. Raises as `put` does.
@@ -156,7 +156,7 @@ def get(
 
 
 def _refuse_partial_delete(sources: Iterable[tuple[str, bool]]) -> None:
-    """Raise UsageError if a source of a --delete is not a folder. sources: (name, whether it is a folder)."""
+    """Raises UsageError if a source of a --delete is not a folder. sources: (name, whether it is a folder)."""
     for source, is_folder in sources:
         if has_glob(source) or not is_folder:
             raise UsageError(

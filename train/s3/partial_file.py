@@ -32,7 +32,7 @@ class LocalFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the folder; create it if it is missing. Raises ClusterError, OSError."""
+        """Opens the folder; creates it if it is missing. Raises ClusterError, OSError."""
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -42,11 +42,11 @@ class LocalFolder:
         self._descriptor = os.open(path, _FLAGS)
 
     def close(self) -> None:
-        """Close the folder."""
+        """Closes the folder."""
         os.close(self._descriptor)
 
     def open_parent(self, file: Path, *, create: bool = False) -> int:
-        """Open the folder of a file below; returns a descriptor, which the caller closes.
+        """Opens the folder of a file below; returns a descriptor, which the caller closes.
 
         create: create missing folders. Raises ClusterError for a link, OSError.
         """
@@ -70,7 +70,7 @@ class LocalFolder:
         return self.real_path / folder.relative_to(self.path)
 
     def remove(self, file: Path) -> None:
-        """Delete a file below if it exists. Raises ClusterError if its folder is a link, OSError."""
+        """Deletes a file below if it exists. Raises ClusterError if its folder is a link, OSError."""
         parent = self.open_parent(file)
         try:
             with suppress(FileNotFoundError):
@@ -80,7 +80,7 @@ class LocalFolder:
 
 
 def refuse_links(folder: Path, files: Iterable[Path]) -> None:
-    """Raise ClusterError if a folder between `folder` and one of the files is a symbolic link."""
+    """Raises ClusterError if a folder between `folder` and one of the files is a symbolic link."""
     between = {parent for file in files for parent in _folders_between(folder, file)}
     links = sorted(path for path in between if path.is_symlink())
     if links:
@@ -147,7 +147,7 @@ class PartialFiles:
         self._numbers = itertools.count()
 
     def open(self, download: Download) -> "PartialFile":
-        """Create the download's temporary file, and its folder. Raises ClusterError, OSError."""
+        """Creates the download's temporary file, and its folder. Raises ClusterError, OSError."""
         parent = self.folder.open_parent(download.destination, create=True)
         try:
             _refuse_folder(download.destination.name, parent)
@@ -171,14 +171,14 @@ class PartialFile:
         self._parent = parent
 
     def write(self, data: bytes | memoryview, begin: int) -> None:
-        """Write bytes of the object at the offset `begin`."""
+        """Writes bytes of the object at the offset `begin`."""
         view = memoryview(data)
         while view:
             written = os.pwrite(self.descriptor, view, begin)
             view, begin = view[written:], begin + written
 
     def publish(self) -> None:
-        """Give the complete file its name. Raises ClusterError if another process replaced it, OSError."""
+        """Gives the complete file its name. Raises ClusterError if another process replaced it, OSError."""
         mine, found = os.fstat(self.descriptor), _find(self._name, self._parent)
         if found is None or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino):
             raise ClusterError("another process moved or replaced its temporary file")
@@ -187,7 +187,7 @@ class PartialFile:
         self._close()
 
     def remove(self) -> None:
-        """Delete the file. If another process has replaced it with anything but a regular file, that stays."""
+        """Deletes the file. If another process has replaced it with anything but a regular file, that stays."""
         found = _find(self._name, self._parent)
         if found is not None and stat.S_ISREG(found.st_mode):
             os.unlink(self._name, dir_fd=self._parent)
@@ -207,7 +207,7 @@ def _find(name: str, parent: int) -> os.stat_result | None:
 
 
 def _refuse_folder(name: str, parent: int) -> None:
-    """Raise ClusterError if a folder, or a link to one, has this name."""
+    """Raises ClusterError if a folder, or a link to one, has this name."""
     try:
         status = os.stat(name, dir_fd=parent)
     except OSError:

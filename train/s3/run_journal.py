@@ -55,13 +55,13 @@ class KilledRun:
     path: Path
 
     def forget(self) -> None:
-        """Delete the run's file: nothing of the run is left."""
+        """Deletes the run's file: nothing of the run is left."""
         self.path.unlink(missing_ok=True)
 
 
 @contextmanager
 def noted(run: Run) -> Iterator[None]:
-    """Hold the run's file, locked, while the block runs. Raises ClusterError if the file cannot be written."""
+    """Holds the run's file, locked, while the block runs. Raises ClusterError if the file cannot be written."""
     folder = _folder()
     path = folder / f"{run.token}.json"
     new = folder / f".{run.token}.new"
@@ -102,7 +102,7 @@ def killed_runs(report: Report | None = None) -> Iterator[Sequence[KilledRun]]:
 
 
 def remove_partials(run: Run, kept: Collection[str]) -> None:
-    """Delete the temporary files of a killed get, except those named in `kept`. Raises OSError."""
+    """Deletes the temporary files of a killed get, except those named in `kept`. Raises OSError."""
     for folder in run.folders:
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -127,7 +127,7 @@ def _folder() -> Path:
 
 
 def abort_unfinished(connection: Connection, report: Report) -> None:
-    """Abort the multipart uploads of killed runs in this S3; warns if that fails."""
+    """Aborts the multipart uploads of killed runs in this S3; warns if that fails."""
     with killed_runs(report) as found:
         for killed in found:
             if not killed.run.keys or killed.run.endpoint != connection.endpoint:
@@ -157,7 +157,7 @@ def _abort(connection: Connection, run: Run) -> None:
 
 
 def remove_unfinished(planned: Sequence[Download]) -> None:
-    """Delete the temporary files of killed runs, except a name that is now a download's destination. Raises OSError."""
+    """Deletes the temporary files of killed runs, except one that is now a download's destination. Raises OSError."""
     kept = {download.destination.name for download in planned}
     with killed_runs() as found:
         for killed in found:

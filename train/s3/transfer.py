@@ -90,7 +90,7 @@ def apply(
     *,
     files: PartialFiles | None = None,
 ) -> Sequence[Download]:
-    """Carry out all transfers, even after one has failed.
+    """Carries out all transfers, even after one has failed.
 
     files: creates the temporary files of downloads. Returns the downloads for which S3 keeps no checksum to compare
     with: only their lengths were verified. When all are done, raises ClusterError that names each file that failed, and
@@ -157,7 +157,7 @@ class _Job:
                 raise
 
     def _put_by_botocore(self, upload: Upload, source: "Source", part_bytes: int) -> None:
-        """Put a file, and try again if S3 rejects it as damaged."""
+        """Puts a file, and tries again if S3 rejects it as damaged."""
         for tries_left in reversed(range(_TRIES)):
             source.seek(0)
             try:
@@ -187,7 +187,7 @@ class _Job:
                 self.unverified.append(download)
 
     def _fetch_verified(self, download: Download, file: PartialFile, tier: Tier, check: Check) -> bool | None:
-        """Fetch the object, again if it arrives damaged; returns None if S3 keeps no checksum to compare with."""
+        """Fetches the object, again if it arrives damaged; returns None if S3 keeps no checksum to compare with."""
         ask = partial(self._find_headers, download)
         # The ETag of an object sent in parts says little; for a small file, a HEAD request is not worth it.
         headers = ask() if is_in_parts(download) else None
@@ -216,7 +216,7 @@ class _Job:
     def _fetch(
         self, download: Download, file: PartialFile, tier: Tier, check: Check, compared: RangeDigests | None
     ) -> Sequence[bytes]:
-        """Fetch the whole object; returns the digests of its ranges, if they are compared."""
+        """Fetches the whole object; returns the digests of its ranges, if they are compared."""
 
         def fetch(begin: int, stop: Check) -> bytes:
             def both() -> None:
@@ -325,16 +325,16 @@ class Source(io.RawIOBase):
             )
 
     def raise_error(self) -> None:
-        """Raise the error of a failed read, if there was one."""
+        """Raises the error of a failed read, if there was one."""
         if self._error is not None:
             raise self._error
 
     def readable(self) -> bool:
-        """Return True."""
+        """Returns True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True: a request that is retried starts from the beginning."""
+        """Returns True: a request that is retried starts from the beginning."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:

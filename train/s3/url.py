@@ -35,7 +35,7 @@ _HTTPS = re.compile(r"https?://([a-z0-9.-]+)\.s3[a-z0-9.-]*\.amazonaws\.com/?")
 
 
 def check_spelling(text: str) -> str:
-    """Return the text unchanged; pure. Raises ValueError for a misspelt S3 URL, such as s3:/bucket/key."""
+    """Returns the text unchanged; pure. Raises ValueError for a misspelt S3 URL, such as s3:/bucket/key."""
     found = _MISSPELT.match(text)
     right = f"{SCHEME}{text[found.end() :]}" if found is not None else text
     of_web = _HTTPS.match(text)
@@ -47,7 +47,7 @@ def check_spelling(text: str) -> str:
 
 
 def check_folder(text: str) -> str:
-    """Return the S3 URL of a setting unchanged; pure. Raises ValueError with the reason if it is not valid."""
+    """Returns the S3 URL of a setting unchanged; pure. Raises ValueError with the reason if it is not valid."""
     check_spelling(text)
     if not is_s3(text):
         raise ValueError("not an S3 URL: write it as s3://BUCKET/FOLDER/")
@@ -144,7 +144,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 
 
 def compile_excludes(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a name below the destination, or a folder that contains it, is excluded.
+    """Returns a function that tells whether a name below the destination, or a folder that contains it, is excluded.
 
     A pattern with a slash matches whole names. A pattern without a slash matches the last part, at any depth. Raises
     UsageError.
@@ -168,7 +168,7 @@ def is_safe_path(relative: str) -> bool:
 
 
 def _escape_members(members: str) -> str:
-    """Escape all but ranges, including characters that a later Python might read as a set operation."""
+    """Escapes all but ranges, including characters that a later Python might read as a set operation."""
     return re.sub(
         r"(.)-(.)|(.)",
         lambda found: f"{re.escape(found[1])}-{re.escape(found[2])}" if found[1] else re.escape(found[3]),

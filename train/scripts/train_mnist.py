@@ -14,7 +14,7 @@ _MEAN, _DEVIATION = 0.1307, 0.3081  # of MNIST's training images, whose pixels c
 
 
 def prepare(pixels: Any) -> Any:
-    """Scale pixels to about mean 0 and deviation 1, as part of the network, so that a saved model includes it."""
+    """Scales pixels to about mean 0 and deviation 1, as part of the network, so that a saved model includes it."""
     return (pixels - _MEAN) / _DEVIATION
 
 

@@ -15,7 +15,7 @@ DEFAULTS = Defaults(network="mlp", batch_size=32, num_epochs=20, lr=0.05, wd=0.0
 
 
 def main() -> None:
-    """Train as the command line says."""
+    """Trains as the command line says."""
     chosen = options.parse(__doc__, ("mlp", "lenet"), DEFAULTS, sys.argv[1:])
 
     def train() -> None:

@@ -18,7 +18,7 @@ TIMEOUT_S = 300.0
 
 
 def main() -> None:
-    """Update the autoscaler until all workers are up."""
+    """Updates the autoscaler until all workers are up."""
     # The config that `ray up` completes and copies to the head.
     config = commands._bootstrap_config(yaml.safe_load(Path(sys.argv[1]).read_text()))  # noqa: SLF001 - the head's config
     autoscaler = StandardAutoscaler(lambda: config, LoadMetrics(), None, session_name="bench")

@@ -23,7 +23,7 @@ USER = "ubuntu"
 
 
 def main() -> None:
-    """Serve until stdin ends."""
+    """Serves until stdin ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # SkyPilot's output goes to the log
     answers.write("done\n")
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def obey(order: dict[str, Any]) -> None:
-    """Execute one order, and end this process."""
+    """Executes one order, and ends this process."""
     code = 1
     try:
         (bring_up if order["verb"] == "up" else take_down)(order)
@@ -50,7 +50,7 @@ def obey(order: dict[str, Any]) -> None:
 
 
 def bring_up(order: dict[str, Any]) -> None:
-    """Do what `sky launch` does until ssh answers."""
+    """Does what `sky launch` does until ssh answers."""
     cloud, config = clouds.AWS(), make_config(order)
     global_user_state.set_cluster_yaml(NAME.display_name, yaml_utils.dump_yaml_str(config))
     provisioner.bulk_provision(
@@ -70,13 +70,13 @@ def bring_up(order: dict[str, Any]) -> None:
 
 
 def take_down(order: dict[str, Any]) -> None:
-    """Do what `sky down` does in the cloud."""
+    """Does what `sky down` does in the cloud."""
     provider = make_config(order)["provider"]
     provisioner.teardown_cluster(repr(clouds.AWS()), NAME, terminate=True, provider_config=provider)
 
 
 def make_config(order: dict[str, Any]) -> dict[str, Any]:
-    """Return the cluster's YAML, as the template creates it for a cluster without open ports."""
+    """Returns the cluster's YAML, as the template creates it for a cluster without open ports."""
     tags = [{"Key": "skypilot-user", "Value": "bench"}]
     node = {
         "IamInstanceProfile": {"Name": order["instance_profile"]},

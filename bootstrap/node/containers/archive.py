@@ -23,7 +23,7 @@ def folder(name):
 
 
 def save(image, write):
-    """Save an image to the store. Returns {"sha256", "name", "size"}. write(PATH) writes the file. Raises OSError.
+    """Saves an image to the store. Returns {"sha256", "name", "size"}. write(PATH) writes the file. Raises OSError.
 
     Removes the file that a killed save has left: while this process holds the lock, no other one writes it.
     """
@@ -63,5 +63,5 @@ def find(sha256):
 
 
 def forget(sha256):
-    """Remove a file from the store."""
+    """Removes a file from the store."""
     shutil.rmtree(os.path.join(folder("files"), sha256), ignore_errors=True)

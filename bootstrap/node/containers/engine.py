@@ -51,7 +51,7 @@ def environment(base: Mapping[str, str]) -> Dict[str, str]:
 
 
 def find(wanted: str, base: Mapping[str, str]) -> Tuple[Optional[List[str]], List[str]]:
-    """Find the first engine that works. wanted: "auto", "docker" or "podman".
+    """Finds the first engine that works. wanted: "auto", "docker" or "podman".
 
     Returns the first words of its commands, or None, and the errors of those that do not work:
     ["docker: cannot connect ...", ...].
@@ -158,7 +158,7 @@ def run_words(
 
 
 def sort_mounts(mounts: Iterable[Sequence[Any]]) -> List[Tuple[str, str, bool]]:
-    """Sort mounts so that a folder comes before those inside it. Of several with the same target, the last counts."""
+    """Sorts mounts so that a folder comes before those inside it. Of several with the same target, the last counts."""
     by_target = {target: (source, target, bool(read_only)) for source, target, read_only in mounts}
     return [by_target[target] for target in sorted(by_target)]
 

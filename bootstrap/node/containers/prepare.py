@@ -64,7 +64,7 @@ def main():
 
 
 def serve():
-    """Answer requests until stdin ends."""
+    """Answers requests until stdin ends."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(1))
     stay_alive()
@@ -119,7 +119,7 @@ class Node(object):
         self._child = None
 
     def do_find(self, request):
-        """Find the engine."""
+        """Finds the engine."""
         # Otherwise engines would create the folders for mounts, in the containers' home folder, as another user.
         inside = [os.path.join(engine.HOME_FOLDER, ".cluster", name) for name in engine.MOUNT_FOLDERS]
         for name in [engine.PYTHONS_FOLDER] + inside:
@@ -138,12 +138,12 @@ class Node(object):
         }
 
     def do_inspect(self, request):
-        """Describe an image, if the node has it."""
+        """Describes an image, if the node has it."""
         code, out, _ = self._run(engine.inspect_words(self._engine, request["inspect"]))
         return {"image": describe(json.loads(out.decode("utf-8"))[0]) if code == 0 else None}
 
     def do_pull(self, request):
-        """Pull an image."""
+        """Pulls an image."""
         login = request.get("login")
         if login is None:
             code, _, said = self._run(engine.pull_words(self._engine, request["pull"], None))
@@ -155,7 +155,7 @@ class Node(object):
         return {"pulled": True} if code == 0 else {"failed": shorten(said, code)}
 
     def _map_owners(self, image):
-        """Have podman copy the image with the owners that its containers see. Returns (exit code, stderr).
+        """Has podman copy the image with the owners that its containers see. Returns (exit code, stderr).
 
         podman does so once for each image, for the first container. Otherwise a job's first process would wait for it:
         5 s for 300 MB. If the kernel maps owners for ordinary users, podman copies nothing.
@@ -168,7 +168,7 @@ class Node(object):
         return code, said
 
     def do_try(self, request):
-        """Run a command in a container. "once" names what it tries: if that has succeeded here before, do nothing."""
+        """Runs a command in a container. "once" names what it tries: if that has succeeded before, does nothing."""
         order = request["try"]
         done = os.path.join(archive.folder("tried"), request["once"]) if request.get("once") else None
         if done is not None and os.path.exists(done):
@@ -186,7 +186,7 @@ class Node(object):
         return {"tried": True}
 
     def do_take(self, request):
-        """Take files out of an image."""
+        """Takes files out of an image."""
         folder = os.path.join(os.path.expanduser("~"), request["take"])
         if os.path.isdir(folder):
             return {"taken": folder}
@@ -210,7 +210,7 @@ class Node(object):
         return {"taken": folder}
 
     def do_save(self, request):
-        """Save an image to the store, for other nodes."""
+        """Saves an image to the store, for other nodes."""
         image = request["save"]
 
         def write(path):
@@ -225,7 +225,7 @@ class Node(object):
             return {"failed": str(error)}
 
     def do_load(self, request):
-        """Load the image in a file of the store."""
+        """Loads the image in a file of the store."""
         try:
             path = archive.find(request["load"])
         except OSError as error:
@@ -236,12 +236,12 @@ class Node(object):
         return {"loaded": True} if code == 0 else {"failed": shorten(said, code)}
 
     def do_forget(self, request):
-        """Remove a file from the store."""
+        """Removes a file from the store."""
         archive.forget(request["forget"])
         return {"forgotten": True}
 
     def _run(self, words, env=None, timeout_s=None, stdout=subprocess.PIPE):
-        """Run a command of the engine, which dies with this process. Returns (exit code, stdout, stderr)."""
+        """Runs a command of the engine, which dies with this process. Returns (exit code, stdout, stderr)."""
 
         def prepare():
             os.setsid()
@@ -266,7 +266,7 @@ class Node(object):
         return self._child.returncode, out, said
 
     def end(self):
-        """Kill the running command, if any."""
+        """Kills the running command, if any."""
         if self._child is not None and self._child.poll() is None:
             os.killpg(self._child.pid, signal.SIGKILL)
             self._child.communicate()
@@ -344,7 +344,7 @@ def shorten(said, code):
 
 
 def start_thread(target):
-    """Start a thread that does not keep this process alive."""
+    """Starts a thread that does not keep this process alive."""
     thread = threading.Thread(target=target)
     thread.daemon = True
     thread.start()

@@ -24,12 +24,12 @@ GRACE_S = 5.0  # the others wait this much longer than rank 0, to get its result
 
 
 def tell(**said):
-    """Print one line of JSON to stdout."""
+    """Prints one line of JSON to stdout."""
     print(json.dumps(said), flush=True)
 
 
 def wait_for(store, keys, timeout_s):
-    """Wait until all keys are set. Returns those that are not set in time."""
+    """Waits until all keys are set. Returns those that are not set in time."""
     deadline = time.monotonic() + timeout_s
     missing = list(keys)
     while missing:
@@ -54,7 +54,7 @@ def has(store, key):
 
 
 def join(store, order):
-    """Wait for the other nodes at the store. Returns the names of the nodes that did not arrive."""
+    """Waits for the other nodes at the store. Returns the names of the nodes that did not arrive."""
     rank, names = order["rank"], [name for name, _ in order["nodes"]]
     store.set("joined/%d" % rank, "yes")
     if rank == 0:
@@ -68,7 +68,7 @@ def join(store, order):
 
 
 def main():
-    """Take part in one all_reduce."""
+    """Takes part in one all_reduce."""
     order = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     interface = find_interface(order["nodes"][order["rank"]][1])
     if interface is not None:
@@ -86,7 +86,7 @@ def main():
 
 
 def reduce_all(order):
-    """Join the other nodes, create the process group, and add up the tensor. Raises PyTorch's errors."""
+    """Joins the other nodes, creates the process group, and adds up the tensor. Raises PyTorch's errors."""
     tell(step="import")
     import torch
     from torch import distributed

@@ -14,7 +14,7 @@ import sysconfig
 
 
 def tell(**said):
-    """Print one line of JSON to stdout."""
+    """Prints one line of JSON to stdout."""
     print(json.dumps(said), flush=True)
 
 
@@ -28,7 +28,7 @@ def find_wheel():
 
 
 def main():
-    """Compute on every device."""
+    """Computes on every device."""
     tell(wheel=find_wheel())
     import mxnet as mx
 

@@ -11,12 +11,12 @@ import json
 
 
 def tell(**said):
-    """Print one line of JSON to stdout."""
+    """Prints one line of JSON to stdout."""
     print(json.dumps(said), flush=True)
 
 
 def main():
-    """Compute on every device."""
+    """Computes on every device."""
     import torch
 
     tell(wheel="torch==%s" % torch.__version__, version=str(torch.__version__))

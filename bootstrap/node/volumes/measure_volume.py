@@ -28,7 +28,7 @@ def make_block(seed):
 
 
 def write(path, size_bytes, seed):
-    """Write a file of whole blocks, and close it. Returns the answer."""
+    """Writes a file of whole blocks, and closes it. Returns the answer."""
     block = make_block(seed)
     began = time.monotonic()
     with open(path, "wb") as stream:
@@ -39,7 +39,7 @@ def write(path, size_bytes, seed):
 
 
 def read(path, seed):
-    """Read a file that `write` has written, and compare it. Returns the answer."""
+    """Reads a file that `write` has written, and compares it. Returns the answer."""
     block, size, same = make_block(seed), 0, True
     began = time.monotonic()
     with open(path, "rb") as stream:
@@ -53,7 +53,7 @@ def read(path, seed):
 
 
 def carry_out(order):
-    """Do one step. Returns its answer. Raises OSError."""
+    """Does one step. Returns its answer. Raises OSError."""
     if "write" in order:
         return write(order["write"], order["size_bytes"], order["seed"])
     if "read" in order:
@@ -64,7 +64,7 @@ def carry_out(order):
 
 
 def main():
-    """Carry out steps until stdin ends."""
+    """Carries out steps until stdin ends."""
     stay_alive()
     for line in sys.stdin.buffer:
         try:

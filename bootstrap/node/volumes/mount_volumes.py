@@ -51,7 +51,7 @@ class Failed(Exception):
 
 
 def call(words, limit_s=SHORT_S, env=None, data=None):
-    """Run a command. Returns (exit code, output). Raises Failed if it cannot run or takes more than limit_s seconds.
+    """Runs a command. Returns (exit code, output). Raises Failed if it cannot run or takes more than limit_s seconds.
 
     A daemon that the command starts may keep its output open, so the output goes to a file without a name.
     """
@@ -77,7 +77,7 @@ def _open_unnamed(folder, _flags):
 
 
 def run(words, limit_s=SHORT_S, env=None, data=None):
-    """Run a command. Returns its output. Raises Failed with its last lines if it fails."""
+    """Runs a command. Returns its output. Raises Failed with its last lines if it fails."""
     code, said = call(words, limit_s, env, data)
     if code != 0:
         last = "; ".join(line.strip() for line in said.splitlines()[-LAST_LINES:] if line.strip())
@@ -89,7 +89,7 @@ def run(words, limit_s=SHORT_S, env=None, data=None):
 
 
 def look(mounts, volume_ids):
-    """Gather the facts about this node. mounts: the folders that matter; volume_ids: the EBS volumes that matter."""
+    """Gathers the facts about this node. mounts: the folders that matter; volume_ids: the EBS volumes that matter."""
     noted = read_notes()
     user = find_user()
     return {
@@ -158,7 +158,7 @@ def read_notes():
 
 
 def note(mount, entry):
-    """Note a mount. With None as its entry, forget it."""
+    """Notes a mount. With None as its entry, forgets it."""
     noted = read_notes()
     noted.pop(mount, None)
     if entry is not None:
@@ -167,7 +167,7 @@ def note(mount, entry):
 
 
 def write(path, text, mode):
-    """Write or replace a file, atomically."""
+    """Writes or replaces a file, atomically."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     fresh = path + ".new"
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as stream:
@@ -180,7 +180,7 @@ def write(path, text, mode):
 
 
 def install(packages):
-    """Install packages of Debian or Ubuntu."""
+    """Installs packages of Debian or Ubuntu."""
     apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
     run(apt + ["update"], LONG_S)
     run(apt + ["install", "-y", "--no-install-recommends"] + packages, LONG_S)
@@ -210,7 +210,7 @@ def find_device(volume_id, device):
 
 
 def disk(volume_id, device, path, read_only, wait_s):
-    """Mount an EBS volume at `path`. Creates a file system on a blank one first.
+    """Mounts an EBS volume at `path`. Creates a file system on a blank one first.
 
     Waits for its device for wait_s seconds. Returns {"formatted": ..., "changed": ...}. Raises Failed.
     """
@@ -273,7 +273,7 @@ def key():
 
 
 def serve_sftp(folders, config, authorized):
-    """Serve folders to other nodes by an sshd that shows nothing else. folders: {name: path}.
+    """Serves folders to other nodes by an sshd that shows nothing else. folders: {name: path}.
 
     config: sshd's configuration without UsePAM, which is copied from the node's own sshd: without PAM, sshd refuses
     locked accounts. Returns the names of the folders that were added, and "sshd" if that was started. Raises Failed.
@@ -323,7 +323,7 @@ def find_sshd():
 
 
 def end_sshd(pid):
-    """End the sshd for volumes; the kernel closes its connections."""
+    """Ends the sshd for volumes; the kernel closes its connections."""
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: find_sshd() is None, "the sshd for volumes does not end")
 
@@ -335,7 +335,7 @@ def find_use_pam():
 
 
 def stop_serving():
-    """End the sshd for volumes, and withdraw all exports."""
+    """Ends the sshd for volumes, and withdraw all exports."""
     pid = find_sshd()
     if pid is not None:
         end_sshd(pid)
@@ -348,7 +348,7 @@ def stop_serving():
 
 
 def serve_nfs(exports):
-    """Export folders by the kernel's NFS server. exports: lines of exports(5). Returns whether it changed anything."""
+    """Exports folders by the kernel's NFS server. exports: lines of exports(5). Returns whether it changed anything."""
     if _read(NFS_EXPORTS) == exports and call(["pgrep", "-x", "nfsd"])[0] == 0:
         return False
     write(NFS_EXPORTS, exports, 0o644)
@@ -358,7 +358,7 @@ def serve_nfs(exports):
 
 
 def wait_until(condition, complaint):
-    """Wait until a condition is true. Raises Failed with `complaint` if it is not true in time."""
+    """Waits until a condition is true. Raises Failed with `complaint` if it is not true in time."""
     give_up_at = time.monotonic() + SHORT_S
     while not condition():
         if time.monotonic() > give_up_at:
@@ -378,7 +378,7 @@ def _read(path):
 
 
 def mount(mount, words, entry, env, known_hosts):
-    """Mount a volume by a command, and note it. Raises Failed.
+    """Mounts a volume by a command, and notes it. Raises Failed.
 
     env: variables of the command. known_hosts: lines of ssh's known_hosts, "" for a command without ssh.
     """
@@ -394,14 +394,14 @@ def mount(mount, words, entry, env, known_hosts):
 
 
 def add_known_hosts(text):
-    """Add servers' keys to this node's known hosts. They replace earlier keys of the same servers."""
+    """Adds servers' keys to this node's known hosts. They replace earlier keys of the same servers."""
     names = {line.split()[0] for line in text.splitlines()}
     others = [line for line in _read(KNOWN_HOSTS).splitlines() if line.strip() and line.split()[0] not in names]
     write(KNOWN_HOSTS, "".join(line + "\n" for line in others + text.splitlines()), 0o600)
 
 
 def check_folder(mount):
-    """Create the folder of a mount. Raises Failed if it is not empty, or is a mount already."""
+    """Creates the folder of a mount. Raises Failed if it is not empty, or is a mount already."""
     try:
         os.makedirs(mount, mode=0o755, exist_ok=True)
         if volume_probe.find_mount(mount) is not None:
@@ -413,7 +413,7 @@ def check_folder(mount):
 
 
 def unmount(mount):
-    """Unmount a folder: at once if possible, else as soon as it is not in use any more. Returns whether it was in use.
+    """Unmounts a folder: at once if possible, else as soon as it is not in use any more. Returns whether it was in use.
 
     A dead server does not delay this. Raises Failed.
     """
@@ -429,7 +429,7 @@ def unmount(mount):
 
 
 def detach(mount):
-    """Unmount a folder lazily, with all mounts below it. Programs keep their open files. Raises Failed."""
+    """Unmounts a folder lazily, with all mounts below it. Programs keep their open files. Raises Failed."""
     call(["umount", "-l", mount], UNMOUNT_S)
     if volume_probe.find_mount(mount) is not None:
         raise Failed("%s cannot be unmounted" % mount)
@@ -437,7 +437,7 @@ def detach(mount):
 
 
 def renew(mount):
-    """Unmount a folder, unless it is in use. Returns whether it is unmounted."""
+    """Unmounts a folder, unless it is in use. Returns whether it is unmounted."""
     code, _ = call(["umount", mount], UNMOUNT_S)
     if code == 0:
         note(mount, None)
@@ -445,7 +445,7 @@ def renew(mount):
 
 
 def unmount_all():
-    """Undo all mounts of this program, and stop serving. Returns the folders that were in use."""
+    """Undoes all mounts of this program, and stops serving. Returns the folders that were in use."""
     busy = [path for path in read_notes() if unmount(path)]
     stop_serving()
     disks = [path for path in glob.glob(os.path.join(DISKS, "*")) if volume_probe.find_mount(path) is not None]
@@ -461,7 +461,7 @@ STEPS = {
 
 
 def main():
-    """Carry out steps until stdin ends."""
+    """Carries out steps until stdin ends."""
     stay_alive()
     os.makedirs(RUN, mode=0o755, exist_ok=True)
     with open(LOCK, "w") as held:

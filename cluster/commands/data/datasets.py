@@ -68,7 +68,7 @@ def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | 
 
 
 def _list_records(url: str, *, region: str, create_bucket: bool) -> list[str]:
-    """Return the .rec files below a URL, relative to it.
+    """Returns the .rec files below a URL, relative to it.
 
     Raises NotFoundError if the bucket does not exist and is not to be created, AwsError, UsageError.
     """
@@ -83,7 +83,7 @@ def _list_records(url: str, *, region: str, create_bucket: bool) -> list[str]:
 
 
 def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shards: int | None) -> None:
-    """Raise UsageError for a folder with other .rec files, as of an earlier fetch: MXNet reads all of them."""
+    """Raises UsageError for a folder with other .rec files, as of an earlier fetch: MXNet reads all of them."""
     own = shard_names(shards or dataset.shards)
     others = sorted(name for name in there if name.startswith(("train/", "val/")) and name not in own)
     if others:

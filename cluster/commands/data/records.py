@@ -35,7 +35,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of bytes. Raises BadParameter if the value is not a size."""
+        """Returns the number of bytes. Raises BadParameter if the value is not a size."""
         if isinstance(value, int):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?) *(|[kmg]i?)b?", str(value).strip().lower())
@@ -51,7 +51,7 @@ class LabelWidth(click.ParamType[int]):
     name = "label-width"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number. Raises BadParameter if the value is neither a number from 1 up nor "all"."""
+        """Returns the number. Raises BadParameter if the value is neither a number from 1 up nor "all"."""
         if value == "all":
             return 0
         if not str(value).isdecimal() or int(value) < 1:
@@ -232,7 +232,7 @@ def info(app: App, *, words: tuple[str, ...], workers: int | None, full: bool, a
 
 
 def _enter(app: App, words: Sequence[str], *, start: bool = True) -> str:
-    """Enter the cloud and return its region if a word is an s3:// URL; otherwise return ""."""
+    """Enters the cloud and returns its region if a word is an s3:// URL; otherwise return ""."""
     if not any(map(is_s3, words)):
         return ""
     app.enter_cloud(start_sandbox=start)
@@ -245,7 +245,7 @@ def _describe(shards: Sequence[WrittenShard]) -> str:
 
 
 def as_document(shards: Sequence[ShardInfo], workers: int | None) -> dict[str, Any]:
-    """Return the output of `cluster data info --json`. workers: also show what each of this many workers would read."""
+    """Returns the output of `cluster data info --json`. workers: also show what each of so many workers would read."""
     sizes = [size for shard in shards for size in shard.record_sizes]
     document: dict[str, Any] = {
         "records": len(sizes),
@@ -278,7 +278,7 @@ def _count_labels(shards: Sequence[ShardInfo]) -> dict[str, Any]:
 
 
 def as_lines(document: dict[str, Any], words: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of text for this document."""
+    """Yields the lines of text for this document."""
     shards = document["shards"]
     sizes = [shard["size_bytes"] for shard in shards]
     low, high = document["smallest_record_bytes"], document["largest_record_bytes"]

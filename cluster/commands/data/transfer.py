@@ -34,7 +34,7 @@ _exclude = click.option(
 
 
 def _how_to_copy(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that put and get have in common."""
+    """Adds the options that put and get have in common."""
     for option in (
         click.option("-y", "--yes", is_flag=True, help="Delete without asking."),
         click.option("--dry-run", is_flag=True, help="Show what would be copied and deleted; change nothing."),
@@ -261,5 +261,5 @@ def _as_line(entry: Entry) -> str:
 
 
 def _again() -> str:
-    """Return the hint for a transfer that was interrupted."""
+    """Returns the hint for a transfer that was interrupted."""
     return f"to copy what is missing, run again: {shlex.join(['cluster', *sys.argv[1:]])}"

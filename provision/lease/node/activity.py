@@ -62,7 +62,7 @@ class Activity:
         self._before: Optional[Tuple[float, Dict[Tuple[int, int], int]]] = None
 
     def look(self, now: float, clock: float) -> Use:
-        """Return who uses the node. now: seconds since 1970. clock: seconds of a clock that does not jump."""
+        """Returns who uses the node. now: seconds since 1970. clock: seconds of a clock that does not jump."""
         processes = list(find_processes(self.root))
         cores = self._count_cores(processes, clock)  # at each look, even if something else is in use
         job, ended_s_ago = find_job(self.root, processes, now)
@@ -76,7 +76,7 @@ class Activity:
         return Use(why, ended_s_ago)
 
     def _count_cores(self, processes: List[Process], clock: float) -> Optional[float]:
-        """Return how many cores all processes have used since the last look; None at the first one."""
+        """Returns how many cores all processes have used since the last look; None at the first one."""
         ticks = {(one.pid, one.started): one.ticks for one in processes}
         before, self._before = self._before, (clock, ticks)
         if before is None or clock <= before[0]:
@@ -86,7 +86,7 @@ class Activity:
 
 
 def find_processes(root: str) -> Iterator[Process]:
-    """Yield the processes of this node. Kernel threads have an empty command line."""
+    """Yields the processes of this node. Kernel threads have an empty command line."""
     proc = os.path.join(root, "proc")
     for entry in os.listdir(proc):
         if not entry.isdigit():
@@ -106,7 +106,7 @@ def find_processes(root: str) -> Iterator[Process]:
 
 
 def find_job(root: str, processes: List[Process], now: float) -> Tuple[Optional[str], Optional[float]]:
-    """Find a job that has not ended, or the reason why that is unknown.
+    """Finds a job that has not ended, or the reason why that is unknown.
 
     Also returns how many seconds ago the last job ended, or None. A job whose supervisor is dead makes no progress: it
     does not count.
@@ -128,7 +128,7 @@ def find_job(root: str, processes: List[Process], now: float) -> Tuple[Optional[
 
 
 def find_running_jobs(root: str, processes: List[Process]) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    """Yield the home and the record of each job that has not ended."""
+    """Yields the home and the record of each job that has not ended."""
     alive = {(one.pid, one.started) for one in processes}
     for path, record in _find_records(root):
         if record and record.get("state") not in ("done", "failed", "stopped") and _is_supervised(record, alive):
@@ -156,7 +156,7 @@ def _is_supervised(record: Dict[str, Any], alive: Any) -> bool:
 
 
 def find_homes(root: str) -> List[str]:
-    """Return the home folders of root and of human users."""
+    """Returns the home folders of root and of human users."""
     homes = []
     for line in _read(os.path.join(root, "etc", "passwd")).splitlines():
         fields = line.split(":")
@@ -166,7 +166,7 @@ def find_homes(root: str) -> List[str]:
 
 
 def find_login(processes: List[Process]) -> Optional[str]:
-    """Return who is logged in. Commands over ssh, copies and set-ups are logins, too."""
+    """Returns who is logged in. Commands over ssh, copies and set-ups are logins, too."""
     for one in processes:
         found = _LOGIN.match(one.command)
         if found is not None:
@@ -179,7 +179,7 @@ def find_login(processes: List[Process]) -> Optional[str]:
 
 
 def find_busy_kernel(root: str, processes: List[Process], fetch: Callable[[str], Any]) -> Optional[str]:
-    """Return a busy notebook kernel, or a notebook server that does not answer. Skips servers that have ended."""
+    """Returns a busy notebook kernel, or a notebook server that does not answer. Skips servers that have ended."""
     pids = {one.pid for one in processes}
     for home in find_homes(root):
         pattern = os.path.join(glob.escape(home), ".local/share/jupyter/runtime", "*server-*.json")
@@ -202,13 +202,13 @@ def find_busy_kernel(root: str, processes: List[Process], fetch: Callable[[str],
 
 
 def _local_url(server: Dict[str, Any]) -> str:
-    """Return the server's URL on this node. Its own URL may have the host's name, and a browser's port."""
+    """Returns the server's URL on this node. Its own URL may have the host's name, and a browser's port."""
     scheme = "https" if server.get("secure") else "http"
     return "{}://127.0.0.1:{}{}".format(scheme, server["port"], server.get("base_url") or "/")
 
 
 def find_busy_gpu(root: str, run: Callable[[List[str]], str]) -> Optional[str]:
-    """Return a busy GPU, or the reason why that is unknown; None without GPUs."""
+    """Returns a busy GPU, or the reason why that is unknown; None without GPUs."""
     if not glob.glob(os.path.join(glob.escape(root), "dev", "nvidia[0-9]*")):
         return None
     try:
@@ -259,7 +259,7 @@ class IdleTime:
         self._looked: Optional[float] = None
 
     def note(self, use: Use, clock: float) -> None:
-        """Record the result of a look. clock: seconds of a clock that does not jump."""
+        """Records the result of a look. clock: seconds of a clock that does not jump."""
         passed = 0.0 if self._looked is None else min(max(clock - self._looked, 0.0), self.longest_s)
         self._looked, self.why = clock, use.why
         self.idle_s = 0.0 if use.why is not None else self.idle_s + passed
@@ -267,11 +267,11 @@ class IdleTime:
             self.idle_s = min(self.idle_s, use.used_s_ago)
 
     def begin_again(self) -> None:
-        """Start from 0: the node is in use now."""
+        """Starts from 0: the node is in use now."""
         self.idle_s = 0.0
 
     def read(self, clock: float) -> Tuple[float, Optional[str]]:
-        """Return how long the node has been idle, and why it is not. Without a recent look, it counts as busy."""
+        """Returns how long the node has been idle, and why it is not. Without a recent look, it counts as busy."""
         if self._looked is not None and clock - self._looked > self.longest_s + 2 * ANSWER_S:
             return 0.0, "it cannot be determined: a look takes longer than {:.0f} s".format(clock - self._looked)
         return self.idle_s, self.why

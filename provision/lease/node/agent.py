@@ -68,12 +68,12 @@ class Agent(object):
         self.closing: Optional[peers.Closing] = None
 
     def look_every_s(self) -> float:
-        """Return the time between looks: shorter for a short idle time."""
+        """Returns the time between looks: shorter for a short idle time."""
         idle_s = self.state.lease.idle_s
         return ASK_EVERY_S if idle_s is None else min(max(idle_s / 20.0, 1.0), ASK_EVERY_S)
 
     def keep_looking(self) -> None:
-        """Check forever whether the node is in use. A look may hang: the deadline does not wait for it."""
+        """Checks forever whether the node is in use. A look may hang: the deadline does not wait for it."""
         while True:
             if self.state.lease.idle_s is not None:
                 try:
@@ -85,7 +85,7 @@ class Agent(object):
             time.sleep(self.look_every_s())
 
     def keep_up(self) -> None:
-        """Read the tag and write the state, forever."""
+        """Reads the tag and writes the state, forever."""
         while True:
             asked_at = system.boot_clock()
             text = metadata.read_tag()
@@ -98,11 +98,11 @@ class Agent(object):
             self.hurry.clear()
 
     def is_new(self) -> bool:
-        """Return whether the program has just started."""
+        """Returns whether the program has just started."""
         return system.boot_clock() - self.began < BOOT_S
 
     def find_idle(self) -> Tuple[float, Optional[str]]:
-        """Return how long the cluster has been idle, as far as this node knows, and why it is not."""
+        """Returns how long the cluster has been idle, as far as this node knows, and why it is not."""
         idle_s, why = self.looks.read(system.boot_clock())
         least = self.neighbors.find_least(system.boot_clock())
         if self.neighbors.is_deaf and self.neighbors.asked:
@@ -113,7 +113,7 @@ class Agent(object):
         return idle_s, why
 
     def describe(self) -> Dict[str, Any]:
-        """Return the answer to `show`."""
+        """Returns the answer to `show`."""
         lease, left, spent = self.state.read()
         idle_s, why = self.find_idle() if lease.idle_s is not None else (None, None)
         ends = terms.find_ends(lease, left, idle_s, spent)
@@ -127,7 +127,7 @@ class Agent(object):
         }
 
     def run(self) -> None:
-        """Wait for the end of the lease, and end the node."""
+        """Waits for the end of the lease, and ends the node."""
         waiting = [self.keep_up, self.keep_looking]
         asking = control.open_control()
         asked_at: Optional[float] = None
@@ -154,7 +154,7 @@ class Agent(object):
                 self.neighbors.listen(own_s, system.boot_clock())
 
     def close(self, lease: terms.Lease, ends: List[terms.End], idle_s: Optional[float]) -> None:
-        """End the node if its lease has ended, after the nodes that cannot end themselves."""
+        """Ends the node if its lease has ended, after the nodes that cannot end themselves."""
         if not ends or ends[0].left_s > 0:
             if self.closing is not None:
                 self.closing.cancelled = True
@@ -175,7 +175,7 @@ class Agent(object):
     # -- the user's machine
 
     def answer(self, asking: Any) -> None:
-        """Answer a `set` or `show`."""
+        """Answers a `set` or `show`."""
         peer, _ = asking.accept()
         with peer:
             peer.settimeout(2.0)
@@ -193,7 +193,7 @@ class Agent(object):
     # -- warnings
 
     def warn(self, lease: terms.Lease, end: terms.End) -> None:
-        """Warn of an end once; warn again if the end was postponed."""
+        """Warns of an end once; warns again if the end was postponed."""
         if not terms.is_near(lease, end):
             self.warned.pop(end.why, None)
         elif end.why not in self.warned:
@@ -203,12 +203,12 @@ class Agent(object):
 
 
 def work(cluster: str, armed: str, endpoint: str) -> None:
-    """Run the agent in the background."""
+    """Runs the agent in the background."""
     Agent(cluster, armed, endpoint).run()
 
 
 def main() -> int:
-    """Run the command of the command line."""
+    """Runs the command of the command line."""
     verb, words = sys.argv[1], sys.argv[2:]
     if verb == "boot":
         armed = start.Armed(*words)

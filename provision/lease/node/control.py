@@ -15,7 +15,7 @@ SOCKET = "lease.sock"
 
 
 def open_control() -> Any:
-    """Return the socket for `set` and `show`, which only root can use; None if it cannot be created."""
+    """Returns the socket for `set` and `show`, which only root can use; None if it cannot be created."""
     path = os.path.join(system.RUN, SOCKET)
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -36,7 +36,7 @@ def open_control() -> Any:
 
 
 def ask(message: Dict[str, Any]) -> Dict[str, Any]:
-    """Ask the running program, and return its answer. Raises OSError, ValueError."""
+    """Asks the running program, and returns its answer. Raises OSError, ValueError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(10.0)
         peer.connect(os.path.join(system.RUN, SOCKET))
@@ -51,7 +51,7 @@ def ask(message: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def ask_soon(message: Dict[str, Any]) -> Dict[str, Any]:
-    """Ask the program while it starts, and return its answer. Raises OSError, ValueError."""
+    """Asks the program while it starts, and returns its answer. Raises OSError, ValueError."""
     deadline = system.boot_clock() + 10.0
     while not os.path.exists(os.path.join(system.RUN, SOCKET)) and system.boot_clock() < deadline:
         time.sleep(0.05)

@@ -46,11 +46,11 @@ class Ec2(object):
         self.ahead_s = 0.0
 
     def now(self) -> float:
-        """Return EC2's time, in seconds since 1970, according to its last response."""
+        """Returns EC2's time, in seconds since 1970, according to its last response."""
         return time.time() + self.ahead_s
 
     def find_others(self, cluster: str) -> List[Instance]:
-        """Return the cluster's other running or pending instances. Raises OSError, ValueError, HTTPException."""
+        """Returns the cluster's other running or pending instances. Raises OSError, ValueError, HTTPException."""
         asked = [("Filter.1.Name", "tag:cluster:name"), ("Filter.1.Value.1", cluster)]
         asked += [("Filter.2.Name", "instance-state-name")] + _number("Filter.2.Value", ["pending", "running"])
         found = []
@@ -64,7 +64,7 @@ class Ec2(object):
         return found
 
     def find_impaired(self, instance_ids: List[str]) -> Dict[str, float]:
-        """Return the instances that fail EC2's status checks, with the seconds since they began to fail.
+        """Returns the instances that fail EC2's status checks, with the seconds since they began to fail.
 
         Raises OSError, ValueError, HTTPException.
         """
@@ -79,15 +79,15 @@ class Ec2(object):
         return found
 
     def terminate(self, instance_ids: List[str]) -> None:
-        """Terminate instances. Raises OSError, ValueError, HTTPException."""
+        """Terminates instances. Raises OSError, ValueError, HTTPException."""
         self._call("TerminateInstances", _number("InstanceId", instance_ids))
 
     def stop(self, instance_ids: List[str]) -> None:
-        """Stop instances. Raises OSError, ValueError, HTTPException."""
+        """Stops instances. Raises OSError, ValueError, HTTPException."""
         self._call("StopInstances", _number("InstanceId", instance_ids))
 
     def force_to_stop(self, instance_ids: List[str]) -> None:
-        """Stop instances without waiting for them to write to their disks.
+        """Stops instances without waiting for them to write to their disks.
 
         Raises OSError, ValueError, HTTPException.
         """
@@ -137,7 +137,7 @@ class Ec2(object):
 
 
 def sign(body: bytes, host: str, path: str, role: metadata.Role, now: float) -> Dict[str, str]:
-    """Return the headers of a POST, with its signature (Signature Version 4). Pure."""
+    """Returns the headers of a POST, with its signature (Signature Version 4). Pure."""
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     headers = {"content-type": _FORM, "host": host, "x-amz-date": moment, "x-amz-security-token": role.token}
     lines = ["{}:{}\n".format(name, headers[name]) for name in _SIGNED.split(";")]

@@ -24,13 +24,13 @@ class Role(NamedTuple):
 
 
 def read_tag() -> Optional[str]:
-    """Return the instance's tag with the lease; empty without one, None without a metadata service."""
+    """Returns the instance's tag with the lease; empty without one, None without a metadata service."""
     found = read(["tags/instance/{}".format(TAG)])
     return None if found is None else found[0] or ""
 
 
 def read_role() -> Optional[Role]:
-    """Return the node's role; None without one."""
+    """Returns the node's role; None without one."""
     found = read(["instance-id", "placement/region", _ROLES])
     if found is None or not all(found):
         return None
@@ -44,7 +44,7 @@ def read_role() -> Optional[Role]:
 
 
 def read(paths: List[str]) -> Optional[List[Optional[str]]]:
-    """Return the texts at these paths, None for one that does not exist; None without a metadata service."""
+    """Returns the texts at these paths, None for one that does not exist; None without a metadata service."""
     connection = http.client.HTTPConnection(ADDRESS, timeout=ANSWER_S)
     try:
         connection.request("PUT", "/latest/api/token", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})

@@ -37,7 +37,7 @@ class Neighbors(object):
         self.socket: Optional[socket.socket] = None
 
     def open(self) -> None:
-        """Open the socket, and begin to listen."""
+        """Opens the socket, and begins to listen."""
         one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         one.settimeout(0.0)
         try:
@@ -49,7 +49,7 @@ class Neighbors(object):
             self.is_deaf = True
 
     def find_asked(self) -> None:
-        """Find the addresses of the other nodes, if this node is the head."""
+        """Finds the addresses of the other nodes, if this node is the head."""
         found = []
         for home in activity.find_homes(self.root):
             try:
@@ -60,27 +60,27 @@ class Neighbors(object):
         self.asked = sorted(set(found))
 
     def ask(self, idle_s: Optional[float]) -> None:
-        """Send the cluster's idle time to the other nodes, and so ask for theirs. Only the head knows the nodes."""
+        """Sends the cluster's idle time to the other nodes, and so ask for theirs. Only the head knows the nodes."""
         self.own = [address for address in self.asked if is_own(address)]
         self.tell(idle_s)
 
     def tell(self, idle_s: Optional[float]) -> None:
-        """Send the cluster's idle time to the other nodes."""
+        """Sends the cluster's idle time to the other nodes."""
         for address in self.asked:
             if address not in self.own:
                 self._send(address, {"ask": True, "idle_s": idle_s or 0.0})
 
     def ping(self, address: str) -> None:
-        """Ask a node whether it is alive."""
+        """Asks a node whether it is alive."""
         self._send(address, {"there": True})
 
     def has_heard(self, address: str, since: float) -> bool:
-        """Return whether a node has reported since then that it is alive, or has asked this node."""
+        """Returns whether a node has reported since then that it is alive, or has asked this node."""
         with self.lock:
             return self.lives.get(address, -1.0) >= since
 
     def listen(self, own_idle_s: float, clock: float) -> None:
-        """Handle one datagram: a question, or another node's answer. own_idle_s: how long this node has been idle."""
+        """Handles one datagram: a question, or another node's answer. own_idle_s: how long this node has been idle."""
         if self.socket is None:
             return
         try:
@@ -104,7 +104,7 @@ class Neighbors(object):
                 self._send(address, {"idle_s": own_idle_s})
 
     def find_least(self, clock: float) -> Optional[Tuple[float, str]]:
-        """Return the shortest idle time of the others, and the node's address; None without others.
+        """Returns the shortest idle time of the others, and the node's address; None without others.
 
         A node that was heard and is now silent is dead or cut off: its last idle time grows. A node that was never
         heard may be busy.
@@ -116,7 +116,7 @@ class Neighbors(object):
         return min(times) if times else None
 
     def _send(self, address: str, message: Dict[str, Any]) -> None:
-        """Send a datagram, which may get lost."""
+        """Sends a datagram, which may get lost."""
         if self.socket is None:
             return
         try:
@@ -126,7 +126,7 @@ class Neighbors(object):
 
 
 def is_own(address: str) -> bool:
-    """Return whether an address is this node's."""
+    """Returns whether an address is this node's."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         try:
             one.bind((address, 0))

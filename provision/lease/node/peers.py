@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
 
 def plan_ends(silent: List[ec2.Instance], why: str, own: terms.Lease, now: float, impaired: Dict[str, float]) -> Plan:
-    """Return which of the nodes that do not answer must end. Pure.
+    """Returns which of the nodes that do not answer must end. Pure.
 
     why, own: why this node ends, and its lease. now: EC2's time. impaired: instance id -> for how many seconds it has
     failed EC2's status checks.
@@ -51,7 +51,7 @@ def plan_ends(silent: List[ec2.Instance], why: str, own: terms.Lease, now: float
 
 
 def is_over(lease: terms.Lease, why: str, own: terms.Lease, now: float, impaired_s: Optional[float]) -> bool:
-    """Return whether the lease of a silent node has ended. Pure.
+    """Returns whether the lease of a silent node has ended. Pure.
 
     The deadline is in its tag. The budget is the cluster's, so it is spent for all nodes with this lease. A node that
     is merely cut off may be in use: it counts as idle only if EC2 has not reached it for the cluster's idle limit.
@@ -89,7 +89,7 @@ class Closing(object):
         self.thread = system.start_thread(self._work) if endpoint else None
 
     def is_done(self) -> bool:
-        """Return whether the node may end now."""
+        """Returns whether the node may end now."""
         is_working = self.thread is not None and self.thread.is_alive()
         return not is_working or self._left_s() <= 0
 
@@ -113,7 +113,7 @@ class Closing(object):
             time.sleep(PAUSE_S)
 
     def end_silent(self, calls: ec2.Ec2) -> bool:
-        """End the silent nodes. Return whether there may soon be more. Raises OSError, ValueError, HTTPException."""
+        """Ends the silent nodes. Returns whether there may soon be more. Raises OSError, ValueError, HTTPException."""
         found = self.find_silent(calls.find_others(self.cluster))
         silent = found[:AT_ONCE]
         if not silent or self.cancelled:
@@ -131,7 +131,7 @@ class Closing(object):
         return len(found) > AT_ONCE or any(0 < until - calls.now() < self._left_s() for until in untils)
 
     def find_silent(self, others: List[ec2.Instance]) -> List[ec2.Instance]:
-        """Return the nodes that do not answer. An answer takes milliseconds, and datagrams may get lost."""
+        """Returns the nodes that do not answer. An answer takes milliseconds, and datagrams may get lost."""
         give_up_at = system.boot_clock() + HEAR_S
         while True:
             silent = [one for one in others if not self.others.has_heard(one.address, self.began - HEARD_S)]

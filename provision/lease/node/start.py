@@ -26,7 +26,7 @@ class Armed(NamedTuple):
 
 
 def read_armed() -> Armed:
-    """Return the arguments that the last `boot` saved. Raises OSError, ValueError."""
+    """Returns the arguments that the last `boot` saved. Raises OSError, ValueError."""
     with open(os.path.join(system.SAVED, "armed")) as stream:
         lines = stream.read(4096).splitlines()
     if len(lines) != len(Armed._fields):
@@ -35,7 +35,7 @@ def read_armed() -> Armed:
 
 
 def install(program: str, armed: Armed) -> None:
-    """Save a copy for a boot whose user data cannot be read."""
+    """Saves a copy for a boot whose user data cannot be read."""
     saved = system.SAVED
     try:
         os.makedirs(saved, mode=0o700, exist_ok=True)
@@ -59,7 +59,7 @@ def install(program: str, armed: Armed) -> None:
 
 
 def start(armed: Armed, work: "Callable[[str, str, str], None]") -> None:
-    """Start the work in the background, unless it runs. A second process restarts it if it is killed."""
+    """Starts the work in the background, unless it runs. A second process restarts it if it is killed."""
     os.makedirs(system.RUN, exist_ok=True)
     lock = os.open(os.path.join(system.RUN, "lease.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -45,7 +45,7 @@ class State(object):
         self._until_clock = None if until is None else system.boot_clock() + until - time.time()
 
     def offer(self, text: str) -> bool:
-        """Use a lease if it is newer. Return whether it is."""
+        """Uses a lease if it is newer. Returns whether it is."""
         offered = terms.parse_lease(text)
         with self.lock:
             if offered is None or offered.set_at <= self.lease.set_at:
@@ -56,7 +56,7 @@ class State(object):
         return True
 
     def read(self) -> Tuple[terms.Lease, Optional[float], float]:
-        """Return the lease, the seconds to its deadline, and the cost of the cluster."""
+        """Returns the lease, the seconds to its deadline, and the cost of the cluster."""
         with self.lock:
             self._add_up()
             left = None
@@ -70,7 +70,7 @@ class State(object):
         self._spent_clock = clock
 
     def keep(self) -> None:
-        """Save the lease and the cost wherever there is space. Waits for a hung disk for at most DISK_S."""
+        """Saves the lease and the cost wherever there is space. Waits for a hung disk for at most DISK_S."""
         if self._writing is None or not self._writing.is_alive():
             self._writing = system.start_thread(self._write)
         if self._writing is not None:
@@ -78,7 +78,7 @@ class State(object):
             self.is_kept = self.is_kept and not self._writing.is_alive()
 
     def _write(self) -> None:
-        """Write the state. The disk, the first of the folders, comes last: it may hang."""
+        """Writes the state. The disk, the first of the folders, comes last: it may hang."""
         lease, _, spent = self.read()
         text = json.dumps({"lease": terms.render_lease(lease), "spent_usd": spent, "at": time.time()})
         for path in reversed(self.paths):
@@ -91,7 +91,7 @@ class State(object):
 
 
 def read_kept(path: str) -> Dict[str, Any]:
-    """Return the saved state; an empty dict if it does not exist or is damaged."""
+    """Returns the saved state; an empty dict if it does not exist or is damaged."""
     try:
         with open(path) as stream:
             kept = json.loads(stream.read(activity.MAX_BYTES))

@@ -24,12 +24,12 @@ CLOCK_BOOTTIME = 7  # clock_gettime(2); Python has it since 3.7
 
 
 def boot_clock() -> float:
-    """Return the seconds since the boot. The clock does not jump, and it counts time in suspend."""
+    """Returns the seconds since the boot. The clock does not jump, and it counts time in suspend."""
     return time.clock_gettime(CLOCK_BOOTTIME)
 
 
 def say(text: str) -> None:
-    """Write a line to the console. Ignores errors: the console may be closed."""
+    """Writes a line to the console. Ignores errors: the console may be closed."""
     try:
         sys.stderr.write("cluster-lease: {}\n".format(text))
         sys.stderr.flush()
@@ -38,7 +38,7 @@ def say(text: str) -> None:
 
 
 def start_thread(work: "Callable[..., Any]", *words: Any) -> Optional[threading.Thread]:
-    """Run work in the background. None if the node has no thread left, which must not keep the node alive."""
+    """Runs work in the background. None if the node has no thread left, which must not keep the node alive."""
     thread = threading.Thread(target=work, args=words, daemon=True)
     try:
         thread.start()
@@ -49,7 +49,7 @@ def start_thread(work: "Callable[..., Any]", *words: Any) -> Optional[threading.
 
 
 def work_within(seconds: float, work: "Callable[[], Any]") -> Any:
-    """Return the work's result; None if it takes longer, since a disk may hang. The work must not raise."""
+    """Returns the work's result; None if it takes longer, since a disk may hang. The work must not raise."""
     results: List[Any] = []
     thread = start_thread(lambda: results.append(work()))
     if thread is not None:
@@ -58,7 +58,7 @@ def work_within(seconds: float, work: "Callable[[], Any]") -> Any:
 
 
 def write_whole(path: str, text: str, mode: int = 0o644) -> None:
-    """Write a file atomically. Raises OSError."""
+    """Writes a file atomically. Raises OSError."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     partial = "{}.{}".format(path, os.getpid())
     try:
@@ -76,7 +76,7 @@ def write_whole(path: str, text: str, mode: int = 0o644) -> None:
 
 
 def end_node(why: str) -> None:
-    """Switch this node off. Does not return."""
+    """Switches this node off. Does not return."""
     say("the lease has ended ({}): switching this node off".format(why))
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)  # this program must continue until the power is off

@@ -46,12 +46,12 @@ class End(NamedTuple):
 
 
 def render_moment(at: float) -> str:
-    """Return seconds since 1970 in the form 2026-11-25T15:00:00Z."""
+    """Returns seconds since 1970 in the form 2026-11-25T15:00:00Z."""
     return time.strftime(_MOMENT, time.gmtime(at))
 
 
 def render_lease(lease: Lease) -> str:
-    """Return the lease as text of at most MAX_TEXT characters."""
+    """Returns the lease as text of at most MAX_TEXT characters."""
     words = [
         ("set", render_moment(lease.set_at)),
         ("until", None if lease.until is None else render_moment(lease.until)),
@@ -66,7 +66,7 @@ def render_lease(lease: Lease) -> str:
 
 
 def parse_lease(text: str) -> Optional[Lease]:
-    """Parse the text of render_lease; None if it is not such a text. Skips unknown keys."""
+    """Parses the text of render_lease; None if it is not such a text. Skips unknown keys."""
     words: Dict[str, str] = {}
     for word in text.split():
         key, _, value = word.partition("=")
@@ -88,18 +88,18 @@ def parse_lease(text: str) -> Optional[Lease]:
 
 
 def find_newest(texts: List[str]) -> Optional[Lease]:
-    """Return the lease that was set last; None if no text is a lease."""
+    """Returns the lease that was set last; None if no text is a lease."""
     found = [lease for lease in map(parse_lease, texts) if lease is not None]
     return max(found, key=lambda lease: lease.set_at) if found else None
 
 
 def spent_at(lease: Lease, now: float) -> float:
-    """Return the cost of the cluster until `now`, if its nodes have run since set_at. Unknown prices count as 0."""
+    """Returns the cost of the cluster until `now`, if its nodes have run since set_at. Unknown prices count as 0."""
     return lease.spent_usd + max(now - lease.set_at, 0.0) * (lease.usd_per_hour or 0.0) / 3600.0
 
 
 def find_ends(lease: Lease, until_left_s: Optional[float], idle_for_s: Optional[float], spent_usd: float) -> List[End]:
-    """Return the coming ends, the earliest first.
+    """Returns the coming ends, the earliest first.
 
     until_left_s: seconds to the deadline. idle_for_s: how long the whole cluster has been idle; None if unknown.
     """
@@ -114,7 +114,7 @@ def find_ends(lease: Lease, until_left_s: Optional[float], idle_for_s: Optional[
 
 
 def is_near(lease: Lease, end: End) -> bool:
-    """Return whether to warn of an end: ten minutes before it; for a short idle time, in its second half."""
+    """Returns whether to warn of an end: ten minutes before it; for a short idle time, in its second half."""
     if end.why == "idle" and lease.idle_s is not None:
         return end.left_s <= min(WARN_S, lease.idle_s / 2)
     return end.left_s <= WARN_S
@@ -135,5 +135,5 @@ def _positive(text: Optional[str]) -> Optional[float]:
 
 
 def parse_moment(text: str) -> float:
-    """Parse the text of render_moment. Raises ValueError, OverflowError."""
+    """Parses the text of render_moment. Raises ValueError, OverflowError."""
     return float(calendar.timegm(time.strptime(text, _MOMENT)))

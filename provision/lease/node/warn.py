@@ -17,7 +17,7 @@ EVENT_NAMES = {"lifetime": "lease-ending", "idle": "idle-ending", "budget": "bud
 
 
 def render_warning(cluster: str, lease: terms.Lease, end: terms.End) -> str:
-    """Return the text of the warning."""
+    """Returns the text of the warning."""
     what = {
         "lifetime": "its lifetime ends",
         "idle": "it has been idle",
@@ -37,7 +37,7 @@ def render_warning(cluster: str, lease: terms.Lease, end: terms.End) -> str:
 
 
 def warn_all(root: str, cluster: str, end: terms.End, text: str) -> None:
-    """Warn the logged-in users and in the logs of running jobs, and write the event for [notify]."""
+    """Warns the logged-in users and in the logs of running jobs, and writes the event for [notify]."""
     system.say(text)
     at = time.time()
     folder = os.path.join(root, system.RUN.lstrip("/"), EVENTS)
@@ -63,7 +63,7 @@ def warn_all(root: str, cluster: str, end: terms.End, text: str) -> None:
 
 
 def say_in_log(home: str, record: Dict[str, Any], text: str) -> None:
-    """Write a line to the log of a running job."""
+    """Writes a line to the log of a running job."""
     job, code, python = record.get("id"), record.get("code"), record.get("python")
     if not (isinstance(job, str) and isinstance(code, str) and isinstance(python, str)):
         return

@@ -110,7 +110,7 @@ class Four:
         self.fault("link", number, f"mbit={mbit}")
 
     def distribute(self, wanted: SetUp, *, meanwhile: Callable[[], object] = bool) -> dict[str, BaseException]:
-        """Set up all hosts in parallel; returns the errors by node."""
+        """Sets up all hosts in parallel; returns the errors by node."""
         errors: dict[str, BaseException] = {}
         pins = HostKeyPins(self.project.project_dir / "pins")
         console: Console = open_console(REGION)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.sandbox
 
 
 def configure(project: Project, *, nodes: int = 1, instance_type: str = "c5.xlarge", **bootstrap: object) -> None:
-    """Write the shipped cluster.toml with other nodes, and with these keys of [bootstrap]."""
+    """Writes the shipped cluster.toml with other nodes, and with these keys of [bootstrap]."""
     text = (REPOSITORY / "cluster.toml").read_text()
     text = text.replace("nodes = 2", f"nodes = {nodes}").replace('"c5.xlarge"', f'"{instance_type}"')
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in bootstrap.items())
@@ -82,7 +82,7 @@ def test_a_wheel_damaged_on_this_machine_is_fetched_again(node: Project, tmp_pat
 
 
 def copy_cache(copy: Path, *, damage: str) -> list[Path]:
-    """Link to the usual cache; replace files whose name begins with `damage` by damaged copies, and return these."""
+    """Links to the usual cache; replaces files whose name begins with `damage` by damaged copies, and returns these."""
     damaged = []
     for path in [path for folder in ("bundles", "resolved", "wheels") for path in (cache_folder() / folder).rglob("*")]:
         place = copy / path.relative_to(cache_folder())

@@ -18,7 +18,7 @@ VENV = "/home/ubuntu/venv"
 
 
 def configure(cluster: Project, /, *, nodes: int = 2, **bootstrap: object) -> None:
-    """Write the shipped cluster.toml with these keys of [bootstrap]."""
+    """Writes the shipped cluster.toml with these keys of [bootstrap]."""
     text = (REPOSITORY / "cluster.toml").read_text().replace("nodes = 2", f"nodes = {nodes}")
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in bootstrap.items())
     cluster.write(text.replace("[bootstrap]\n", f"[bootstrap]\n{keys}"))
@@ -34,7 +34,7 @@ def verified(project: Project) -> dict[str, list[tuple[str, str, str]]]:
 
 
 def ask(project: Project, code: str) -> set[str]:
-    """Run a Python program in the environment on all nodes; return the set of lines that it prints."""
+    """Runs a Python program in the environment on all nodes; returns the set of lines that it prints."""
     done = project.run("exec", "--", "python", "-c", code)
     return {line.partition("] ")[2] for line in done.stdout.splitlines()}
 
@@ -51,7 +51,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture(scope="module")
 def cpu_wheel() -> None:
-    """Skip the test if pip would fetch the build for GPUs, 3 GB with its libraries."""
+    """Skips the test if pip would fetch the build for GPUs, 3 GB with its libraries."""
     words = ("install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--report", "-", TORCH)
     done = subprocess.run((sys.executable, "-m", "pip", *words), capture_output=True, text=True, check=False)
     if done.returncode != 0 or "+cpu" not in json.loads(done.stdout)["install"][0]["metadata"]["version"]:

@@ -82,7 +82,7 @@ def silent_console(project: Project, instance_id: str) -> Iterator[Path]:
 
 @contextmanager
 def other_host_key(project: Project, address: str, own: str) -> Iterator[str]:
-    """Give the node's sshd another host key, as if another machine answered; yields its fingerprint."""
+    """Gives the node's sshd another host key, as if another machine answered; yields its fingerprint."""
     ssh = ssh_to(project)
     # In one command each, since an sshd without keys accepts no connection.
     told = ssh.read(
@@ -105,7 +105,7 @@ def other_host_key(project: Project, address: str, own: str) -> Iterator[str]:
 
 
 def wait_until_presented(address: str, wanted: str) -> None:
-    """Wait until sshd presents the host key with that fingerprint."""
+    """Waits until sshd presents the host key with that fingerprint."""
     deadline = time.monotonic() + 20
     while True:
         scan = subprocess.run(("ssh-keyscan", "-t", "ed25519", address), capture_output=True, text=True, check=False)

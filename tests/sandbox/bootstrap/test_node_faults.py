@@ -50,7 +50,7 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
 
 
 def ends_itself(job: Running) -> None:
-    """Assert that the job has ended on all hosts on its own."""
+    """Asserts that the job has ended on all hosts on its own."""
     job.is_gone(timeout_s=2 * SILENCE_S + 10.0)
 
 
@@ -122,7 +122,7 @@ def test_a_head_that_freezes_for_a_while(nodes: Project, record_property: Tell) 
 
 
 def until_started(project: Project) -> None:
-    """Start the stopped nodes, once each node either runs or is stopped."""
+    """Starts the stopped nodes, once each node either runs or is stopped."""
 
     def states() -> set[str]:
         return {node["state"] for node in json.loads(project.run("status", "--json").stdout)["nodes"]}

@@ -94,7 +94,7 @@ def node(made: Node, sandbox: RunningSandbox) -> Node:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set a short timeout, only for tests of a silent node, since others may need the time."""
+    """Sets a short timeout, only for tests of a silent node, since others may need the time."""
     monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 2)
 
 

@@ -27,7 +27,7 @@ RECORD = struct.pack("<II", 0xCED7230A, 5) + b"hello\0\0\0"
 
 @pytest.fixture(autouse=True)
 def own_folder(two_nodes: Project) -> Iterator[None]:
-    """Set [data] url to a folder that other tests do not use."""
+    """Sets [data] url to a folder that other tests do not use."""
     path = two_nodes.directory / "cluster.toml"
     text = path.read_text()
     path.write_text(text.replace(f"s3://{BUCKET}/digits/", f"s3://{BUCKET}/{FOLDER}/"))
@@ -69,7 +69,7 @@ def second(two_nodes: Project) -> str:
 
 
 def verified(project: Project, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-    """Run `cluster verify`; return all checks, and stderr."""
+    """Runs `cluster verify`; returns all checks, and stderr."""
     done = project.run("verify", "--json", code=code)
     return json.loads(done.stdout), done.stderr
 

@@ -77,7 +77,7 @@ class Volumes:
         return hosts_of(self.project)["node-0"]
 
     def run(self, node: str, script: str, *, code: int | None = 0) -> str:
-        """Run a script as the node's user; return its output. Without ssh, which would take longer than the script."""
+        """Runs a script as the node's user; returns its output. Without ssh, which takes longer than the script."""
         inside = ("nsenter", "--target", str(hosts_of(self.project)[node].pid), "--user", "--mount", "--pid", "--net")
         done = subprocess.run(
             (*inside, "--setuid", "1000", "--setgid", "1000", "bash", "-c", script),
@@ -118,7 +118,7 @@ class Volumes:
 
     @contextmanager
     def writing(self, folder: str) -> Iterator["Writing"]:
-        """Run a job that writes to a folder on both nodes."""
+        """Runs a job that writes to a folder on both nodes."""
         with self.project.running("train", "--plain", "writer.py", folder) as process:
             assert process.stdout is not None
             shown = iter(process.stdout)
@@ -133,7 +133,7 @@ class Writing:
     process: subprocess.Popen[str]
 
     def end(self) -> str:
-        """Check that the job fails in time; return the command's messages."""
+        """Checks that the job fails in time; returns the command's messages."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=DEAD_S)
         said = self.project.messages.read_text()

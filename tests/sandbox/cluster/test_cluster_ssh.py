@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sandbox
 
 
 def talk(project: Project, *words: str, script: bytes) -> tuple[int, str]:
-    """Types into a terminal in which `cluster WORDS...` runs; its exit code and all that the terminal showed."""
+    """Types into a terminal in which `cluster WORDS...` runs. Returns its exit code and all that was shown."""
     terminal = Terminal()
     try:
         terminal.type(script.decode())
@@ -35,7 +35,7 @@ def talk(project: Project, *words: str, script: bytes) -> tuple[int, str]:
 
 
 def talk_wrapped(project: Project, *words: str, script: bytes, wrap: tuple[str, ...]) -> tuple[int, str]:
-    """The same with the installed command, started by `wrap`."""
+    """Does the same with the installed command, started by `wrap`."""
     master, slave = pty.openpty()
     with subprocess.Popen(
         [*wrap, CLUSTER, *words],
@@ -142,9 +142,10 @@ OVER_HOME = (
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Iterator[tuple[tuple[str, ...], dict[str, str], Callable[[], list[str]]]]:
-    """A user's ~/.ssh and agent that would break or weaken everything: a wrapper, an environment, and what it knows of.
+    """Creates a ~/.ssh and an agent that would break or weaken every connection.
 
-    It is put over the real home folder, in a mount namespace, because OpenSSH asks not $HOME where that is.
+    Yields the words that run a command with them, its environment, and a function that lists what they would leave in
+    its output. The folder is mounted over the real ~/.ssh, in a mount namespace, because OpenSSH ignores $HOME.
     """
     folder, mount, proxied = tmp_path / "ssh", tmp_path / "mount", tmp_path / "proxied"
     folder.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""`cluster cost` and [notify] on real hosts: the bill is the sandbox's, events arrive, the URL is told to nobody."""
+"""`cluster cost` and [notify] on real hosts: costs match the sandbox's log, events arrive, and the URL stays secret."""
 
 import json
 import re
@@ -30,7 +30,7 @@ SECRET = "canaryOfAWebhook0123456789"
 
 @dataclass
 class Webhook:
-    """A webhook on this machine that the hosts reach, and what it got: (path, event)."""
+    """A webhook on this machine that the hosts can reach, and what it received: (path, event)."""
 
     url: str = ""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -70,7 +70,7 @@ def listening(address: str) -> Iterator[Webhook]:
 
 @dataclass
 class Lived:
-    """A cluster that has lived: its project, and all that was said."""
+    """A cluster with a history: its project, and all output of the commands."""
 
     project: Project
     webhook: Webhook
@@ -93,7 +93,7 @@ class Lived:
         until(lambda: any(entry["state"] == state for entry in self.states()), state)
 
     def assert_costs_match(self) -> None:
-        """The total, and each part of it, is that of the sandbox's own log."""
+        """Asserts that the total, and each part of it, equals that of the sandbox's own log."""
         shown, now = self.cost(), time.time()
         expected = bill(self.states(), now=now)
         clusters = [*shown["earlier"], *filter(None, [shown["current"]])]
@@ -105,7 +105,7 @@ class Lived:
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
-    """A cluster from `up` to a job, with [notify] and [data] results."""
+    """Yields a cluster after `up` and a job, with [notify] and [data] results."""
     project = Project(tmp_path_factory.mktemp("lived"))
     text = configure((REPOSITORY / "cluster.toml").read_text(), framework="none", sync=["cluster.toml", "mine"])
     project.write(text)
@@ -181,7 +181,7 @@ def test_the_costs_are_those_of_the_sandboxs_log(lived: Lived) -> None:
 
 
 def test_the_url_of_the_webhook_is_nowhere(lived: Lived, tmp_path: Path) -> None:
-    """Not in a process list, an environment, a file of a host or of this machine, in S3, nor in what was said."""
+    """It is in no process list, environment, file of a host or of this machine, object in S3 or output."""
     watch, project = lived.watch, lived.project
     lived.run("status")
     lived.run("logs")
@@ -192,7 +192,7 @@ def test_the_url_of_the_webhook_is_nowhere(lived: Lived, tmp_path: Path) -> None
     assert hosts
     for host in hosts.values():
         assert files_with(host.root, [SECRET]) == []
-        assert files_with(host.root, ["of the user"])  # what was sent is found
+        assert files_with(host.root, ["of the user"])  # an event that was sent is found
     assert [text for text in lived.said if SECRET in text] == []
     assert any("cluster.toml is not sent: its [notify] webhook is a secret" in text for text in lived.said)
     state = [path for path in (project.directory / "state").rglob("*") if path.is_file()]
@@ -221,9 +221,9 @@ def test_the_costs_stay_after_the_cluster(lived: Lived) -> None:
     assert "earlier clusters of this name" in lived.run("cost")
 
 
-@pytest.mark.slow  # six minutes of waiting: AWS's bills are in seconds, and 1 % of them needs time
+@pytest.mark.slow  # six minutes of waiting: AWS bills by the second, and 1 % must be many seconds
 def test_a_longer_life_on_demand_and_on_spot(project: Project) -> None:
-    """Up, resize, stop, start, an instance that somebody terminates, one that is powered off in its host, and down."""
+    """Up, resize, stop, start, an instance that a user terminates, one that powers itself off, and down."""
     text = configure((REPOSITORY / "cluster.toml").read_text(), framework="none")
     project.write(text)
     one = Lived(project, Webhook(), Watch())

@@ -1,4 +1,4 @@
-"""The main job, by the real command: up, data, train, status, down, and nothing left.
+"""The main job, with the real command: up, data, train, status, down; nothing is left.
 
 test_verify_nodes.py has `cluster verify`.
 """
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.sandbox
 
 @pytest.fixture(scope="module")
 def with_data(two_nodes: Project) -> Project:
-    """The shared cluster, with the digits in the bucket that the shipped cluster.toml names."""
+    """Returns the shared cluster, with the digits in the bucket that the shipped cluster.toml names."""
     two_nodes.run("data", "demo", "digits")
     two_nodes.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
     return two_nodes
 
 
 def accuracies(output: str) -> dict[str, float]:
-    """The last validation accuracy that each node's worker printed."""
+    """Returns the last validation accuracy that each node's worker printed."""
     return {
         node: float(value)
         for node, value in re.findall(r"\[worker \d+ (node-\d+)\].*Validation-accuracy=([0-9.]+)", output)
@@ -123,7 +123,7 @@ def toml_with_args(project: Project, words: list[str]) -> str:
 
 
 def check_dry_run(project: Project) -> None:
-    """It shows the plan and does nothing, nor does an `up` whose nodes could not be set up."""
+    """A dry run shows the plan and does nothing; an `up` whose nodes could not be set up does nothing either."""
     shown = project.run("up", "--dry-run").stdout
     for words in ("launch 2 nodes", "c5.xlarge", "ssh from", "encrypted", "cluster-demo"):
         assert words in shown
@@ -150,7 +150,7 @@ def interrupt_up(project: Project, pause_s: float, number: signal.Signals) -> No
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("pause_s", [0.7, 1.5, 2.2, 3.0, 4.5])
 def test_an_interrupted_up_is_completed_by_the_next(project: Project, pause_s: float, number: signal.Signals) -> None:
-    """Wherever it was interrupted, which the pause only varies: two nodes, no third, and `down` ends all of it."""
+    """The pause varies the moment of the interruption. There are two nodes, no third, and `down` ends all of it."""
     interrupt_up(project, pause_s, number)
     project.run("up")
     nodes = json.loads(project.run("status", "--json").stdout)["nodes"]
@@ -163,7 +163,7 @@ def test_an_interrupted_up_is_completed_by_the_next(project: Project, pause_s: f
 
 
 def running_instances(project: Project) -> list[str]:
-    """As the sandbox's EC2 has them, tags or no tags."""
+    """Returns the ids from the sandbox's EC2, whatever the tags."""
     hosts = json.loads(project.run("sandbox", "status", "--json").stdout)["hosts"]
     return [host["instance_id"] for host in hosts if host["state"] in {"pending", "running"}]
 
@@ -200,7 +200,7 @@ def test_a_lost_private_key_is_named(two_nodes: Project) -> None:
 
 @pytest.mark.slow
 def test_damage_on_a_node_is_repaired(two_nodes: Project) -> None:
-    """An environment that was never completed, as a killed run leaves it."""
+    """A killed run leaves an incomplete environment; the next run replaces it."""
     program = "import glob, os; [os.remove(p) for p in glob.glob(os.path.expanduser('~/.cluster/env/*/.complete'))]"
     two_nodes.run("train", "--kv-store", "dist_sync", "--", "python", "-c", program, code=None)
     done = two_nodes.run("up")
@@ -232,7 +232,7 @@ def test_wrong_arguments_are_refused_with_a_sentence(
 
 
 def test_the_demo_runs_as_it_is_typed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """`make demo` in this very folder: its sandbox is another one than those of the tests."""
+    """Runs `make demo` in the checkout itself; its sandbox is not one of the tests'."""
     root = request.config.rootpath
     if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "cluster.toml"], cwd=root, check=False).returncode:
         pytest.skip("cluster.toml has been edited")

@@ -1,4 +1,4 @@
-"""What a user reads when AWS says no: the real command, its standard error word for word."""
+"""What a user reads when AWS refuses a call: the exact stderr of the real command."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ QUOTA = "L-1216C47A Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) insta
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A project whose sandbox has no hosts: everything here goes wrong before they are needed."""
+    """Yields a project whose sandbox has no hosts: every command here fails before it needs one."""
     project = Project(tmp_path_factory.mktemp("phantoms"))
     project.write((REPOSITORY / "cluster.toml").read_text().replace('# hosts = "real"', 'hosts = "none"'))
     project.run("sandbox", "start")
@@ -27,7 +27,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 @pytest.fixture
 def phantoms(shared: Project) -> Iterator[Project]:
-    """Afterwards no fault is armed, and nothing of the cluster is left."""
+    """Yields the project. Afterwards no fault is armed, and nothing of the cluster is left."""
     kept = (shared.directory / "cluster.toml").read_text()
     yield shared
     shared.write(kept)
@@ -36,7 +36,7 @@ def phantoms(shared: Project) -> Iterator[Project]:
 
 
 def refusal(project: Project, *words: str, code: int = 1) -> list[str]:
-    """The lines of a command's error: what happened, what belongs to it, and what to try."""
+    """Returns the lines of a command's error: what happened, its details, and what to try."""
     lines = project.run(*words, code=code).stderr.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("error: "))
     return lines[start:]

@@ -1,4 +1,4 @@
-"""The examples, typed as their READMEs print them; all on one cluster, which ends with the last two commands."""
+"""The examples, typed as their READMEs print them, all on one cluster. The last two commands end it."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ def commands_of(readme: str) -> list[str]:
 
 
 def promised_by(readme: str) -> list[str]:
-    """A pattern for each line of output that the README prints; nodes and accuracies differ from run to run."""
+    """Returns a pattern for each line of output in the README; nodes and accuracies differ from run to run."""
     patterns = map(re.escape, re.findall(r"^    (\[worker .+)$", readme, re.MULTILINE))
     patterns = (re.sub(r"node\\-\d", r"node-\\d", pattern) for pattern in patterns)
     return [re.sub(r"(accuracy\\ )0\\\.\d+", r"\1(?:0\\.9\\d|1\\.00)", pattern) for pattern in patterns]
@@ -32,7 +32,7 @@ def promised_by(readme: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A folder that is each example's in turn: its sandbox and cluster stay, since all have the same name."""
+    """Yields a folder for all examples, in turn: the sandbox and the cluster stay, since all have the same name."""
     project = Project(tmp_path_factory.mktemp("examples"))
     project.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # the folder is sent to the nodes
     try:
@@ -45,7 +45,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def run_example(project: Project, name: str) -> dict[str, str]:
-    """What each command of the README but the last two printed on stdout, in their order."""
+    """Returns what each command of the README, except the last two, printed on stdout, in their order."""
     shutil.rmtree(project.directory)
     shutil.copytree(EXAMPLES / name, project.directory)
     readme = (EXAMPLES / name / "README.md").read_text()

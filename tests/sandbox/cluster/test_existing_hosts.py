@@ -1,4 +1,4 @@
-"""cloud = "hosts": three plain hosts with the user's own ssh set-up, one of them without sudo. No AWS is asked."""
+"""cloud = "hosts": three plain hosts with the user's own ssh set-up, one of them without sudo. Nothing calls AWS."""
 
 import json
 import os
@@ -66,7 +66,7 @@ HOMES = {"gpu1": "home/ubuntu", "gpu2": "home/ubuntu", "lab": "home/alice"}
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The user's project, and the processes and addresses of the hosts by their names."""
+    """The user's project, and the processes and addresses of the hosts, by name."""
 
     project: Project
     pids: dict[str, int]
@@ -86,7 +86,7 @@ class World:
         return (self.home(host) / ".ssh/authorized_keys").read_text()
 
     def processes(self) -> list[str]:
-        """The command lines of all processes of jobs on the hosts."""
+        """Returns the command lines of all processes of jobs on the hosts."""
         namespaces = {namespace_of(pid) for pid in self.pids.values()}
         lines = [
             " ".join(command_line(int(entry.name)))
@@ -109,7 +109,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def open_all(ec2: EC2Client) -> None:
-    """Open all ports between the hosts, as in a lab's network."""
+    """Opens all ports between the hosts, as in a lab's network."""
     [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
     ec2.authorize_security_group_ingress(
         GroupId=group["GroupId"], IpProtocol="tcp", FromPort=0, ToPort=65535, CidrIp="10.0.0.0/8"
@@ -169,7 +169,7 @@ def test_hosts_are_set_up_and_launched_by_nobody(world: World) -> None:
     ours = [line for line in world.authorized_keys("gpu1").splitlines() if "cluster-internal-plain-" in line]
     assert len(ours) == 1
     assert ours[0].startswith('restrict,from="10.')
-    private = world.ssh.key.read_text().splitlines()[-3]  # keys begin alike
+    private = world.ssh.key.read_text().splitlines()[-3]  # not its first line: all keys begin alike
     for host in HOMES:
         small = [
             path
@@ -181,7 +181,7 @@ def test_hosts_are_set_up_and_launched_by_nobody(world: World) -> None:
 
 
 def test_verify_and_exec(world: World) -> None:
-    """Two of the hosts: with sudo and without it."""
+    """Two of the hosts are used: one with sudo and one without."""
     project = world.project
     with project.configured(names=["gpu1", "alice@lab"]):
         checks = json.loads(project.run("verify", "--json").stdout)
@@ -265,7 +265,7 @@ def test_the_hosts_of_an_option_are_the_cluster(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not may_place_command(), reason=f"hosts have no {PYTHON}, or share this folder")
 def test_inside_an_allocation_the_head_is_this_machine(world: World) -> None:
-    """The command runs on gpu1, whose own name is a loopback address there, as on Debian."""
+    """The command runs on gpu1, which resolves its own name to a loopback address, as on Debian."""
     home, root, address = world.home("gpu1"), world.root("gpu1"), world.addresses["gpu1"]
     name = world.ssh.read(address, "hostname")
     known = (world.project.directory / "home/.ssh/known_hosts").read_text()

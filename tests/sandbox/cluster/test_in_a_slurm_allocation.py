@@ -1,6 +1,6 @@
 """`cluster train -H slurm` inside a real Slurm allocation, with cloud = "hosts": it uses exactly the nodes assigned.
 
-The command runs on a sandbox host that has Slurm: by salloc on the login host, by sbatch on the first node itself.
+The command runs on a sandbox host that has Slurm: with salloc on the login host, with sbatch on the first node itself.
 """
 
 import json
@@ -51,11 +51,11 @@ class World:
         return self.nodes.hosts
 
     def on_login_host(self, words: str) -> str:
-        """What a command prints in the project's folder on node-0."""
+        """Returns what a command prints in the project's folder on node-0."""
         return self.nodes.run("node-0", f"cd ~/project && {words}")
 
     def find_set_up(self) -> list[str]:
-        """The hosts that the cluster of that project has set up."""
+        """Returns the hosts that the cluster of that project has set up."""
         homes = [host.root / "home/ubuntu" for host in hosts_of(self.nodes.project).values()]
         keys = [(home / ".ssh/authorized_keys").read_text() for home in homes]
         return [host for host, text in zip(self.hosts, keys, strict=True) if "cluster-internal-inside-" in text]
@@ -72,7 +72,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def make_world(nodes: Nodes) -> World:
-    """Give node-0 the command and a key that all nodes accept, and let it find the nodes by their names."""
+    """Gives node-0 the command and a key that all nodes accept, and lets it find the nodes by their names."""
     found = hosts_of(nodes.project)
     head = found["node-0"]
     home = head.root / "home/ubuntu"
@@ -98,7 +98,7 @@ def make_world(nodes: Nodes) -> World:
 
 
 def test_the_nodes_of_salloc(world: World) -> None:
-    """The login host is none of them."""
+    """The login host is not one of them."""
     _, *wanted = world.hosts
     salloc = f"salloc --quiet -N 2 --ntasks-per-node 1 --nodelist {','.join(wanted)}"
     done = world.on_login_host(f"{salloc} {world.command} train -H slurm -- {shlex.join(SAYS)}")

@@ -1,4 +1,4 @@
-"""The project as a user installs it: by uv and by pip, into empty environments, and run in an empty folder."""
+"""The project as a user installs it: with uv and with pip, into empty environments, and run in an empty folder."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ mxnet.kv.create(os.environ["CLUSTER_KV_STORE"])
 
 
 def run(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> None:
-    """Run a program to its end, as outside of the checkout's environment."""
+    """Runs a program to its end, outside the checkout's environment."""
     outside = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     outside["PIP_RETRIES"] = "9"  # two minutes in all: an index may be out of reach for a moment
     done = subprocess.run(
@@ -54,7 +54,7 @@ def run(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> None:
 
 
 def copy_sources(folder: Path) -> Path:
-    """A copy of the checkout, in which pip may leave what it builds."""
+    """Returns a copy of the checkout, in which pip may leave its build files."""
     folder.mkdir()
     for name in SOURCES:
         source = REPOSITORY / name
@@ -67,7 +67,7 @@ def copy_sources(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed_by_uv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The command, after `uv build` and `uv tool install` of the wheel. The sources are gone."""
+    """Yields the command, after `uv build` and `uv tool install` of the wheel. The sources are deleted."""
     folder = tmp_path_factory.mktemp("uv")
     sources = copy_sources(folder / "source")
     uv = (sys.executable, "-m", "uv")
@@ -84,7 +84,7 @@ def installed_by_uv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_an_installed_project_needs_no_checkout(installed_by_uv: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "theirs").mkdir()
-    for name in ("train", "sandbox", "cluster"):  # the user's own modules are no part of the command
+    for name in ("train", "sandbox", "cluster"):  # the command does not import the user's own modules
         (tmp_path / "empty" / f"{name}.py").write_text("raise SystemExit('imported by cluster')")
     for name in ("train", "sandbox", "cluster", "json", "click"):
         (tmp_path / "theirs" / f"{name}.py").write_text("raise SystemExit('imported by cluster')")
@@ -113,7 +113,7 @@ def test_an_installed_project_needs_no_checkout(installed_by_uv: str, tmp_path: 
     ["pip==23.2", pytest.param("pip==24.0", marks=pytest.mark.slow), pytest.param("pip", marks=pytest.mark.slow)],
 )
 def test_pip_installs_a_command_that_works(pip: str, tmp_path: Path) -> None:
-    """`pip install .`, by the oldest pip that is supported, one of Ubuntu's, and the newest."""
+    """`pip install .` with the oldest supported pip, one of Ubuntu's, and the newest."""
     sources = copy_sources(tmp_path / "source")
     environment, empty = tmp_path / "environment", tmp_path / "empty"
     empty.mkdir()

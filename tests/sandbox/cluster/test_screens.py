@@ -12,13 +12,13 @@ from terminal import Terminal
 
 pytestmark = pytest.mark.sandbox
 
-JOB_LINE = re.compile(r"\[(worker|server|scheduler|launcher|setup|supervisor) ")  # a program's output stays as it is
+JOB_LINE = re.compile(r"\[(worker|server|scheduler|launcher|setup|supervisor) ")  # a program's output is not changed
 OWN_SCRIPT = "import sys\nprint('arguments', sys.argv[1:])\nsys.exit(3)\n"
 
 
 @pytest.fixture(scope="module")
 def with_data(two_nodes: Project) -> Iterator[Project]:
-    """The cluster, with the digits in a bucket, and a script that fails."""
+    """Yields the cluster, with the digits in a bucket, and a script that fails."""
     script = two_nodes.directory / "fails.py"
     script.write_text(OWN_SCRIPT)
     two_nodes.run("data", "demo", "demo-data")
@@ -28,7 +28,7 @@ def with_data(two_nodes: Project) -> Iterator[Project]:
 
 
 def show(project: Project, *words: str, typed: str = "") -> tuple[int, str]:
-    """Run a command at a terminal of 80 columns and 24 lines; its exit code, and all that it showed.
+    """Runs a command at a terminal of 80 columns and 24 lines. Returns its exit code and all that it showed.
 
     Fails if the terminal had to break a line that could have been wrapped between words.
     """

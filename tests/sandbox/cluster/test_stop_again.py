@@ -1,4 +1,4 @@
-"""`cluster stop` for a job that has ended and left something behind, on a node that nobody could search then."""
+"""`cluster stop` for a job that has ended and left something behind, on a node that could not be searched then."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def test_processes_on_a_disconnected_node_are_ended_when_it_is_back(nodes: Proje
             code, said = job.ends(silence_s=SILENCE_S, besides=("node-1",))
             assert code == 1
             assert "may still run: node-1 could not be searched" in said
-            job.is_gone(timeout_s=2 * SILENCE_S + 10.0)  # node-1 ends by itself what it knows of
+            job.is_gone(timeout_s=2 * SILENCE_S + 10.0)  # node-1 ends the processes that it knows itself
             left = f"CLUSTER_JOB_ID={job.id} setsid {LEFT} >/dev/null 2>&1 </dev/null &"
             nodes.run("exec", "--node", "node-1", "--", "sh", "-c", left)
             until(lambda: processes_of("CLUSTER_JOB_ID", job.id), "nothing is left to be ended")
@@ -52,6 +52,6 @@ def test_processes_on_a_disconnected_node_are_ended_when_it_is_back(nodes: Proje
 
 
 def kept(nodes: Project) -> dict[str, Any]:
-    """What `cluster jobs --json` says of the newest job."""
+    """Returns what `cluster jobs --json` prints about the newest job."""
     newest: dict[str, Any] = json.loads(nodes.run("jobs", "--json").stdout)[0]
     return newest

@@ -1,6 +1,6 @@
-"""Commands under sudo: what they write belongs to the user who called sudo, and that user can go on without it.
+"""Commands under sudo: their files belong to the user who called sudo, who can continue without it.
 
-The user is a real one. Most tests do not run sudo: root runs the command with the environment that sudo makes. Where
+The user is a real one. Most tests do not run sudo: root runs the command with the environment that sudo creates. Where
 sudo itself runs, sudoers is another file in a mount namespace of the test's own.
 """
 
@@ -37,7 +37,7 @@ CACHE = Path(".cache/cluster")
 
 @dataclass
 class User:
-    """A user with a home, and in it a project and the program. python: one that the user, too, can run."""
+    """A user with a home that has a project and the program. python: one that the user can run, too."""
 
     name: str
     python: str = ""
@@ -51,7 +51,7 @@ class User:
         os.chown(self.project, self.uid, self.gid)
 
     def place_code(self) -> None:
-        for name in PACKAGES:  # without byte code, as a fresh checkout
+        for name in PACKAGES:  # without byte code, like a fresh checkout
             shutil.copytree(REPOSITORY / name, self.home / "code" / name, ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run(["chown", "-R", f"{self.uid}:{self.gid}", str(self.home)], check=True)
 
@@ -62,7 +62,7 @@ class User:
         return {**kept, "HOME": str(self.home), "USER": self.name, "LOGNAME": self.name, "PYTHONPATH": paths}
 
     def sudo_environment(self, *, keeps_home: bool = True) -> dict[str, str]:
-        """As `sudo -E` makes it; without keeps_home, as plain sudo does."""
+        """Returns the environment of `sudo -E`; without keeps_home, that of plain sudo."""
         made = {**self.environment(), "SUDO_UID": str(self.uid), "SUDO_GID": str(self.gid), "SUDO_USER": self.name}
         return made if keeps_home else {**made, "HOME": "/root", "USER": "root", "LOGNAME": "root"}
 
@@ -70,7 +70,7 @@ class User:
         return [self.python, "-P", "-m", "cluster", *words]
 
     def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run a command as the user, without sudo."""
+        """Runs a command as the user, without sudo."""
         done = subprocess.run(
             self.command(*words), cwd=self.project, env=self.environment(), stdin=subprocess.DEVNULL,
             user=self.uid, group=self.gid, extra_groups=[], capture_output=True, text=True, timeout=180, check=False,
@@ -78,7 +78,7 @@ class User:
         return checked(done, code)
 
     def sudo(self, *words: str, keeps_home: bool = True, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command as the user would with sudo."""
+        """Runs a command as the user would with sudo."""
         done = subprocess.run(
             self.command(*words), cwd=cwd or self.project, env=self.sudo_environment(keeps_home=keeps_home),
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, check=False,
@@ -86,17 +86,17 @@ class User:
         return checked(done, 0)
 
     def compile_code(self) -> None:
-        """What the user's own first command would have done, and commands under sudo do not."""
+        """Compiles the code, as the user's first command would; commands under sudo do not."""
         words = [self.python, "-m", "compileall", "-q", str(self.home / "code")]
         subprocess.run(words, user=self.uid, group=self.gid, extra_groups=[], check=True)
 
     def root_owned(self) -> list[str]:
-        """What is not the user's below the user's home."""
+        """Returns the files below the user's home that do not belong to the user."""
         paths = (path for path in self.home.rglob("*") if path.lstat().st_uid != self.uid)
         return sorted(str(path.relative_to(self.home)) for path in paths)
 
     def leave_to_root(self, *folders: Path) -> None:
-        """What an earlier release left behind."""
+        """Gives folders to root, as an earlier release left them."""
         for folder in folders:
             subprocess.run(["chown", "-R", "root:root", str(self.home / folder)], check=True)
 
@@ -109,7 +109,7 @@ def checked(done: subprocess.CompletedProcess[str], code: int) -> subprocess.Com
 
 @pytest.fixture
 def account() -> Iterator[User]:
-    """A user without the program."""
+    """Yields a user without the program."""
     name = f"cluster-test-{os.getpid()}"
     home = Path(tempfile.mkdtemp(prefix="cluster-home-"))  # not below pytest's folders, which only root can enter
     home.rmdir()
@@ -185,7 +185,7 @@ def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
     user.run("data", "ls", f"{bucket}digits/")
     user.run("train", "--", "true")
 
-    # What an earlier release left: one command is named, and it helps.
+    # What an earlier release left: the error names one command, which helps.
     user.leave_to_root(STATE, CACHE)
     for words in (("train",), ("up",), ("down", "--yes")):
         said = user.run(*words, code=1).stderr
@@ -225,7 +225,7 @@ exec setpriv --reuid={uid} --regid={gid} --init-groups -- "$@"
 
 
 def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
-    """With a password, at a terminal; without one, the error names the command. Only the sandbox is root's."""
+    """At a terminal it asks for the password; without one, the error names the command. Only the sandbox is root's."""
     subprocess.run(["chpasswd"], input=f"{user.name}:correct horse\n", text=True, check=True)
     command = install(user)
     setup = SUDOERS.format(name=user.name, uid=user.uid, gid=user.gid)
@@ -270,7 +270,7 @@ def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
 
 
 def install(user: User) -> list[str]:
-    """The program in an environment of the user's, because sudo takes PYTHONPATH away."""
+    """Installs the program in an environment of the user's, because sudo removes PYTHONPATH."""
     folder = user.home / "environment"
     subprocess.run([user.python, "-m", "venv", "--without-pip", str(folder)], check=True)
     packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"

@@ -51,7 +51,7 @@ def write(project: Project, **provision: Any) -> None:
 
 
 def launch(project: Project, **settings: Any) -> None:
-    """Run `cluster up` without its second half, which needs hosts."""
+    """Runs `cluster up` without its second half, which needs hosts."""
     write(project, **settings)
     clients = make_clients(REGION)
     wishes = Wishes(

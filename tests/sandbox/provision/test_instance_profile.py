@@ -34,7 +34,7 @@ MAKING = {"CreatePlacementGroup", "CreateSecurityGroup", "ImportKeyPair", "RunIn
 
 
 def write_toml(project: Project, **changed: str) -> None:
-    """Write the shipped cluster.toml with a role and a folder for results. changed: other values in TOML, by key."""
+    """Writes the shipped cluster.toml with a role and a folder for results. changed: other values in TOML, by key."""
     text = (REPOSITORY / "cluster.toml").read_text()
     lines = {
         "instance_profile": '"auto"',
@@ -51,7 +51,7 @@ def write_toml(project: Project, **changed: str) -> None:
 
 
 def write_policy(project: Project) -> None:
-    """Limit the sandbox's own credentials to the policy that `cluster iam-policy` prints."""
+    """Limits the sandbox's own credentials to the policy that `cluster iam-policy` prints."""
     (project.directory / "operator.json").write_text(project.run("iam-policy").stdout)
     text = (project.directory / "cluster.toml").read_text()
     text, found = re.subn(r'^(# )?policy = "[^"]*"', 'policy = "operator.json"', text, flags=re.MULTILINE)
@@ -80,7 +80,7 @@ def refused_rehearsals(project: Project) -> set[str]:
 
 
 def probe(project: Project, *accesses: tuple[str, str]) -> dict[tuple[str, str], str]:
-    """Try to `read` or to `write` each URL on the head; return the results."""
+    """Tries to `read` or to `write` each URL on the head; returns the results."""
     (project.directory / "probe.py").write_text(PROBE)
     words = ("--", "python", "probe.py", json.dumps(accesses))
     out = project.run("train", "--kv-store", "local", "-n", "1", *words).stdout

@@ -58,7 +58,7 @@ class Case:
 
 
 def find_resources(name: str) -> Counter[str]:
-    """Count everything in the account with the cluster's tag or name, without the code under test."""
+    """Counts everything in the account with the cluster's tag or name, without the code under test."""
     ec2, iam = boto3.client("ec2"), boto3.client("iam")
     tagged = [{"Name": f"tag:{TAG}", "Values": [name]}]
     instances = [
@@ -112,7 +112,7 @@ def count_points(scene: Scene, folder: Path) -> tuple[str, ...]:
 
 
 def check(case: Case, number: int, folder: Path) -> str | None:
-    """Run a case; return what is wrong after it, or None. Leaves nothing behind."""
+    """Runs a case; returns what is wrong after it, or None. Leaves nothing behind."""
     name = f"kill-{number}"
     prepare(case.scene, name, folder)
     ending: Ending = run(act(case.scene, name, folder), case.kill)
@@ -134,7 +134,7 @@ def check(case: Case, number: int, folder: Path) -> str | None:
 
 
 def plan_cases(scene: Scene, points: tuple[str, ...], *, everything: bool) -> list[Case]:
-    """Plan a kill before and after every point, each followed by both commands; or two kills.
+    """Plans a kill before and after every point, each followed by both commands; or two kills.
 
     The state that a kill leaves changes only at calls that change something, and at each fsync: just before one of
     these is the same as just after the previous one. The two kills are at one such point in the middle and at the last.
@@ -152,7 +152,7 @@ def plan_cases(scene: Scene, points: tuple[str, ...], *, everything: bool) -> li
 
 
 def run_cases(scenes: Sequence[Scene], folder: Path, *, everything: bool) -> tuple[list[str], list[str]]:
-    """Run the cases of all scenes side by side; return a summary of each scene, and what went wrong."""
+    """Runs the cases of all scenes side by side; returns a summary of each scene, and what went wrong."""
     read_descriptions()
     # Processes, not threads: each of them forks, and a fork beside other threads may inherit a lock that stays locked.
     with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("fork")) as pool:

@@ -30,7 +30,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 
 def count_resources(region: str) -> dict[str, int]:
-    """Count a cluster's resources in a region of the sandbox."""
+    """Counts a cluster's resources in a region of the sandbox."""
     ec2 = boto3.client("ec2", region_name=region)
     live = [{"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}]
     groups = [group for group in ec2.describe_security_groups()["SecurityGroups"] if group["GroupName"] != "default"]

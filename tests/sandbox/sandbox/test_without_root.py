@@ -105,7 +105,7 @@ def user() -> Iterator[User]:
 
 @pytest.fixture(autouse=True)
 def _alone(user: User) -> None:
-    """Wait until the namespaces are gone: they stay for a second after their last sandbox."""
+    """Waits until the namespaces are gone: they stay for a second after their last sandbox."""
     until(lambda: not user.processes(), "the user's namespaces stay")
 
 

@@ -22,7 +22,7 @@ WAIT = "import os, time; print('here', flush=True); time.sleep(600)"
 
 
 def plant(home: Path) -> list[str]:
-    """Make a home like those of users; return the secrets that must not be on a node."""
+    """Makes a home like those of users; returns the secrets that must not be on a node."""
     (home / ".ssh").mkdir(parents=True)
     key = home / ".ssh" / "id_ed25519"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)

@@ -68,7 +68,7 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
 
 
 def stop(job: Running, pid: int) -> int:
-    """Stop a process of a job by SIGSTOP; return its pid on its own host."""
+    """Stops a process of a job by SIGSTOP; returns its pid on its own host."""
     os.kill(pid, signal.SIGSTOP)
     job.struck_at = time.monotonic()
     with open(f"/proc/{pid}/status") as stream:

@@ -39,7 +39,7 @@ def jobs_py(two_nodes: Project) -> Iterator[list[Path]]:
 
 
 def replace(place: Path, program: bytes) -> None:
-    """Replace a program by a new file, since the old one may be shared with other versions of the tree."""
+    """Replaces a program by a new file, since the old one may be shared with other versions of the tree."""
     owner = place.stat()
     place.unlink()
     for compiled in place.parent.glob(f"__pycache__/{place.stem}.*"):  # reused if time in s and size are unchanged
@@ -50,7 +50,7 @@ def replace(place: Path, program: bytes) -> None:
 
 
 def read_all(descriptor: int, into: bytearray) -> None:
-    """Read the output of a terminal until no process has it open."""
+    """Reads the output of a terminal until no process has it open."""
     with suppress(OSError):
         while piece := os.read(descriptor, 1 << 16):
             into += piece

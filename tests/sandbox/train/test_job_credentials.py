@@ -58,7 +58,7 @@ def keys_of_a_worker(project: Project, *words: str) -> tuple[dict[str, Any], str
 
 
 def refused_by_s3(s3: Client, node: str, keys: Mapping[str, Any]) -> None:
-    """Check that everything that an intruder would try is denied."""
+    """Checks that everything that an intruder would try is denied."""
     refused(s3.delete_object, Bucket="scoped", Key="results/model")
     refused(s3.delete_object, Bucket="scoped", Key="data/a")
     refused(s3.delete_objects, Bucket="scoped", Delete={"Objects": [{"Key": "data/a"}]})
@@ -164,7 +164,7 @@ def env(phantom: RunningSandbox) -> Iterator[pytest.MonkeyPatch]:
 
 
 def use(env: pytest.MonkeyPatch, keys: Mapping[str, Any]) -> None:
-    """Set these keys in the environment, as after `aws sts assume-role` by hand."""
+    """Sets these keys in the environment, as after `aws sts assume-role` by hand."""
     env.setenv("AWS_ACCESS_KEY_ID", keys["AccessKeyId"])
     env.setenv("AWS_SECRET_ACCESS_KEY", keys["SecretAccessKey"])
     env.setenv("AWS_SESSION_TOKEN", keys["SessionToken"])
@@ -178,7 +178,7 @@ def make_role(trusts: str, **more: Any) -> str:
 
 
 def use_profile(env: pytest.MonkeyPatch, directory: Path, text: str) -> None:
-    """Use a configuration file, and no keys in the environment. Its [profile mine] has the operator's keys."""
+    """Uses a configuration file, and no keys in the environment. Its [profile mine] has the operator's keys."""
     keys = "".join(f"{name.lower()} = {os.environ[name]}\n" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
     (directory / "config").write_text(f"[profile mine]\n{keys}\n{text}")
     env.setenv("AWS_CONFIG_FILE", str(directory / "config"))

@@ -50,7 +50,7 @@ class Nodes(Project):
         return next((job for job in self.jobs().values() if job["name"] == name), {})
 
     def detach(self, *words: str) -> str:
-        """Start a job without following it; return its id."""
+        """Starts a job without following it; returns its id."""
         return self.run("train", "--detach", *words).stdout.strip()
 
 
@@ -107,7 +107,7 @@ def sessions(job: str) -> set[int]:
 
 
 def cut_off(job: str, clients: Sequence[Client]) -> None:
-    """Kill the clients' sshd processes on the head, once each client has shown output that came through them."""
+    """Kills the clients' sshd processes on the head, once each client has shown output that came through them."""
     found: set[int] = until(
         lambda: there if len(there := sessions(job)) == len(clients) else None, "not all clients follow the job"
     )
@@ -143,7 +143,7 @@ def test_a_job_is_followed_without_a_lost_or_doubled_line_however_often_it_is_cu
 
 
 def enough(job: str) -> None:
-    """Let COUNT end."""
+    """Lets COUNT end."""
     pid = next(iter(processes_of("CLUSTER_JOB_ID", job)))
     Path(f"/proc/{pid}/root/home/ubuntu/enough").touch()
 
@@ -267,7 +267,7 @@ def test_a_job_that_runs_too_long_is_ended(nodes: Nodes) -> None:
 
 @contextmanager
 def at_terminal(project: Project, *words: str) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
-    """Run `cluster WORDS...` in a terminal until the block ends."""
+    """Runs `cluster WORDS...` in a terminal until the block ends."""
     terminal = Terminal()
     process = subprocess.Popen(
         ["setsid", "--ctty", CLUSTER, *words],  # makes it the controlling terminal, for Ctrl-C
@@ -286,7 +286,7 @@ def at_terminal(project: Project, *words: str) -> Iterator[tuple[Terminal, subpr
 
 
 def press_ctrl_c(terminal: Terminal, answer: str, *, times: int = 1) -> None:
-    """Press Ctrl-C, and answer the question. times: how often the question has been shown in all."""
+    """Presses Ctrl-C, and answers the question. times: how often the question has been shown in all."""
     terminal.type("\x03")
     terminal.wait_for(lambda: terminal.raw.count(QUESTION) == times, TIMEOUT_S)
     terminal.type(answer)

@@ -96,7 +96,7 @@ class Ended:
 
 
 def run(project: Project, launcher: str, code: int) -> Ended:
-    """Run the job file, in which rank 1 ends with an exit code."""
+    """Runs the job file, in which rank 1 ends with an exit code."""
     (project.directory / "one.toml").write_text(JOB_FILE % code)
     project.run("train", "--launcher", launcher, "--job", "one.toml", code=code)
     record = json.loads(project.run("jobs", "--json").stdout)[0]

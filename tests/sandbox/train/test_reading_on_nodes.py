@@ -69,7 +69,7 @@ def image(number: int) -> ImageRecord:
 
 
 def ids_of(nodes: Project) -> tuple[list[dict[str, Any]], str]:
-    """Run the job; return the values that its workers print, and all of its output."""
+    """Runs the job; returns the values that its workers print, and all of its output."""
     done = nodes.run("train", "--plain", "-s", "1")
     return [json.loads(line) for line in re.findall(r"\] IDS (\{.*\})", done.stdout)], done.stdout + done.stderr
 
@@ -85,7 +85,7 @@ def check_each_once(told: list[dict[str, Any]]) -> None:
 
 
 def check_epochs(parts: list[list[list[int]]], way: str) -> None:
-    """Check that all parts together have every record once in each epoch. A part is a list of ids for each epoch."""
+    """Checks that all parts together have every record once in each epoch. A part is a list of ids for each epoch."""
     for epoch in (0, 1):
         read = sorted(number for part in parts for number in part[epoch])
         assert read == list(range(sum(COUNTS))), f"{way}, epoch {epoch}"
@@ -116,7 +116,7 @@ print("SAME", (arguments["fc_weight"] == module.get_params()[0]["fc_weight"]).as
 
 
 def check_saves(nodes: Project) -> None:
-    """Check everything that MXNet saves on one worker, and the files that two workers save at once."""
+    """Checks everything that MXNet saves on one worker, and the files that two workers save at once."""
     alone = ("-n", "1", "--kv-store", "local", "--", "python")
     said = nodes.run("train", *alone, "saves_on_a_node.py", SAVED_URL).stdout
     kinds = re.findall(r"\] SAVED (.*)", said)

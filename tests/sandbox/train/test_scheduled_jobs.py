@@ -46,7 +46,7 @@ class Batch:
         return TITLES[self.launcher]
 
     def train(self, *words: str, code: int | None = 0) -> Any:
-        """Run `cluster train` with this launcher."""
+        """Runs `cluster train` with this launcher."""
         return self.project.run("train", "--launcher", self.launcher, *words, code=code)
 
     def newest(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Batch:
         return self.nodes.run(self.nodes.head, self.listing, code=None).strip()
 
     def is_free_again(self) -> None:
-        """Wait until the scheduler has no job, and the nodes have no process of one."""
+        """Waits until the scheduler has no job, and the nodes have no process of one."""
         is_empty = f'test -z "$({self.listing})"'
         waits = f"for _ in $(seq 300); do {is_empty} && exit; sleep 0.2; done; {self.listing}"
         assert self.nodes.run(self.nodes.head, waits) == "", self.title

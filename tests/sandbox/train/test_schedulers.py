@@ -37,7 +37,7 @@ class Scheduler:
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(1000)))
 
     def request(self, how: str, **more: Any) -> dict[str, Any]:
-        """Request nodes on the head; return the last of its reports of each kind."""
+        """Requests nodes on the head; returns the last of its reports of each kind."""
         job = f"20260101-000000-{next(self.numbers):06}"
         asked = {"job": job, "name": "mlp", "nodes": 2, "queue": self.queue, **more}
         pairs = zip(self.nodes.names, self.nodes.addresses, strict=True)

@@ -32,7 +32,7 @@ def train_with(
     results: str | None = None,
     code: int = 0,
 ) -> str:
-    """Run `cluster train` with a script's options and [data] results; return stdout and stderr together."""
+    """Runs `cluster train` with a script's options and [data] results; returns stdout and stderr together."""
     more = {"results": results} if results is not None else {}
     with nodes.configured(args=options, script=script, **more):
         done = nodes.run("train", *words, code=code)
@@ -155,7 +155,7 @@ def test_mxnet_reads_what_our_writer_writes_and_writes_what_our_reader_reads(nod
 
 
 def run_program(nodes: Project, program: str, *words: str, results: str | None = None) -> str:
-    """Run a program of on_nodes/ with the nodes' MXNet, on the head alone; return its output."""
+    """Runs a program of on_nodes/ with the nodes' MXNet, on the head alone; returns its output."""
     shutil.copy(REPOSITORY / "tests" / "support" / "on_nodes" / program, nodes.directory)
     return train_with(nodes, list(words), "-n", "1", "--kv-store", "local", script=program, results=results)
 

@@ -58,7 +58,7 @@ def code_of(caught: pytest.ExceptionInfo[ClientError]) -> str:
 
 @contextmanager
 def refused_as(code: str, *, match: str | None = None) -> Iterator[pytest.ExceptionInfo[ClientError]]:
-    """Expect a ClientError with this code; match: for its text."""
+    """Expects a ClientError with this code; match: for its text."""
     with pytest.raises(ClientError, match=match) as caught:
         yield caught
     assert code_of(caught) == code
@@ -68,7 +68,7 @@ LONG_S = 3600.0  # longer than any test
 
 
 def until_found(call: Callable[[], object], code: str) -> None:
-    """Repeat a call while it fails with this code. Raises other errors."""
+    """Repeats a call while it fails with this code. Raises other errors."""
     deadline = time.monotonic() + UP_TIMEOUT_S
     while True:
         try:

@@ -75,7 +75,7 @@ class Act:
 
 
 def read_descriptions() -> None:
-    """Load botocore's data for the clients now, so that forked processes have it."""
+    """Loads botocore's data for the clients now, so that forked processes have it."""
     made = Clients(_session(), region=REGION)
     for client in (made.ec2, made.ssm, made.sts, made.iam, made.s3, made.service_quotas, made.pricing):
         LOADER.load_service_model(client.meta.service_model.service_name, "paginators-1")
@@ -88,7 +88,7 @@ def _session() -> boto3.session.Session:
 
 
 def run(act: Act, kill: Kill | None = None) -> Ending:
-    """Run an act in a process of its own. Raises AssertionError with its traceback when it fails."""
+    """Runs an act in a process of its own. Raises AssertionError with its traceback when it fails."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -71,7 +71,7 @@ def role(service: str, *statements: Mapping[str, Any]) -> Client:
 
 
 def make_profile(name: str, *statements: Mapping[str, Any]) -> dict[str, Any]:
-    """Launch options for a new instance profile, with a role of the same name and these statements as its policy."""
+    """Launches options for a new instance profile, with a role of the same name and these statements as its policy."""
     iam = client("iam")
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
     if statements:
@@ -103,7 +103,7 @@ def trainer(bucket: str) -> tuple[dict[str, Any], ...]:
 
 
 def make_bucket() -> str:
-    """Create a bucket with some objects in it; return its name."""
+    """Creates a bucket with some objects in it; returns its name."""
     s3, name = client("s3", s3={"addressing_style": "path"}), f"bucket-{uuid.uuid4().hex[:8]}"
     s3.create_bucket(Bucket=name)
     for key in ("digits/part-0", "beside", "digits-2/part-0"):
@@ -112,7 +112,7 @@ def make_bucket() -> str:
 
 
 def refused(call: Callable[..., Any], **asked: Any) -> str:
-    """Assert that a call fails for lack of a permission; return the error's message."""
+    """Asserts that a call fails for lack of a permission; returns the error's message."""
     with pytest.raises(ClientError) as caught:
         call(**asked)
     error = caught.value.response["Error"]

@@ -265,13 +265,13 @@ class World:
         return self.describe()
 
     def move_files(self, root: Path) -> None:
-        """Copy the files to another folder, for a forked process."""
+        """Copies the files to another folder, for a forked process."""
         if self.files.root.exists():
             shutil.copytree(self.files.root, root)
         self.files = ClusterFiles(root)
 
     def reset(self, root: Path, **config: Any) -> None:
-        """Reset to an empty account and a machine without files of the cluster. config: the sandbox's."""
+        """Resets to an empty account and a machine without files of the cluster. config: the sandbox's."""
         self.sandbox.reset(**config)
         self.files = ClusterFiles(root)
         self.volumes = ()
@@ -280,7 +280,7 @@ class World:
 
     @contextmanager
     def killed_at(self, point: int, *, before: bool) -> Iterator[None]:
-        """Raise Killed just before, or just after, the API call or fsync number `point`."""
+        """Raises Killed just before, or just after, the API call or fsync number `point`."""
         self.calls.points = 0
         self.calls.kill_before, self.calls.kill_after = (point, None) if before else (None, point)
         try:
@@ -289,7 +289,7 @@ class World:
             self.calls.kill_before = self.calls.kill_after = None
 
     def resources(self) -> Counter[str]:
-        """Count the account's resources in the backend, without the code under test."""
+        """Counts the account's resources in the backend, without the code under test."""
         backend = self.sandbox.backend
         return +Counter(
             {
@@ -320,7 +320,7 @@ def complete(nodes: int) -> Counter[str]:
 
 
 def plan_kills(points: list[str], *, everything: bool, which: int, share: int = 3) -> list[tuple[int, bool]]:
-    """Return where to kill, as (point, before).
+    """Returns where to kill, as (point, before).
 
     everything: before and after every point; otherwise at one in `share` of the states that a kill can leave. Nothing
     changes between two reads, so "after the first" and "before the second" count once. which: 0 or 1, so that the two
@@ -373,7 +373,7 @@ def run_side_by_side(act: Callable[[T], None], cases: Iterable[T]) -> None:
 
 
 def counting_fsync(calls: Calls, real: Callable[[int], None]) -> Callable[[int], None]:
-    """Wrap os.fsync so that each call is one more point for kills."""
+    """Wraps os.fsync so that each call is one more point for kills."""
 
     def fsync(handle: int) -> None:
         calls.before("ListFsync")  # its prefix makes it a call that does not mutate

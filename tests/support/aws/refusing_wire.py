@@ -22,7 +22,7 @@ class Wire:
     times: dict[str, int] = field(default_factory=dict)
 
     def refuse(self, *actions: str, code: str, times: int = 1, status: int = 400, after: bool = False) -> None:
-        """Refuse the next calls of each of these actions, and of no others. after: only once they have taken effect."""
+        """Refuses the next calls of each of these actions, and of no others. after: once they have taken effect."""
         self.refusing = dict.fromkeys(actions, (code, status, after))
         self.times = dict.fromkeys(actions, times)
 

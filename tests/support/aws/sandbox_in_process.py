@@ -105,7 +105,7 @@ class InProcessSandbox:
         )
 
     def reset(self, **config: Any) -> None:
-        """Reset to an empty account without faults. config: keys of [sandbox] in cluster.toml."""
+        """Resets to an empty account without faults. config: keys of [sandbox] in cluster.toml."""
         self.book.disarm("all")
         self.config = SandboxConfig(hosts="none", **config)
         for backends in (iam_backends, s3_backends):

@@ -21,7 +21,7 @@ class Kills:
         self._whole_s = whole_s
 
     def rounds(self) -> Iterator[int]:
-        """Yield 1, 2, 3 and so on, until there have been enough kills.
+        """Yields 1, 2, 3 and so on, until there have been enough kills.
 
         Raises AssertionError if too many runs ended before they were killed.
         """
@@ -32,7 +32,7 @@ class Kills:
             yield number
 
     def kill(self, process: "subprocess.Popen[bytes]", *, from_start: bool = True) -> bool:
-        """Kill the process at a random moment, as the kernel does when out of memory.
+        """Kills the process at a random moment, as the kernel does when out of memory.
 
         Returns whether it was still running. from_start: it does all of the work, and does not continue another run.
         """

@@ -59,7 +59,7 @@ class Started:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the command to end; return its exit code. Raises subprocess.TimeoutExpired."""
+        """Waits for the command to end; returns its exit code. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
@@ -69,7 +69,7 @@ class Started:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
-        """Wait for the command to end; return the rest of stdout.
+        """Waits for the command to end; returns the rest of stdout.
 
         Raises subprocess.TimeoutExpired, after which stdout cannot be read.
         """
@@ -118,7 +118,7 @@ class Preloaded:
         timeout_s: float,
         terminal: int | None = None,
     ) -> Completed:
-        """Run a command to its end, like subprocess.run. terminal: a pty to use as stdin, stdout and stderr.
+        """Runs a command to its end, like subprocess.run. terminal: a pty to use as stdin, stdout and stderr.
 
         Raises subprocess.TimeoutExpired.
         """
@@ -145,7 +145,7 @@ class Preloaded:
         env: Mapping[str, str],
         is_at_terminal: bool = False,
     ) -> Started:
-        """Start a command. is_at_terminal: out_fd is also its stdin, which is otherwise empty."""
+        """Starts a command. is_at_terminal: out_fd is also its stdin, which is otherwise empty."""
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._socket, [b"+"], [theirs.fileno(), out_fd, err_fd])
@@ -156,7 +156,7 @@ class Preloaded:
 
     @contextlib.contextmanager
     def running(self, words: Sequence[str], err_fd: int, *, cwd: Path, env: Mapping[str, str]) -> Iterator[Started]:
-        """Start a command whose stdout is a pipe; it is killed at the end of the block if it still runs."""
+        """Starts a command whose stdout is a pipe; it is killed at the end of the block if it still runs."""
         out, out_fd = os.pipe()
         with open(out) as stdout:
             try:
@@ -237,7 +237,7 @@ def answer(asker_fd: int, out_fd: int, err_fd: int) -> list[str]:
 
 
 def import_program() -> Any:
-    """Import all modules of the commands, and let botocore load its service models."""
+    """Imports all modules of the commands, and lets botocore load its service models."""
     sys.path[0] = str(Path(sys.executable).parent)  # as for the installed command
     commands: dict[str, tuple[str, str]] = importlib.import_module("cluster.commands").COMMANDS
     for name in (*(place.partition(":")[0] for place, _ in commands.values()), *IMPORTS):

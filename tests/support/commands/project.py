@@ -76,7 +76,7 @@ class Project:
             self.write(kept)
 
     def run(self, *words: str, code: int | None = 0, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
-        """Run `cluster WORDS...` to its end, and check its exit code."""
+        """Runs `cluster WORDS...` to its end, and checks its exit code."""
         command, env = [self.command, *words], self.environment()
         if self.command == CLUSTER and may_run(env):
             done = preloaded().run(command, cwd=self.directory, env=env, timeout_s=timeout_s)
@@ -98,7 +98,7 @@ class Project:
 
     @contextmanager
     def running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
-        """Start `cluster WORDS...`; it is killed at the end of the block if it still runs."""
+        """Starts `cluster WORDS...`; it is killed at the end of the block if it still runs."""
         with self.messages.open("w") as messages:
             process = subprocess.Popen(
                 [self.command, *words],

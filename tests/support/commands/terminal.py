@@ -100,7 +100,7 @@ class Terminal:
             time.sleep(0.005)
 
     def settle(self) -> str:
-        """Wait until all output has been drawn; return the screen's text."""
+        """Waits until all output has been drawn; returns the screen's text."""
         self._marks += 1
         mark = f"\x1b[0;{self._marks}m"
         os.write(self.theirs, mark.encode())

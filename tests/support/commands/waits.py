@@ -10,7 +10,7 @@ SHARE, OTHERS_SHARE = 15, 2
 
 
 def until(condition: Callable[[], Any], what: object = "", *, timeout_s: float = 60.0) -> Any:
-    """Wait until the condition is true, and return its value. what: the message if it never is."""
+    """Waits until the condition is true, and returns its value. what: the message if it never is."""
     deadline = time.monotonic() + timeout_s
     while True:
         began, used = time.monotonic(), time.thread_time()

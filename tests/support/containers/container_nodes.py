@@ -32,7 +32,7 @@ class ContainerNodes:
         return hosts_of(self.project)
 
     def push(self, image: Image, name: str) -> str:
-        """Push an image to the registry as NAME:TAG; return its name for cluster.toml."""
+        """Pushes an image to the registry as NAME:TAG; returns its name for cluster.toml."""
         return self.registry.push(image, name)
 
     @property
@@ -66,7 +66,7 @@ class ContainerNodes:
 
 @contextmanager
 def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterator[ContainerNodes]:
-    """Bring up a cluster whose nodes can run containers. values: for keys of cluster.toml."""
+    """Brings up a cluster whose nodes can run containers. values: for keys of cluster.toml."""
     project = Project(directory, env={VARIABLE: PASSWORD})
     text = configure((REPOSITORY / "cluster.toml").read_text(), **values)
     text = text.replace("nodes = 2", f"nodes = {nodes}", 1)

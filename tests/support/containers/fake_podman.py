@@ -83,7 +83,7 @@ os.rename(path + ".new", path + ".status")
 
 
 def make_podman(folder: Path) -> Path:
-    """Write the program; return its path."""
+    """Writes the program; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "client.py"
     script.write_text(f"PYTHON, CONMON = {sys.executable!r}, {CONMON!r}\n{CLIENT}")

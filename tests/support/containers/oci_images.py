@@ -142,7 +142,7 @@ def torch_image() -> Image:
 
 
 def _by_uv(target: Path, words: Sequence[str]) -> None:
-    """Install with uv, because pip does not resolve MXNet's requirements, which are older than NumPy's wheels."""
+    """Installs with uv, because pip does not resolve MXNet's requirements, which are older than NumPy's wheels."""
     subprocess.run([UV, "pip", "install", "--quiet", "--no-config", "--target", target, *words], check=True)
 
 
@@ -176,7 +176,7 @@ def _python_in(path: Path) -> str:
 
 
 def _add_byte_code(path: Path, folder: Path) -> None:
-    """Add the byte code of Python's own library to a layer, as Debian's packages do when they are installed."""
+    """Adds the byte code of Python's own library to a layer, as Debian's packages do when they are installed."""
     python = _python_in(path)
     with tarfile.open(path) as tar:
         modules = re.compile(rf"usr/lib/python{re.escape(python)}/.*\.py")
@@ -189,7 +189,7 @@ def _add_byte_code(path: Path, folder: Path) -> None:
 
 
 def _compile(folder: Path, python: str) -> None:
-    """Write the byte code of modules, so that processes in a container do not have to compile them.
+    """Writes the byte code of modules, so that processes in a container do not have to compile them.
 
     It does not depend on the modules' times, which images do not preserve. Errors are ignored, since some modules are
     for other versions of Python.
@@ -200,7 +200,7 @@ def _compile(folder: Path, python: str) -> None:
 
 
 def _download(packages: Sequence[str], folder: Path, *, with_all: bool) -> None:
-    """Download packages. with_all: also all of their dependencies, even those that this machine has."""
+    """Downloads packages. with_all: also all of their dependencies, even those that this machine has."""
     (folder / "partial").mkdir()
     words = ["apt-get", "--yes", "--quiet", "--option", "APT::Sandbox::User=root"]
     if with_all:
@@ -214,7 +214,7 @@ def _download(packages: Sequence[str], folder: Path, *, with_all: bool) -> None:
 
 
 def _merge(packages: Sequence[Path], tar: tarfile.TarFile) -> None:
-    """Merge packages into one tree, with /bin and the like as links into /usr.
+    """Merges packages into one tree, with /bin and the like as links into /usr.
 
     Adds the files that the packages' scripts would write.
     """

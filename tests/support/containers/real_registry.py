@@ -41,7 +41,7 @@ class Registry:
     log: Path
 
     def push(self, image: Image, name: str) -> str:
-        """Push an image to the registry as NAME:TAG; return its name with the server."""
+        """Pushes an image to the registry as NAME:TAG; returns its name with the server."""
         repository, _, tag = name.partition(":")
         for content, digest in (
             (image.config, f"sha256:{image.id}"), *((layer.path, f"sha256:{layer.sha256}") for layer in image.layers)
@@ -85,7 +85,7 @@ class Registry:
 
 @contextmanager
 def registry(folder: Path, address: str, password: str) -> Iterator[Registry]:
-    """Run a registry that listens at one address only. Its files are in `folder`, with only a hash of the password."""
+    """Runs a registry that listens at one address only. Its files are in `folder`, with only a hash of the password."""
     with socket.create_server((address, 0)) as free:
         server = f"{address}:{free.getsockname()[1]}"
     authority = trustme.CA(organization_name="the registry of a test")

@@ -40,7 +40,7 @@ class FakeGpu:
 
 
 def build(folder: Path) -> Path:
-    """Build the library in a folder; return the folder."""
+    """Builds the library in a folder; returns the folder."""
     assert COMPILER is not None
     subprocess.run([COMPILER, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", SOURCE], check=True)
     return folder

@@ -44,7 +44,7 @@ def script(text: str, what: str = "a script", **more: Any) -> dict[str, Any]:
 
 
 def hold(home: Path, data: bytes, name: str = "some.whl") -> None:
-    """Put a file into a node's store."""
+    """Puts a file into a node's store."""
     folder = home / ".cluster" / "files" / digest_of(data)
     folder.mkdir(parents=True)
     (folder / name).write_bytes(data)
@@ -86,7 +86,7 @@ class RawAgent(LocalChannel):
         return message
 
     def hear(self, *kinds: str) -> Any:
-        """Wait for messages of these kinds, ignoring signs of life; returns the value of the last one."""
+        """Waits for messages of these kinds, ignoring signs of life; returns the value of the last one."""
         for kind in kinds:
             said = self._next()
             assert kind in said, said
@@ -115,7 +115,7 @@ class RawAgent(LocalChannel):
         return self.address, self.port
 
     def upload(self, data: bytes, *, offset: int = 0, until: int | None = None) -> None:
-        """Send the bytes from an offset on; those after `until` are announced but not sent."""
+        """Sends the bytes from an offset on; those after `until` are announced but not sent."""
         self.tell({"upload": digest_of(data), "offset": offset, "size": len(data) - offset})
         self.sendall(data[offset:until])
 
@@ -138,7 +138,7 @@ class RawAgent(LocalChannel):
         return self._stderr.read().decode()
 
     def hang_up(self) -> int:
-        """Close the agent's stdin; return its exit code."""
+        """Closes the agent's stdin; returns its exit code."""
         with suppress(OSError):  # it has ended
             self.shutdown_write()
         return self.process.wait(PATIENCE_S)
@@ -296,7 +296,7 @@ class Nodes:
         self._threads: dict[str, threading.Thread] = {}
 
     def start(self, *nodes: LocalNode, **wanted: Any) -> None:
-        """Start some nodes one after the other, so that they join the chain in this order."""
+        """Starts some nodes one after the other, so that they join the chain in this order."""
         for node in nodes:
             thread = threading.Thread(target=self._set_up, args=(node, SetUp(python=sys.executable, **wanted)))
             thread.start()
@@ -314,7 +314,7 @@ class Nodes:
             self.errors[node.host.name] = error
 
     def join(self) -> dict[str, BaseException]:
-        """Wait for all nodes; return the errors by node."""
+        """Waits for all nodes; returns the errors by node."""
         for thread in self._threads.values():
             thread.join(PATIENCE_S)
             assert not thread.is_alive()

@@ -19,7 +19,7 @@ def may_place_command() -> bool:
 
 
 def place_command(root: Path, home: Path, *, cache: Path) -> str:
-    """Copy this program and its environment to a host, and the cache of wheels to a user's home; returns the command.
+    """Copies this program and its environment to a host, and the cache of wheels to a user's home; returns the command.
 
     root, home: the host's / and the user's home, seen from this machine. The program has the same path as here.
     """
@@ -41,7 +41,7 @@ def place_command(root: Path, home: Path, *, cache: Path) -> str:
 
 
 def own(home: Path, name: str) -> None:
-    """Make a user the owner of a file or folder in their home, including its content."""
+    """Makes a user the owner of a file or folder in their home, including its content."""
     owner = home.stat()
     os.chown(home / name, owner.st_uid, owner.st_gid)
     for below in (home / name).rglob("*"):

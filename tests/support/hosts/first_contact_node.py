@@ -103,7 +103,7 @@ class Account(paramiko.ServerInterface):
 
 
 def serve(listener: socket.socket, node: Node) -> None:
-    """Accept connections until the listener is closed."""
+    """Accepts connections until the listener is closed."""
     while True:
         try:
             client, _ = listener.accept()

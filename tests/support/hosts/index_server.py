@@ -22,7 +22,7 @@ CUT_BYTES = 1000
 
 
 def make_wheel(folder: Path, name: str, content: Mapping[str, bytes], *, requires: str = "") -> Path:
-    """Write a wheel that pip and uv can install; the same content gives the same bytes."""
+    """Writes a wheel that pip and uv can install; the same content gives the same bytes."""
     project, wheel_version, *tags = name.removesuffix(".whl").split("-")
     info = f"{project}-{wheel_version}.dist-info"
     needs = f"Requires-Dist: {requires}\n" if requires else ""
@@ -39,7 +39,7 @@ def make_wheel(folder: Path, name: str, content: Mapping[str, bytes], *, require
 
 
 def make_source(folder: Path, name: str, content: Mapping[str, bytes]) -> Path:
-    """Write a source distribution; the same content gives the same bytes."""
+    """Writes a source distribution; the same content gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     project, version = name.removesuffix(".tar.gz").rsplit("-", 1)
     metadata = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n".encode()
@@ -77,7 +77,7 @@ class Index:
         return [wanted for path, wanted in self.asked if path.endswith(ending)]
 
     def take_one(self, what: str) -> bool:
-        """Use up one of the faults that are left; return whether there was one."""
+        """Uses up one of the faults that are left; returns whether there was one."""
         with self.lock:
             left = getattr(self, what)
             setattr(self, what, max(0, left - 1))
@@ -122,7 +122,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.index = index
 
     def handle_error(self, *_words: object) -> None:
-        """Ignore errors, because clients may disconnect."""
+        """Ignores errors, because clients may disconnect."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -134,7 +134,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return self.server.index
 
     def log_message(self, *_words: object) -> None:
-        """Log nothing."""
+        """Logs nothing."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -184,7 +184,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def serve_index(folder: Path, *, address: str = "127.0.0.1") -> Iterator[Index]:
-    """Serve a folder until the block ends."""
+    """Serves a folder until the block ends."""
     index = Index(folder=folder)
     server = Server(address, index)
     index.url = f"http://{address}:{server.server_address[1]}"
@@ -197,7 +197,7 @@ def serve_index(folder: Path, *, address: str = "127.0.0.1") -> Iterator[Index]:
 
 
 def link_cached_wheels(folder: Path) -> Path:
-    """Make a folder with links to the wheels in the user's usual cache; return it."""
+    """Makes a folder with links to the wheels in the user's usual cache; returns it."""
     folder.mkdir()
     for wheel in cache_folder().glob("wheels/*/*.whl"):
         if not (folder / wheel.name).exists():

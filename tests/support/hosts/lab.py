@@ -83,7 +83,7 @@ class World:
         return next(host.instance_id for host in hosts if host.instance_id != self.instance_id)
 
     def as_root(self, script: str) -> str:
-        """Run a script on lab as root, by sudo of the image's user; return its output."""
+        """Runs a script on lab as root, by sudo of the image's user; returns its output."""
         ssh = self.home / ".ssh"
         options = ("BatchMode=yes", "ConnectTimeout=5", f"UserKnownHostsFile={self.known_hosts}")
         words = [word for option in options for word in ("-o", option)]
@@ -93,7 +93,7 @@ class World:
         return done.stdout
 
     def trust(self) -> None:
-        """Accept both host keys, as the user would when `ssh` asks."""
+        """Accepts both host keys, as the user would when `ssh` asks."""
         key = " ".join((self.root / "etc/ssh/ssh_host_ed25519_key.pub").read_text().split()[:2])
         self.known_hosts.write_text(f"{self.address} {key}\n[{self.address}]:{PORT} {key}\n")
 
@@ -121,7 +121,7 @@ class World:
 
     @contextmanager
     def training(self, *words: str, seconds: float = 600) -> Iterator[subprocess.Popen[str]]:
-        """Run `cluster train` on both hosts; the block begins when both workers have joined."""
+        """Runs `cluster train` on both hosts; the block begins when both workers have joined."""
         command = ("--", "python", "-c", WAITS, str(seconds))
         with self.project.running("train", "-H", "hosts", *words, *command) as process:
             assert process.stdout is not None
@@ -133,12 +133,12 @@ class World:
             yield process
 
     def is_quiet(self) -> None:
-        """Wait until no process is left on lab."""
+        """Waits until no process is left on lab."""
         until(lambda: not self.processes(), f"left: {[command_line(p) for p in self.processes()]}", timeout_s=20)
 
 
 def make_world(directory: Path, monkeypatch: pytest.MonkeyPatch, *, opens: bool = True) -> World:
-    """Bring up the cluster, launch the other instance, and prepare its user.
+    """Brings up the cluster, launches the other instance, and prepares its user.
 
     opens: whether to open the cluster's security group for it, as its user would have to.
     """
@@ -180,7 +180,7 @@ def answers(world: World) -> bool:
 
 
 def launch_by_hand(key: Path, *, opens: bool) -> tuple[str, str]:
-    """Launch an instance with its own key and security group; returns its id and its private address."""
+    """Launches an instance with its own key and security group; returns its id and its private address."""
     ec2 = boto3.client("ec2")
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
     ec2.import_key_pair(KeyName="mine", PublicKeyMaterial=key.with_suffix(".pub").read_bytes())

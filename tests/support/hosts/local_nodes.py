@@ -83,7 +83,7 @@ class LocalChannel:
             self._ours.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Kill the command and everything in its process group."""
+        """Kills the command and everything in its process group."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -160,7 +160,7 @@ recordio = Anything(MXRecordIO=MXRecordIO)
 
 @pytest.fixture
 def fake_mxnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMXNet:
-    """Install a fake MXNet that works. The returned function writes it again with more lines."""
+    """Installs a fake MXNet that works. The returned function writes it again with more lines."""
 
     def put(more: str) -> None:
         (tmp_path / "mxnet.py").write_text(f"{MXNET}\n{more}\nnd = Anything(ones=ones)\n")

@@ -47,7 +47,7 @@ class Placer:
 
 @contextmanager
 def start_placer() -> Iterator[Placer]:
-    """Start a Placer without a locale, as sshd does."""
+    """Starts a Placer without a locale, as sshd does."""
     with subprocess.Popen(
         [sys.executable, "-c", ANSWERING, str(PROGRAMS)],
         stdin=subprocess.PIPE,
@@ -73,11 +73,11 @@ class NodeDir:
         return {path.parent.name for path in self.home.glob("tree/*/.complete")}
 
     def send(self, tree: Tree, *, keep: Iterable[str] = ()) -> dict[str, Any]:
-        """Place a tree; return the answer, which is {} on success."""
+        """Places a tree; returns the answer, which is {} on success."""
         return self.placer.place(self.home, self.accept(tree, keep=keep))
 
     def accept(self, tree: Tree, *, keep: Iterable[str] = ()) -> dict[str, Any]:
-        """Put a tree's archive into files/, as the chain does; returns the task that places it."""
+        """Puts a tree's archive into files/, as the chain does; returns the task that places it."""
         with TreeArchives([tree], cache=self.cache) as archives:
             file, task = archives.write(tree)
             folder = self.home / "files" / file.sha256

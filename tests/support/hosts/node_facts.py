@@ -58,13 +58,13 @@ TREE = make_tree([file_of_bytes("node/role.py", b"print()\n")])
 
 
 def run_shell(text: str, home: Path, *, path: str = SYSTEM_PATH) -> subprocess.CompletedProcess[str]:
-    """Run a script as a node does, with this home folder."""
+    """Runs a script as a node does, with this home folder."""
     env = {"HOME": str(home), "PATH": path}
     return subprocess.run(["/bin/sh", "-c", text], env=env, capture_output=True, text=True, check=False)
 
 
 def make_programs(folder: Path, **bodies: str) -> Path:
-    """Write shell programs to a folder for PATH; return the folder. `_` in a name stands for `-`."""
+    """Writes shell programs to a folder for PATH; returns the folder. `_` in a name stands for `-`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, body in bodies.items():
         path = folder / name.replace("_", "-")

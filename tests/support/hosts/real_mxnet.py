@@ -69,7 +69,7 @@ def real_mxnet(version: str = VERSION) -> str:
 
 
 def run_mxnet(program: str, *words: str | Path, env: dict[str, str] | None = None) -> list[str]:
-    """Run a program with MXNet, imported as `mx`; return the lines that it prints."""
+    """Runs a program with MXNet, imported as `mx`; returns the lines that it prints."""
     done = subprocess.run(
         [real_mxnet(), "-W", "ignore", "-c", "import sys\nimport mxnet as mx\n" + textwrap.dedent(program), *words],
         env=os.environ | (env or {}),

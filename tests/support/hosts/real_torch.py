@@ -46,7 +46,7 @@ def _find_offered(python: Path) -> str:
 
 
 def _pip(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `pip install`. uv would not use the indexes that pip is configured with."""
+    """Runs `pip install`. uv would not use the indexes that pip is configured with."""
     return subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", *words],
         capture_output=True, text=True, check=False,

@@ -43,7 +43,7 @@ def start_sandbox(project_dir: Path, **config: Any) -> RunningSandbox:
 
 
 def enter(sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point AWS clients at a sandbox, including boto3.client, which would keep the credentials of an earlier one."""
+    """Points AWS clients at a sandbox, including boto3.client, which would keep the credentials of an earlier one."""
     for name in control.unset_environment(os.environ):
         monkeypatch.delenv(name)
     for name, value in sandbox.environment.items():
@@ -100,7 +100,7 @@ class Ssh:
 
 
 def launch(ssh: Ssh, count: int, key_name: str = "test", **options: Any) -> list[InstanceTypeDef]:
-    """Launch instances for `ssh` to log in to, and wait until they run. options: parameters of RunInstances."""
+    """Launches instances for `ssh` to log in to, and waits until they run. options: parameters of RunInstances."""
     ec2 = boto3.client("ec2")
     if key_name not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
         ec2.import_key_pair(KeyName=key_name, PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
@@ -113,7 +113,7 @@ def launch(ssh: Ssh, count: int, key_name: str = "test", **options: Any) -> list
 
 
 def open_ssh(ec2: EC2Client) -> str:
-    """Open port 22 of the default group for everybody; returns the group's id."""
+    """Opens port 22 of the default group for everybody; returns the group's id."""
     [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
     if not any(rule.get("FromPort") == 22 for rule in group["IpPermissions"]):
         ec2.authorize_security_group_ingress(
@@ -129,7 +129,7 @@ def find_image() -> str:
 
 
 def wait_for(ec2: EC2Client, what: str, ids: list[str]) -> None:
-    """Wait until all instances are in a state. what: instance_STATE.
+    """Waits until all instances are in a state. what: instance_STATE.
 
     botocore's own waiter for the end fails for an instance that is still pending.
     """
@@ -163,7 +163,7 @@ def answers(address: str, *, timeout_s: float = 1.0) -> bool:
 
 
 def terminate_all(ec2: EC2Client) -> None:
-    """Terminate all instances, and wait until they are."""
+    """Terminates all instances, and waits until they are."""
     if ids := [*find_live(ec2)]:
         ec2.terminate_instances(InstanceIds=ids)
         wait_for(ec2, "instance_terminated", ids)

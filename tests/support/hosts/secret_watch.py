@@ -57,7 +57,7 @@ class Watch:
 
 
 def _read(path: str) -> bytes:
-    """Read a file of /proc. A stream would take most of the time, since each look reads hundreds of files."""
+    """Reads a file of /proc. A stream would take most of the time, since each look reads hundreds of files."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         content = os.read(descriptor, 1 << 16)

@@ -36,7 +36,7 @@ class _Logins(paramiko.ServerInterface):  # type: ignore[misc] # paramiko has no
 
 @contextmanager
 def silent_sshd(login: Login) -> Iterator[int]:
-    """Run the server until the block ends; yields its port on 127.0.0.1."""
+    """Runs the server until the block ends; yields its port on 127.0.0.1."""
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -59,5 +59,5 @@ def silent_sshd(login: Login) -> Iterator[int]:
 
 
 def be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the wait for the answer to a login; other timeouts stay the same."""
+    """Shortens the wait for the answer to a login; other timeouts stay the same."""
     monkeypatch.setattr(paramiko.Transport, "auth_timeout", property(lambda _: 0.3, lambda *_: None), raising=False)

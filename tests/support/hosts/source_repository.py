@@ -55,7 +55,7 @@ def git(repository: Path, *words: str) -> str:
 
 
 def write_repository(repository: Path) -> None:
-    """Make the repository, with one commit on the branch v1.7.x."""
+    """Makes the repository, with one commit on the branch v1.7.x."""
     for name, text in FILES.items():
         path = repository / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,6 +65,6 @@ def write_repository(repository: Path) -> None:
 
 
 def commit(repository: Path) -> None:
-    """Commit all changes."""
+    """Commits all changes."""
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "--message", "a state of it")

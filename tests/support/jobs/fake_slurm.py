@@ -50,11 +50,11 @@ class FakeSlurm:
         new.rename(self.state / "job")
 
     def touch(self, name: str, text: str = "") -> None:
-        """Set a condition: slow, refusal, cancel-fails, down."""
+        """Sets a condition: slow, refusal, cancel-fails, down."""
         (self.state / name).write_text(text)
 
     def read(self, name: str) -> str:
-        """Read a file that the programs write: submitted, cancelled, script; "" if there is none."""
+        """Reads a file that the programs write: submitted, cancelled, script; "" if there is none."""
         path = self.state / name
         return path.read_text() if path.exists() else ""
 

@@ -17,7 +17,7 @@ class Timers:
         monkeypatch.setattr(event_loop.time, "monotonic", lambda: self.now)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, then call the callbacks of all due timers, the earliest first."""
+        """Lets time pass, then calls the callbacks of all due timers, the earliest first."""
         self.now += seconds
         for name, (due, callback) in sorted(self._timers.items(), key=lambda item: item[1][0]):
             if due <= self.now:

@@ -36,7 +36,7 @@ class Training:
     folder: Path
 
     def run(self, *words: str) -> dict[str, str]:
-        """Run the training; return the output of each process. All must exit with 0."""
+        """Runs the training; returns the output of each process. All must exit with 0."""
         with self.running(*words) as processes:
             return self.finished(processes)
 
@@ -48,7 +48,7 @@ class Training:
 
     @contextmanager
     def running(self, *words: str, **environment: str) -> Iterator[dict[str, "subprocess.Popen[str]"]]:
-        """Start the processes; the end of the block kills them."""
+        """Starts the processes; the end of the block kills them."""
         own = {key: value for key, value in os.environ.items() if not key.startswith(OTHERS)}
         more = {"OMP_NUM_THREADS": "1", "CLUSTER_NOTICE_FILE": str(self.notice), **environment}
         started = {
@@ -72,7 +72,7 @@ class Training:
         return self.folder / "notice" / "attempt"
 
     def interrupt(self, after: int, *words: str, signalled: bool = False) -> tuple[dict[str, int], dict[str, int]]:
-        """Notify a training after this many batches in all, and kill it once its checkpoint is complete.
+        """Notifies a training after this many batches in all, and kills it once its checkpoint is complete.
 
         Returns the checkpoint's place and the last batch that any process finished.
         """
@@ -97,7 +97,7 @@ class Training:
         return place, last
 
     def kill(self, after: int, *words: str) -> dict[str, int]:
-        """Kill a training after this many batches in all; returns the last batch that was finished."""
+        """Kills a training after this many batches in all; returns the last batch that was finished."""
         self.file(".progress").unlink(missing_ok=True)
         with self.running(*words) as processes:
             wait_until(lambda: count(read(self.file(".progress"))) >= after or any_ended(processes), 0.001)
@@ -105,7 +105,7 @@ class Training:
         return read(self.file(".progress"))
 
     def first_lines(self) -> dict[str, str]:
-        """Run a training until it has found where to continue, then kill it; returns its output."""
+        """Runs a training until it has found where to continue, then kills it; returns its output."""
         with self.running() as processes:
             lines = {name: [] for name in processes}  # type: dict[str, list[str]]
             for name, process in processes.items():

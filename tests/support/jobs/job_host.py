@@ -162,7 +162,7 @@ class LocalHead:
         return {**fields, **more}
 
     def ask(self, *words: str, order: dict[str, Any] | None = None, line: Any = None) -> list[dict[str, Any]]:
-        """Run jobs.py to its end, in a fork of this process, which has imported it.
+        """Runs jobs.py to its end, in a fork of this process, which has imported it.
 
         Returns its answers without keep-alives. order, or line: its input on stdin.
         """
@@ -179,7 +179,7 @@ class LocalHead:
 
     @contextmanager
     def asking(self, *words: str, order: dict[str, Any] | None = None) -> Iterator["subprocess.Popen[str]"]:
-        """Start jobs.py; its stdout is a pipe."""
+        """Starts jobs.py; its stdout is a pipe."""
         with subprocess.Popen(
             program_words("jobs", *words, python=sys.executable),
             env=self.env(),
@@ -193,7 +193,7 @@ class LocalHead:
             process.kill()
 
     def run(self, order: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Submit a job and follow it to its end; return its result and its log."""
+        """Submits a job and follows it to its end; returns its result and its log."""
         answer, *log = self.ask("submit", "--follow", order=order)
         assert "job" in answer, answer
         assert not self.processes(order["job"])
@@ -201,7 +201,7 @@ class LocalHead:
         return result, log
 
     def result(self, job: str = job_id(1)) -> dict[str, Any]:
-        """Follow a job to its end; return its result."""
+        """Follows a job to its end; returns its result."""
         result: dict[str, Any] = self.ask("follow", job, "0")[-1]["result"]
         return result
 
@@ -233,7 +233,7 @@ class LocalHead:
         return f"HOME={self.home}".encode() in env
 
     def wait_for(self, text: str, job: str = job_id(1), count: int = 1) -> None:
-        """Wait until the log has a text `count` times."""
+        """Waits until the log has a text `count` times."""
         until(lambda: self.events(job).count(text) >= count, text)
 
     def events(self, job: str = job_id(1)) -> str:
@@ -241,11 +241,11 @@ class LocalHead:
         return path.read_text() if path.exists() else ""
 
     def refuse(self, address: str) -> None:
-        """Make a host stop answering."""
+        """Makes a host stop answering."""
         (self.home / "refused").write_text(address + "\n")
 
     def kill_supervisor(self, job: str = job_id(1)) -> None:
-        """Kill a job's supervisor, if it still runs, and wait until it has ended and released its lock."""
+        """Kills a job's supervisor, if it still runs, and waits until it has ended and released its lock."""
         known = self.record(job)["supervisor"]
 
         def has_ended() -> bool:
@@ -258,7 +258,7 @@ class LocalHead:
         until(has_ended, known)
 
     def clean_up(self) -> None:
-        """End all running supervisors, and the processes of those that were killed."""
+        """Ends all running supervisors, and the processes of those that were killed."""
         unended = []
         for path in (self.home / ".cluster" / "jobs").glob("*/record.json"):
             record = json.loads(path.read_text())
@@ -271,7 +271,7 @@ class LocalHead:
 
 
 def run_forked(words: Sequence[str], env: dict[str, str], files: Sequence[int]) -> int:
-    """Run jobs.py with these files as its stdin, stdout and stderr; return its exit code.
+    """Runs jobs.py with these files as its stdin, stdout and stderr; returns its exit code.
 
     Raises AssertionError after 60 s.
     """

@@ -221,7 +221,7 @@ class Running:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
     def ends(self, *, silence_s: float = 0.0, besides: tuple[str, ...] = ()) -> tuple[int, str]:
-        """Wait until the command and all processes of the job have ended; return the exit code and messages.
+        """Waits until the command and all processes of the job have ended; returns the exit code and messages.
 
         silence_s: how long a fault may go unnoticed. besides: hosts where no process can end.
         """
@@ -237,12 +237,12 @@ class Running:
         return self.process.returncode, said
 
     def is_gone(self, *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
-        """Wait until no process is left on the hosts."""
+        """Waits until no process is left on the hosts."""
         nothing_left(self.id, self.hosts, besides=besides, timeout_s=timeout_s)
 
 
 def nothing_left(job: str, hosts: dict[str, Host], *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
-    """Wait until no process of a job is left on the hosts, no child of STARTS, and no node program."""
+    """Waits until no process of a job is left on the hosts, no child of STARTS, and no node program."""
     namespaces = {host.namespace: host for host in hosts.values() if Path(f"/proc/{host.pid}").exists()}
     looked_at = {name: host for name, host in namespaces.items() if host.name not in besides}
 
@@ -255,7 +255,7 @@ def nothing_left(job: str, hosts: dict[str, Host], *, besides: tuple[str, ...] =
 
 
 def fail(project: Project, *words: str, code: int = 1) -> "subprocess.CompletedProcess[str]":
-    """Run `cluster train` with a job that fails by itself, and check that it leaves no process."""
+    """Runs `cluster train` with a job that fails by itself, and checks that it leaves no process."""
     done = project.run("train", *words, code=code)
     (job,) = re.findall(r"^job (\S+): \d+ worker", done.stderr, re.MULTILINE)
     nothing_left(job, hosts_of(project))
@@ -267,7 +267,7 @@ Tell = Callable[[str, object], None]
 
 
 def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **limits: Any) -> str:
-    """Check that the job ends with this exit code and a matching message; return all messages.
+    """Checks that the job ends with this exit code and a matching message; returns all messages.
 
     limits: as in Running.ends.
     """
@@ -284,7 +284,7 @@ def check(fault: str, job: Running, expected: tuple[int, str], tell: Tell, **lim
 def running(
     project: Project, *words: str, command: Sequence[str] = JOINS, waiting: int | None = None
 ) -> Iterator[Running]:
-    """Run a job; the block begins when its five processes have printed that they wait (with JOINS: the two workers).
+    """Runs a job; the block begins when its five processes have printed that they wait (with JOINS: the two workers).
 
     words: options of `cluster train`. waiting: another number of processes to wait for.
     """
@@ -302,7 +302,7 @@ def running(
 
 
 def gone(job: str) -> None:
-    """Wait until no process of a job is left on this machine, on any host."""
+    """Waits until no process of a job is left on this machine, on any host."""
     until(lambda: not processes_of("CLUSTER_JOB_ID", job), f"processes of {job} are left", timeout_s=END_S)
 
 

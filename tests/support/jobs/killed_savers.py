@@ -35,7 +35,7 @@ def kill_after(lines: int) -> Callable[[FrameType, str, Any], Any]:
 
 
 def killed_while(work: Callable[[], None], lines: int) -> bool:
-    """Do the work in a child process that is killed after this many lines; return False if it ended before."""
+    """Does the work in a child process that is killed after this many lines; returns False if it ended before."""
     child = os.fork()
     if child == 0:
         sys.settrace(kill_after(lines))
@@ -48,7 +48,7 @@ def killed_while(work: Callable[[], None], lines: int) -> bool:
 
 
 def in_child(work: Callable[[], object]) -> Any:
-    """Do the work in a child process; return its result. A process that has used obstore cannot be forked."""
+    """Does the work in a child process; returns its result. A process that has used obstore cannot be forked."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -64,7 +64,7 @@ def in_child(work: Callable[[], object]) -> Any:
 
 
 def save_and_kill(where: str, stride: int, folder: Path) -> set[tuple[int, str]]:
-    """Save a checkpoint in a process that is killed after 0, `stride`, 2 * `stride` ... lines, until it ends by itself.
+    """Saves a checkpoint in a process that is killed after 0, `stride`, 2 * `stride` ... lines, until one ends itself.
 
     where: "folder", or "bucket" for the bucket of serve_models. Returns the epochs and runs of the newest checkpoints
     that were found. This process must not have used obstore.

@@ -67,7 +67,7 @@ class Nodes:
         return [pid for pid in all_pids() if namespace_of(pid) in here]
 
     def processes(self) -> Counter[str]:
-        """Count the processes on the nodes by command line, including zombies."""
+        """Counts the processes on the nodes by command line, including zombies."""
         return Counter(" ".join(command_line(pid)).strip() or f"zombie {name_of(pid)}" for pid in self.pids())
 
     def handles(self) -> dict[tuple[int, str], list[str]]:
@@ -168,7 +168,7 @@ class Soak:
     longest_s: float = 0.0
 
     def begin(self) -> None:
-        """Run a first job, and record the state of the nodes after it."""
+        """Runs a first job, and records the state of the nodes after it."""
         self.project.run("train", *KINDS["distributed"])
         quiet = Counter(
             {line: count for line, count in self.nodes.processes().items() if "pid1.py" in line or "lease.py" in line}
@@ -178,13 +178,13 @@ class Soak:
         self.files = self.nodes.files()
 
     def remember(self) -> bool:
-        """Record the current state for later comparisons; return whether it stayed the same meanwhile."""
+        """Records the current state for later comparisons; returns whether it stayed the same meanwhile."""
         self.processes, self.handles = self.nodes.processes(), self.nodes.handles()
         self.sockets = self.nodes.sockets()
         return not self.find_more()
 
     def run_job(self, number: int, target: str) -> None:
-        """Run one job with its kills, and check everything about it."""
+        """Runs one job with its kills, and checks everything about it."""
         name, kind = f"{self.name}-{number}", self.chance.choices(list(KINDS), (5, 1, 2, 1.5))[0]
         with self.project.running("train", "--name", name, *KINDS[kind]) as client:
             struck = self.strike(client, target)
@@ -208,7 +208,7 @@ class Soak:
         LOG.info("%s: %s, exit code %s, %s", told, record.get("state"), client.returncode, record.get("error"))
 
     def strike(self, client: subprocess.Popen[str], target: str) -> list[str]:
-        """Kill one process at a random moment of its life; return what was killed."""
+        """Kills one process at a random moment of its life; returns what was killed."""
         awaited = self.chance.choice(["jobs", None]) if target == "client" else target
         while awaited is not None and not self.nodes.find(awaited) and client.poll() is None:
             time.sleep(0.02)
@@ -224,7 +224,7 @@ class Soak:
         return []
 
     def settle(self, told: str) -> None:
-        """Wait for the recorded processes, open files and sockets; no command is run meanwhile."""
+        """Waits for the recorded processes, opens files and sockets; no command is run meanwhile."""
         give_up_at = time.monotonic() + END_S
         while (more := self.find_more()) and time.monotonic() < give_up_at:
             time.sleep(0.05)
@@ -232,7 +232,7 @@ class Soak:
             self.faults.append(f"{told}: {more}")
 
     def find_more(self) -> str:
-        """Describe the differences from the recorded state; "" if there are none."""
+        """Describes the differences from the recorded state; "" if there are none."""
         if more := self.nodes.processes() - self.processes:
             return f"still there: {dict(more)}"
         if (handles := self.nodes.handles()) != self.handles:
@@ -242,7 +242,7 @@ class Soak:
         return ""
 
     def judge(self, name: str, told: str, code: int, said: str) -> None:
-        """Check that the job's record has ended, at the latest after the next command."""
+        """Checks that the job's record has ended, at the latest after the next command."""
         record = self.nodes.job_named(name)
         if record is None:
             if code == 0:
@@ -263,7 +263,7 @@ class Soak:
         self.unproven.clear()
 
     def prove(self, name: str) -> None:
-        """Check that a job's record and its log have ended with the same result."""
+        """Checks that a job's record and its log have ended with the same result."""
         record = self.nodes.job_named(name)
         if record is None or record["state"] not in ENDED or record["left"] or record["ended_at"] is None:
             self.faults.append(f"{name}: its record does not end: {record}")
@@ -275,7 +275,7 @@ class Soak:
         self.states[f"{record['state']}: {reason(record['error'])}" if record["error"] else record["state"]] += 1
 
     def finish(self) -> None:
-        """Run a last job, and check the files: only those meant to stay are left, none is root's, and not too many."""
+        """Runs a last job, and checks the files: only those meant to stay are left, none is root's, not too many."""
         self.project.run("train", *KINDS["distributed"])
         for job in self.unproven:
             self.prove(job)

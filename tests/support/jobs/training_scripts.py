@@ -23,7 +23,7 @@ _PACKAGES = ("common", "ddp", "networks")
 
 @contextmanager
 def script_modules(*names: str) -> Iterator[list[ModuleType]]:
-    """Import modules that need neither MXNet nor PyTorch; the end of the block removes them from sys.modules."""
+    """Imports modules that need neither MXNet nor PyTorch; the end of the block removes them from sys.modules."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(SCRIPTS)
         yield [import_module(name) for name in names]
@@ -36,7 +36,7 @@ KINDS = ("params", "states")
 
 @contextmanager
 def serve_models() -> Iterator[S3Server]:
-    """Serve an S3 with a bucket `models`, in the environment of a job that may use it."""
+    """Serves an S3 with a bucket `models`, in the environment of a job that may use it."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
         # A bucket's drafts are removed when their process ends by itself, which a worker of pytest-xdist never does.
         patch.setenv("CLUSTER_OUTPUT_DIR", folder)
@@ -70,7 +70,7 @@ def save(checkpoints: ModuleType, place: Any, epoch: int, run: str = "first") ->
 
 
 def check(found: Any) -> tuple[int, str]:
-    """Check every byte of a checkpoint; return its epoch and run."""
+    """Checks every byte of a checkpoint; returns its epoch and run."""
     run = found.manifest["run"]
     for kind in KINDS:
         assert Path(found.paths[kind]).read_bytes() == content(kind, found.epoch, run)
@@ -86,7 +86,7 @@ def write_idx(path: Path, shape: Sequence[int], content: bytes) -> None:
 
 
 def write_digits(folder: Path, **counts: int) -> Path:
-    """Write MNIST's files, with images that are easy to tell apart; return the folder."""
+    """Writes MNIST's files, with images that are easy to tell apart; returns the folder."""
     draw = random.Random(0)
     patterns = [draw.randbytes(28 * 28) for _ in range(10)]
     folder.mkdir()

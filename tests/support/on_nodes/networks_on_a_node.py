@@ -66,7 +66,7 @@ def check_count(network, depth, shape, published):
 
 
 def check_half_precision(network, depth, size):
-    """Check, as far as a CPU allows, that every weight has half precision and the softmax does not."""
+    """Checks, as far as a CPU allows, that every weight has half precision and the softmax does not."""
     symbol = build(network, depth, 10, (3, size, size), dtype="float16")
     types, outputs, _ = symbol.infer_type(data="float32")
     halves = [name for name, kind in zip(symbol.list_arguments(), types, strict=True) if kind is np.float16]
@@ -87,7 +87,7 @@ def check_half_precision_updates():
 
 
 def check_training(network, depth, size):
-    """Forward, backward and an update change the weights."""
+    """Forwards, backward and an update change the weights."""
     module = mx.mod.Module(build(network, depth, 10, (3, size, size)), context=mx.cpu())
     module.bind([("data", (2, 3, size, size))], [("softmax_label", (2,))])
     module.init_params(mx.init.Xavier(magnitude=3))

@@ -11,7 +11,7 @@ folder = sys.argv[1]
 
 
 def report(kind: str, *, is_right: bool = True) -> None:
-    """Print the result for a kind of file. is_right: where the absence of an error is not enough."""
+    """Prints the result for a kind of file. is_right: where the absence of an error is not enough."""
     sys.stdout.write(f"SAVED {kind} {'ok' if is_right else 'WRONG'}\n")
 
 
@@ -32,7 +32,7 @@ def find_weight(prefix: str) -> float:
 
 
 def save_modules() -> None:
-    """Save with mx.mod, mx.model and mx.callback."""
+    """Saves with mx.mod, mx.model and mx.callback."""
     prefix = folder + "module"
     module = make_module(1)
     mx.callback.module_checkpoint(module, prefix, save_optimizer_states=True)(0)
@@ -48,7 +48,7 @@ def save_modules() -> None:
 
 
 def save_arrays() -> None:
-    """Save with mx.nd."""
+    """Saves with mx.nd."""
     for value in (1, 2):  # the second one overwrites a file that was read
         mx.nd.save(folder + "arrays", {"a": mx.nd.full((2, 2), value)})
         report(f"nd.save {value}", is_right=(mx.nd.load(folder + "arrays")["a"].asnumpy() == value).all())
@@ -57,7 +57,7 @@ def save_arrays() -> None:
 
 
 def save_gluon() -> None:
-    """Save with mx.gluon."""
+    """Saves with mx.gluon."""
     net = mx.gluon.nn.HybridSequential()
     net.add(mx.gluon.nn.Dense(3, in_units=4))
     net.initialize(mx.init.One())
@@ -82,7 +82,7 @@ def save_gluon() -> None:
 
 
 def save_records() -> None:
-    """Save with mx.recordio."""
+    """Saves with mx.recordio."""
     path = folder + "records"
     records = [b"record %d" % number for number in range(5)]
     writer = mx.recordio.MXIndexedRecordIO(path + ".idx", path + ".rec", "w")

@@ -11,5 +11,5 @@ def write_files(folder: Path, contents: dict[str, bytes]) -> None:
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Read every file, including hidden ones."""
+    """Reads every file, including hidden ones."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

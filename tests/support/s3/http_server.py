@@ -18,7 +18,7 @@ import pytest
 
 @contextmanager
 def serve_http(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Run a server with this handler, with a thread for each request, until the block ends; yields its URL."""
+    """Runs a server with this handler, with a thread for each request, until the block ends; yields its URL."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
@@ -150,7 +150,7 @@ def judging_proxy(
     *,
     of_listings: Mapping[str, str] | None = None,
 ) -> Iterator[Proxy]:
-    """Run a proxy to a server until the block ends; AWS_ENDPOINT_URL names the proxy.
+    """Runs a proxy to a server until the block ends; AWS_ENDPOINT_URL names the proxy.
 
     judge, change: called by several threads at once. of_listings: additional headers for answers to ListObjectsV2.
     """

@@ -15,7 +15,7 @@ Run = Callable[..., str]
 
 
 def photo(width: int, height: int, number: int = 0) -> Image.Image:
-    """Smooth colours with edges and some noise, like a photograph."""
+    """Smooths colours with edges and some noise, like a photograph."""
     y, x = np.mgrid[0:height, 0:width]
     wave = np.sin(x / 17 + number) * 60 + np.cos(y / 23) * 60 + 128
     picture = np.stack([wave, wave[::-1], 255 - wave], axis=2) + np.random.default_rng(number).normal(0, 6, (1, 1, 3))

@@ -29,7 +29,7 @@ def read_records(content: bytes, *, name: str = "x.rec") -> Iterator[bytes]:
 
 
 def write_uneven(folder: Path, counts: tuple[int, ...] = (23, 1, 9), *, seed: int = 7) -> list[Path]:
-    """Write shards of very different sizes, with consecutive ids and records of all lengths.
+    """Writes shards of very different sizes, with consecutive ids and records of all lengths.
 
     Every third record has magic numbers.
     """

@@ -38,13 +38,13 @@ class S3Server:
     client: Any
 
     def put(self, bucket: str, objects: dict[str, bytes]) -> None:
-        """Create a bucket with objects. Their keys may contain `..`, which HTTP clients would resolve."""
+        """Creates a bucket with objects. Their keys may contain `..`, which HTTP clients would resolve."""
         self.client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
         for key, content in objects.items():
             get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].put_object(bucket, key, content)
 
     def put_without_checksum(self, bucket: str, key: str, content: bytes) -> None:
-        """Put an object without a checksum, encrypted with a KMS key, so that its ETag is not an MD5."""
+        """Puts an object without a checksum, encrypted with a KMS key, so that its ETag is not an MD5."""
         backend = get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"]
         backend.put_object(bucket, key, content, etag="0" * 32, encryption="aws:kms")
 
@@ -54,7 +54,7 @@ class S3Server:
         return {item["Key"]: self.client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read() for item in listed}
 
     def reset(self) -> None:
-        """Wait for the last requests of interrupted clients, then delete everything."""
+        """Waits for the last requests of interrupted clients, then deletes everything."""
         for thread in threading.enumerate():
             if "process_request_thread" in thread.name:
                 thread.join(timeout=10)
@@ -79,7 +79,7 @@ class S3Server:
             iam.delete_user(UserName="user")
 
     def _check_after_calls(self, count: float) -> float:
-        """Have moto check permissions after this many more calls; returns the previous setting."""
+        """Has moto check permissions after this many more calls; returns the previous setting."""
         request = urllib.request.Request(
             f"{self.url}/moto-api/reset-auth", str(count).encode(), {"Content-Type": "text/plain"}
         )
@@ -97,7 +97,7 @@ class S3Server:
 
 @contextmanager
 def serve_s3() -> Iterator[S3Server]:
-    """Run a server until the block ends, and empty it afterwards."""
+    """Runs a server until the block ends, and empties it afterwards."""
     with _serve(_verify_checksums(DomainDispatcherApplication(create_backend_app))) as port:
         url = f"http://127.0.0.1:{port}"
         server = S3Server(url=url, client=boto3.client("s3", endpoint_url=url, region_name=REGION))
@@ -109,7 +109,7 @@ def serve_s3() -> Iterator[S3Server]:
 
 @contextmanager
 def _serve(application: "WSGIApplication", context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Run a server until the block ends; yields its port."""
+    """Runs a server until the block ends; yields its port."""
     server = make_server("127.0.0.1", 0, application, threaded=True, ssl_context=context)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -121,7 +121,7 @@ def _serve(application: "WSGIApplication", context: ssl.SSLContext | None = None
 
 
 def _verify_checksums(application: "WSGIApplication") -> "WSGIApplication":
-    """Reject a body that does not match its SHA-256, as S3 does and moto does not."""
+    """Rejects a body that does not match its SHA-256, as S3 does and moto does not."""
 
     def verify(environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
         told = environ.get("HTTP_X_AMZ_CHECKSUM_SHA256")
@@ -138,7 +138,7 @@ def _verify_checksums(application: "WSGIApplication") -> "WSGIApplication":
 
 @contextmanager
 def serve_s3_alone(**env: str) -> Iterator[S3Server]:
-    """Run a server until the block ends, in an environment that points AWS at it. env: more variables."""
+    """Runs a server until the block ends, in an environment that points AWS at it. env: more variables."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
@@ -151,7 +151,7 @@ def serve_s3_alone(**env: str) -> Iterator[S3Server]:
 
 @contextmanager
 def serve_s3_over_tls(folder: Path) -> Iterator[int]:
-    """Run moto's S3, with the same objects, behind TLS, which MXNet requires; yields its port."""
+    """Runs moto's S3, with the same objects, behind TLS, which MXNet requires; yields its port."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)

@@ -18,11 +18,11 @@ class Stage:
     process: subprocess.Popen[str]
 
     def begin(self, uri: str, part: tuple[int, int] | None = None) -> None:
-        """Ask for data, without waiting for the answer."""
+        """Asks for data, without waiting for the answer."""
         self.send(uri=uri, part=part, shuffle_mib=0)
 
     def send(self, **order: Any) -> None:
-        """Give an order, without waiting for the answer."""
+        """Gives an order, without waiting for the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"number": 7, **order}) + "\n")
         self.process.stdin.flush()
@@ -39,7 +39,7 @@ class Stage:
         return answer
 
     def save(self, url: str, content: bytes) -> dict[str, Any]:
-        """Write an object as MXNet's files are written; returns the last answer."""
+        """Writes an object as MXNet's files are written; returns the last answer."""
         self.send(draft=url)
         draft = Path(self.answer()["path"])
         draft.write_bytes(content)
@@ -57,7 +57,7 @@ class Stage:
 
 @contextmanager
 def staging(url: str, cache: Path, **env: str) -> Iterator[Stage]:
-    """Run stage.py until the block ends."""
+    """Runs stage.py until the block ends."""
     given = {
         "AWS_ACCESS_KEY_ID": "testing",
         "AWS_SECRET_ACCESS_KEY": "testing",

@@ -43,7 +43,7 @@ KILLED = r"its batch script was killed \(exit code 137\): .*|Grid Engine ended i
 
 
 def set_up(project: Project) -> Nodes:
-    """Install Grid Engine on the nodes, with the queue all.q of 2 slots per node, and `short` with a limit of 90 s."""
+    """Installs Grid Engine on the nodes, with the queue all.q of 2 slots per node, and `short` with a limit of 90 s."""
     nodes = find_nodes(project)
     full = tuple(f"{host}.ec2.internal" for host in nodes.hosts)
     lines = "".join(

@@ -12,7 +12,7 @@ SHORT = "scontrol create PartitionName=short Nodes=ALL MaxTime=00:01:00 MinNodes
 
 
 def set_up(project: Project, *, with_pbs: bool = True, nodes: int = 2, **values: Any) -> Nodes:
-    """Bring a cluster up with the partition `cluster`, and `short`: one node, one minute.
+    """Brings a cluster up with the partition `cluster`, and `short`: one node, one minute.
 
     values: for keys of cluster.toml.
     """

@@ -26,7 +26,7 @@ class Nodes:
         return tuple("ip-" + address.replace(".", "-") for address in self.addresses)
 
     def run(self, node: str, script: str, *, code: int | None = 0) -> str:
-        """Run a script on a node as the nodes' user; return its output."""
+        """Runs a script on a node as the nodes' user; returns its output."""
         return self.project.run("ssh", node, "--", "bash", "-c", script, code=code).stdout
 
     def as_root(self, node: str, script: str) -> str:

@@ -139,7 +139,7 @@ def test_a_webhook_from_the_environment() -> None:
 
 @contextmanager
 def answering(answer: Callable[[BaseHTTPRequestHandler, int], None]) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """Serve a webhook; yields its URL and a list with (path, body) of each request so far.
+    """Serves a webhook; yields its URL and a list with (path, body) of each request so far.
 
     answer: gets the request and its number.
     """
@@ -237,7 +237,7 @@ def is_silent(_request: BaseHTTPRequestHandler, _: int) -> None:
 
 
 def drips(request: BaseHTTPRequestHandler, _: int) -> None:
-    """Send one byte at a time, so that no single wait is long."""
+    """Sends one byte at a time, so that no single wait is long."""
     for byte in b"HTTP/1.1 200 " + b"x" * 40:
         try:
             request.wfile.write(bytes([byte]))
@@ -328,7 +328,7 @@ notify.main()
 
 
 def ask(run: Path, watch: dict[str, str | None] | None) -> dict[str, Any]:
-    """Do what the program over ssh does, with another folder in place of /run/cluster; returns the answer."""
+    """Does what the program over ssh does, with another folder in place of /run/cluster; returns the answer."""
     import pwd  # noqa: PLC0415 - for this machine's user
 
     line = json.dumps({"watch": watch, "user": pwd.getpwuid(os.getuid()).pw_name})

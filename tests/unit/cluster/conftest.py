@@ -1,4 +1,4 @@
-"""What the tests of the commands share."""
+"""Fixtures for the tests of the commands."""
 
 from pathlib import Path
 

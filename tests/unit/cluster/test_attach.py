@@ -56,7 +56,7 @@ def test_the_first_signal_is_remembered_and_the_second_is_raised_at_once() -> No
 
 
 def interrupting(said: bytes, number: int = signal.SIGINT) -> Callable[[list[str]], Any]:
-    """A head whose answer to a submission comes with a signal to this process."""
+    """Returns a head that sends this process a signal together with its answer to a submission."""
 
     def answer(words: list[str]) -> Any:
         if words[0] == "stop":
@@ -82,7 +82,7 @@ def test_an_interrupt_before_the_start_is_confirmed_stops_the_job(
 
 
 class Slow:
-    """A channel whose second read comes with SIGINT to this process."""
+    """A channel whose second read sends SIGINT to this process."""
 
     def __init__(self, first: bytes) -> None:
         self.made = channel(first, b"", None, None)

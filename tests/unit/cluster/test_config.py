@@ -1,4 +1,4 @@
-"""cluster.toml: what is accepted, and what is said about what is not."""
+"""cluster.toml: the values that are accepted, and the errors for all others."""
 
 import tomllib
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
     ]
     written = parse("\n".join(uncommented))
     shipped = load_config(REPOSITORY / "cluster.toml")
-    # The comments of env, results, notify and volumes are examples, as their defaults are nothing at all.
+    # The commented values of env, results, notify and volumes are examples, because their defaults are empty.
     assert written.notify == NotifyConfig(webhook="$MY_WEBHOOK", command="sh ~/tell.sh")
     assert written.train.env == {"OMP_NUM_THREADS": "4"}
     assert written.data.results == "s3://cluster-demo/results/"

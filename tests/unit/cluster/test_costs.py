@@ -1,4 +1,4 @@
-"""The ledger of costs as commands keep it, and the prices of a job's nodes."""
+"""The ledger of costs that commands keep, and the prices of a job's nodes."""
 
 from concurrent.futures import Future
 from pathlib import Path
@@ -19,7 +19,7 @@ CONFIG = 'name = "demo"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n'
 
 
 class SayingApp(App):
-    """An App whose events are kept."""
+    """An App that keeps its events."""
 
     def __init__(self, folder: Path, text: str) -> None:
         (folder / "cluster.toml").write_text(text)
@@ -39,7 +39,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody is there
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nothing answers there
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
 
 
@@ -74,7 +74,7 @@ def test_a_ledger_that_cannot_be_written_stops_nothing(world: World, tmp_path: P
         pass
     assert len(app.warnings) == 2
     assert all(f"the costs were not noted: {path} is damaged" in warning for warning in app.warnings)
-    assert path.read_text() == "rubbish"  # what is in it may still be of use
+    assert path.read_text() == "rubbish"  # its content may still be useful
 
 
 def test_the_costs_are_noted_after_a_failure_too(world: World, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_the_prices_of_a_jobs_nodes(world: World, tmp_path: Path) -> None:
     note_costs(app, world.clients)
     world.calls.made.clear()
     assert ask_for_prices(app, world.clients, described(nodes))() == {node.instance_id: 0.17}
-    assert world.calls.made == []  # the ledger has it
+    assert world.calls.made == []  # the ledger has recorded it
     spot = Ec2Nodes(make_state(make_node(1, market="spot")), app.config.provision)
     (price,) = (usd for name, usd in ask_for_prices(app, world.clients, described(spot))().items() if name == "i-1")
     assert 0 < price < 0.17

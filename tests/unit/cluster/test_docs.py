@@ -1,4 +1,4 @@
-"""Every command, option and key is documented, and what the documents say exists."""
+"""Every command, option and key is documented, and everything that the documents name exists."""
 
 import re
 import shlex
@@ -41,7 +41,7 @@ def commands(group: click.Group = cli) -> Iterator[tuple[str, click.Command]]:
 
 
 def keys() -> Iterator[tuple[str, str]]:
-    """Tables as TOML writes them, with their keys; "" for those at the top."""
+    """Returns the keys of each table, by its name in TOML; "" for those at the top."""
     for name, setting in describe_settings(ClusterConfig).items():
         if setting.table is None:
             yield "", name
@@ -70,7 +70,7 @@ def test_every_command_and_option_is_documented(name: str, command: click.Comman
     assert f"\n## cluster {name}\n" in COMMAND_LINE
     text = section(COMMAND_LINE, f"## cluster {name}\n")
     for parameter in command.params:
-        if isinstance(parameter, click.Option) and parameter.name != "config_path":  # which all of them take
+        if isinstance(parameter, click.Option) and parameter.name != "config_path":  # all commands have it
             assert f"`{parameter.opts[-1]}" in text or f"`{parameter.opts[0]}" in text, parameter.opts
 
 
@@ -107,7 +107,7 @@ def name_of(document: Path) -> str:
 
 @cache
 def anchors(document: Path) -> frozenset[str]:
-    """The anchors that GitHub gives to the headings of a page."""
+    """Returns the anchors that GitHub gives to the headings of a page."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
     seen: Counter[str] = Counter()
     found = set()
@@ -135,7 +135,7 @@ def test_links_lead_somewhere_on_github(document: Path) -> None:
 
 
 def commands_in(text: str) -> Iterator[str]:
-    """`cluster ...` of blocks and of the text, without what a shell would not give to it, and without synopses."""
+    """Returns each `cluster ...` in blocks and in the text, without comments and redirections, and without synopses."""
     blocks = re.findall(r"^ {4,}(cluster .+)$", text, re.MULTILINE)
     spans = re.findall(r"`(cluster [^`]+)`", text.replace("\n", " "))
     for found in (*blocks, *spans):
@@ -150,7 +150,7 @@ def commands_in(text: str) -> Iterator[str]:
     ids=name_of,
 )
 def test_commands_in_documents_can_be_parsed(document: Path) -> None:
-    """As the command line would, with all options. A command that is only named, and placeholders, lack arguments."""
+    """Commands are parsed with all options. A command that is only named, and placeholders, lack arguments."""
     for line in commands_in(document.read_text()):
         try:
             parse(shlex.split(line)[1:])

@@ -1,4 +1,4 @@
-"""cloud = "hosts": which hosts are the nodes, and what is refused before anything starts. No host is connected to."""
+"""cloud = "hosts": the hosts that become the nodes, and errors before anything starts. No test connects to a host."""
 
 import json
 import os
@@ -35,7 +35,7 @@ Host gone
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """A folder with a cluster of existing hosts, and the home of a user who can reach none of them."""
+    """Returns a folder with a cluster of existing hosts. The user of its home can reach none of them."""
     (tmp_path / "home" / ".ssh").mkdir(parents=True)
     (tmp_path / "home" / ".ssh" / "config").write_text(SSH_CONFIG)
     found = Project(tmp_path, env={"HOME": str(tmp_path / "home"), "AWS_PROFILE": "nowhere"})

@@ -10,7 +10,7 @@ from cluster.main import cli
 
 
 def paths(group: click.Group = cli, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command, as its words."""
+    """Returns every command, as a tuple of words."""
     yield above
     for name in group.list_commands(click.Context(group)):
         _, command, _ = group.resolve_command(click.Context(group), [name])

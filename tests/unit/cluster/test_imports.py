@@ -1,4 +1,4 @@
-"""What is slow to import stays out of the way of `cluster --help` and of the shell's completion."""
+"""`cluster --help` and the shell's completion do not import modules that are slow to import."""
 
 import os
 import subprocess

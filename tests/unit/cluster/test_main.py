@@ -1,4 +1,4 @@
-"""What `cluster` says of an error, and its exit code."""
+"""How `cluster` reports an error, and its exit code."""
 
 import os
 from collections.abc import Callable
@@ -15,7 +15,7 @@ def ask() -> None:
 
 
 def closes() -> None:
-    """As App does for what a command has opened."""
+    """Fails at the end of the command, as App can when it closes connections."""
     click.get_current_context().find_root().call_on_close(lambda: fail(EOFError()))
 
 
@@ -41,7 +41,7 @@ def test_an_error_is_one_line_and_an_exit_code(
 ) -> None:
     monkeypatch.setattr(main.cli, "resolve_command", lambda _, args: (*args, click.Command(*args, callback=does), []))
     monkeypatch.setattr("sys.argv", ["cluster", "status"])
-    monkeypatch.setattr("signal.signal", lambda *_: None)  # it would outlast the test
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # otherwise it would outlast the test
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         assert main.run() == code

@@ -1,4 +1,4 @@
-"""Mistakes of the first hour: each message names the mistake, the place, and what to do."""
+"""A beginner's mistakes: each message names the mistake, its place, and what to do."""
 
 from pathlib import Path
 

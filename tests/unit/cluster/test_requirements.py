@@ -1,4 +1,4 @@
-"""What pyproject.toml requires, where other files have to agree with it."""
+"""The requirements in pyproject.toml that other files have to agree with."""
 
 import sys
 import tomllib

@@ -1,4 +1,4 @@
-"""What the commands share: one set-up of the nodes at a time, and errors of this machine without a traceback."""
+"""Functions that commands share: one set-up of the nodes at a time, and no traceback for errors of this machine."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ def test_a_second_set_up_waits_for_the_first_and_reports_it(tmp_path: Path) -> N
         with one_at_a_time(tmp_path, does="is setting up the nodes", report=report):
             entered.set()
 
-    # The kernel's lock belongs to the open folder, so a thread can play another command here.
+    # The lock belongs to the open file, so a thread can stand in for another command.
     first = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(first, fcntl.LOCK_EX)
     second = threading.Thread(target=set_up)

@@ -53,7 +53,7 @@ class Provisioning(RuleBasedStateMachine):
         self.world.volumes = (make_volume(),) if volume else ()
 
     def succeeds(self, command: Any, *arguments: Any, **settings: Any) -> bool:
-        """Run a command; returns whether it succeeded. Raises unexpected errors."""
+        """Runs a command; returns whether it succeeded. Raises unexpected errors."""
         try:
             command(*arguments, **settings)
         except ClusterError as error:
@@ -141,7 +141,7 @@ class Provisioning(RuleBasedStateMachine):
 
     @rule()
     def lose_the_files(self) -> None:
-        """Wait until the lists are up to date, then delete the files.
+        """Waits until the lists are up to date, then deletes the files.
 
         While the lists lag, only the journal knows an interrupted launch.
         """

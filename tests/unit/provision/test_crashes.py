@@ -17,7 +17,7 @@ ALL = pytest.param(True, marks=pytest.mark.slow)
 
 
 def find_points(world: World, act: str) -> list[str]:
-    """Run `up` or `down`; returns its API calls and fsyncs."""
+    """Runs `up` or `down`; returns its API calls and fsyncs."""
     world.calls.made.clear()
     if act == "up":
         world.up(make_config())
@@ -75,7 +75,7 @@ def test_killed_at_every_point(
 
 
 def kill_after_launch(world: World) -> None:
-    """Run `up`, killed after its launch took effect."""
+    """Runs `up`, killed after its launch took effect."""
     plan = world.prepare(make_config())
     with pytest.raises(Killed):
         up(plan, clients=world.clients, files=world.files, report=kill_on_done_launch)

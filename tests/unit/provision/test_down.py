@@ -198,19 +198,19 @@ def find_left(world: World) -> list[Resource]:
 
 
 def run_other(world: World, **asked: Any) -> str:
-    """Launch an instance without this program."""
+    """Launches an instance without this program."""
     image = next(iter(world.sandbox.backend.amis))
     made = world.clients.ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, InstanceType="c5.large", **asked)
     return str(made["Instances"][0]["InstanceId"])
 
 
 def request_spot(world: World, tags: list[dict[str, str]] = TAGS) -> None:
-    """Create a tagged spot request, whose instance has no tag."""
+    """Creates a tagged spot request, whose instance has no tag."""
     run_other(world, InstanceMarketOptions=SPOT, TagSpecifications=tagged("spot-instances-request", tags))
 
 
 def make_one_of_each(world: World, tags: list[dict[str, str]]) -> None:
-    """Create a resource of every kind that can carry a cluster's tag, except nodes."""
+    """Creates a resource of every kind that can carry a cluster's tag, except nodes."""
     ec2, named = world.clients.ec2, "cluster-demo"
     subnet = ec2.describe_subnets()["Subnets"][0]
     group = {"GroupName": named, "TagSpecifications": tagged("security-group", tags)}

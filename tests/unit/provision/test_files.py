@@ -197,7 +197,7 @@ def test_the_lock_names_its_holder_and_ends_with_it(files: ClusterFiles) -> None
 
 @contextmanager
 def no_space() -> Iterator[None]:
-    """Imitate a full disk: no file of this process can grow, not even pytest's log."""
+    """Imitates a full disk: no file of this process can grow, not even pytest's log."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:

@@ -34,7 +34,7 @@ def experiment(status: str, reason: str = "") -> dict[str, Any]:
 
 
 def answer(stubber: Stubber, *states: dict[str, Any]) -> None:
-    """Prepare the responses for one template, one experiment with these states, and the template's deletion."""
+    """Prepares the responses for one template, one experiment with these states, and the template's deletion."""
     stubber.add_response(
         "create_experiment_template",
         {"experimentTemplate": {"id": "EXT1"}},

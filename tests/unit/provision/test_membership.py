@@ -123,7 +123,7 @@ def test_the_error_without_nodes_names_those_to_adopt() -> None:
 
 
 def launch_alike(world: World, **changes: Any) -> str:
-    """Launch an instance as another user would, with the cluster's tags, key pair and group. Returns its id."""
+    """Launches an instance as another user would, with the cluster's tags, key pair and group. Returns its id."""
     [reservation] = [r for r in world.clients.ec2.describe_instances()["Reservations"] if r["Instances"]][:1]
     node = reservation["Instances"][0]
     request: Any = {

@@ -52,14 +52,14 @@ class Both:
         return leave_region(self.clients[region], name=NAME, files=self.files(region), report=silent)
 
     def up(self, report: Callable[[Event], None] = silent, **settings: Any) -> ClusterState:
-        """Do what `cluster up` does."""
+        """Does what `cluster up` does."""
         home = self.find_home() or REGION
         order = (home, *(region for region in REGIONS if region != home))
         attempt = lambda region: self.attempt(region, **settings)  # noqa: E731
         return try_regions(order, attempt=attempt, leave=self.leave, report=report)
 
     def down(self) -> None:
-        """Do what `cluster down` does."""
+        """Does what `cluster down` does."""
         for region in REGIONS:
             replace(self.world, clients=self.clients[region], files=self.files(region)).down()
 
@@ -190,7 +190,7 @@ def test_receipts_of_two_regions_are_one(both: Both) -> None:
 
 
 def check_kills(both: Both, tmp_path: Path, *, everything: bool) -> None:
-    """Kill `up`, whose first region is full, at API calls; then run `up` again, or `down`."""
+    """Kills `up`, whose first region is full, at API calls; then runs `up` again, or `down`."""
     both.world.sandbox.book.arm(FULL)
     both.world.calls.made.clear()
     both.up()

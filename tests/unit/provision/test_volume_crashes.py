@@ -57,7 +57,7 @@ def up_without_volume(world: World) -> None:
 
 
 def lose_the_head(world: World) -> None:
-    """End the head. Its volume is left over, and the next head gets it."""
+    """Ends the head. Its volume is left over, and the next head gets it."""
     up(world)
     head = world.describe().head
     assert head is not None
@@ -102,7 +102,7 @@ SCENES = {
 
 
 def check(world: World, scene: Scene) -> None:
-    """Check the resources after the command, and that `down` leaves only a kept volume."""
+    """Checks the resources after the command, and that `down` leaves only a kept volume."""
     found = world.resources()
     assert (found["instances"], found["shared volumes"]) == (scene.nodes, scene.volumes)
     if scene.nodes:

@@ -79,7 +79,7 @@ def test_every_services_signature_is_checked(service: str, token: str | None) ->
 
 
 def refused(environ: dict[str, Any], **given: Any) -> str:
-    """Check a request that is refused; returns the error code, S3's own if there is one."""
+    """Checks a request that is refused; returns the error code, S3's own if there is one."""
     with pytest.raises(RefusedError) as caught:
         check(environ, **given)
     return caught.value.refusal.s3_code or caught.value.refusal.code

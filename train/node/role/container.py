@@ -37,12 +37,12 @@ KEPT = ("HOME", "USER", "LOGNAME", "TZ")
 
 
 def base() -> dict[str, str]:
-    """Return the part of this process's environment that a process in a container gets; the image sets the rest."""
+    """Returns the part of this process's environment that a process in a container gets; the image sets the rest."""
     return {name: os.environ[name] for name in KEPT if name in os.environ}
 
 
 def find_cache(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable with the folder of staged data: containers do not see this host's disks. Raises OSError."""
+    """Returns the variable with the folder of staged data: containers do not see this host's disks. Raises OSError."""
     if order.role != "worker":
         return {}
     from train.node.staging import cache  # noqa: PLC0415 - importing obstore takes 0.1 s
@@ -51,7 +51,7 @@ def find_cache(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def patch_mxnet(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that make an image's own MXNet end as our environment's does (_cluster_compat.py). Pure."""
+    """Returns the variables that make an image's own MXNet end as our environment's does (_cluster_compat.py). Pure."""
     container = order.container
     if container is None or container.has_environment or ENGINES[order.launcher].program != "launch.py":
         return {}
@@ -62,7 +62,7 @@ def patch_mxnet(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[tuple[str, str, bool]]:
-    """Return the mounts of a container, as [(source, target, read only), ...]. Raises OSError.
+    """Returns the mounts of a container, as [(source, target, read only), ...]. Raises OSError.
 
     env: the environment of the process. All paths are the same as outside; only the home folder is a separate one.
     """
@@ -89,14 +89,14 @@ def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[
 
 
 def find_sessions(env: Mapping[str, str]) -> list[str]:
-    """Return the folders of this host through which Open MPI's processes meet, such as /tmp/ompi.node-0.1000."""
+    """Returns the folders of this host through which Open MPI's processes meet, such as /tmp/ompi.node-0.1000."""
     values = [value for name, value in env.items() if name.startswith(("OMPI_", "PMIX_", "PRTE_"))]
     found = {os.path.join("/", *value.split("/")[1:3]) for value in values if SESSION.match(value)}
     return sorted(folder for folder in found if os.path.isdir(folder))
 
 
 def adapt_mpi(container: Container, own: Mapping[str, str]) -> dict[str, str]:
-    """Adapt the variables of a process that mpirun started to a container. Pure.
+    """Adapts the variables of a process that mpirun started to a container. Pure.
 
     Removes the host's folders of Open MPI if the image has its own. Disables copies from one process's memory into
     another's, which are not permitted between different user namespaces.
@@ -109,18 +109,18 @@ def adapt_mpi(container: Container, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_environment(home: str) -> list[str]:
-    """Return the folders of this program's Python environment: its own, and its Python's if that is also ours."""
+    """Returns the folders of this program's Python environment: its own, and its Python's if that is also ours."""
     ours = os.path.join(home, ".cluster", "")
     return [sys.prefix, *([sys.base_prefix] if sys.base_prefix.startswith(ours) else [])]
 
 
 def expand(path: str, home: str) -> str:
-    """Return a path with ~/ as an absolute path. Pure."""
+    """Returns a path with ~/ as an absolute path. Pure."""
     return os.path.join(home, path[2:]) if path.startswith("~/") else path
 
 
 def note_engine(job: str, words: Sequence[str]) -> None:
-    """Record the engine that runs the job's containers on this host, for `remove_all`. Raises OSError."""
+    """Records the engine that runs the job's containers on this host, for `remove_all`. Raises OSError."""
     path = job_folder.path(job, "engine")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     with open(f"{path}.{os.getpid()}", "w") as stream:
@@ -142,7 +142,7 @@ class Contained:
         self._ranks: Optional[subprocess.Popen[bytes]] = None
 
     def start(self, command: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-        """Start the engine's client; for a launcher, first the program that starts its ranks.
+        """Starts the engine's client; for a launcher, first the program that starts its ranks.
 
         Raises OSError, ValueError.
         """
@@ -167,7 +167,7 @@ class Contained:
         return process_tree.start(words, client_env, "/")
 
     def _start_ranks(self, env: Mapping[str, str]) -> str:
-        """Start the program that starts the ranks. Returns the path of its socket. Raises OSError."""
+        """Starts the program that starts the ranks. Returns the path of its socket. Raises OSError."""
         path = job_folder.path(self._order.job, "ranks", str(os.getpid()))
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         variables = ENGINES[self._order.launcher].variables
@@ -183,13 +183,13 @@ class Contained:
     # -- its processes -------------------------------------------------------------------------------------------
 
     def find_inside(self) -> list[process_tree.Process]:
-        """Return the processes in the container: the program and its descendants."""
+        """Returns the processes in the container: the program and its descendants."""
         found = process_tree.find(self.name, engine.CONTAINER_VARIABLE)
         self._was_seen = self._was_seen or bool(found)
         return found
 
     def find_program(self) -> Optional[int]:
-        """Return the pid of the container's first process; None until it exists."""
+        """Returns the pid of the container's first process; None until it exists."""
         inside = self.find_inside()
         if not inside:
             return None
@@ -206,7 +206,7 @@ class Contained:
         return now > self._gone_since + (KEEPER_GONE_S if is_alive(self._program) else CLIENT_GONE_S)
 
     def find(self) -> list[process_tree.Process]:
-        """Return all processes of the command: those inside, the engine's, and those that these have left."""
+        """Returns all processes of the command: those inside, the engine's, and those that these have left."""
         return sorted(set(process_tree.find_descendants()) | set(self.find_inside()))
 
     def spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
@@ -222,7 +222,7 @@ class Contained:
     # -- its end -------------------------------------------------------------------------------------------------
 
     def read_status(self, status: int) -> tuple[int, Optional[int], Optional[str]]:
-        """Return (exit code, signal or None, message or None) for the client's wait status."""
+        """Returns (exit code, signal or None, message or None) for the client's wait status."""
         number = status & 0x7F or None
         name = os.path.basename(self._container.engine[-1])
         if self._gone_since is not None and self._keeper is not None and number is not None:
@@ -236,7 +236,7 @@ class Contained:
         return code, None, None if self._was_seen or code != 125 else f"{name} could not start its container"
 
     def remove(self) -> None:
-        """Remove the container if it still exists, running or not."""
+        """Removes the container if it still exists, running or not."""
         run_engine(engine.remove_words(self._container.engine, [self.name]))
 
 
@@ -246,7 +246,7 @@ def is_alive(process: process_tree.Process) -> bool:
 
 
 def run_engine(words: Sequence[str], user: Optional[pwd.struct_passwd] = None) -> Optional[str]:
-    """Run an engine's command on this host, as `user` if given. Returns its output, or None if it fails."""
+    """Runs an engine's command on this host, as `user` if given. Returns its output, or None if it fails."""
     base_env: dict[str, str] = dict(os.environ)
     as_user: dict[str, object] = {}
     if user is not None:
@@ -275,7 +275,7 @@ def run_engine(words: Sequence[str], user: Optional[pwd.struct_passwd] = None) -
 
 
 def remove_all(job: str) -> list[tuple[int, str]]:
-    """Remove a job's containers on this host, running or not. Returns those that remain, as (0, description).
+    """Removes a job's containers on this host, running or not. Returns those that remain, as (0, description).
 
     As root under sudo, it acts as the user who called sudo, because each user has separate containers.
     """

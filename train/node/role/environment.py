@@ -27,7 +27,7 @@ _IDENTITY = re.compile(r"\$(?:({0})\b|\{{({0})\}})".format("|".join(IDENTITY)))
 
 
 def make(order: RoleOrder) -> dict[str, str]:
-    """Return the environment of a job's process: this process's, then exports of set-up commands, then the job's own.
+    """Returns the environment of a job's process: this process's, then exports of set-up commands, then the job's own.
 
     Raises OSError, ValueError.
     """
@@ -68,13 +68,13 @@ def make(order: RoleOrder) -> dict[str, str]:
 
 
 def base() -> dict[str, str]:
-    """Return the part of this process's environment that a job's process gets."""
+    """Returns the part of this process's environment that a job's process gets."""
     keep = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR")
     return {key: os.environ[key] for key in keep if key in os.environ}
 
 
 def raise_open_files(wanted: Union[int, str]) -> Optional[str]:
-    """Raise the open-file limit of this process and its children to a number, or to the maximum ("auto").
+    """Raises the open-file limit of this process and its children to a number, or to the maximum ("auto").
 
     Returns a line for the user, or None.
     """
@@ -88,7 +88,7 @@ def raise_open_files(wanted: Union[int, str]) -> Optional[str]:
 
 
 def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
-    """Return why this host cannot list a folder in S3 or on a volume and read a file there, or None."""
+    """Returns why this host cannot list a folder in S3 or on a volume and read a file there, or None."""
     if url.startswith("/"):
         return _find_unread_folder(url)
     from train.node import s3  # noqa: PLC0415 - importing obstore takes 0.1 s; only one process on each host needs it
@@ -104,7 +104,7 @@ def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
 
 
 def _find_unread_folder(folder: str) -> Optional[str]:
-    """Return why this host cannot list a folder and read a file there, or None."""
+    """Returns why this host cannot list a folder and read a file there, or None."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -121,7 +121,7 @@ def _find_unread_folder(folder: str) -> Optional[str]:
 
 
 def find_blocked(order: RoleOrder) -> Optional[str]:
-    """Return why this host cannot reach the other processes of the job, or None."""
+    """Returns why this host cannot reach the other processes of the job, or None."""
     place = ENGINES[order.launcher].find_rendezvous(order.role, order.launched)
     error = None if place is None else try_port(place.host, place.port)
     if place is None or error is None:
@@ -133,18 +133,18 @@ def find_blocked(order: RoleOrder) -> Optional[str]:
 
 
 def fill_in(words: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
-    """Replace $CLUSTER_RANK and similar variables in a command by their values; those without a value stay. Pure."""
+    """Replaces $CLUSTER_RANK and similar variables in a command by their values; those without a value stay. Pure."""
     return tuple(_IDENTITY.sub(lambda found: env.get(found[1] or found[2], found[0]), word) for word in words)
 
 
 def find_unreachable(places: Sequence[tuple[str, int]]) -> list[str]:
-    """Return the ports that this host cannot reach, sorted, as ["10.0.0.5:34567", ...]. Tries all at once."""
+    """Returns the ports that this host cannot reach, sorted, as ["10.0.0.5:34567", ...]. Tries all at once."""
     fails = map_in_threads(lambda place, _: try_port(*place, REACH_TIMEOUT_S) is not None, places, threads=len(places))
     return sorted(f"{host}:{port}" for (host, port) in itertools.compress(places, fails))
 
 
 def try_port(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> Optional[OSError]:
-    """Return why this host cannot reach a port, or None. A port that refuses or closes the connection is reachable."""
+    """Returns why this host cannot reach a port, or None. A port that refuses or closes the connection is reachable."""
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()
     except ConnectionError:  # for example, the scheduler does not listen yet

@@ -34,12 +34,12 @@ SAVED, PROGRESS = ".saved", ".progress"
 
 
 def place_of(job: str, attempt: int) -> str:
-    """Return the path of an attempt's notice file on this host, in a folder for such files only."""
+    """Returns the path of an attempt's notice file on this host, in a folder for such files only."""
     return job_folder.path(job, "notice", f"attempt-{attempt}")
 
 
 def parse_notice(text: str) -> Optional[Notice]:
-    """Parse the metadata service's answer. Returns None if it is not a notice. Pure."""
+    """Parses the metadata service's answer. Returns None if it is not a notice. Pure."""
     try:
         found = json.loads(text)
         action = str(found["action"])[:40]
@@ -55,7 +55,7 @@ def parse_notice(text: str) -> Optional[Notice]:
 
 
 def parse_numbers(data: bytes) -> dict[str, int]:
-    """Return the whole numbers from 0 to LARGEST - 1 in a JSON object; {} for anything else. Pure."""
+    """Returns the whole numbers from 0 to LARGEST - 1 in a JSON object; {} for anything else. Pure."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -66,18 +66,18 @@ def parse_numbers(data: bytes) -> dict[str, int]:
 
 
 def find_notice(service: MetadataService) -> Optional[Notice]:
-    """Return the spot notice of this instance, or None. Raises OSError if the service does not answer."""
+    """Returns the spot notice of this instance, or None. Raises OSError if the service does not answer."""
     answer = service.get(PATH)
     return parse_notice(answer.text) if answer.status == 200 else None
 
 
 def find_address(env: Mapping[str, str]) -> str:
-    """Return the host and port of the metadata service; the job's variables may name another one. Pure."""
+    """Returns the host and port of the metadata service; the job's variables may name another one. Pure."""
     return urlsplit(env.get(ENDPOINT, "")).netloc or ADDRESS
 
 
 def watch(tell: Callable[[Notice], None], address: str) -> None:
-    """Ask for a notice every few seconds, in a thread, and call `tell` once. Errors are ignored.
+    """Asks for a notice every few seconds, in a thread, and calls `tell` once. Errors are ignored.
 
     A host without the metadata service causes such errors.
     """
@@ -106,7 +106,7 @@ class NoticeFile:
         self._seen: dict[str, tuple[int, int]] = {}
 
     def announce(self, processes: Iterable[process_tree.Process]) -> None:
-        """Inform the program of a notice. Raises OSError."""
+        """Informs the program of a notice. Raises OSError."""
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         with open(self._path, "a"):
             pass
@@ -115,7 +115,7 @@ class NoticeFile:
                 process_tree.send(pid, signal.SIGUSR1)
 
     def read_new(self, suffix: str) -> Optional[dict[str, int]]:
-        """Return the numbers that the program has written to one of its files since the last call, or None."""
+        """Returns the numbers that the program has written to one of its files since the last call, or None."""
         path = self._path + suffix
         try:
             found = os.stat(path)

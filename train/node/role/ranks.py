@@ -21,7 +21,7 @@ MOST_DESCRIPTORS = 2
 
 
 def serve(variables: str, path: str) -> int:
-    """Serve proxies at the socket `path` until this process is killed. variables: as for `role launched`."""
+    """Serves proxies at the socket `path` until this process is killed. variables: as for `role launched`."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(128)
@@ -32,7 +32,7 @@ def serve(variables: str, path: str) -> int:
 
 
 def run_rank(connection: socket.socket, variables: Sequence[str]) -> None:
-    """Run the rank of a proxy to its end, and send the proxy its exit code."""
+    """Runs the rank of a proxy to its end, and sends the proxy its exit code."""
     with connection:
         try:
             given, descriptors = receive(connection)
@@ -59,7 +59,7 @@ def run_rank(connection: socket.socket, variables: Sequence[str]) -> None:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, str], list[int]]:
-    """Receive the variables of a proxy, and the descriptors of its stdout and stderr. Raises OSError, ValueError."""
+    """Receives the variables of a proxy, and the descriptors of its stdout and stderr. Raises OSError, ValueError."""
     first, descriptors, _, _ = socket.recv_fds(connection, 1, MOST_DESCRIPTORS)
     if not first or len(descriptors) != MOST_DESCRIPTORS:
         raise ValueError("no descriptors")
@@ -68,7 +68,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, str], list[int]]:
 
 
 def end_with(connection: socket.socket, child: "subprocess.Popen[bytes]") -> None:
-    """End a rank when its proxy ends first."""
+    """Ends a rank when its proxy ends first."""
     try:
         while connection.recv(64):
             pass

@@ -43,7 +43,7 @@ def fork() -> Reaper:
 
 
 def _wait(child: int) -> NoReturn:
-    """Wait for the child, end the processes that it leaves, and end in the same way as the child."""
+    """Waits for the child, ends the processes that it leaves, and ends in the same way as the child."""
     numbers = [number for number in PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]
     for number in numbers:
         signal.signal(number, lambda given, _: process_tree.tell([child], given))
@@ -63,7 +63,7 @@ def _wait(child: int) -> NoReturn:
 
 
 def _end_the_rest() -> None:
-    """End all remaining descendants, which this process has adopted."""
+    """Ends all remaining descendants, which this process has adopted."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # no children: the usual case, which needs no search of /proc

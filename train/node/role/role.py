@@ -37,7 +37,7 @@ CALL_TIMEOUT_S = 60.0
 
 
 def main() -> int:
-    """Run the subcommand on the command line."""
+    """Runs the subcommand on the command line."""
     word, *more = sys.argv[1:] or ["run"]
     try:
         if word == "end":
@@ -52,14 +52,14 @@ def main() -> int:
 
 
 def run() -> int:
-    """Run the order from stdin."""
+    """Runs the order from stdin."""
     above = fork()
     line, rest = wire.read_line(0)
     return Runner(decode(line, RoleOrder), above, 0, 1, rest).run()
 
 
 def run_launched(variables: str) -> int:
-    """Run the supervisor's order, received over a socket."""
+    """Runs the supervisor's order, received over a socket."""
     above = fork()
     beginnings = tuple(variables.split(","))
     launched = {key: value for key, value in os.environ.items() if key.startswith(beginnings)}
@@ -78,7 +78,7 @@ def run_launched(variables: str) -> int:
 
 
 def select_identity(launched: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the supervisor needs: ps-lite's, and ranks. Pure.
+    """Returns the variables that the supervisor needs: ps-lite's, and ranks. Pure.
 
     They must be few: mpirun forwards 2 KiB at a time, and interleaves longer lines of processes on one node.
     """
@@ -86,7 +86,7 @@ def select_identity(launched: Mapping[str, str]) -> dict[str, str]:
 
 
 def fork() -> reaper.Reaper:
-    """Fork the reaper, and return in its child. Exits with an error message if that fails."""
+    """Forks the reaper, and returns in its child. Exits with an error message if that fails."""
     try:
         return reaper.fork()
     except OSError as error:  # such as the process limit
@@ -94,7 +94,7 @@ def fork() -> reaper.Reaper:
 
 
 def call(first: Message) -> socket.socket:
-    """Connect to the supervisor on this host, and send it the first message."""
+    """Connects to the supervisor on this host, and sends it the first message."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(os.environ["CLUSTER_SOCKET"])
     connection.sendall(wire.encode(first))
@@ -102,7 +102,7 @@ def call(first: Message) -> socket.socket:
 
 
 def wait_for_call(first: Message) -> socket.socket:
-    """Print the first message, and wait until the supervisor connects. Raises OSError."""
+    """Prints the first message, and waits until the supervisor connects. Raises OSError."""
     path = job_folder.path(os.environ[process_tree.JOB_VARIABLE], f"role-{os.getpid()}")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -116,7 +116,7 @@ def wait_for_call(first: Message) -> socket.socket:
 
 
 def join(path: str) -> int:
-    """Copy stdin to a waiting role's socket, and the socket to stdout, until one side ends."""
+    """Copies stdin to a waiting role's socket, and the socket to stdout, until one side ends."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         while True:
@@ -130,7 +130,7 @@ def join(path: str) -> int:
 
 
 def end(job: str, *options: str) -> int:
-    """End a job's processes and containers on this host."""
+    """Ends a job's processes and containers on this host."""
     _, left = process_tree.end(job)
     if "--boot" in options:
         print(process_tree.boot())

@@ -90,7 +90,7 @@ class Runner:
     # -- commands ------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Run the commands. Returns the exit code of the last one that ran, or 128 + the number of its signal."""
+        """Runs the commands. Returns the exit code of the last one that ran, or 128 + the number of its signal."""
         process_tree.adopt_orphans()
         said = environment.raise_open_files(self.order.open_files)
         if said:
@@ -127,7 +127,7 @@ class Runner:
         return self.finish(code, number, self.why)
 
     def run_one(self, command: Sequence[str]) -> tuple[int, Optional[int]]:
-        """Run a command and end the processes that it leaves. Returns its exit code, and its signal or None."""
+        """Runs a command and ends the processes that it leaves. Returns its exit code, and its signal or None."""
         self.has_started = False
         try:
             if self.order.container is not None:
@@ -154,7 +154,7 @@ class Runner:
         return (128 + number if number else status >> 8), number
 
     def note_start(self, pid: int) -> None:
-        """Report the start of a command."""
+        """Reports the start of a command."""
         self.has_started = True
         self.outbox.put(Message(started=pid))
         if self.order.data_url:
@@ -163,7 +163,7 @@ class Runner:
             look.start()
 
     def look_for_program(self) -> None:
-        """Report the start of a program in a container, which is later than that of the engine's client."""
+        """Reports the start of a program in a container, which is later than that of the engine's client."""
         if self.contained is not None and not self.has_started:
             pid = self.contained.find_program()
             if pid is not None:
@@ -172,12 +172,12 @@ class Runner:
             self.end_client_without_keeper(self.child, self.contained)
 
     def end_client_without_keeper(self, child: "subprocess.Popen[bytes]", contained: Contained) -> None:
-        """Fail a command whose engine can no longer notice its container's end."""
+        """Fails a command whose engine can no longer notice its container's end."""
         if contained.has_lost_keeper():
             child.kill()
 
     def leave_container(self, contained: Contained, status: int) -> tuple[int, Optional[int]]:
-        """Return the result of run_one once the container's processes have ended. Removes the rest of the container."""
+        """Returns run_one's result once the container's processes have ended. Removes the rest of the container."""
         code, number, why = contained.read_status(status)
         if why is not None and self.ending is None:
             self.why = why
@@ -188,7 +188,7 @@ class Runner:
         return code, number
 
     def finish(self, code: int, number: Optional[int], why: Optional[str] = None) -> int:
-        """Report the end, and wait until the report is sent. why: this program's own error."""
+        """Reports the end, and waits until the report is sent. why: this program's own error."""
         if why is not None:
             self.say(why)
         self.read_files()
@@ -209,7 +209,7 @@ class Runner:
         return 2 * self.order.silence_timeout_s  # the supervisor should notice first
 
     def step(self) -> None:
-        """Handle the next events."""
+        """Handles the next events."""
         writes = [self.outbox.descriptor] if self.outbox.pending else []
         rest_s = 0.0 if self.is_ending() else self.pace.rest_s
         ready, _, _ = select.select(self.sources(rest_s), writes, [], self.wait_s(rest_s))
@@ -262,7 +262,7 @@ class Runner:
         return self.status is not None or self.ending is not None
 
     def read_source(self, source: int) -> None:
-        """Read some of the command's output."""
+        """Reads some of the command's output."""
         data = os.read(source, 1 << 16)
         if not data:
             self.source = None
@@ -271,7 +271,7 @@ class Runner:
         self.put_lines(self.lines.feed(data) if data else self.lines.flush())
 
     def read_lifeline(self, lifeline: int) -> None:
-        """Read messages from the other side."""
+        """Reads messages from the other side."""
         data = wire.read_now(lifeline)
         if data is None:
             return
@@ -282,7 +282,7 @@ class Runner:
             self.lose()
 
     def hear(self, line: bytes) -> None:
-        """Handle a message from the supervisor."""
+        """Handles a message from the supervisor."""
         message = decode(line, Command)
         if message.end and self.ending is None:
             self.ending = process_tree.Ending(self.find_own, self.spare_engine)
@@ -296,7 +296,7 @@ class Runner:
             self.outbox.put(Message(look=convert(use, Use)))
 
     def pass_on_notice(self) -> None:
-        """Tell the program to save a checkpoint."""
+        """Tells the program to save a checkpoint."""
         self.is_noticed = True
         try:
             self.notice_file.announce(self.find_own())
@@ -304,7 +304,7 @@ class Runner:
             self.say(f"the program cannot be told to save a checkpoint: {error}")
 
     def read_files(self) -> None:
-        """Report the numbers that the program has written next to its notice file."""
+        """Reports the numbers that the program has written next to its notice file."""
         if self.order.role != "worker":
             return
         saved = self.notice_file.read_new(SAVED)
@@ -315,23 +315,23 @@ class Runner:
             self.outbox.put(Message(saved=saved))
 
     def reach(self, places: Sequence[tuple[str, int]]) -> None:
-        """Report the ports that cannot be reached."""
+        """Reports the ports that cannot be reached."""
         self.outbox.put(Message(blocked=tuple(environment.find_unreachable(places))))  # goes out with the next step
 
     def look_at_data(self) -> None:
-        """Report why this host cannot read the job's data: MXNet may wait silently."""
+        """Reports why this host cannot read the job's data: MXNet may wait silently."""
         why = environment.find_unread(self.env, self.order.data_url or "")
         if why is not None:
             self.outbox.put(Message(unread=why))  # goes out with the next step
 
     def lose(self) -> None:
-        """End all processes of this job on this host, because the other side is lost."""
+        """Ends all processes of this job on this host, because the other side is lost."""
         self.lifeline = None
         self.lost_at = time.monotonic()
         self.ending = process_tree.Ending(self.find_all, self.spare)
 
     def lose_reaper(self) -> None:
-        """End everything on this host silently, like a killed program, because the reaper was killed.
+        """Ends everything on this host silently, like a killed program, because the reaper was killed.
 
         The other side sees the end of the output at once, not only when this process ends.
         """
@@ -343,7 +343,7 @@ class Runner:
         self.lose()
 
     def find_all(self) -> list[process_tree.Process]:
-        """Return all processes of the job on this host, no matter which program started them."""
+        """Returns all processes of the job on this host, no matter which program started them."""
         found = set(self.find_own()) | set(process_tree.find(self.order.job))
         return sorted(one for one in found if self.reaper is None or one[0] != self.reaper.pid)
 
@@ -360,7 +360,7 @@ class Runner:
         return (set(found) - set(self.find_own())) | set(self.spare_engine(found))
 
     def find_own(self) -> list[process_tree.Process]:
-        """Return the processes that this program has started, and their descendants."""
+        """Returns the processes that this program has started, and their descendants."""
         return process_tree.find_descendants() if self.contained is None else self.contained.find()
 
     def spare_engine(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
@@ -368,7 +368,7 @@ class Runner:
         return () if self.contained is None else self.contained.spare(found)
 
     def reap(self) -> None:
-        """Reap all children that have ended."""
+        """Reaps all children that have ended."""
         while True:
             try:
                 ended, status = os.waitpid(-1, os.WNOHANG)
@@ -399,11 +399,11 @@ class Runner:
     # -- output --------------------------------------------------------------------------------------------------
 
     def say(self, line: str) -> None:
-        """Send a message of this program as a line of output."""
+        """Sends a message of this program as a line of output."""
         self.outbox.put(Message(line=line))
 
     def put_lines(self, lines: Iterable[bytes]) -> None:
-        """Pass on lines of output, without the library's reports, unless the user asked for them."""
+        """Passes on lines of output, without the library's reports, unless the user asked for them."""
         for line in lines:
             said = self.engine.read_line(line)
             if said is not None:

@@ -25,7 +25,7 @@ class Dead(NamedTuple):
 
 
 def find_dead(mounts: Sequence[str], limit_s: float = LIMIT_S) -> Optional[Dead]:
-    """Return the first of these volumes that does not work on this node; None if all work.
+    """Returns the first of these volumes that does not work on this node; None if all work.
 
     All are checked at once, in at most about limit_s seconds, even if a server does not respond at all.
     """
@@ -43,7 +43,7 @@ def find_dead(mounts: Sequence[str], limit_s: float = LIMIT_S) -> Optional[Dead]
 
 
 def describe(mount: str, answer: str) -> str:
-    """Describe a volume that does not work. A FUSE file system ends with its connection: then nothing is mounted."""
+    """Describes a volume that does not work. A FUSE file system ends with its connection: then nothing is mounted."""
     try:
         with open(volume_probe.NOTES) as stream:
             server = str(json.load(stream)[mount]["server"])
@@ -53,7 +53,7 @@ def describe(mount: str, answer: str) -> str:
 
 
 def watch(mounts: Sequence[str], say: Callable[[str], None]) -> None:
-    """Watch volumes in a thread. Once one does not work, report it and release the processes that wait for it."""
+    """Watches volumes in a thread. Once one does not work, reports it and releases the processes that wait for it."""
 
     def look() -> None:
         dead = None
@@ -68,7 +68,7 @@ def watch(mounts: Sequence[str], say: Callable[[str], None]) -> None:
 
 
 def release(mount: str) -> None:
-    """Have the kernel return an error to all processes that wait for a dead volume: otherwise they cannot be killed.
+    """Has the kernel return an error to all processes that wait for a dead volume: otherwise they cannot be killed.
 
     Only root may do this. Without root, they wait until the file system gives up.
     """

@@ -81,14 +81,14 @@ class Cache:
             self._clean_up()
 
     def close(self) -> None:
-        """Release all objects, and remove unfinished ones."""
+        """Releases all objects, and removes unfinished ones."""
         for slot in list(self.slots):
             slot.close()
         shutil.rmtree(self._user, ignore_errors=True)
         os.close(self._user_lock)
 
     def use(self, entries: Iterable[s3.Entry]) -> None:
-        """Protect these objects from eviction once they are fetched. Raises NoRoom if they do not all fit together."""
+        """Protects these objects from eviction once they are fetched. Raises NoRoom if they do not all fit together."""
         needed = sum(entry.size_bytes for entry in {make_key(entry): entry for entry in entries}.values())
         if needed > self.most_bytes:
             raise NoRoom(
@@ -99,7 +99,7 @@ class Cache:
             stream.write("".join(make_key(entry) + "\n" for entry in entries))
 
     def find(self, entry: s3.Entry) -> str | None:
-        """Return the path of a complete object, or None. Verifies its content once after each boot of this node."""
+        """Returns the path of a complete object, or None. Verifies its content once after each boot of this node."""
         key = make_key(entry)
         path = self.path("objects", key, make_name(entry.url))
         try:
@@ -119,7 +119,7 @@ class Cache:
         return path
 
     def claim(self, entry: s3.Entry, should_stop: Callable[[], bool]) -> Slot | None:
-        """Return a Slot to fetch an object into; None if it may already exist. Waits while another process fetches it.
+        """Returns a Slot to fetch an object into; None if it may already exist. Waits while another process fetches it.
 
         should_stop: called regularly; if true, ends the wait with None. Raises NoRoom.
         """
@@ -138,7 +138,7 @@ class Cache:
         return None
 
     def find_hole(self, size_bytes: int) -> str:
-        """Return the path of a placeholder: a sparse file of this size that only root may read."""
+        """Returns the path of a placeholder: a sparse file of this size that only root may read."""
         path = os.path.join(self._user, str(size_bytes))
         if not os.path.exists(path):
             with open(path, "w") as stream:
@@ -147,14 +147,14 @@ class Cache:
         return path
 
     def find_draft(self, url: str) -> str:
-        """Return a path for the content of an object that is not in S3 yet. Raises ValueError for an invalid URL."""
+        """Returns a path for the content of an object that is not in S3 yet. Raises ValueError for an invalid URL."""
         s3.split_object_url(url)
         return os.path.join(self._user, f"draft-{_random_digits()}-{make_name(url)}")
 
     # -- under the lock ------------------------------------------------------------------------------------------
 
     def _make_room(self, size_bytes: int) -> bool:
-        """Evict objects to make room. Returns False if there is room only after a prefetch that no process uses.
+        """Evicts objects to make room. Returns False if there is room only after a prefetch that no process uses.
 
         Raises NoRoom.
         """
@@ -178,7 +178,7 @@ class Cache:
         return plan.Kept(os.stat(path).st_mtime, _size(path), key, stays)
 
     def _clean_up(self) -> None:
-        """Remove the files that killed processes left."""
+        """Removes the files that killed processes left."""
         for place in ("incoming", "users"):
             for name in os.listdir(self.path(place)):
                 path = self.path(place, name)
@@ -186,7 +186,7 @@ class Cache:
                     shutil.rmtree(path, ignore_errors=True)
 
     def _used_keys(self) -> set[str]:
-        """Return the keys in use; _clean_up has removed those of dead processes."""
+        """Returns the keys in use; _clean_up has removed those of dead processes."""
         users = [self.path("users", name, KEYS) for name in os.listdir(self.path("users"))]
         return {key for user in users if os.path.exists(user) for key in _read(user).split()}
 
@@ -204,7 +204,7 @@ class Cache:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder's lock, which excludes all other processes of this host."""
+        """Holds the folder's lock, which excludes all other processes of this host."""
         descriptor = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -229,7 +229,7 @@ class Cache:
 
     @staticmethod
     def write_meta(folder: str, meta: Meta) -> None:
-        """Write an object's facts next to it, atomically."""
+        """Writes an object's facts next to it, atomically."""
         temporary = os.path.join(folder, f"{META}.{_random_digits()}")
         with open(temporary, "wb") as stream:
             stream.write(msgspec.json.encode(meta))
@@ -254,14 +254,14 @@ class Slot:
         os.ftruncate(self.file, entry.size_bytes)  # so that it counts towards the limit at once
 
     def publish(self, crc32: int) -> None:
-        """Make the object visible; it must be complete and verified."""
+        """Makes the object visible; it must be complete and verified."""
         self._cache.write_meta(self._folder, Meta(url=self._entry.url, crc32=crc32, boot=self._cache.boot))
         with self._cache.locked():
             os.rename(self._folder, self._cache.path("objects", make_key(self._entry)))
         self._published = True
 
     def close(self) -> None:
-        """Release the place, and remove the object unless it was published."""
+        """Releases the place, and removes the object unless it was published."""
         if self not in self._cache.slots:
             return
         self._cache.slots.discard(self)
@@ -284,7 +284,7 @@ def make_name(url: str) -> str:
 
 
 def compare(path: str, check: integrity.Check | None = None) -> tuple[bool, int]:
-    """Return (whether a file passes `check`, its CRC-32), in one pass. check: None if there is none to pass."""
+    """Returns (whether a file passes `check`, its CRC-32), in one pass. check: None if there is none to pass."""
     crc = 0
     with open(path, "rb") as stream:
         for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
@@ -295,13 +295,13 @@ def compare(path: str, check: integrity.Check | None = None) -> tuple[bool, int]
 
 
 def find_held(folder: str) -> int:
-    """Return the size of all objects in a cache's folder, in bytes."""
+    """Returns the size of all objects in a cache's folder, in bytes."""
     places = [os.path.join(folder, name) for name in ("objects", "incoming")]
     return sum(_size(os.path.join(place, key)) for place in places if os.path.isdir(place) for key in os.listdir(place))
 
 
 def render_size(count: float) -> str:
-    """Return a number of bytes as text, such as "1.2 GB"."""
+    """Returns a number of bytes as text, such as "1.2 GB"."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -309,7 +309,7 @@ def render_size(count: float) -> str:
 
 
 def _make_own(path: str) -> None:
-    """Create a folder that only this user may write to: jobs train with its data. Raises OSError."""
+    """Creates a folder that only this user may write to: jobs train with its data. Raises OSError."""
     os.makedirs(path, mode=0o700, exist_ok=True)
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -317,14 +317,14 @@ def _make_own(path: str) -> None:
 
 
 def _lock_folder(path: str) -> int:
-    """Lock a folder for as long as the returned descriptor is open."""
+    """Locks a folder for as long as the returned descriptor is open."""
     descriptor = os.open(path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
 
 
 def _size(folder: str) -> int:
-    """Return the size of an object's folder in bytes, without files that are deleted meanwhile."""
+    """Returns the size of an object's folder in bytes, without files that are deleted meanwhile."""
     total = 0
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for entry in os.scandir(folder):
@@ -347,7 +347,7 @@ def _read(path: str) -> str:
 
 
 def find_folder(env: Mapping[str, str], mounts: str = "/proc/mounts") -> str:
-    """Return the folder for staged data, and create it if it is missing. Raises OSError."""
+    """Returns the folder for staged data, and creates it if it is missing. Raises OSError."""
     given = env.get("CLUSTER_DATA_CACHE_DIR")
     if given:
         return _make_folder(os.path.expanduser(given))
@@ -360,7 +360,7 @@ def find_folder(env: Mapping[str, str], mounts: str = "/proc/mounts") -> str:
 
 
 def find_instance_stores(mounts: str = "/proc/mounts", model: str = MODEL) -> list[str]:
-    """Return the mount points of the instance's own disks, the one with the most free space first."""
+    """Returns the mount points of the instance's own disks, the one with the most free space first."""
     found = [DLAMI_MOUNT] if os.path.ismount(DLAMI_MOUNT) else []
     with open(mounts) as stream:
         for line in stream:
@@ -376,7 +376,7 @@ def find_instance_stores(mounts: str = "/proc/mounts", model: str = MODEL) -> li
 
 
 def find_limit(env: Mapping[str, str], folder: str, held_bytes: int) -> int:
-    """Return the maximum size of the folder, in bytes. held_bytes: its current size. Raises OSError."""
+    """Returns the maximum size of the folder, in bytes. held_bytes: its current size. Raises OSError."""
     given = env.get("CLUSTER_DATA_CACHE_GIB")
     if given:
         return int(float(given) * (1 << 30))
@@ -386,7 +386,7 @@ def find_limit(env: Mapping[str, str], folder: str, held_bytes: int) -> int:
 
 
 def _make_folder(folder: str) -> str:
-    """Create a folder for this user only. Raises OSError."""
+    """Creates a folder for this user only. Raises OSError."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except PermissionError:  # the mount point belongs to root: create our folder in it with sudo

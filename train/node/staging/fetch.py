@@ -59,7 +59,7 @@ class _Threads:
             threading.Thread(target=self._work, daemon=True).start()
 
     def put(self, urgency: int, number: int, thing: Any) -> None:
-        """Submit a thing; with the same urgency, the lowest number comes first."""
+        """Submits a thing; with the same urgency, the lowest number comes first."""
         self._waiting.put((urgency, number, next(self._numbers), thing))
 
     def _work(self) -> None:
@@ -84,7 +84,7 @@ class Fetcher:
         self._numbers = itertools.count()
 
     def want(self, entries: Iterable[s3.Entry], urgency: int) -> list[Item]:
-        """Return the Items of these entries, in order.
+        """Returns the Items of these entries, in order.
 
         An object that was wanted before is not fetched twice, but may become more urgent.
         """
@@ -103,7 +103,7 @@ class Fetcher:
         return item
 
     def stop(self) -> None:
-        """Start no more fetches."""
+        """Starts no more fetches."""
         self._stopped.set()
 
     # -- one object ----------------------------------------------------------------------------------------------
@@ -191,14 +191,14 @@ class Fetcher:
 
 
 def explain(error: Exception, folder: str) -> str:
-    """Return the message for an error of staging."""
+    """Returns the message for an error of staging."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk of {folder} is full: use a larger volume, or a smaller [data] cache_gib"
     return str(error) or type(error).__name__
 
 
 def wait(fetcher: Fetcher, items: Sequence[Item], tick: Callable[[], None]) -> None:
-    """Wait until all items are available or one has failed. tick: called regularly, and may raise."""
+    """Waits until all items are available or one has failed. tick: called regularly, and may raise."""
     tick_at = time.monotonic() + TICK_S
     while True:
         with fetcher.settled:

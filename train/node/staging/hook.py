@@ -60,7 +60,7 @@ class Stage:
         self._number = 0
 
     def begin(self) -> None:
-        """Start stage.py for this process; a forked process gets its own."""
+        """Starts stage.py for this process; a forked process gets its own."""
         if self._owner == os.getpid():
             return
         self._owner, self._lock = os.getpid(), threading.Lock()
@@ -69,7 +69,7 @@ class Stage:
         self._child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True)
 
     def find(self, uri: str, part: Optional[Tuple[int, int]] = None, shuffle_mib: int = 0) -> str:
-        """Return the local path or paths for a URI of data; they stay the same until this process writes there."""
+        """Returns the local path or paths for a URI of data; they stay the same until this process writes there."""
         self.begin()
         with self._lock:
             key = (uri, part, shuffle_mib)
@@ -78,14 +78,14 @@ class Stage:
             return self._known[key]
 
     def find_newest(self, url: str) -> str:
-        """Return the local path of the current version of an object that jobs overwrite, such as a checkpoint."""
+        """Returns the local path of the current version of an object that jobs overwrite, such as a checkpoint."""
         self.begin()
         with self._lock:
             return self._ask({"object": url})
 
     @contextlib.contextmanager
     def saving(self, url: str) -> Iterator[str]:
-        """Yield a local path to write to. The file is uploaded at the end of the block, unless the block raises."""
+        """Yields a local path to write to. The file is uploaded at the end of the block, unless the block raises."""
         path = self.begin_file(url)
         try:
             yield path
@@ -95,13 +95,13 @@ class Stage:
         self.upload(path, url)
 
     def begin_file(self, url: str) -> str:
-        """Return a local path to write an object's content to, for `upload`."""
+        """Returns a local path to write an object's content to, for `upload`."""
         self.begin()
         with self._lock:
             return self._ask({"draft": url})
 
     def upload(self, path: str, url: str) -> None:
-        """Upload a complete file, which S3 verifies, and remove it from this host."""
+        """Uploads a complete file, which S3 verifies, and removes it from this host."""
         with self._lock:
             self._ask({"upload": path, "to": url})
             self._known = {key: found for key, found in self._known.items() if not covers(key[0], url)}
@@ -129,7 +129,7 @@ class Opening:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG004 - as importlib calls it
-        """Find a module, as importlib.abc.MetaPathFinder does."""
+        """Finds a module, as importlib.abc.MetaPathFinder does."""
         if name not in OPENING:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -172,7 +172,7 @@ class WrittenFile:
         return self._key[0] == os.getpid() and STAGE.unfinished.pop(self._key, None) is not None
 
     def close(self) -> None:
-        """Upload the file, once."""
+        """Uploads the file, once."""
         if self._is_unfinished():
             try:
                 self._file.close()
@@ -183,13 +183,13 @@ class WrittenFile:
 
 
 def begin() -> None:
-    """Start to prefetch the data that this process will probably read, and install the importer."""
+    """Starts to prefetch the data that this process will probably read, and installs the importer."""
     STAGE.begin()
     sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder), Opening)
 
 
 def install(library: Any) -> None:
-    """Wrap the functions that open files in MXNet's C library, a ctypes.CDLL."""
+    """Wraps the functions that open files in MXNet's C library, a ctypes.CDLL."""
     wrappers = {name: functools.partial(_wrap_read, STAGE.find) for name in READ_DATA}
     wrappers.update({name: functools.partial(_wrap_read, STAGE.find_newest) for name in READ_MODEL})
     wrappers.update({name: functools.partial(_wrap_by_keys, STAGE.find) for name in BY_KEYS})
@@ -240,7 +240,7 @@ def _wrap_write(library: Any, position: int, function: Function) -> Function:
 
 
 def _wrap_record_writer(library: Any) -> None:
-    """Wrap the writer of record files. A file is written by many calls, and is complete when its writer is freed."""
+    """Wraps the writer of record files. A file is written by many calls, and is complete when its writer is freed."""
     create, free = library.MXRecordIOWriterCreate, library.MXRecordIOWriterFree
     freed = set()
 
@@ -275,7 +275,7 @@ def _wrap_record_writer(library: Any) -> None:
 
 
 def _finish() -> None:
-    """Upload the files that the program did not close before its end, as Python then closes other files.
+    """Uploads the files that the program did not close before its end, as Python then closes other files.
 
     Does nothing if the program failed, because the files are incomplete. If an upload fails, the program fails.
     """
@@ -293,7 +293,7 @@ def _finish() -> None:
 
 
 def find_local(given: Sequence[Tuple[str, str]], find: Callable[..., str]) -> List[str]:
-    """Return the values of a reader's (key, value) arguments, with local paths instead of s3:// URLs."""
+    """Returns the values of a reader's (key, value) arguments, with local paths instead of s3:// URLs."""
     settings = dict(given)
     part: Optional[Tuple[int, int]] = None
     shuffle_mib = 0
@@ -317,7 +317,7 @@ def covers(uri: str, url: str) -> bool:
 
 
 def make_open(*, is_data: bool) -> Function:
-    """Return an open() that also accepts s3:// URLs. is_data: it reads data, which does not change during a job."""
+    """Returns an open() that also accepts s3:// URLs. is_data: it reads data, which does not change during a job."""
 
     def open_(path: Any, mode: str = "r", *others: Any, **options: Any) -> Any:
         if not isinstance(path, str) or not path.startswith("s3://"):
@@ -333,13 +333,13 @@ def make_open(*, is_data: bool) -> Function:
 
 
 def make_error(words: str) -> Exception:
-    """Return an MXNetError with this message."""
+    """Returns an MXNetError with this message."""
     error: Exception = sys.modules["mxnet.base"].MXNetError(words)
     return error
 
 
 def discard(path: str) -> None:
-    """Remove an incomplete file."""
+    """Removes an incomplete file."""
     with contextlib.suppress(FileNotFoundError):
         os.remove(path)
 

@@ -31,7 +31,7 @@ class Kept(NamedTuple):
 
 
 def find_touched(sizes: Sequence[int], index: int, count: int, shuffle_mib: int = 0) -> list[int]:
-    """Return the sorted positions of the shards from which part `index` of `count` reads.
+    """Returns the sorted positions of the shards from which part `index` of `count` reads.
 
     sizes: those of all shards, in bytes.
 
@@ -53,7 +53,7 @@ def find_touched(sizes: Sequence[int], index: int, count: int, shuffle_mib: int 
 
 
 def guess(url: str, entries: Iterable[Entry], ranks: Sequence[int], count: int) -> list[Entry]:
-    """Return the entries that workers with these ranks, of `count`, will probably read below [data] url, in order.
+    """Returns the entries that workers with these ranks, of `count`, will probably read below [data] url, in order.
 
     entries: all objects below the URL.
     """
@@ -80,7 +80,7 @@ def _has_records(entries: Iterable[Entry]) -> bool:
 
 
 def choose_evicted(kept: Iterable[Kept], needed_bytes: int, most_bytes: int) -> list[str] | None:
-    """Return the keys to evict so that `needed_bytes` more fit; None if they cannot. kept: everything in the cache."""
+    """Returns the keys to evict so that `needed_bytes` more fit; None if they cannot. kept: everything in the cache."""
     kept = sorted(kept)
     excess = sum(item.size_bytes for item in kept) + needed_bytes - most_bytes
     evicted = []

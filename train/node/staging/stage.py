@@ -74,12 +74,12 @@ class Stager:
         self._fetcher = fetch.Fetcher(self._store, self.cache, say)
 
     def stop(self) -> None:
-        """Stop fetching, and remove incomplete files."""
+        """Stops fetching, and removes incomplete files."""
         self._fetcher.stop()
         self.cache.close()
 
     def look_ahead(self) -> None:
-        """Start to fetch the data that will probably be requested. An error is reported when the data is requested."""
+        """Starts to fetch the data that will probably be requested. An error is reported when the data is requested."""
         url, hosts = self._env.get("CLUSTER_DATA_URL"), self._env.get("CLUSTER_DATA_RANKS", "").split()
         ranks = [rank for rank, host in enumerate(hosts) if host == self._env.get("CLUSTER_HOST")]
         if not url or not url.startswith("s3://") or not ranks:
@@ -95,7 +95,7 @@ class Stager:
             self._fetcher.want(wanted, fetch.AHEAD)
 
     def carry_out(self, order: Order) -> str:
-        """Carry out an order and return the path that answers it. Raises StageError, OSError, ValueError, Gone."""
+        """Carries out an order and returns the path that answers it. Raises StageError, OSError, ValueError, Gone."""
         if order.upload:
             self.upload(order.upload, order.to)
             return order.to
@@ -106,7 +106,7 @@ class Stager:
         return self.stage(order.uri, order.part, order.shuffle_mib)
 
     def stage(self, uri: str, part: tuple[int, int] | None, shuffle_mib: int) -> str:
-        """Return the local path or paths for a reader's URI. Raises the errors of `carry_out`."""
+        """Returns the local path or paths for a reader's URI. Raises the errors of `carry_out`."""
         row: list[s3.Entry | str] = []
         for piece in filter(None, uri.partition("#")[0].split(";")):
             row += self._expand(piece) if piece.startswith("s3://") else [piece]
@@ -122,7 +122,7 @@ class Stager:
         )
 
     def stage_object(self, url: str) -> str:
-        """Return the local path of the current version of an object. Raises the errors of `carry_out`."""
+        """Returns the local path of the current version of an object. Raises the errors of `carry_out`."""
         entry = self._store.find(url)
         if entry is None:
             raise nothing_to_read(url, where=url.rpartition("/")[0])
@@ -130,7 +130,7 @@ class Stager:
         return str(self._fetch([entry])[0].path)
 
     def upload(self, path: str, url: str) -> None:
-        """Upload a file, which S3 verifies, and remove it from this host. Raises OSError, ValueError."""
+        """Uploads a file, which S3 verifies, and removes it from this host. Raises OSError, ValueError."""
         try:
             check_room(os.path.dirname(path))
             self._store.put_file(path, url)
@@ -148,7 +148,7 @@ class Stager:
         return items
 
     def _expand(self, uri: str) -> list[s3.Entry]:
-        """Return the objects that MXNet reads for a URI, in order: one object, or those of a folder or a pattern."""
+        """Returns the objects that MXNet reads for a URI, in order: one object, or those of a folder or a pattern."""
         bucket, key = s3.split_url(uri)
         if key and not key.endswith("/"):
             entry = self._store.find(uri)
@@ -165,7 +165,7 @@ class Stager:
 
 
 def nothing_to_read(uri: str, *, where: str) -> fetch.StageError:
-    """Return the error for a URI without objects. where: the URL that the user should list."""
+    """Returns the error for a URI without objects. where: the URL that the user should list."""
     return fetch.StageError(f"{uri}: there is nothing to read: cluster data ls {where}")
 
 
@@ -179,7 +179,7 @@ class Progress:
         self._began_bytes = fetcher.received_bytes
 
     def tick(self) -> None:
-        """Report the progress every TELL_EVERY_S seconds. Raises Gone."""
+        """Reports the progress every TELL_EVERY_S seconds. Raises Gone."""
         check_alive()
         if time.monotonic() >= self._told_at + TELL_EVERY_S:
             self._told_at = time.monotonic()
@@ -187,7 +187,7 @@ class Progress:
             say(f"data: {done} of {self._count()} staged, {self._rate()}")
 
     def finish(self) -> None:
-        """Report the result if staging took at least TOLD_S seconds."""
+        """Reports the result if staging took at least TOLD_S seconds."""
         took_s = time.monotonic() - self._began_at
         if took_s < TOLD_S:
             return
@@ -206,27 +206,27 @@ class Progress:
 
 
 def check_alive() -> None:
-    """Raise Gone if the process has ended: while it waits for an answer, it sends nothing over stdin."""
+    """Raises Gone if the process has ended: while it waits for an answer, it sends nothing over stdin."""
     ready, _, _ = select.select([0], [], [], 0)
     if ready:
         raise Gone
 
 
 def say(words: str) -> None:
-    """Show a line to the user."""
+    """Shows a line to the user."""
     sys.stderr.write(words + "\n")
     sys.stderr.flush()
 
 
 def check_room(folder: str) -> None:
-    """Raise OSError if the disk is full: MXNet does not notice that it cannot write the end of a file."""
+    """Raises OSError if the disk is full: MXNet does not notice that it cannot write the end of a file."""
     with tempfile.TemporaryFile(dir=folder) as trial:
         trial.write(bytes(TRIAL_BYTES))
         trial.flush()
 
 
 def answer(stager: Stager, order: Order) -> Answer:
-    """Carry out an order and return the answer. Raises Gone."""
+    """Carries out an order and returns the answer. Raises Gone."""
     try:
         return Answer(number=order.number, path=stager.carry_out(order))
     except (OSError, ValueError, re.error, fetch.StageError) as error:
@@ -234,23 +234,23 @@ def answer(stager: Stager, order: Order) -> Answer:
 
 
 def read_orders() -> Iterator[Order]:
-    """Yield the orders until stdin ends."""
+    """Yields the orders until stdin ends."""
     for line in sys.stdin.buffer:
         yield decode(line, Order)
 
 
 def send(message: Answer) -> None:
-    """Write an answer to stdout."""
+    """Writes an answer to stdout."""
     print(msgspec.json.encode(message).decode(), flush=True)
 
 
 def leave(*_: object) -> None:
-    """End as if stdin had ended. Raises Gone."""
+    """Ends as if stdin had ended. Raises Gone."""
     raise Gone
 
 
 def begin_ahead(stager: Stager) -> None:
-    """Call look_ahead in a thread."""
+    """Calls look_ahead in a thread."""
 
     def look() -> None:
         try:
@@ -262,7 +262,7 @@ def begin_ahead(stager: Stager) -> None:
 
 
 def main() -> None:
-    """Answer orders until stdin ends."""
+    """Answers orders until stdin ends."""
     try:
         stager = Stager(os.environ)
     except (OSError, ValueError) as error:

@@ -53,7 +53,7 @@ Questions = Generator[Words, Answer, T]
 
 
 def check_request(scheduler: Scheduler, request: AllocationRequest) -> "Questions[AllocationRequest]":
-    """Return the request, completed with its queue's values. Raises ValueError if the queue does not allow it."""
+    """Returns the request, completed with its queue's values. Raises ValueError if the queue does not allow it."""
     answer = yield scheduler.limits_command()
     if answer.exit_code != 0:
         raise ValueError(f"the queues of {scheduler.title} cannot be read: {answer.error}")
@@ -74,7 +74,7 @@ def check_request(scheduler: Scheduler, request: AllocationRequest) -> "Question
 
 
 def submit_request(scheduler: Scheduler, script: str) -> "Questions[str]":
-    """Submit a script and return the job number. Raises ValueError if the scheduler refuses it."""
+    """Submits a script and returns the job number. Raises ValueError if the scheduler refuses it."""
     answer = yield scheduler.submit_command(script)
     if answer.exit_code != 0:
         raise ValueError(f"{scheduler.title} refused the job: {answer.error}")
@@ -82,7 +82,7 @@ def submit_request(scheduler: Scheduler, script: str) -> "Questions[str]":
 
 
 def look_at(scheduler: Scheduler, number: str, *, is_granted: bool = False) -> "Questions[AllocationState]":
-    """Return a job's state. is_granted: its nodes are known. Raises ValueError if the scheduler does not answer."""
+    """Returns a job's state. is_granted: its nodes are known. Raises ValueError if the scheduler does not answer."""
     found = scheduler.parse_state((yield scheduler.state_command(number)), number)
     if is_granted and found.state == "running":
         return found
@@ -102,7 +102,7 @@ def look_at(scheduler: Scheduler, number: str, *, is_granted: bool = False) -> "
 
 
 def give_back(scheduler: Scheduler, number: str) -> "Questions[Optional[str]]":
-    """Cancel a job. Returns the error, or None if the job has ended or will end."""
+    """Cancels a job. Returns the error, or None if the job has ended or will end."""
     answer = yield scheduler.cancel_command(number)
     if answer.exit_code == 0:
         return None
@@ -116,7 +116,7 @@ def give_back(scheduler: Scheduler, number: str) -> "Questions[Optional[str]]":
 
 
 def match_hosts(nodes: Sequence[AllocatedNode], hosts: Sequence[JobHost]) -> tuple[JobHost, ...]:
-    """Return the job's hosts that the scheduler has assigned, in its order. Pure. Raises ValueError for other hosts."""
+    """Returns the job's hosts that the scheduler assigned, in its order. Pure. Raises ValueError for other hosts."""
     by_name = {name: host for host in hosts for name in (host.name, host.name.partition(".")[0], host.ip) if name}
     found = []
     for node in nodes:
@@ -138,7 +138,7 @@ def match_hosts(nodes: Sequence[AllocatedNode], hosts: Sequence[JobHost]) -> tup
 
 
 def environment(setup: Optional[str] = None) -> dict[str, str]:
-    """Return the environment of the scheduler's commands, without secrets.
+    """Returns the environment of the scheduler's commands, without secrets.
 
     setup: the digest of [bootstrap] setup, or None.
     """
@@ -152,7 +152,7 @@ def environment(setup: Optional[str] = None) -> dict[str, str]:
 
 
 def answer(questions: "Questions[T]", env: Mapping[str, str], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
-    """Run the commands one after another, and return the result. Raises what `questions` raises."""
+    """Runs the commands one after another, and returns the result. Raises what `questions` raises."""
     try:
         words = next(questions)
         while True:
@@ -249,7 +249,7 @@ class _Dialogue:
         self._send(_too_slow(self._words, ANSWER_TIMEOUT_S))
 
     def _close(self) -> None:
-        """End the program if it still runs."""
+        """Ends the program if it still runs."""
         self._loop.cancel("allocation-program")
         child, self._child = self._child, None
         if child is None:
@@ -265,11 +265,11 @@ class _Dialogue:
                 stream.close()
 
     def stop(self) -> None:
-        """End the dialogue without a result."""
+        """Ends the dialogue without a result."""
         self._close()
 
     def complete(self) -> None:
-        """Wait for the remaining answers, so that the number of a submitted job is not lost."""
+        """Waits for the remaining answers, so that the number of a submitted job is not lost."""
         give_up_at = time.monotonic() + CANCEL_TIMEOUT_S
         while self._child is not None and time.monotonic() < give_up_at:
             if not self._open:  # also after the loop's timers have been cancelled
@@ -315,7 +315,7 @@ class Allocation:
         self.is_over = False
 
     def start(self) -> None:
-        """Check the request, submit it, and then watch it."""
+        """Checks the request, submits it, and then watches it."""
         self._ask(check_request(self.scheduler, self.request), self._submit)
 
     def _ask(self, questions: "Questions[Any]", then: Callable[[Any, Optional[str]], None]) -> None:
@@ -368,7 +368,7 @@ class Allocation:
             self._loop.after("allocation", POLL_EVERY_S, self._look)
 
     def _report_failures(self, error: Optional[str]) -> None:
-        """Report a scheduler that does not answer for some time. It does not end the job, as it may be restarting."""
+        """Reports a scheduler that does not answer for some time. It does not end the job, as it may be restarting."""
         if error is None:
             if self._failures >= FAILURES_TO_REPORT:
                 self._say(f"{self.scheduler.title} answers again")
@@ -409,7 +409,7 @@ class Allocation:
         self._fail(error)
 
     def cancel(self) -> Optional[str]:
-        """Release the nodes. Waits a limited number of seconds for the scheduler. Returns an error, or None."""
+        """Releases the nodes. Waits a limited number of seconds for the scheduler. Returns an error, or None."""
         self.is_over = True
         if self._dialogue is not None and not self.number:
             self._dialogue.complete()  # it may be submitting
@@ -422,7 +422,7 @@ class Allocation:
 
 
 def cancel(scheduler: Scheduler, number: str, env: Mapping[str, str]) -> Optional[str]:
-    """Cancel the allocation of a job whose supervisor ends or was killed. Returns an error, or None."""
+    """Cancels the allocation of a job whose supervisor ends or was killed. Returns an error, or None."""
     return answer(give_back(scheduler, number), env, CANCEL_TIMEOUT_S)
 
 
@@ -475,6 +475,6 @@ class Heartbeat:
                 stream.close()
 
     def stop(self) -> None:
-        """Close the connection. The script ends when it is cancelled, or a minute later."""
+        """Closes the connection. The script ends when it is cancelled, or a minute later."""
         self._loop.cancel("heartbeat")
         self._close()

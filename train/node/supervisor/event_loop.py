@@ -30,18 +30,18 @@ class Connection:
         return self._plug.fileno()
 
     def put(self, message: Any) -> None:
-        """Send a message, immediately if possible."""
+        """Sends a message, immediately if possible."""
         if self.is_open:
             self.outbox.put(message)
             self.outbox.write()
 
     def read(self) -> tuple[list[bytes], bool]:
-        """Return the received lines, and whether the stream has ended."""
+        """Returns the received lines, and whether the stream has ended."""
         data = wire.read_now(self.fileno())
         return ([], False) if data is None else (self._lines.feed(data), not data)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         if self.is_open:
             self.is_open = False
             self._plug.close()
@@ -80,23 +80,23 @@ class EventLoop:
         self.add(source, read)
 
     def add(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever the descriptor has data to read."""
+        """Calls `callback` whenever the descriptor has data to read."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def remove(self, descriptor: int) -> None:
-        """Stop watching a descriptor."""
+        """Stops watching a descriptor."""
         self._selector.unregister(descriptor)
 
     def after(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call `callback` once after a delay. Replaces a timer of the same name."""
+        """Calls `callback` once after a delay. Replaces a timer of the same name."""
         self._timers[name] = (time.monotonic() + delay_s, callback)
 
     def cancel(self, name: str) -> None:
-        """Stop a timer if it exists."""
+        """Stops a timer if it exists."""
         self._timers.pop(name, None)
 
     def cancel_all(self) -> None:
-        """Stop all timers."""
+        """Stops all timers."""
         self._timers.clear()
 
     def has(self, name: str) -> bool:
@@ -104,13 +104,13 @@ class EventLoop:
         return name in self._timers
 
     def settle(self) -> None:
-        """Handle all events that have arrived, until there are no more; at most SETTLE_S seconds."""
+        """Handles all events that have arrived, until there are no more; at most SETTLE_S seconds."""
         give_up_at = time.monotonic() + SETTLE_S
         while time.monotonic() < give_up_at and self._selector.select(timeout=0.0):
             self.step()
 
     def step(self) -> None:
-        """Wait for an event, and call the callbacks of all events that have happened."""
+        """Waits for an event, and calls the callbacks of all events that have happened."""
         wait_s = min([LONGEST_WAIT_S] + [due - time.monotonic() for due, _ in self._timers.values()])
         if any(connection.outbox.pending for connection in self._connections):
             wait_s = min(wait_s, BLOCKED_WAIT_S)
@@ -124,14 +124,14 @@ class EventLoop:
                 self._timers.pop(name)[1]()
 
     def flush(self, connections: Iterable[Connection], timeout_s: float) -> None:
-        """Wait at most timeout_s seconds until these connections have accepted their output or are closed."""
+        """Waits at most timeout_s seconds until these connections have accepted their output or are closed."""
         give_up_at = time.monotonic() + timeout_s
         waiting = list(connections)
         while any(one.outbox.pending for one in waiting) and time.monotonic() < give_up_at:
             self.step()
 
     def drop(self, connection: Connection) -> None:
-        """Close a connection and forget it."""
+        """Closes a connection and forgets it."""
         if connection in self._connections:
             self._connections.remove(connection)
             self._selector.unregister(connection)

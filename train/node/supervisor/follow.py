@@ -43,7 +43,7 @@ class Follower:
         self.alive_at = self.taken_at = time.monotonic()
 
     def run(self, *, wait: bool) -> None:
-        """Send the log up to its end or, without `wait`, up to its current end. Raises OSError."""
+        """Sends the log up to its end or, without `wait`, up to its current end. Raises OSError."""
         if not wait:
             recovery.recover(self.job)
         while True:
@@ -76,7 +76,7 @@ class Follower:
     # -- the log -------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read the new whole lines of the log. The last line, the result, is sent later."""
+        """Reads the new whole lines of the log. The last line, the result, is sent later."""
         self.may_have_more = self.is_full() and self.last is None
         if self.is_full() or self.last is not None:
             return
@@ -108,7 +108,7 @@ class Follower:
         return len(self.outbox.pending) > PENDING_BYTES
 
     def missing_result(self) -> LogLine:
-        """Return the result line for a log without one, such as after a full disk."""
+        """Returns the result line for a log without one, such as after a full disk."""
         record = job_folder.read_record(self.job)
         unknown = JobResult(state="failed", exit_code=1, error="its record cannot be read")
         return LogLine(t=round(time.time(), 3), result=self.result or (record.result if record else unknown))
@@ -116,7 +116,7 @@ class Follower:
     # -- the supervisor ------------------------------------------------------------------------------------------
 
     def find_supervisor(self) -> None:
-        """Connect to the supervisor, which reports the job's end; if it is dead, recover the job. Raises OSError."""
+        """Connects to the supervisor, which reports the job's end; if it is dead, recovers the job. Raises OSError."""
         if self.supervisor is not None:
             return
         plug = connect(self.job)
@@ -133,7 +133,7 @@ class Follower:
             self.is_complete = True
 
     def read_supervisor(self, supervisor: socket.socket) -> None:
-        """Read the supervisor's message: the result, at the job's end."""
+        """Reads the supervisor's message: the result, at the job's end."""
         data = wire.read_now(supervisor.fileno())
         for line in self.supervisor_lines.feed(data or b""):
             self.result = decode(line, Ended).result
@@ -145,7 +145,7 @@ class Follower:
     # -- the reader ----------------------------------------------------------------------------------------------
 
     def sleep(self, wait_s: float) -> bool:
-        """Wait for an event. Returns False if the reader is gone."""
+        """Waits for an event. Returns False if the reader is gone."""
         now = time.monotonic()
         if now > self.alive_at + ALIVE_EVERY_S and not self.outbox.pending:
             self.outbox.put({"alive": True})
@@ -169,7 +169,7 @@ class Follower:
         return not self.outbox.broken and now < self.taken_at + GIVE_UP_S
 
     def flush(self) -> None:
-        """Send the rest of the output."""
+        """Sends the rest of the output."""
         while self.outbox.pending and self.sleep(RETRY_S):
             pass
 
@@ -183,7 +183,7 @@ def is_result(line: bytes) -> bool:
 
 
 def connect(job: str) -> Optional[socket.socket]:
-    """Connect to a job's supervisor. Returns None if there is none."""
+    """Connects to a job's supervisor. Returns None if there is none."""
     plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         plug.connect(job_folder.path(job, "socket"))
@@ -194,7 +194,7 @@ def connect(job: str) -> Optional[socket.socket]:
 
 
 def watch(path: str) -> Optional[int]:
-    """Return a descriptor that becomes readable when a file changes; None if the kernel does not provide one."""
+    """Returns a descriptor that becomes readable when a file changes; None if the kernel does not provide one."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.inotify_init1(IN_NONBLOCK_CLOEXEC)
     if descriptor < 0:

@@ -19,7 +19,7 @@ CONNECT_S = 5
 def find_unhealthy(
     hosts: Sequence[JobHost], silent: Collection[str], *, head: JobHost, python: str
 ) -> dict[str, list[str]]:
-    """Return the unhealthy hosts, by name, with the reasons. Hosts that do not answer are not judged.
+    """Returns the unhealthy hosts, by name, with the reasons. Hosts that do not answer are not judged.
 
     silent: the names of hosts that are known not to answer. python: that of the nodes. Takes at most TIMEOUT_S.
     """
@@ -39,7 +39,7 @@ def find_unhealthy(
 
 
 def keep(hosts: Sequence[JobHost], unhealthy: Mapping[str, Sequence[str]]) -> None:
-    """Store the verdict on a job's hosts on this host, the head, next to those on other hosts. Raises OSError."""
+    """Stores the verdict on a job's hosts on this host, the head, next to those on other hosts. Raises OSError."""
     names = {host.name for host in hosts}
     kept = {name: entry for name, entry in (health.read_kept() or {}).items() if name not in names}
     kept.update(
@@ -54,7 +54,7 @@ def keep(hosts: Sequence[JobHost], unhealthy: Mapping[str, Sequence[str]]) -> No
 
 
 def render(unhealthy: Mapping[str, Sequence[str]]) -> str:
-    """Return the unhealthy nodes and the reasons as text. Pure."""
+    """Returns the unhealthy nodes and the reasons as text. Pure."""
     return "; ".join(f"{name} is unhealthy: {', '.join(reasons)}" for name, reasons in unhealthy.items())
 
 
@@ -79,7 +79,7 @@ class _Look:
         )
 
     def read(self, deadline: float) -> Optional[dict[str, Any]]:
-        """Return its report; None if it fails, or does not answer before `deadline` (monotonic clock)."""
+        """Returns its report; None if it fails, or does not answer before `deadline` (monotonic clock)."""
         try:
             out, _ = self._child.communicate(timeout=max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -94,6 +94,6 @@ class _Look:
             return None
 
     def find_offset(self, report: Mapping[str, Any]) -> float:
-        """Return by how many seconds its clock is certainly ahead of this one, or behind if negative."""
+        """Returns by how many seconds its clock is certainly ahead of this one, or behind if negative."""
         now = float(report["now"])
         return min(0.0, now - self._began_at) + max(0.0, now - self._ended_at)

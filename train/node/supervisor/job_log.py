@@ -33,23 +33,23 @@ class Log:
         os.makedirs(job_folder.path(job, "ranks"), mode=0o700, exist_ok=True)
 
     def reserve(self) -> None:
-        """Reserve disk space for the last lines. Raises OSError."""
+        """Reserves disk space for the last lines. Raises OSError."""
         with open(job_folder.path(self._job, "reserve"), "wb") as stream:
             stream.write(b"\0" * RESERVE_BYTES)
 
     def make_room(self) -> None:
-        """Release the reserved space, and allow writing again."""
+        """Releases the reserved space, and allows writing again."""
         if self._failed:
             self.write()
         job_folder.remove(job_folder.path(self._job, "reserve"))
         self._failed = False
 
     def put(self, **keys: Any) -> None:
-        """Append a LogLine with these keys and the current time."""
+        """Appends a LogLine with these keys and the current time."""
         self._put(wire.encode({key: to_builtins(value) for key, value in keys.items()}))
 
     def put_line(self, number: int, text: str) -> None:
-        """Append a line of output."""
+        """Appends a line of output."""
         if self._failed:
             return
         self.put(p=number, line=text)
@@ -61,13 +61,13 @@ class Log:
         self._pending.append(self._time + line[1:])
 
     def open_file(self, number: int, name: str) -> None:
-        """Open the file for the output of a process."""
+        """Opens the file for the output of a process."""
         place = job_folder.path(self._job, "ranks", name + ".log")
         descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._files[number] = (descriptor, [])
 
     def rename_file(self, number: int, old: str, new: str) -> None:
-        """Give a process's file its final name. If an earlier attempt created that file, append the output to it."""
+        """Gives a process's file its final name. If an earlier attempt created that file, appends the output to it."""
         folder = job_folder.path(self._job, "ranks")
         source, target = os.path.join(folder, old + ".log"), os.path.join(folder, new + ".log")
         if not os.path.exists(target):
@@ -81,13 +81,13 @@ class Log:
         self._files[number] = (os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), pending)
 
     def close_files(self) -> None:
-        """Close the files of all processes, which must have ended."""
+        """Closes the files of all processes, which must have ended."""
         for descriptor, _ in self._files.values():
             os.close(descriptor)
         self._files = {}
 
     def write(self) -> None:
-        """Write all new lines. Raises OSError once; after that, drops all lines until `make_room`."""
+        """Writes all new lines. Raises OSError once; after that, drops all lines until `make_room`."""
         lines, self._pending, self._time = self._pending, [], None
         raws = []
         for descriptor, raw in self._files.values():
@@ -106,7 +106,7 @@ class Log:
             raise OSError(error.errno, error.strerror, self._path) from error
 
     def _append(self, data: bytes) -> None:
-        """Write to the events the lines that fit completely."""
+        """Writes to the events the lines that fit completely."""
         written = 0
         try:
             while written < len(data):
@@ -117,13 +117,13 @@ class Log:
                 os.ftruncate(self._descriptor, self._size)
 
     def close(self) -> None:
-        """Close all files."""
+        """Closes all files."""
         self.close_files()
         os.close(self._descriptor)
 
 
 def repair(job: str) -> Optional[JobResult]:
-    """Remove a dead writer's incomplete line. Returns the result in the last line, or None."""
+    """Removes a dead writer's incomplete line. Returns the result in the last line, or None."""
     place = job_folder.path(job, "events")
     try:
         with open(place, "r+b") as stream:

@@ -24,7 +24,7 @@ def is_reported(order: Order) -> bool:
 
 
 def render_unused(order: Order, *, has_trained: bool) -> str:
-    """Return the warning that a job's workers are independent. has_trained: whether they have reported progress."""
+    """Returns the warning that a job's workers are independent. has_trained: whether they have reported progress."""
     workers = order.workers
     if has_trained:
         what = f"{workers} workers trained {workers} separate models"
@@ -50,7 +50,7 @@ def _advise(order: Order) -> str:
 
 
 def _options_of(script: str) -> list[str]:
-    """Return the options for a kv-store in a script's text."""
+    """Returns the options for a kv-store in a script's text."""
     try:
         with open(script, "rb") as stream:
             text = stream.read(SCRIPT_BYTES).decode("utf-8", "replace")

@@ -26,13 +26,13 @@ _callers: set[threading.Thread] = set()  # threads that run an ssh
 
 
 def keep_quiet(failure: Any) -> None:
-    """Suppress launch.py's traceback for a failed ssh: the supervisor reports it better."""
+    """Suppresses launch.py's traceback for a failed ssh: the supervisor reports it better."""
     if not issubclass(failure.exc_type, subprocess.CalledProcessError):
         sys.excepthook(failure.exc_type, failure.exc_value, failure.exc_traceback)
 
 
 def take_calls() -> None:
-    """Intercept the commands that launch.py runs, each in a thread of its own.
+    """Intercepts the commands that launch.py runs, each in a thread of its own.
 
     `ssh` is replaced by ssh_proxy.py. Each failure is reported to the supervisor: the process may never have started.
     """
@@ -49,7 +49,7 @@ def take_calls() -> None:
 
 
 def call_ssh(command: str) -> int:
-    """Carry out an `ssh ...` of launch.py. Returns its exit code."""
+    """Carries out an `ssh ...` of launch.py. Returns its exit code."""
     _callers.add(threading.current_thread())
     try:
         return ssh_proxy.call_ssh(shlex.split(command)[1:])
@@ -61,7 +61,7 @@ def call_ssh(command: str) -> int:
 
 
 def main() -> None:
-    """Run launch.py with this program's arguments."""
+    """Runs launch.py with this program's arguments."""
     address = sys.argv[1]
     take_calls()
     environment.raise_open_files("auto")  # four for each `ssh`

@@ -45,12 +45,12 @@ class Children:
         self.takes_more = True
 
     def start_setups(self) -> None:
-        """Connect to all hosts for the set-up commands. Raises OSError."""
+        """Connects to all hosts for the set-up commands. Raises OSError."""
         for host in self._order.hosts:
             self._watch(self._start_proxy("--role", "setup", host.ip), None)
 
     def start_launches(self, take_in: Callable[[Child], JobProcess]) -> None:
-        """Start the launches that the engine plans. Raises OSError.
+        """Starts the launches that the engine plans. Raises OSError.
 
         take_in(child): creates the JobProcess for a launcher's output.
         """
@@ -98,26 +98,26 @@ class Children:
         self._loop.add(source, read)
 
     def reach(self, line: bytes) -> None:
-        """Connect to a process that a launcher has started on another host. line: WAITING and the process's Message."""
+        """Connects to a process that a launcher has started on another host. line: WAITING and its Message."""
         waiting = decode(line[len(wire.WAITING) :], Message)
         host = next((host for host in self._order.hosts if host.name == waiting.host), None)
         if self.takes_more and host is not None:
             self._watch(self._start_proxy("--join", host.ip, json.dumps(to_builtins(waiting))), None)
 
     def take_ended(self) -> list[tuple[Child, Optional[JobProcess], bool]]:
-        """Return the children that have ended since the last call: (child, process, whether it is the launcher)."""
+        """Returns the children that have ended since the last call: (child, process, whether it is the launcher)."""
         ended = [entry for entry in self._running if entry[0].poll() is not None]
         self._running = [entry for entry in self._running if entry not in ended]
         return [(child, process, child is self._launcher) for child, process in ended]
 
     def kill_launcher(self) -> None:
-        """Kill the launcher if it still runs."""
+        """Kills the launcher if it still runs."""
         if self._launcher is not None and self._launcher.poll() is None:
             self._launcher.kill()
 
 
 def environment(order: Order, tools: str) -> dict[str, str]:
-    """Return the environment of these programs: only the variables that they need, and no secrets."""
+    """Returns the environment of these programs: only the variables that they need, and no secrets."""
     env = {key: os.environ[key] for key in KEPT if key in os.environ}
     env["PATH"] = ":".join([tools, os.path.dirname(order.python), "/usr/local/bin:/usr/bin:/bin"])
     env["CLUSTER_SOCKET"] = job_folder.path(order.job, "socket")
@@ -131,7 +131,7 @@ def environment(order: Order, tools: str) -> dict[str, str]:
 
 
 def write_files(order: Order, *, port: int = 0) -> Head:
-    """Write the hostfile, and the folder with the stand-ins for ssh. port: the job's port. Raises OSError."""
+    """Writes the hostfile, and the folder with the stand-ins for ssh. port: the job's port. Raises OSError."""
     folder = job_folder.path(order.job, "bin")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     for name, arguments in (("ssh", []), ("mpi-ssh", ["--mpi"])):
@@ -148,6 +148,6 @@ def write_files(order: Order, *, port: int = 0) -> Head:
 
 
 def clean_up(job: str) -> None:
-    """Remove the files of `write_files`."""
+    """Removes the files of `write_files`."""
     shutil.rmtree(job_folder.path(job, "bin"), ignore_errors=True)
     job_folder.remove(job_folder.path(job, "hosts"))

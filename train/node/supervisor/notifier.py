@@ -38,7 +38,7 @@ class Notifier:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def send(self, event: str, text: str, **more: Any) -> None:
-        """Send an event. text: a sentence for people to read."""
+        """Sends an event. text: a sentence for people to read."""
         if self._notify is None or not (self._notify.webhook or self._notify.command):
             return
         record = self._record
@@ -68,7 +68,7 @@ class Notifier:
             pass  # it has ended, which `finish` reports
 
     def finish(self, timeout_s: float) -> list[str]:
-        """Wait until all events are sent, at most timeout_s seconds. Returns the errors."""
+        """Waits until all events are sent, at most timeout_s seconds. Returns the errors."""
         give_up_at = time.monotonic() + timeout_s
         errors: list[str] = []
         for child in self._children:

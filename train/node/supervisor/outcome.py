@@ -49,30 +49,30 @@ class Outcome:
     def decide(
         self, state: JobState, exit_code: int, error: Optional[str], reason: EndReason = "error", *, final: bool = False
     ) -> None:
-        """End the attempt with this outcome, unless another one has already been decided."""
+        """Ends the attempt with this outcome, unless another one has already been decided."""
         if self.decided is None:
             self.decided = Ending(state, exit_code, error, reason, final=final)
 
     def fail(self, error: str) -> None:
-        """Fail the attempt for a reason other than the exit code of one of its processes."""
+        """Fails the attempt for a reason other than the exit code of one of its processes."""
         self.decide("failed", 1, error)
 
     def fail_for_good(self, error: str) -> None:
-        """Fail the job for a reason of the supervisor's own."""
+        """Fails the job for a reason of the supervisor's own."""
         if self.decided is None or not self.decided.final:
             self.decided = Ending("failed", 1, error, "error", final=True)
 
     def stop(self) -> None:
-        """End the job at the user's request."""
+        """Ends the job at the user's request."""
         self.decide("stopped", STOPPED, "stopped", "stopped")
 
     def interrupt(self, hosts: tuple[str, ...], error: str) -> None:
-        """End the attempt because these nodes will end."""
+        """Ends the attempt because these nodes will end."""
         if self.decided is None:
             self.decided = Ending("failed", 1, error, "notice", lost=hosts)
 
     def lose(self, hosts: tuple[str, ...], error: str) -> None:
-        """End the attempt because these nodes are lost, even if an error of its processes was noticed first."""
+        """Ends the attempt because these nodes are lost, even if an error of its processes was noticed first."""
         if self.decided is None or (self.decided.reason == "error" and not self.decided.final):
             self.decided = Ending("failed", 1, error, "lost", lost=hosts)
 
@@ -99,7 +99,7 @@ class Outcome:
                 self.fail(f"{process.name}: no sign of life from its node for {limit_s:g} s")
 
     def watch_start(self) -> None:
-        """Start the time limit for the start of the launcher's processes."""
+        """Starts the time limit for the start of the launcher's processes."""
         self._loop.after("start", self._order.start_timeout_s, self._start_timed_out)
 
     def _start_timed_out(self) -> None:
@@ -107,7 +107,7 @@ class Outcome:
         self.fail(f"the job did not start within {self._order.start_timeout_s:g} s: {missing} did not")
 
     def look_for_unstarted(self) -> None:
-        """Handle the failure of a command of launch.py: its process has reported the reason, or has never started."""
+        """Handles the failure of a command of launch.py: its process has reported the reason, or has never started."""
         self._loop.after("unstarted", UNSTARTED_S, self._check_unstarted)
 
     def _check_unstarted(self) -> None:
@@ -116,11 +116,11 @@ class Outcome:
             self.fail(f"the job cannot start: {self._processes.engine.program} failed to start {', '.join(missing)}")
 
     def all_started(self) -> None:
-        """Cancel the time limit of the start, because all processes have started."""
+        """Cancels the time limit of the start, because all processes have started."""
         self._loop.cancel("start")
 
     def watch_duration(self, duration_s: Optional[float]) -> None:
-        """Start the limit of the job's duration, which includes its set-up. duration_s: the remaining seconds."""
+        """Starts the limit of the job's duration, which includes its set-up. duration_s: the remaining seconds."""
         if duration_s is not None:
             self._loop.after("overtime", duration_s, self._ran_too_long)
 
@@ -129,13 +129,13 @@ class Outcome:
         self.decide("failed", OVERTIME, error, "overtime")
 
     def end_stalled(self, error: str) -> None:
-        """End the attempt because no worker has made progress for stall_timeout."""
+        """Ends the attempt because no worker has made progress for stall_timeout."""
         self.decide("failed", OVERTIME, error)
 
     # -- connections between ps-lite's processes -------------------------------------------------------------------
 
     def check_joined(self) -> None:
-        """Check whether processes wait for others, after one has bound its port or joined the others."""
+        """Checks whether processes wait for others, after one has bound its port or joined the others."""
         if self._processes.uses_kv_store():
             self._warn("kv-store", None)
         if not self._processes.unjoined():
@@ -144,7 +144,7 @@ class Outcome:
             self._loop.after("join", min(PROBE_AFTER_S, self._order.start_timeout_s), self._probe)
 
     def _probe(self) -> None:
-        """Have the processes, which all wait for each other, try each other's ports."""
+        """Has the processes, which all wait for each other, try each other's ports."""
         for process in self._processes.of("server") + self._processes.of("worker"):
             others = tuple(one.bound for one in self._processes.all if one.bound and one.host != process.host)
             if process.connection is not None:
@@ -166,7 +166,7 @@ class Outcome:
     # -- data ----------------------------------------------------------------------------------------------------
 
     def note_unread(self, process: JobProcess, why: str) -> None:
-        """Handle a worker's host that cannot read the job's data, which the user's own script may not need."""
+        """Handles a worker's host that cannot read the job's data, which the user's own script may not need."""
         if process.exit_code is not None:
             return  # it did not need the data
         said = f"{process.host}: {why}"
@@ -183,7 +183,7 @@ class Outcome:
         return order.servers > 0 and order.workers > 1 and not self._processes.uses_kv_store()
 
     def note_progress(self) -> None:
-        """Handle the progress of a worker while none has created a kv-store."""
+        """Handles the progress of a worker while none has created a kv-store."""
         self._has_trained = True
         if self._is_unused():
             self._warn_of_unused()
@@ -197,7 +197,7 @@ class Outcome:
         self._warn("kv-store", kv_store.render_unused(self._order, has_trained=self._has_trained))
 
     def _end_without_servers(self) -> None:
-        """End the attempt: all workers are done, but none has told the servers to stop."""
+        """Ends the attempt: all workers are done, but none has told the servers to stop."""
         if self.awaits_kv_store():
             self._warn_of_unused()
         self.decide("done", 0, None, "done")
@@ -205,7 +205,7 @@ class Outcome:
     # -- ends ----------------------------------------------------------------------------------------------------
 
     def note_exit(self, process: JobProcess) -> None:
-        """Handle the end of a process."""
+        """Handles the end of a process."""
         workers = self._processes.of("worker")
         is_done = sum(1 for one in workers if one.exit_code == 0) == self._order.workers
         if self._are_dismissed():  # so workers have used the kv-store, regardless of their output
@@ -242,7 +242,7 @@ class Outcome:
         return ended.count("server") == self._order.servers > 0 and "scheduler" in ended
 
     def note_child_end(self, name: str, child: "subprocess.Popen[bytes]", *, is_launcher: bool) -> None:
-        """Handle the end of a program on the head: the launcher of this name, or one that connects to a node."""
+        """Handles the end of a program on the head: the launcher of this name, or one that connects to a node."""
         code = child.returncode
         how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
         if not is_launcher and code != 0:  # it may have reported why
@@ -260,7 +260,7 @@ class Outcome:
             self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(name))
 
     def note_lost(self, process: JobProcess) -> None:
-        """Handle a connection that ended before its process. If launch.py has ended, too, its end explains more."""
+        """Handles a connection that ended before its process. If launch.py has ended, too, its end explains more."""
         self.suspects.add(process.host)
         if self._loop.has("lost"):
             return  # the reason is awaited already
@@ -273,7 +273,7 @@ class Outcome:
             )
 
     def note_unreachable(self, process: JobProcess, why: str) -> None:
-        """Handle an ssh that ended before its process. If the launcher has ended the process, the reason follows."""
+        """Handles an ssh that ended before its process. If the launcher has ended the process, the reason follows."""
         self.suspects.add(process.host)
         engine = self._processes.engine
         error = f"{process.name} was lost: ssh to it failed: {why}"

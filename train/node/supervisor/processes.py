@@ -27,7 +27,7 @@ JOB_ROLES = ("scheduler", "server", "worker")  # without the roles that start th
 
 
 def with_secrets(env: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str, str]:
-    """Add the job's secrets to a process's environment, without AWS credentials if the environment has some.
+    """Adds the job's secrets to a process's environment, without AWS credentials if the environment has some.
 
     A mixture of keys and tokens would be invalid.
     """
@@ -88,12 +88,12 @@ class JobProcess:
         return self.exit_code not in (None, 0) and not self.was_ended
 
     def note_end(self, message: Message) -> None:
-        """Store its program's report of its end."""
+        """Stores its program's report of its end."""
         self.was_ended, self.left = message.ended, message.left
         self.at, self.why = message.at, message.why
 
     def record(self) -> RecordRole:
-        """Return the process in the form of the job's record."""
+        """Returns the process in the form of the job's record."""
         return RecordRole(**{name: getattr(self, name) for name in RecordRole.__struct_fields__})
 
 
@@ -117,7 +117,7 @@ class Processes:
         )
 
     def use(self, hosts: tuple[JobHost, ...]) -> None:
-        """Use these hosts, the head first."""
+        """Uses these hosts, the head first."""
         self.hosts = hosts
         self.head = hosts[0].name
         self._names = {host.ip: host.name for host in hosts}
@@ -126,14 +126,14 @@ class Processes:
     # -- lists ---------------------------------------------------------------------------------------------------
 
     def add(self, role: str, host: str, connection: Optional[Connection] = None) -> JobProcess:
-        """Add a process and return it. host: its address or name."""
+        """Adds a process and returns it. host: its address or name."""
         title = self.engine.program if role == "launcher" else ""
         made = JobProcess(self.first + len(self.all), role, self._names.get(host, host), connection, title=title)
         self.all.append(made)
         return made
 
     def file_name(self, process: JobProcess) -> str:
-        """Return the name of the file with a process's output."""
+        """Returns the name of the file with a process's output."""
         role, host = process.role, process.host
         if role not in ("worker", "server"):
             is_on_each = role == "setup" or (role == "launcher" and process.connection is not None)
@@ -144,7 +144,7 @@ class Processes:
         return f"{role}@{host}.{before}" if before else f"{role}@{host}"
 
     def order_on_host(self, process: JobProcess) -> int:
-        """Return a process's index among the processes of its role on its host."""
+        """Returns a process's index among the processes of its role on its host."""
         same = [other for other in self.all if (other.role, other.host) == (process.role, process.host)]
         return same.index(process)
 
@@ -165,11 +165,11 @@ class Processes:
         return wanted
 
     def missing(self) -> list[str]:
-        """Return descriptions of the processes that have not started, such as "server on node-1"."""
+        """Returns descriptions of the processes that have not started, such as "server on node-1"."""
         return self._lacking(process for process in self.of_job() if process.pid is not None)
 
     def unknown(self) -> list[str]:
-        """Return descriptions of the processes that have not connected, as in `missing`."""
+        """Returns descriptions of the processes that have not connected, as in `missing`."""
         return self._lacking(self.of_job())
 
     def _lacking(self, found: Iterable[JobProcess]) -> list[str]:
@@ -200,7 +200,7 @@ class Processes:
         return any(process_tree.is_other_boot(one, boot) for one in known)
 
     def find_unclean(self) -> list[JobHost]:
-        """Return the hosts where processes may remain: one has not reported its end, or its program still runs."""
+        """Returns the hosts where processes may remain: one has not reported its end, or its program still runs."""
         names = {
             one.host for one in self.all if one.connection is not None and (one.left is None or one.connection.is_open)
         }
@@ -219,7 +219,7 @@ class Processes:
     # -- their orders --------------------------------------------------------------------------------------------
 
     def order_of(self, process: JobProcess, launched: dict[str, str], *, attempt: int = 1) -> RoleOrder:
-        """Return the order of a process. The scheduler and launchers get no secrets."""
+        """Returns the order of a process. The scheduler and launchers get no secrets."""
         order, host = self.order, self._by_name.get(process.host)
         place = (host.place if host is not None else None) or self._node
         own = {"server": order.env_server, "worker": order.env_worker}.get(process.role, {})
@@ -267,14 +267,14 @@ class Processes:
         return is_instance and process.role in JOB_ROLES and self.order_on_host(process) == 0
 
     def _container_of(self, process: JobProcess) -> Optional[Container]:
-        """Return the container of a process, or None. A launcher runs in one if only the image contains it."""
+        """Returns the container of a process, or None. A launcher runs in one if only the image contains it."""
         found = self.order.containers.get(process.host)
         if process.role == "launcher":
             return found if found is not None and not found.has_environment else None
         return found if process.role in JOB_ROLES else None
 
     def _launcher_words(self, place: Place, launched: Mapping[str, str], *, in_image: bool) -> tuple[str, ...]:
-        """Return the command line of a launcher on a host. in_image: whether it is the image's own launcher."""
+        """Returns the command line of a launcher on a host. in_image: whether it is the image's own launcher."""
         variables = self.engine.variables
         if not in_image:
             role_words = launched_words(variables, python=place.python, code_dir=place.code_dir)
@@ -286,12 +286,12 @@ class Processes:
         return tuple(word for word in words if word != PYTHON_OPTIONS)  # images may need their PYTHONPATH
 
     def _data_url_of(self, process: JobProcess) -> Optional[str]:
-        """Return the URL that a process's program tries to read, or None: one worker on each host reads it."""
+        """Returns the URL that a process's program tries to read, or None: one worker on each host reads it."""
         check = self.order.data_check
         return check.url if check and process.role == "worker" and self.order_on_host(process) == 0 else None
 
     def _env_at(self, place: Place) -> dict[str, str]:
-        """Return the job's variables; on a host that is not a node, with that host's Python first on PATH."""
+        """Returns the job's variables; on a host that is not a node, with that host's Python first on PATH."""
         env = dict(self.order.env)
         if place is self._node:
             return env
@@ -302,7 +302,7 @@ class Processes:
         return env
 
     def preparation(self, place: Optional[Place] = None) -> tuple[tuple[str, ...], ...]:
-        """Return the commands that a host (default: a node) runs before the job, the same number on each."""
+        """Returns the commands that a host (default: a node) runs before the job, the same number on each."""
         place = place or self._node
         folder, path = place.sync_dst_dir or place.cwd, os.path.dirname(place.python)
         commands: list[tuple[str, ...]] = []
@@ -314,7 +314,7 @@ class Processes:
     # -- failures ------------------------------------------------------------------------------------------------
 
     def describe_exit(self, process: JobProcess) -> str:
-        """Describe a failed process as an error, such as "worker 1 on node-1 ended with ..."."""
+        """Describes a failed process as an error, such as "worker 1 on node-1 ended with ..."."""
         how = (
             f"was killed by signal {process.signal}" if process.signal else f"ended with exit code {process.exit_code}"
         )
@@ -328,7 +328,7 @@ class Processes:
         return f"{what} on {process.host} {how}"
 
     def describe_failures(self, failed: Sequence[JobProcess]) -> str:
-        """Return one message for processes that failed at about the same time, which describes the first of them."""
+        """Returns one message for processes that failed at about the same time, which describes the first of them."""
         first = self.describe_exit(failed[0])
         same = sum(1 for process in failed if process.role == failed[0].role)
         if same == len(failed) == 1:
@@ -344,21 +344,21 @@ class Processes:
         return known is None or known.place is None
 
     def places_of_others(self, host: str) -> tuple[tuple[str, int], ...]:
-        """Return the (address, port) pairs of all other hosts with processes, for a host to try.
+        """Returns the (address, port) pairs of all other hosts with processes, for a host to try.
 
         These are ps-lite's ports or, on nodes without a known one, the port of ssh.
         """
         return tuple(place for name, place in self._places() if name != host)
 
     def _places(self) -> list[tuple[str, tuple[str, int]]]:
-        """Return [(host, (address, port)), ...]."""
+        """Returns [(host, (address, port)), ...]."""
         found = [(process.host, process.bound) for process in self.of_job() if process.bound]
         known = {host for host, _ in found}
         rest = sorted({process.host for process in self.of_job()} - known)
         return found + [(name, (self._by_name[name].ip, SSH_PORT)) for name in rest if self.is_node(name)]
 
     def describe_unreachable(self) -> str:
-        """Describe which hosts cannot reach which others, as the processes have reported; "" if all can."""
+        """Describes which hosts cannot reach which others, as the processes have reported; "" if all can."""
         hosts = {f"{address}:{port}": (name, address, port) for name, (address, port) in self._places()}
         ports: dict[tuple[str, str, str], set[int]] = {}
         for process in self.all:
@@ -372,7 +372,7 @@ class Processes:
         return "; ".join(found[:MOST_PAIRS]) + (f"; and {more} more" if more > 0 else "")
 
     def describe_blocked(self) -> str:
-        """Describe which hosts cannot reach which ports, as the processes have reported; "" for none."""
+        """Describes which hosts cannot reach which ports, as the processes have reported; "" for none."""
         places = {"{}:{}".format(*process.bound): process for process in self.all if process.bound}
         found = {
             f"{process.host} cannot reach port {place.rpartition(':')[2]} of the {places[place].role} on "

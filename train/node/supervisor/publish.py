@@ -45,17 +45,17 @@ class Copying:
         self._thread.start()
 
     def take_said(self) -> list[str]:
-        """Return the new messages for the user: one line for each kind of problem."""
+        """Returns the new messages for the user: one line for each kind of problem."""
         with self._telling:
             said, self._said = self._said, []
         return said
 
     def hurry(self) -> None:
-        """Start to copy the changed files now."""
+        """Starts to copy the changed files now."""
         self._waking.set()
 
     def finish(self, timeout_s: float) -> bool:
-        """Copy the rest in at most `timeout_s` seconds. No process may write to the folder any longer.
+        """Copies the rest in at most `timeout_s` seconds. No process may write to the folder any longer.
 
         Returns whether all files are copied; if not, it may be called again.
         """
@@ -84,13 +84,13 @@ class Copying:
             self._tell("thread", f"the job's log is no longer copied to {self._place}: {type(error).__name__}: {error}")
 
     def _is_ending_after(self, pause_s: float) -> bool:
-        """Pause. Returns whether the job has ended."""
+        """Pauses. Returns whether the job has ended."""
         self._waking.wait(pause_s)
         self._waking.clear()
         return self._ending.is_set()
 
     def _open(self) -> Union["s3.Store", "Folder"]:
-        """Open the target of the copies. Raises OSError, ValueError."""
+        """Opens the target of the copies. Raises OSError, ValueError."""
         if self._url.startswith("/"):
             return Folder()
         from train.node import s3  # noqa: PLC0415 - importing obstore takes 0.1 s of every command on the head
@@ -98,13 +98,13 @@ class Copying:
         return s3.Store({**self._env, **self._secrets()})
 
     def _names(self, but_with: Optional[str] = None) -> list[str]:
-        """Return the names of the files to publish, the record last, without those that contain `but_with`."""
+        """Returns the names of the files to publish, the record last, without those that contain `but_with`."""
         ranks = os.path.join(self._folder, "ranks")
         found = sorted(os.listdir(ranks)) if os.path.isdir(ranks) else []
         return ["ranks/" + name for name in found if but_with is None or but_with not in name] + ["events", RECORD]
 
     def _round(self, names: Sequence[str]) -> bool:
-        """Publish the files that have changed. Returns True if all files are then the same as on this host."""
+        """Publishes the files that have changed. Returns True if all files are then the same as on this host."""
         try:
             store = self._open()
         except (OSError, ValueError) as error:
@@ -124,7 +124,7 @@ class Copying:
         return publish(RECORD) and all(others)
 
     def _publish(self, store: Union["s3.Store", "Folder"], name: str) -> None:
-        """Publish a file if it has changed. Raises OSError."""
+        """Publishes a file if it has changed. Raises OSError."""
         path = os.path.join(self._folder, name)
         try:
             found = os.stat(path)
@@ -136,7 +136,7 @@ class Copying:
             self._published[name] = version
 
     def _tell(self, kind: object, text: str) -> None:
-        """Add a message for the user, once for each kind of problem."""
+        """Adds a message for the user, once for each kind of problem."""
         with self._telling:
             if kind not in self._kinds_said:
                 self._kinds_said.add(kind)
@@ -147,7 +147,7 @@ class Folder:
     """A folder on a volume, with the same method as s3.Store."""
 
     def put_file(self, path: str, url: str) -> None:
-        """Replace a file atomically. Raises OSError."""
+        """Replaces a file atomically. Raises OSError."""
         os.makedirs(os.path.dirname(url), exist_ok=True)
         fresh = url + ".new"
         shutil.copyfile(path, fresh)

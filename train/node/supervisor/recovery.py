@@ -37,7 +37,7 @@ def is_alive(job: str) -> bool:
 
 
 def recover(job: str) -> Optional[Record]:
-    """Return a job's record, completed if its supervisor is dead; None if there is no record. Raises OSError.
+    """Returns a job's record, completed if its supervisor is dead; None if there is no record. Raises OSError.
 
     Of two simultaneous calls, the second waits for the first.
     """
@@ -84,7 +84,7 @@ def _complete(job: str, record: Record) -> Record:
 
 
 def end_attempt(record: Record, ended_at: float) -> tuple[Attempt, ...]:
-    """Return the attempts of a job that has ended: its result is that of the last attempt, if that was running."""
+    """Returns the attempts of a job that has ended: its result is that of the last attempt, if that was running."""
     if not record.attempts or record.attempts[-1].ended_at is not None:
         return record.attempts
     *others, last = record.attempts
@@ -101,25 +101,25 @@ def end_attempt(record: Record, ended_at: float) -> tuple[Attempt, ...]:
 
 
 def find_hosts(record: Record) -> Sequence[JobHost]:
-    """Return the hosts where processes of a job may still run after its supervisor was killed."""
+    """Returns the hosts where processes of a job may still run after its supervisor was killed."""
     if record.state in ("queued", "pending"):
         return ()
     return [host for host in record.nodes if host.name not in record.waiting_for]
 
 
 def give_back_nodes(record: Record) -> None:
-    """Cancel the allocation of a batch scheduler. If that fails, it ends a minute after its last heartbeat."""
+    """Cancels the allocation of a batch scheduler. If that fails, it ends a minute after its last heartbeat."""
     if record.scheduler in SCHEDULERS and record.job_number:
         allocation.cancel(SCHEDULERS[record.scheduler], record.job_number, allocation.environment(record.setup))
 
 
 def end_job(record: Record, hosts: Sequence[JobHost]) -> Left:
-    """End a job's processes on this host, its head, and on `hosts` (see `end_on`)."""
+    """Ends a job's processes on this host, its head, and on `hosts` (see `end_on`)."""
     return end_on(record.id, hosts, head=record.nodes[0], python=record.python)
 
 
 def publish(record: Record) -> None:
-    """Copy the job to a volume, or to S3 if it uses this host's credentials: the user's are no longer available."""
+    """Copies the job to a volume, or to S3 if it uses this host's credentials: the user's are no longer available."""
     if record.output_url is None or not (record.nodes_credentials or record.output_url.startswith("/")):
         return
     env = {name: value for name, value in record.env.items() if value != job_folder.HIDDEN}
@@ -127,13 +127,13 @@ def publish(record: Record) -> None:
 
 
 def recover_all() -> list[Record]:
-    """Return all jobs' records, the newest first, completed if their supervisors are dead. Raises OSError."""
+    """Returns all jobs' records, the newest first, completed if their supervisors are dead. Raises OSError."""
     records = [recover(record.id) for record in job_folder.read_all()]
     return [record for record in records if record is not None]
 
 
 def jobs_lock() -> FileLock:
-    """Return the lock for checking that no job runs and starting one. Raises OSError."""
+    """Returns the lock for checking that no job runs and starting one. Raises OSError."""
     os.makedirs(job_folder.root(), mode=0o700, exist_ok=True)
     return FileLock(os.path.join(job_folder.root(), "submit.lock"))
 
@@ -150,7 +150,7 @@ def end_on(
     python: str,
     boots: Optional[dict[str, str]] = None,
 ) -> Left:
-    """End a job's processes on this host, its head, and on the hosts of `unclean`, in parallel.
+    """Ends a job's processes on this host, its head, and on the hosts of `unclean`, in parallel.
 
     silent: the names of hosts that will probably not answer. python: that of the nodes. boots: is filled with the boots
     of the hosts that answer, by name.
@@ -187,12 +187,12 @@ class Searches:
         }
 
     def find_clean(self) -> list[str]:
-        """Return the hosts that have answered, and on which no process of the job is left."""
+        """Returns the hosts that have answered, and on which no process of the job is left."""
         now = time.monotonic()
         return [name for name, search in self._searches.items() if not search.read(now)]
 
     def kill(self) -> None:
-        """End the searches."""
+        """Ends the searches."""
         for search in self._searches.values():
             search.kill()
 
@@ -223,7 +223,7 @@ class Search:
         return subprocess.Popen(self._words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def read(self, deadline: float) -> list[Found]:
-        """Return the processes that it could not end. deadline: by the monotonic clock."""
+        """Returns the processes that it could not end. deadline: by the monotonic clock."""
         found, said = self._wait(deadline)
         if found is None and time.monotonic() < self._began_at + AGAIN_WITHIN_S:
             self._child = self._begin()
@@ -231,12 +231,12 @@ class Search:
         return [(0, "could not be searched: " + (said or "no answer"))] if found is None else found
 
     def kill(self) -> None:
-        """End the search, whose answer is not needed."""
+        """Ends the search, whose answer is not needed."""
         self._child.kill()
         self._child.communicate()
 
     def _wait(self, deadline: float) -> tuple[Optional[list[Found]], str]:
-        """Wait for the answer. Returns (processes or None, error output)."""
+        """Waits for the answer. Returns (processes or None, error output)."""
         try:
             out, said = self._child.communicate(timeout=max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

@@ -42,7 +42,7 @@ KNOWN_HOSTS = ("known_hosts", "known_hosts_of_others")  # those of the cluster's
 
 
 def main() -> int:
-    """Run the program with this process's arguments."""
+    """Runs the program with this process's arguments."""
     try:
         return run(sys.argv[1:])
     except ConnectionError:
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the program with these arguments. Returns the exit code. Raises ConnectionError."""
+    """Runs the program with these arguments. Returns the exit code. Raises ConnectionError."""
     if arguments[0] == "--mpi":
         command = mpi_command(arguments[1:])
         os.execv(command[0], command)  # noqa: S606 - no shell
@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def call_ssh(arguments: Sequence[str]) -> int:
-    """Carry out launch.py's `ssh` with these arguments. Returns its exit code. Raises ConnectionError.
+    """Carries out launch.py's `ssh` with these arguments. Returns its exit code. Raises ConnectionError.
 
     Threads of launch.py call this: starting a Python for each process of the job would take as long as ssh itself.
     """
@@ -73,7 +73,7 @@ def call_ssh(arguments: Sequence[str]) -> int:
 
 
 def find_host(address: str) -> JobHost:
-    """Return the job's host with this address, from the environment that launching.py creates."""
+    """Returns the job's host with this address, from the environment that launching.py creates."""
     hosts = decode(os.environ["CLUSTER_HOSTS"].encode(), tuple[JobHost, ...])
     return next((host for host in hosts if host.ip == address), JobHost(name=address, ip=address))
 
@@ -81,7 +81,7 @@ def find_host(address: str) -> JobHost:
 def reach(
     address: str, role: str, launched: Optional[Mapping[str, str]] = None, words: Sequence[str] = (), port: str = "22"
 ) -> int:
-    """Run role.py with `words` as arguments on a host until it or the supervisor ends. Returns the exit code.
+    """Runs role.py with `words` as arguments on a host until it or the supervisor ends. Returns the exit code.
 
     Raises ConnectionError.
     """
@@ -128,7 +128,7 @@ class Proxy:
         self._pinged_at: Optional[float] = None  # None before the order is sent
 
     def run(self) -> int:
-        """Run until one side ends. Returns 0 if the node has reported the process's end, else ssh's exit code or 1."""
+        """Runs until one side ends. Returns 0 if the node has reported the process's end, else ssh's exit code or 1."""
         told = False
         while True:
             out = [self._out] if len(self.up.pending) < PENDING_BYTES else []
@@ -156,7 +156,7 @@ class Proxy:
         return 0 if told else self._ssh.wait() or 1
 
     def _wait(self, sources: Sequence[int]) -> list[int]:
-        """Write pending output and regular keep-alives. Returns the descriptors that can be read."""
+        """Writes pending output and regular keep-alives. Returns the descriptors that can be read."""
         due = self._pinged_at is not None and time.monotonic() > self._pinged_at + PING_EVERY_S
         if due and not self._down.pending:
             self._down.put(Command(alive=True))
@@ -173,7 +173,7 @@ class Proxy:
         return [source for source in sources if found.get(source, 0) & ~select.POLLOUT]
 
     def _listen(self, ready: Sequence[int]) -> None:
-        """Read ssh's own messages, so that its pipe is never full, and store the last of them."""
+        """Reads ssh's own messages, so that its pipe is never full, and stores the last of them."""
         for descriptor in [one for one in self._err if one in ready]:
             data = os.read(descriptor, 1 << 16)
             self._said = (self._said + data)[-SAID_BYTES:]
@@ -181,7 +181,7 @@ class Proxy:
                 self._err = []
 
     def _last_words(self) -> str:
-        """Return why ssh ended."""
+        """Returns why ssh ended."""
         give_up_at = time.monotonic() + LAST_WORDS_S
         while self._err and time.monotonic() < give_up_at:
             self._listen(self._wait(self._err))
@@ -198,13 +198,13 @@ class Proxy:
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[str, str, str]:
-    """Parse launch.py's arguments for ssh. Returns (host, port, program), with "" for no program."""
+    """Parses launch.py's arguments for ssh. Returns (host, port, program), with "" for no program."""
     options, (host, *program) = getopt.gnu_getopt(list(arguments), "o:p:")
     return host, dict(options).get("-p", "22"), "".join(program)
 
 
 def mpi_command(arguments: Sequence[str]) -> list[str]:
-    """Return the real ssh's command for mpirun's arguments, with the job and host in the processes' environment."""
+    """Returns the real ssh's command for mpirun's arguments, with the job and host in the processes' environment."""
     rest = list(arguments)
     while rest[0].startswith("-"):
         rest.pop(0)
@@ -218,7 +218,7 @@ def mpi_command(arguments: Sequence[str]) -> list[str]:
 
 
 def ssh_command(host: JobHost, port: str = "22", connect_timeout_s: int = 5) -> list[str]:
-    """Return the real ssh's command from the head to a host. A host that is not a node has its own user and port."""
+    """Returns the real ssh's command from the head to a host. A host that is not a node has its own user and port."""
     target = host.ip
     if host.place is not None:
         target, port = f"{host.place.user}@{host.ip}", str(host.place.port)

@@ -32,7 +32,7 @@ LONGEST_COMMAND = 60  # characters of a command line in a message
 
 
 def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) -> float:
-    """Return how many seconds without progress pass before the user is told. Pure.
+    """Returns how many seconds without progress pass before the user is told. Pure.
 
     found: "stopped", "blocked" or None. pace_s: the job's longest time without progress so far. limit_s: the time
     without progress that ends the job; None: no limit.
@@ -46,7 +46,7 @@ def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) ->
 def decide(
     quiet_s: float, pace_s: float, limit_s: Optional[float], found: Optional[str], *, is_news: bool
 ) -> Literal["end", "tell", "wait"]:
-    """Decide what to do: "end" the job, "tell" the user, or "wait". Pure.
+    """Decides what to do: "end" the job, "tell" the user, or "wait". Pure.
 
     quiet_s: the time without progress. pace_s, limit_s, found: as in `patience_s`. is_news: whether the user has not
     been told yet, or not recently.
@@ -66,7 +66,7 @@ def is_active(seconds: float, cpu_s: float, size_bytes: int, idle_cpu_share: flo
 
 
 def put(process: JobProcess, command: Command) -> None:
-    """Send a command to a process if it is connected."""
+    """Sends a command to a process if it is connected."""
     if process.connection is not None:
         process.connection.put(command)
 
@@ -104,14 +104,14 @@ class Stalls:
         self._told: Optional[tuple[float, float, str]] = None
 
     def start(self) -> None:
-        """Start watching, because all processes have started."""
+        """Starts watching, because all processes have started."""
         if self._order.stall_timeout != "none":
             self._is_watching = True
             self._progress_at = time.monotonic()
             self._loop.after("stalls", self._every_s, self._look)
 
     def hear_line(self, process: JobProcess, text: str) -> None:
-        """Handle a line of a worker's output."""
+        """Handles a line of a worker's output."""
         if self._is_watching and not self._processes.engine.is_noise(text):
             now = time.monotonic()
             self._lines_at[process.number] = now
@@ -120,7 +120,7 @@ class Stalls:
             self._note_progress(now)
 
     def hear_look(self, process: JobProcess, look: Use) -> None:
-        """Handle a host's report of the resources that a process has used."""
+        """Handles a host's report of the resources that a process has used."""
         now = time.monotonic()
         stopped = set(look.stopped)
         known = self._looks.get(process.number)
@@ -144,7 +144,7 @@ class Stalls:
     # -- looking -------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Ask the hosts about silent processes."""
+        """Asks the hosts about silent processes."""
         now = time.monotonic()
         quiet_s = now - self._progress_at
         running = self._running()
@@ -159,7 +159,7 @@ class Stalls:
             self._have_them_reach(running, now)
 
     def _look_at_answers(self, rest_s: float) -> None:
-        """Evaluate the hosts' answers. rest_s: seconds until the next look."""
+        """Evaluates the hosts' answers. rest_s: seconds until the next look."""
         self._loop.after("stalls", rest_s, self._look)
         now = time.monotonic()
         quiet_s = now - self._progress_at
@@ -183,7 +183,7 @@ class Stalls:
         ]
 
     def _have_them_reach(self, running: Iterable[JobProcess], now: float) -> None:
-        """Have one process on each host try the ports of all others."""
+        """Has one process on each host try the ports of all others."""
         self._reach_until = now + REACH_S
         for process in {process.host: process for process in running}.values():
             process.blocked = ()
@@ -222,7 +222,7 @@ class Stalls:
         return "none of its processes is stopped" + (", and its nodes can reach each other" if len(hosts) > 1 else "")
 
     def _describe_stopped(self, process: JobProcess) -> str:
-        """Describe which process of a role is stopped, and how to resume it."""
+        """Describes which process of a role is stopped, and how to resume it."""
         pid, words = self._stopped[process.number][0]
         shown = "".join(letter if letter.isprintable() else "?" for letter in words[:LONGEST_COMMAND])
         who = process.name if pid == process.pid else f"process {pid} ({shown}) of {process.short_name}"

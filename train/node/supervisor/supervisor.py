@@ -45,7 +45,7 @@ NOTIFY_S = 60.0  # after followers have received the result
 
 
 def main() -> int:
-    """Run the job."""
+    """Runs the job."""
     order = decode(sys.stdin.buffer.readline(), Order)
     leave()
     held = FileLock(job_folder.path(order.job, "lock"))
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def leave() -> None:
-    """Become a daemon: with its own session, no terminal, and no parent that passes signals on."""
+    """Becomes a daemon: with its own session, no terminal, and no parent that passes signals on."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if os.fork():
         os._exit(0)  # the child continues, and runs the exit handlers
@@ -81,7 +81,7 @@ def leave() -> None:
 
 
 def take_credentials(order: Order) -> list[str]:
-    """Replace the job's secrets by the instance's credentials if it uses them. Returns messages for the user.
+    """Replaces the job's secrets by the instance's credentials if it uses them. Returns messages for the user.
 
     Raises CredentialsError.
     """
@@ -122,7 +122,7 @@ class Supervisor:
         )
 
     def make_attempt(self, number: int, first_process: int = 0) -> Attempt:
-        """Create an attempt on the hosts of the job's order, which does not start yet."""
+        """Creates an attempt on the hosts of the job's order, which does not start yet."""
         side = JobSide(
             loop=self.loop,
             log=self.log,
@@ -136,7 +136,7 @@ class Supervisor:
         return Attempt(number, restarts.next_order(self.order, number), side, first_process)
 
     def run(self) -> None:
-        """Run the job to its end: one attempt after another."""
+        """Runs the job to its end: one attempt after another."""
         self.guard(self.begin)
         while True:
             self.guard(self.attend)
@@ -147,7 +147,7 @@ class Supervisor:
         self.conclude(left)
 
     def guard(self, act: Callable[[], None]) -> None:
-        """Call `act`. An error ends the job."""
+        """Calls `act`. An error ends the job."""
         try:
             act()
         except OSError as error:  # such as a full disk
@@ -158,14 +158,14 @@ class Supervisor:
                 self.say(line)
 
     def begin(self) -> None:
-        """Wait for the job's turn, then start it. Raises OSError."""
+        """Waits for the job's turn, then starts it. Raises OSError."""
         if self.order.before:
             self.start_copying()  # the queue must survive the loss of this head
         self.wait_for_turn()
         self.allocate()
 
     def attend(self) -> None:
-        """Handle events until the end of the current attempt is decided. Raises OSError."""
+        """Handles events until the end of the current attempt is decided. Raises OSError."""
         while self.attempt.outcome.decided is None:
             self.step()
 
@@ -175,12 +175,12 @@ class Supervisor:
         return self.order.hosts[0].name
 
     def stop(self) -> None:
-        """End the job at the user's request."""
+        """Ends the job at the user's request."""
         self.is_stopped = True
         self.attempt.outcome.stop()
 
     def leave_host(self) -> None:
-        """Handle SIGTERM, such as when this host shuts down: a job whose record is in S3 waits for another head."""
+        """Handles SIGTERM, such as when this host shuts down: a job whose record is in S3 waits for another head."""
         order = self.order
         continues = order.on_node_loss == "requeue" or self.state == "queued"
         if self.copying is None or not continues or order.hosts[0].place is not None:
@@ -191,22 +191,22 @@ class Supervisor:
             self.copying.hurry()
 
     def step(self) -> None:
-        """Handle the next events. Raises OSError."""
+        """Handles the next events. Raises OSError."""
         self.loop.step()
         self.pass_on_said()
         self.log.write()
 
     def pass_on_said(self) -> None:
-        """Show the user the messages about copying to S3."""
+        """Shows the user the messages about copying to S3."""
         for line in self.copying.take_said() if self.copying is not None else ():
             self.say(line)
 
     def say(self, text: str) -> None:
-        """Show the user a message."""
+        """Shows the user a message."""
         self.log.put(say=text)
 
     def warn(self, about: str, text: Optional[str]) -> None:
-        """Set the warning about a subject in log and record; None withdraws it."""
+        """Sets the warning about a subject in log and records; None withdraws it."""
         if self.warnings.get(about) == text:
             return
         self.warnings[about] = text
@@ -215,7 +215,7 @@ class Supervisor:
         self.save_soon()
 
     def tell_stall(self, text: str, seconds: Optional[float]) -> None:
-        """Tell the user that the job has made no progress for `seconds`, and why; None: it makes progress again."""
+        """Tells the user that the job has made no progress for `seconds`, and why; None: it makes progress again."""
         since = 0.0 if seconds is None else round(time.time() - seconds, 3)
         self.log.put(say=text, stalled_since=since)
         self.record.stall = Stall(text=text, since=since) if since else None
@@ -224,7 +224,7 @@ class Supervisor:
     # -- start ---------------------------------------------------------------------------------------------------
 
     def wait_for_turn(self) -> None:
-        """Wait for the job's turn: jobs run one at a time, in the order of submission."""
+        """Waits for the job's turn: jobs run one at a time, in the order of submission."""
         before = list(self.order.before)
         self.set_state("queued" if before else "starting")
         while self.attempt.outcome.decided is None:
@@ -237,7 +237,7 @@ class Supervisor:
             self.step()
 
     def allocate(self) -> None:
-        """Start the job; with a batch scheduler, request its nodes first."""
+        """Starts the job; with a batch scheduler, requests its nodes first."""
         order = self.order
         if order.scheduler is None or order.request is None:
             self.start()
@@ -257,7 +257,7 @@ class Supervisor:
             self.allocation.start()
 
     def note_pending(self, number: str, reason: str) -> None:
-        """Handle the batch scheduler's acceptance of the request, or its reason for waiting. Raises OSError."""
+        """Handles the batch scheduler's acceptance of the request, or its reason for waiting. Raises OSError."""
         title = SCHEDULERS[self.order.scheduler or ""].title
         if number != self.record.job_number:
             self.say(f"{title} job {number} requests the nodes")
@@ -267,7 +267,7 @@ class Supervisor:
         self.save(lasting=True)  # without the number, the nodes could not be released
 
     def take_granted(self, hosts: tuple[JobHost, ...]) -> None:
-        """Start the job on the hosts that the batch scheduler has assigned. Raises OSError."""
+        """Starts the job on the hosts that the batch scheduler has assigned. Raises OSError."""
         assign_hosts(self.order, hosts)
         self.attempt.use(self.order)
         self.record.nodes = self.order.hosts
@@ -276,7 +276,7 @@ class Supervisor:
         self.start()
 
     def start(self) -> None:
-        """Start the current attempt. Raises OSError."""
+        """Starts the current attempt. Raises OSError."""
         attempt, order = self.attempt, self.order
         if attempt.outcome.decided is not None:
             return
@@ -294,7 +294,7 @@ class Supervisor:
         self.save_soon()
 
     def start_copying(self) -> None:
-        """Start to copy the record and the log to [data] results, if set."""
+        """Starts to copy the record and the log to [data] results, if set."""
         order = self.order
         if order.output_url:
             secrets = None if order.nodes_credentials else order.secrets
@@ -303,7 +303,7 @@ class Supervisor:
     # -- the next attempt ----------------------------------------------------------------------------------------
 
     def continues(self, left: Left) -> bool:
-        """Return whether another attempt follows the one that has ended. Creates it, and tells the user why."""
+        """Returns whether another attempt follows the one that has ended. Creates it, and tells the user why."""
         self.step_quietly()  # to write all of its output
         attempt, order = self.attempt, self.order
         ending = attempt.ending
@@ -323,7 +323,7 @@ class Supervisor:
         return True
 
     def note_ended(self, attempt: Attempt) -> None:
-        """Add an attempt that has ended to the record, before the next one."""
+        """Adds an attempt that has ended to the record, before the next one."""
         self.ended.append(attempt.record())
         self.done = attempt.done or self.done
         self.unhealthy = ""
@@ -332,7 +332,7 @@ class Supervisor:
         self.log.close_files()
 
     def start_again(self) -> None:
-        """Wait for the replacement of lost nodes, if there are any, and start the next attempt. Raises OSError."""
+        """Waits for the replacement of lost nodes, if there are any, and starts the next attempt. Raises OSError."""
         if self.record.waiting_for:
             self.wait_for_nodes()
         if self.attempt.outcome.decided is None:
@@ -342,7 +342,7 @@ class Supervisor:
             self.start()
 
     def wait_for_nodes(self) -> None:
-        """Wait until all lost nodes are replaced or have returned. Raises OSError."""
+        """Waits until all lost nodes are replaced or have returned. Raises OSError."""
         self.set_state("waiting")
         self.save(lasting=True)
         if self.copying is not None:
@@ -364,7 +364,7 @@ class Supervisor:
         self.attempt.use(self.order)
 
     def hear_replace(self, connection: Connection, hosts: tuple[JobHost, ...]) -> None:
-        """Handle new hosts from jobs.py."""
+        """Handles new hosts from jobs.py."""
         if self.replacement is None:
             connection.put(Answer(error=restarts.find_refused(hosts, ())))
         else:
@@ -373,7 +373,7 @@ class Supervisor:
     # -- messages ------------------------------------------------------------------------------------------------
 
     def hear(self, connection: Connection, line: bytes) -> None:
-        """Handle one line from the socket."""
+        """Handles one line from the socket."""
         try:
             message = decode(line, Message)
         except ValueError:  # from a login shell, or a damaged node
@@ -392,43 +392,43 @@ class Supervisor:
             connection.put(Answer())
 
     def hear_end(self, connection: Connection) -> None:
-        """Handle the end of a connection."""
+        """Handles the end of a connection."""
         if connection in self.watchers:
             self.watchers.remove(connection)
         self.attempt.hear_end(connection)
 
     def look_at_children(self) -> None:
-        """Handle the end of programs that this one has started, if any have ended."""
+        """Handles the end of programs that this one has started, if any have ended."""
         self.attempt.look_at_children()
         if self.replacement is not None:
             self.replacement.look_at_child()
 
     def note_running(self) -> None:
-        """Record that all processes of the current attempt have started."""
+        """Records that all processes of the current attempt have started."""
         self.record.started_at = self.record.started_at or time.time()
         self.set_state("running")
 
     # -- record --------------------------------------------------------------------------------------------------
 
     def set_state(self, state: JobState) -> None:
-        """Set the state in the log and the record."""
+        """Sets the state in the log and the record."""
         if state != self.state:
             self.state = self.record.state = state
             self.log.put(state=state)
             self.loop.after("record", 0.0, self.save)  # at once, for those who read the record
 
     def save_soon(self) -> None:
-        """Write the record a moment later, together with other changes."""
+        """Writes the record a moment later, together with other changes."""
         if not self.loop.has("record") and not self.is_over:
             self.loop.after("record", RECORD_EVERY_S, self.save)
 
     def save(self, *, lasting: bool = False) -> None:
-        """Write the record now. Raises OSError."""
+        """Writes the record now. Raises OSError."""
         self.complete_record()
         job_folder.write_record(self.record, lasting=lasting)
 
     def complete_record(self) -> None:
-        """Update the record's processes, attempts and cost."""
+        """Updates the record's processes, attempts and cost."""
         attempt = self.attempt
         if attempt.started_at is not None or not self.ended:
             self.record.roles = tuple(process.record() for process in attempt.processes.all)
@@ -441,7 +441,7 @@ class Supervisor:
         self.record.attempts = restarts.shorten(self.record.attempts)
 
     def note_lost_batches(self, attempt: Attempt) -> None:
-        """Complete the record of the previous attempt, once it is known where this one resumes."""
+        """Completes the record of the previous attempt, once it is known where this one resumes."""
         if self.ended and self.ended[-1].lost_batches is None and attempt.resumed is not None:
             lost = restarts.count_lost_batches(self.done, attempt.resumed)
             self.ended[-1] = replace(self.ended[-1], lost_batches=lost)
@@ -449,7 +449,7 @@ class Supervisor:
     # -- end -----------------------------------------------------------------------------------------------------
 
     def end(self) -> Left:
-        """End all processes of the current attempt on all hosts. Returns those that do not end."""
+        """Ends all processes of the current attempt on all hosts. Returns those that do not end."""
         self.set_state("ending")
         left = self.attempt.end()
         for host, why in self.attempt.describe_lost().items():
@@ -462,7 +462,7 @@ class Supervisor:
         return left
 
     def look_at_health(self) -> None:
-        """Find out which nodes of a failed attempt are unhealthy, and warn the user."""
+        """Finds out which nodes of a failed attempt are unhealthy, and warns the user."""
         order, attempt = self.order, self.attempt
         if not attempt.processes.all:
             return  # nothing ran on a node
@@ -480,14 +480,14 @@ class Supervisor:
         attempt.unhealthy = restarts.find_replaceable(order, found)
 
     def step_quietly(self) -> None:
-        """Handle the next events. Fails the job if the log cannot be written."""
+        """Handles the next events. Fails the job if the log cannot be written."""
         try:
             self.step()
         except OSError as error:
             self.attempt.outcome.fail_for_good(f"{self.head}: {job_folder.describe(error)}")
 
     def conclude(self, left: Left) -> None:
-        """Write the result to disk and S3, and send it to all clients that wait for it."""
+        """Writes the result to disk and S3, and sends it to all clients that wait for it."""
         self.is_over = True
         ending = self.attempt.ending
         state, exit_code, error = ending.state, ending.exit_code, ending.error
@@ -524,7 +524,7 @@ class Supervisor:
             self.copying.finish(LAST_COPY_S)
 
     def tell_end(self) -> None:
-        """Report the end of the job to [notify]."""
+        """Reports the end of the job to [notify]."""
         record, name = self.record, f"job {self.job} ({self.order.name})"
         self.complete_record()
         ended = f"{name} is {record.state}" + (f": {record.error}" if record.error else "")
@@ -532,7 +532,7 @@ class Supervisor:
         self.notifier.send("job-ended", ended + cost)
 
     def note_unsent(self) -> None:
-        """Add the events that could not be sent to the record's warnings."""
+        """Adds the events that could not be sent to the record's warnings."""
         errors = self.notifier.finish(NOTIFY_S)
         if errors:
             self.record.warnings = (*self.record.warnings, *errors)

@@ -75,7 +75,7 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """Prepare the place for writing."""
+        """Prepares the place for writing."""
 
     @abc.abstractmethod
     def sizes(self) -> Dict[str, int]:
@@ -87,7 +87,7 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def put(self, name: str) -> None:
-        """Turn the draft of this name into the file, atomically and durably."""
+        """Turns the draft of this name into the file, atomically and durably."""
 
     @abc.abstractmethod
     def local(self, name: str) -> str:
@@ -95,10 +95,10 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def delete(self, name: str) -> None:
-        """Remove the file."""
+        """Removes the file."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a small file."""
+        """Writes a small file."""
         path = self.draft(name)
         try:
             with open(path, "wb") as file:
@@ -216,7 +216,7 @@ class Bucket(Place):
         self._ask(name, lambda store: _delete(store, self.url(name)))
 
     def _ask(self, name: str, request: Callable[[Any], Any]) -> Any:
-        """Return the request's result; retries with new credentials if those of the job's start have expired."""
+        """Returns the request's result; retries with new credentials if those of the job's start have expired."""
         try:
             return request(self._store)
         except OSError as error:
@@ -242,7 +242,7 @@ def save(
     has_symbol: bool = True,
     facts: Dict[str, Any],
 ) -> str:
-    """Write a checkpoint, the manifest last; returns the name of its params.
+    """Writes a checkpoint, the manifest last; returns the name of its params.
 
     batch, turn: the finished batches of the next epoch, and which of the two names to use. written_at: the current
     time, in seconds; later than that of every other checkpoint. writers: functions that write the content of "params"
@@ -304,7 +304,7 @@ def find_epoch(place: Place, epoch: int) -> Optional[Checkpoint]:
 
 
 def prune(place: Place, keep: int) -> List[int]:
-    """Remove the complete checkpoints of epochs except the last `keep`; returns the epochs of the removed ones."""
+    """Removes the complete checkpoints of epochs except the last `keep`; returns the epochs of the removed ones."""
     epochs = []
     complete = [manifest for manifest in _complete(place, place.sizes()) if not manifest.get("batch")]
     for manifest in complete[keep:]:
@@ -366,7 +366,7 @@ class Pruner:
         self._keep = keep
 
     def prune(self) -> None:
-        """Remove older checkpoints, unless the place has refused a removal."""
+        """Removes older checkpoints, unless the place has refused a removal."""
         if not self._keep:
             return
         try:

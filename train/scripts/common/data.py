@@ -113,15 +113,15 @@ class MadeUpIter(mx.io.DataIter):
         )  # fmt: skip
 
     def reset(self) -> None:
-        """Do nothing: the iterator does not end."""
+        """Does nothing: the iterator does not end."""
 
     def next(self) -> mx.io.DataBatch:
-        """Return the batch."""
+        """Returns the batch."""
         return self._batch
 
 
 def count_examples(source: Source, part: Part) -> int:
-    """Count the examples of a part by reading it: neither format stores the number."""
+    """Counts the examples of a part by reading it: neither format stores the number."""
     try:
         return sum(1 for _ in source.open_train(part, 1, 0))
     except StopIteration:  # MXNet reads the first batch immediately
@@ -158,7 +158,7 @@ class EpochIter(mx.io.DataIter):
         """The number of batches in a pass, which is the same for all passes; 0 until one has ended."""
 
     def move_to(self, epoch: int, batch: int, pass_batches: int) -> None:
-        """Continue after these epochs and batches, as a training that has read all of them would.
+        """Continues after these epochs and batches, as a training that has read all of them would.
 
         Reads the batches that it skips: at most one pass, or two if pass_batches is 0 (not known). Raises ScriptError.
         """
@@ -176,7 +176,7 @@ class EpochIter(mx.io.DataIter):
             self._begin(1 + number)
 
     def reset(self) -> None:
-        """Start the next epoch."""
+        """Starts the next epoch."""
         self._done = 0
 
     def next(self) -> mx.io.DataBatch:
@@ -206,7 +206,7 @@ class EpochIter(mx.io.DataIter):
         return batch
 
     def _begin(self, number: int) -> None:
-        """Begin a pass, unless it has just begun."""
+        """Begins a pass, unless it has just begun."""
         if self._reopens and number != self._pass:
             try:
                 self._inner = self._open(number)

@@ -23,7 +23,7 @@ BENCHMARK_BATCHES = 500  # as in MXNet's own examples
 
 
 def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -> None:
-    """Train `network` on `source` as the options say, and report in the form that MXNet's own tools expect.
+    """Trains `network` on `source` as the options say, and reports in the form that MXNet's own tools expect.
 
     Raises ScriptError if the data does not fill a batch, or a GPU or a saved model is missing.
     """
@@ -91,7 +91,7 @@ class Run:
         self._passes = [0] * workers.part.count
 
     def begin(self) -> int:
-        """Move the data to where the saved training was; returns the finished batches of the first epoch."""
+        """Moves the data to where the saved training was; returns the finished batches of the first epoch."""
         start = self.start
         if start.found is None:
             return 0
@@ -126,7 +126,7 @@ class Run:
         )
 
     def learn_passes(self, epoch: int) -> None:
-        """Exchange the lengths of passes; a resumed training then finds its position without counting them."""
+        """Exchanges the lengths of passes; a resumed training then finds its position without counting them."""
         if not all(self._passes):
             mine = self._passes[self.workers.part.index] or self.data.pass_batches
             self._passes[self.workers.part.index] = mine
@@ -213,7 +213,7 @@ def _contexts(gpus: List[int]) -> List[mx.Context]:
 
 
 def _seed(seed: int) -> None:
-    """Use the same seed on every worker; the kv-store gives all of them rank 0's initial weights anyway."""
+    """Uses the same seed on every worker; the kv-store gives all of them rank 0's initial weights anyway."""
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - MXNet draws from numpy's global generator
     mx.random.seed(seed)
@@ -341,7 +341,7 @@ class Metrics(mx.metric.CompositeEvalMetric):
         super().__init__()
 
     def continue_from(self, counts: List[List[float]]) -> None:
-        """Let the next epoch begin with these counts, which `counts` has returned."""
+        """Lets the next epoch begin with these counts, which `counts` has returned."""
         self._saved = counts
 
     def counts(self) -> List[List[float]]:
@@ -370,7 +370,7 @@ def _make_metrics(options: argparse.Namespace) -> Metrics:
 
 
 def _validate(module: mx.mod.Module, batch: mx.io.DataBatch, metrics: mx.metric.EvalMetric) -> None:
-    """Count every example once; Module.score would also count the padding of the last batch."""
+    """Counts every example once; Module.score would also count the padding of the last batch."""
     module.forward(batch, is_train=False)
     real = batch.data[0].shape[0] - (batch.pad or 0)
     outputs = [output[:real] for output in module.get_outputs()]
@@ -378,7 +378,7 @@ def _validate(module: mx.mod.Module, batch: mx.io.DataBatch, metrics: mx.metric.
 
 
 def _measure_reading(data: EpochIter, options: argparse.Namespace) -> None:
-    """Report per --disp-batches and per epoch, as training does, but only read the data."""
+    """Reports per --disp-batches and per epoch, as training does, but only read the data."""
     for epoch in range(options.num_epochs):
         begin = last = time.time()
         number = 0

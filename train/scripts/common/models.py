@@ -112,7 +112,7 @@ class Saver:
         self._pruner = checkpoints.Pruner(self._place, options.keep_checkpoints)
 
     def save(self, epoch: int, batch: int, position: Position, metrics: List[List[float]]) -> str:
-        """Save a checkpoint after these epochs and batches, once; returns the name of its params. Raises ScriptError.
+        """Saves a checkpoint after these epochs and batches, once; returns the name of its params. Raises ScriptError.
 
         metrics: of the batches of an unfinished epoch.
         """

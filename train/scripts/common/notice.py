@@ -35,7 +35,7 @@ class Notice:
         self._progress: Optional[int] = None
 
     def listen(self) -> None:
-        """Note SIGUSR1 from now on. Nothing is saved in the handler: it may interrupt a batch, or a save."""
+        """Notes SIGUSR1 from now on. Nothing is saved in the handler: it may interrupt a batch, or a save."""
         signal.signal(signal.SIGUSR1, self._note)
         signal.siginterrupt(signal.SIGUSR1, False)  # noqa: FBT003 - it takes no names; system calls of libraries continue
 
@@ -47,7 +47,7 @@ class Notice:
         return self._signalled or (not self._answered and self._exists())
 
     def answer(self, name: str, epoch: int, batch: int) -> None:
-        """Report that a checkpoint is complete. name: the full name of its params."""
+        """Reports that a checkpoint is complete. name: the full name of its params."""
         self._signalled = False
         self._answered = self._exists()
         if not self._path:
@@ -58,7 +58,7 @@ class Notice:
             logger.warning("%s: %s", self._path + SAVED, error.strerror)
 
     def wait_for_end(self, timeout_s: float = PAUSE_S) -> None:
-        """Wait until this process is ended: any further work would be lost.
+        """Waits until this process is ended: any further work would be lost.
 
         Returns at once without a notice file; otherwise when the notice is withdrawn, or after timeout_s, as with
         [train] on_node_loss = "fail".
@@ -69,7 +69,7 @@ class Notice:
         self._answered = self._exists()
 
     def note_progress(self, epoch: int, batch: int, batches: int) -> None:
-        """Write down the finished epochs, and the finished batches of the next one, which has `batches` in all."""
+        """Writes down the finished epochs, and the finished batches of the next one, which has `batches` in all."""
         if not self._path:
             return
         if batch == batches:
@@ -101,14 +101,14 @@ class Checkpointer:
         self._not_before = 0.0
 
     def after_batch(self, epoch: int, batch: int) -> None:
-        """Save if it is time. epoch: finished epochs; batch: finished batches of the next one."""
+        """Saves if it is time. epoch: finished epochs; batch: finished batches of the next one."""
         if self._notice.is_given():
             self.upon_notice(epoch, batch)
         elif self._save is not None and self._every and batch and batch % self._every == 0:
             self._save(epoch, batch)
 
     def upon_notice(self, epoch: int, batch: int) -> None:
-        """Save, and wait for the end of this process."""
+        """Saves, and waits for the end of this process."""
         if self._save is None:
             # A process in step stops by itself when the saving process does, which still needs its gradients.
             if not self._in_step:
@@ -128,7 +128,7 @@ class Checkpointer:
 
 
 def _write(path: str, text: str) -> None:
-    """Write a file atomically."""
+    """Writes a file atomically."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     draft = f"{path}.{os.getpid()}"
     with open(draft, "w") as file:

@@ -94,7 +94,7 @@ def has_momentum(optimizer: str) -> bool:
 
 
 def _fill_in(options: argparse.Namespace, usual: Defaults, environment: Mapping[str, str]) -> None:
-    """Set the options that the user left out and whose default depends on something else."""
+    """Sets the options that the user left out and whose default depends on something else."""
     if options.kv_store is None:
         options.kv_store = "dist_sync" if "DMLC_ROLE" in environment else "local"
     if options.num_epochs is None:
@@ -106,7 +106,7 @@ def _fill_in(options: argparse.Namespace, usual: Defaults, environment: Mapping[
 
 
 def fill_in_rate_and_model(options: argparse.Namespace, usual: Defaults, environment: Mapping[str, str]) -> None:
-    """Set the options that `add_rate` and `add_model` leave open. Adds auto_prefix: whether --model-prefix was auto.
+    """Sets the options that `add_rate` and `add_model` leave open. Adds auto_prefix: whether --model-prefix was auto.
 
     A later attempt of a job resumes, if it can.
     """
@@ -206,7 +206,7 @@ def _add_training(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
 
 
 def add_rate(parser: argparse.ArgumentParser, defaults: Defaults) -> None:
-    """Add the group of options for the learning rate."""
+    """Adds the group of options for the learning rate."""
     add = parser.add_argument_group("learning rate").add_argument
     add("--lr", type=positive, default=defaults.lr, help="learning rate to begin with")
     add("--lr-factor", type=positive, default=0.1, help="what a step multiplies it with")
@@ -236,7 +236,7 @@ def _add_reports(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the group of options for checkpoints."""
+    """Adds the group of options for checkpoints."""
     add = parser.add_argument_group("model").add_argument
     add(
         "--model-prefix",
@@ -259,12 +259,12 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def add_number(add: Callable[..., Any], name: str, low: int, text: str, default: Optional[int] = None) -> None:
-    """Add an option that is a whole number from `low` up."""
+    """Adds an option that is a whole number from `low` up."""
     add(name, type=at_least(low), default=default, metavar="N", help=text)
 
 
 def _add_switch(add: Callable[..., Any], name: str, text: str) -> None:
-    """Add an option without a value, or with 0 or 1 as in MXNet's examples."""
+    """Adds an option without a value, or with 0 or 1 as in MXNet's examples."""
     add(name, type=switch, nargs="?", const=True, default=False, metavar="0|1", help=text)
 
 
@@ -278,7 +278,7 @@ def settings_of_network(options: argparse.Namespace) -> List[Tuple[str, object]]
 
 
 def at_least(low: int) -> Callable[[str], int]:
-    """Return a parser for whole numbers from `low` up."""
+    """Returns a parser for whole numbers from `low` up."""
 
     def whole_number(text: str) -> int:
         try:
@@ -307,14 +307,14 @@ not_negative = _number_type(lambda value: value >= 0, "from 0 up")
 
 
 def switch(text: str) -> bool:
-    """Parse 0 or 1."""
+    """Parses 0 or 1."""
     if text not in ("0", "1"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor 1")
     return text == "1"
 
 
 def numbers(text: str) -> List[int]:
-    """Parse whole numbers from 0 up, separated by commas; may be empty."""
+    """Parses whole numbers from 0 up, separated by commas; may be empty."""
     try:
         values = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -325,7 +325,7 @@ def numbers(text: str) -> List[int]:
 
 
 def image_shape(text: str) -> Tuple[int, int, int]:
-    """Parse channels, rows and columns."""
+    """Parses channels, rows and columns."""
     try:
         channels, rows, columns = [int(part) for part in text.split(",")]
     except ValueError:
@@ -338,7 +338,7 @@ def image_shape(text: str) -> Tuple[int, int, int]:
 
 
 def colours(text: str) -> Tuple[float, float, float]:
-    """Parse three numbers: for red, green and blue."""
+    """Parses three numbers: for red, green and blue."""
     parts = [_number(part) for part in text.split(",")]
     found = [part for part in parts if part is not None]
     if len(parts) != 3 or len(found) != 3:
@@ -347,7 +347,7 @@ def colours(text: str) -> Tuple[float, float, float]:
 
 
 def losses(text: str) -> List[str]:
-    """Parse `ce` and `nll`, separated by commas, in the given order."""
+    """Parses `ce` and `nll`, separated by commas, in the given order."""
     names = [part.strip().replace("nll_loss", "nll").replace("nll-loss", "nll") for part in text.split(",")]
     names = [name for name in names if name]
     if any(name not in ("ce", "nll") for name in names):
@@ -356,7 +356,7 @@ def losses(text: str) -> List[str]:
 
 
 def count_or_all(text: str) -> int:
-    """Parse how many checkpoints to keep; 0 means all of them."""
+    """Parses how many checkpoints to keep; 0 means all of them."""
     return 0 if text == "all" else at_least(1)(text)
 
 
@@ -394,7 +394,7 @@ _DISTORTIONS = (
 
 
 def _add_images(parser: argparse.ArgumentParser, images: Images) -> None:
-    """Add the options, with the script's own defaults."""
+    """Adds the options, with the script's own defaults."""
     add = parser.add_argument_group("images").add_argument
     add(
         "--image-shape", type=image_shape, default=images.shape, metavar="C,H,W",

@@ -9,7 +9,7 @@ logger = logging.getLogger()
 
 
 def log_as(rank: int) -> None:
-    """Write reports to standard output, in the form that parse_log.py reads."""
+    """Writes reports to standard output, in the form that parse_log.py reads."""
     logging.basicConfig(
         stream=sys.stdout, level=logging.INFO, format=f"%(asctime)s Node[{rank}] %(message)s",
         datefmt="%H:%M:%S",
@@ -28,7 +28,7 @@ class Speedometer:
         self._last = (0, time.monotonic())
 
     def begin_epoch(self, batch: int = 0) -> None:
-        """Restart the clock: the time between two epochs does not count. batch: the number of finished batches."""
+        """Restarts the clock: the time between two epochs does not count. batch: the number of finished batches."""
         self._last = (batch, time.monotonic())
 
     def is_due(self, batch: int) -> bool:
@@ -36,7 +36,7 @@ class Speedometer:
         return batch % self._every == 0
 
     def report(self, epoch: int, batch: int, metrics: Mapping[str, float]) -> None:
-        """Report the batches since the last report."""
+        """Reports the batches since the last report."""
         last_batch, last_at = self._last
         self._last = (batch, time.monotonic())
         speed = (batch - last_batch) * self._batch_size / max(self._last[1] - last_at, 1e-9)
@@ -44,7 +44,7 @@ class Speedometer:
 
 
 def report_epoch(epoch: int, kind: str, metrics: Mapping[str, float], cost_s: Optional[float] = None) -> None:
-    """Report an epoch's metrics, and its duration. kind: Train or Validation."""
+    """Reports an epoch's metrics, and its duration. kind: Train or Validation."""
     for name, value in metrics.items():
         logger.info("Epoch[%d] %s-%s=%f", epoch, kind, name, value)
     if cost_s is not None:

@@ -28,7 +28,7 @@ def run(
     networks: Sequence[str] = tuple(network_names.BY_NAME),
     prepare: Optional[Callable[[Any], Any]] = None,
 ) -> None:
-    """Train one of the networks as the command line says. prepare: see networks.build."""
+    """Trains one of the networks as the command line says. prepare: see networks.build."""
     parser = options.make_parser(description, networks, defaults)
     run_to_end(lambda: _train(options.parse(parser, sys.argv[1:]), prepare))
 
@@ -55,7 +55,7 @@ def _train(chosen: argparse.Namespace, prepare: Optional[Callable[[Any], Any]]) 
 
 
 def run_to_end(work: Callable[[], None]) -> None:
-    """Run `work`, and end the process if it fails.
+    """Runs `work`, and ends the process if it fails.
 
     A worker that fails ends without Python's clean-up: that would free the kv-store, which waits at a barrier for
     workers that never come, so that the job would neither end nor report the error.

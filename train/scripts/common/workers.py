@@ -23,7 +23,7 @@ class Workers(NamedTuple):
 
 
 def join(options: argparse.Namespace) -> Workers:
-    """Join the other workers; waits until all have joined."""
+    """Joins the other workers; waits until all have joined."""
     if not options.kv_store.startswith("dist"):
         return Workers(options.kv_store, Part(0, 1), in_step=False)
     store = mx.kv.create(options.kv_store)
@@ -52,7 +52,7 @@ def exchange(workers: Workers, name: str, numbers: Sequence[int]) -> List[List[i
 
 
 def share_file(workers: Workers, name: str, path: str, *, owner: int, size: int) -> None:
-    """Copy the file of the worker with the rank `owner` to this path on the other workers, which must be in step.
+    """Copies the file of the worker with the rank `owner` to this path on the other workers, which must be in step.
 
     name: unique to this exchange. size: in bytes, known to all workers. Raises OSError.
     """

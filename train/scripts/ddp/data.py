@@ -27,7 +27,7 @@ class Digits(NamedTuple):
 
 
 def load(options: argparse.Namespace) -> Digits:
-    """Read the data that the options name. Raises ScriptError if it cannot be read."""
+    """Reads the data that the options name. Raises ScriptError if it cannot be read."""
     if options.data_dir:
         return Digits(_read_idx_pair(options.data_dir, _TRAIN), _read_idx_pair(options.data_dir, _VAL))
     return Digits(_read_records(options.data_train), _read_records(options.data_val) if options.data_val else None)
@@ -120,7 +120,7 @@ def _read_records(uri: str) -> TensorDataset:
 
 
 def _find_decoder() -> Callable[[bytes], torch.Tensor]:
-    """Return a function that decodes an image to grey pixels."""
+    """Returns a function that decodes an image to grey pixels."""
     try:
         from PIL import Image  # noqa: PLC0415 - PyTorch does not need it
     except ImportError as error:

@@ -19,7 +19,7 @@ CLASSES = 10
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train as the options say.
+    """Trains as the options say.
 
     Raises ScriptError if the ranks cannot join each other, or data or a checkpoint cannot be used.
     """
@@ -81,7 +81,7 @@ class Training:
         )  # fmt: skip
 
     def run(self) -> None:
-        """Train from the start position to the last epoch."""
+        """Trains from the start position to the last epoch."""
         for epoch in range(self._start.epoch, self._options.num_epochs):
             began = time.monotonic()
             metrics = self._train_epoch(epoch)
@@ -95,7 +95,7 @@ class Training:
                 reports.report_epoch(epoch, "Validation", self._validate(self._digits.val, done))
 
     def _order_gradients(self) -> None:
-        """Have DistributedDataParallel group the gradients as it does after its first batch.
+        """Has DistributedDataParallel group the gradients as it does after its first batch.
 
         With three or more ranks, a sum depends on these groups: without this, the first batch would differ.
         """
@@ -114,7 +114,7 @@ class Training:
         return saver.save(epoch, batch, self._network, self._optimizer, facts)
 
     def _train_epoch(self, epoch: int) -> Dict[str, float]:
-        """Train an epoch; returns this rank's metrics."""
+        """Trains an epoch; returns this rank's metrics."""
         self._model.train()
         begin = self._begin_batch if epoch == self._start.epoch else 0
         sums = (self._start.facts or {}).get("metrics") if begin and self._ranks.rank == 0 else None
@@ -169,7 +169,7 @@ class Metrics:
         return [float(self._count), float(self._right), float(self._loss)]
 
     def add(self, scores: torch.Tensor, labels: torch.Tensor, loss: torch.Tensor) -> None:
-        """Add a batch. loss: the mean over the batch."""
+        """Adds a batch. loss: the mean over the batch."""
         self._count += len(labels)
         self._right = self._right.to(labels.device) + (scores.argmax(1) == labels).sum()
         self._loss = self._loss.to(labels.device) + loss.detach() * len(labels)

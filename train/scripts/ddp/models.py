@@ -73,7 +73,7 @@ def find_batch(start: Start, position: Dict[str, int]) -> int:
 
 
 def restore(start: Start, network: torch.nn.Module) -> None:
-    """Load the saved weights into the network, on rank 0; the other ranks get them from DistributedDataParallel.
+    """Loads the saved weights into the network, on rank 0; the other ranks get them from DistributedDataParallel.
 
     Raises ScriptError if they are another network's.
     """
@@ -85,7 +85,7 @@ def restore(start: Start, network: torch.nn.Module) -> None:
 
 
 def restore_momenta(start: Start, network: torch.nn.Module, optimizer: torch.optim.SGD, ranks: Ranks) -> None:
-    """Load the saved state into the optimizer, or zeros if it was not saved. Does nothing in a new training."""
+    """Loads the saved state into the optimizer, or zeros if it was not saved. Does nothing in a new training."""
     if not start.epoch and not start.batch:
         return
     for name, each in network.named_parameters():
@@ -108,7 +108,7 @@ class Saver:
     def save(
         self, epoch: int, batch: int, model: torch.nn.Module, optimizer: torch.optim.SGD, facts: Dict[str, Any]
     ) -> str:
-        """Save a checkpoint after these epochs and batches, once; returns the name of its params. Raises ScriptError.
+        """Saves a checkpoint after these epochs and batches, once; returns the name of its params. Raises ScriptError.
 
         facts: entries for the manifest.
         """

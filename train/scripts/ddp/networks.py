@@ -10,7 +10,7 @@ class Normalize(nn.Module):
     """Scales pixels to about mean 0 and deviation 1. Part of the network, so that a saved model includes it."""
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Scale the pixels, which are bytes."""
+        """Scales the pixels, which are bytes."""
         return (pixels.float() / 255 - _MEAN) / _DEVIATION
 
 

@@ -42,7 +42,7 @@ class Ranks(NamedTuple):
         return [float(number) for number in total]
 
     def share(self, find: Callable[[], Any]) -> Any:
-        """Return on every rank what `find` returns on rank 0, as JSON, or raise the ScriptError that it raises there.
+        """Returns on every rank what `find` returns on rank 0, as JSON, or raises the ScriptError that it raises there.
 
         Not broadcast_object_list, which needs NumPy: PyTorch can be installed without it.
         """
@@ -72,7 +72,7 @@ class Ranks(NamedTuple):
 
 @contextlib.contextmanager
 def join(backend: str, timeout_s: int) -> Iterator[Ranks]:
-    """Join the other ranks, and leave the group at the end of the block.
+    """Joins the other ranks, and leaves the group at the end of the block.
 
     backend: auto, gloo or nccl. timeout_s: the time for all ranks to join. Raises ScriptError if the group does not
     form, a rank has no GPU for nccl, or the connection to another rank breaks later.
@@ -135,7 +135,7 @@ def _open_store(rank: int, count: int, timeout: timedelta) -> Any:
 
 
 def _wait_for_all(store: Any, rank: int, count: int, timeout: timedelta) -> List[int]:
-    """Join; returns the ranks that have not joined in time.
+    """Joins; returns the ranks that have not joined in time.
 
     Polls the store: one whose `wait` has timed out cannot tell which ranks are missing.
     """
@@ -156,7 +156,7 @@ def _interface() -> str:
 
 @contextlib.contextmanager
 def _explained(words: str, applies: Callable[[str], bool] = bool) -> Iterator[None]:
-    """Turn PyTorch's errors whose text `applies` accepts into a ScriptError that begins with these words."""
+    """Turns PyTorch's errors whose text `applies` accepts into a ScriptError that begins with these words."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

@@ -80,7 +80,7 @@ def test_the_logs_have_no_key(phantom: RunningSandbox) -> None:
 
 
 def get(sandbox: RunningSandbox, target: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
-    """Send a GET request; return its status and answer."""
+    """Sends a GET request; returns its status and answer."""
     url, endpoint = urlsplit(target), urlsplit(sandbox.info.endpoint_url)
     trusted = ssl.create_default_context(cafile=sandbox.info.ca_bundle)
     connection = http.client.HTTPSConnection(endpoint.netloc, context=trusted, timeout=10)

@@ -46,7 +46,7 @@ class Metadata:
     address: str
 
     def ask(self, path: str, *options: str, version: int = 2) -> tuple[int, str]:
-        """Request a path; return the status code and the body."""
+        """Requests a path; returns the status code and the body."""
         token = ""
         if version == 2:
             token = f"$(curl -s -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' {METADATA}/latest/api/token)"
@@ -228,7 +228,7 @@ def test_the_api_accepts_role_credentials(metadata: Metadata, instance: Instance
 
 
 def test_botocore_finds_role_and_region(metadata: Metadata, ssh: Ssh, sandbox: RunningSandbox) -> None:
-    """Run botocore itself, from this environment, in the host's network."""
+    """Runs botocore itself, from this environment, in the host's network."""
     instance_id = metadata.read("instance-id")
     [pid] = [h.pid for h in control.describe(sandbox.project_dir).hosts if h.instance_id == instance_id]
     done = subprocess.run(

@@ -228,7 +228,7 @@ def test_grid_engine_with_an_image(tmp_path: Path) -> None:
 
 
 def in_schedulers(nodes: ContainerNodes, plain: str, launcher: str) -> None:
-    """Run a job in an image with MXNet, and one in an image without it, on the nodes that a scheduler assigns."""
+    """Runs a job in an image with MXNet, and one in an image without it, on the nodes that a scheduler assigns."""
     with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
         words = ("--launcher", launcher, "--kv-store", "dist_sync", "--", *EPOCHS)
         done = nodes.project.run("train", *words, timeout_s=600)
@@ -243,7 +243,7 @@ def in_schedulers(nodes: ContainerNodes, plain: str, launcher: str) -> None:
 
 
 def started(nodes: ContainerNodes, launcher: str) -> list[tuple[str, str]]:
-    """Check that the newest job succeeded in containers; return its processes as sorted (role, node)."""
+    """Checks that the newest job succeeded in containers; returns its processes as sorted (role, node)."""
     record = json.loads(nodes.project.run("jobs", "--json").stdout)[0]
     assert (record["launcher"], record["exit_code"]) == (launcher, 0)
     assert "@sha256:" in record["image"]
@@ -276,7 +276,7 @@ def test_a_program_that_is_killed(
 
 
 def refused(nodes: ContainerNodes, *words: str, code: int = 1) -> str:
-    """Run `cluster train` with a job that does not start; return the messages."""
+    """Runs `cluster train` with a job that does not start; returns the messages."""
     before = records(nodes.project)
     failed = nodes.project.run("train", "--launcher", "env", *words, "--", "true", code=code)
     assert records(nodes.project) == before

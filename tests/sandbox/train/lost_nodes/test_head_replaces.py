@@ -71,7 +71,7 @@ def nodes(cluster: Project) -> Iterator[Project]:
 
 
 def start(project: Project) -> tuple[str, dict[str, Host]]:
-    """Start a job; return its id and the hosts once it runs. From now on no command runs."""
+    """Starts a job; returns its id and the hosts once it runs. From now on no command runs."""
     before = hosts_of(project, again=True)
     job = project.run("train", "--detach", "-n", "2", *python(PROGRAM)).stdout.strip()
     until(lambda: state_of(project, job) == "running", "it does not run")
@@ -112,7 +112,7 @@ def find_clients(head: Host) -> list[int]:
 
 
 def check_replaced(project: Project, job: str, before: dict[str, Host]) -> dict[str, Host]:
-    """Check that only node-1 has been replaced, and that nothing is left over."""
+    """Checks that only node-1 has been replaced, and that nothing is left over."""
     gone(job)
     after = hosts_of(project, again=True)
     assert after["node-0"] == before["node-0"]
@@ -148,7 +148,7 @@ def test_a_job_continues_while_no_command_runs(nodes: Project, monkeypatch: pyte
 
 
 def check_secrets(head: Host) -> None:
-    """Check that the head has no private key of the user, and no secret in its settings for replacements."""
+    """Checks that the head has no private key of the user, and no secret in its settings for replacements."""
     home = head.root / "home/ubuntu/.cluster"
     found = [path for path in home.rglob("*") if path.is_file() and b"PRIVATE KEY" in head_of(path)]
     assert [path.relative_to(home) for path in found] == [Path("ssh/id_ed25519")]

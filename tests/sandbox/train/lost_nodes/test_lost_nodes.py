@@ -72,7 +72,7 @@ def nodes(cluster: Project) -> Iterator[Project]:
 
 
 def start(project: Project) -> str:
-    """Start a job, and wait until both processes run; return its id."""
+    """Starts a job, and waits until both processes run; returns its id."""
     done = project.run("train", "--detach", "--", "python3", "-c", PROGRAM)
     job = done.stdout.strip()
     until(lambda: record_of(project, job)["state"] == "running", "the job runs")
@@ -89,7 +89,7 @@ def wait_for_state(project: Project, job: str, state: str) -> dict[str, Any]:
 
 
 def replace(project: Project, job: str, name: str, by: str) -> dict[str, Any]:
-    """Hand one of the cluster's nodes to a job, in place of another one; return the answer of jobs.py."""
+    """Hands one of the cluster's nodes to a job, in place of another one; returns the answer of jobs.py."""
     host = hosts_of(project)[by]
     record = record_of(project, job)
     new = json.dumps([{"name": name, "ip": host.address, "instance_id": host.instance_id}])

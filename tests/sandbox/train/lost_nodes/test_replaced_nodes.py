@@ -56,7 +56,7 @@ def job_of(project: Project, job: str) -> dict[str, Any]:
 
 
 def wait_for_state(project: Project, job: str, *states: str, timeout_s: float = 60.0) -> dict[str, Any]:
-    """Wait until the job is in one of these states by its record on the head; return the record."""
+    """Waits until the job is in one of these states by its record on the head; returns the record."""
     until(lambda: job_of(project, job)["state"] in states, f"{job} is not {states}", timeout_s=timeout_s)
     return job_of(project, job)
 
@@ -142,7 +142,7 @@ def test_a_drill_needs_a_job_that_continues(nodes: Project) -> None:
 
 
 def lose_at_once(project: Project, ec2: EC2Client, host: Host) -> None:
-    """Cut the host's power, then end its instance in EC2: no process of it can report anything."""
+    """Cuts the host's power, then ends its instance in EC2: no process of it can report anything."""
     cause(project, "kill", f"instance={host.instance_id}", "leaves=running")
     ec2.terminate_instances(InstanceIds=[host.instance_id])
 
@@ -245,14 +245,14 @@ def uninterrupted(with_data: Project) -> dict[str, str]:
 
 
 def slow_down(project: Project, mbit: int) -> None:
-    """Limit the bandwidth of node-1, until it is replaced."""
+    """Limits the bandwidth of node-1, until it is replaced."""
     cause(project, "link", f"instance={hosts_of(project, again=True)['node-1'].instance_id}", f"mbit={mbit}")
 
 
 def train_and_interrupt(
     project: Project, prefix: str, after_s: float, *how: str, epochs: int = EPOCHS, batch_size: int = BATCH_SIZE
 ) -> str:
-    """Train the digits, interrupt node-1 this long after the first checkpoint, and wait for the end.
+    """Trains the digits, interrupts node-1 this long after the first checkpoint, and waits for the end.
 
     Returns the output of the drill.
     """

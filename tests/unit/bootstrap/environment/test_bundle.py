@@ -62,7 +62,7 @@ def python_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offer_python(archive: Path, sha256: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make uv find only this archive."""
+    """Makes uv find only this archive."""
     version = ".".join(map(str, sys.version_info[:3]))
     entry = {
         "name": "cpython",

@@ -116,7 +116,7 @@ def test_gpu_warnings() -> None:
 
 
 def build(path: Path, *, needs: tuple[Path, ...] = (), says: str | None = None) -> None:
-    """Build a real shared library that depends on others by name."""
+    """Builds a real shared library that depends on others by name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.name.replace(".", "_").replace("-", "_")
     source = f'const char *say_{name}(void) {{ return "{says}"; }}\n'
@@ -142,7 +142,7 @@ def env(tmp_path: Path) -> Path:
 
 
 def check(env: Path, *dirs: Path, setup_env: str = "") -> tuple[list[str], list[str]]:
-    """Run check_libraries.py; returns the lines of .preload and .unresolved."""
+    """Runs check_libraries.py; returns the lines of .preload and .unresolved."""
     program = NODE_PROGRAMS / "check_libraries.py"
     subprocess.run([sys.executable, str(program), str(env), "k1", setup_env, *map(str, dirs)], check=True)
     return (env / ".preload").read_text().splitlines(), (env / ".unresolved").read_text().splitlines()

@@ -44,7 +44,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def use_index(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pip use only this index."""
+    """Makes pip use only this index."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple/")
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):

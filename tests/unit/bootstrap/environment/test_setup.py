@@ -22,7 +22,7 @@ import setup_env
 
 
 def setup(home: Path, *commands: str, silence_s: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run commands as a node does, in the given home."""
+    """Runs commands as a node does, in the given home."""
     digest = setup_digest(commands)
     assert digest is not None
     folder = home / ".cluster" / "setup"

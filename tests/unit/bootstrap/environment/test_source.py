@@ -167,7 +167,7 @@ class Head:
         return run_shell(text, self.home, path=os.defpath)
 
     def kill_in_the_middle(self, build: SourceBuild, *, hold: Path) -> None:
-        """Start a build, and kill all of it when make writes to the pipe `hold`."""
+        """Starts a build, and kills all of it when make writes to the pipe `hold`."""
         os.mkfifo(hold)
         text = render_build(build, python="env/python", node_python=sys.executable, setup=None)
         env = {"HOME": str(self.home), "PATH": os.defpath}

@@ -147,14 +147,14 @@ def test_a_real_missing_route_is_reported(private_key: Path) -> None:
 
 
 def reach_nothing(private_key: Path) -> ConnectError:
-    """Connect where there is no route; returns the error."""
+    """Connects where there is no route; returns the error."""
     with pytest.raises(ConnectError) as caught:
         wait(HOST, private_key, timeout_s=0.1)
     return caught.value
 
 
 def wait(host: Host, private_key: Path, *, timeout_s: float) -> None:
-    """Connect to a host whose console shows HOST_KEY and the end of its boot."""
+    """Connects to a host whose console shows HOST_KEY and the end of its boot."""
     console = Console(find_fingerprints=lambda _: frozenset({HOST_KEY.fingerprint}), find_last_lines=lambda _: BOOTED)
     pins = HostKeyPins(private_key.parent / "known_hosts")
     wait_for_connection(host, private_key=private_key, pins=pins, console=console, timeout_s=timeout_s)
@@ -212,7 +212,7 @@ def test_an_unanswered_login_is_not_reported_as_a_refused_key(
 
 
 def refusing(accepting: str | None = None, output: str = "", broken: str | None = None) -> tuple[Probe, list[str]]:
-    """Try all users on a node that accepts one of them and closes the connection for another.
+    """Tries all users on a node that accepts one of them and closes the connection for another.
 
     Returns the result, and the users that were tried.
     """

@@ -82,7 +82,7 @@ FOLDER = Path(__file__).parents[4] / "bootstrap" / "node"
 
 
 def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[list[tuple[bytes, bytes]], int]:
-    """Run the node's program here, with the shell command that nodes use. Returns its frames and exit code."""
+    """Runs the node's program here, with the shell command that nodes use. Returns its frames and exit code."""
     program = read_modules(PROGRAM)
     with subprocess.Popen(
         ["sh", "-c", before.decode() + render_launcher()],

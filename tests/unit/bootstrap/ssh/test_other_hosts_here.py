@@ -175,7 +175,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(script: str, home: Path) -> str:
-    """Run a script in a shell with this home folder; returns its output."""
+    """Runs a script in a shell with this home folder; returns its output."""
     env = {"HOME": str(home), "PATH": os.environ["PATH"]}
     done = subprocess.run(["/bin/sh", "-c", script], env=env, check=True, capture_output=True, text=True, timeout=20)
     assert done.stderr == ""

@@ -40,7 +40,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> BundleFile:
 
 
 def at_half_time(nodes: Nodes, file: BundleFile) -> None:
-    """Wait until all bytes that the gate lets through have reached every node."""
+    """Waits until all bytes that the gate lets through have reached every node."""
     assert nodes.gate.reached.wait(20)
     reached = nodes.all[0].arriving_bytes(file)
     until(lambda: all(node.arriving_bytes(file) >= reached for node in nodes.all), "half of it does not get through")

@@ -28,7 +28,7 @@ def start(tmp_path: Path, start_agent: StartAgent) -> Start:
 
 
 def holder(start: Start, number: int, tmp_path: Path, *contents: bytes) -> RawAgent:
-    """Start a node that has these files."""
+    """Starts a node that has these files."""
     for data in contents:
         hold(tmp_path / str(number), data)
     agent = start(number)

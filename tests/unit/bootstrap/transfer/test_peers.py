@@ -84,7 +84,7 @@ class Play:
             self.peers.lose(node.member)
 
     def step(self, node: Playing) -> bool:
-        """Let a node act; returns whether it made progress."""
+        """Lets a node act; returns whether it made progress."""
         if node.dead or not node.wanted:
             return False
         file = node.wanted[0]

@@ -18,7 +18,7 @@ from node_dir import NodeDir, content_of, start_placer, wanted_content
 
 
 def fill(root: Path, *paths: str) -> Path:
-    """Write files whose content is their own path. A path that ends with / becomes a folder. Returns the root."""
+    """Writes files whose content is their own path. A path that ends with / becomes a folder. Returns the root."""
     for path in paths:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         if path.endswith("/"):

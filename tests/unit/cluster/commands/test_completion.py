@@ -1,4 +1,4 @@
-"""What a shell completes, asked as the shells' scripts ask."""
+"""What a shell completes. The tests ask as the scripts of the shells do."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from project import CLUSTER
 
 
 def complete(folder: Path, *words: str) -> list[str]:
-    """What may stand in place of the last word."""
+    """Returns the completions of the last word."""
     env = {
         **os.environ,
         "_CLUSTER_COMPLETE": "bash_complete",
@@ -61,7 +61,7 @@ def test_words_in_a_folder_below(tmp_path: Path) -> None:
 
 
 def write_project(folder: Path) -> None:
-    """A description and a script, and a folder below with a script."""
+    """Writes cluster.toml and a script, and a folder with another script."""
     description = 'name = "demo"\n[provision]\nnodes = 12\n[data]\nurl = "s3://bucket/digits/"\n'
     (folder / "cluster.toml").write_text(description)
     for each in (folder, folder / "below"):
@@ -92,7 +92,7 @@ def test_a_damaged_cache_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_shape_of_every_command_is_its_own() -> None:
-    """The cached shape has the same options, in the same order, and the same subcommands."""
+    """The cached description of a command has the same options, in the same order, and the same subcommands."""
     for name, (place, _) in COMMANDS.items():
         command = load_command(place)
         check_shape(name, command, make_shape(name, json.loads(json.dumps(describe_shape(command)))))

@@ -1,4 +1,4 @@
-"""`cluster cp`: which of its words are on a node."""
+"""`cluster cp`: which of its arguments are paths on a node."""
 
 from pathlib import Path
 

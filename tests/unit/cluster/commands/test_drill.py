@@ -1,4 +1,4 @@
-"""`cluster drill spot`: which job and node, and what is shown."""
+"""`cluster drill spot`: the job and node that it chooses, and what it shows."""
 
 from typing import Any
 

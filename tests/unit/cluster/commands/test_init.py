@@ -1,4 +1,4 @@
-"""`cluster init`, and where cluster.toml is looked for."""
+"""`cluster init`, and the folders in which commands look for cluster.toml."""
 
 from pathlib import Path
 

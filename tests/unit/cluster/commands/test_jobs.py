@@ -1,4 +1,4 @@
-"""`cluster jobs` and `cluster status`: which job is meant, and how jobs are shown."""
+"""`cluster jobs` and `cluster status`: the job that an argument names, and how jobs are shown."""
 
 import threading
 from typing import Any
@@ -147,7 +147,7 @@ def test_the_cost_of_a_running_job_is_that_of_now() -> None:
     assert job_documents([running], now=NOW)[0]["cost_usd"] == pytest.approx(2.0)
     assert "$2.00" in render_jobs([running], now=NOW)
     copied = make_running(1, "s3", nodes=hosts, held_at=NOW.timestamp() - 600, cost_usd=0.1)
-    assert job_documents([copied], now=NOW)[0]["cost_usd"] == 0.1  # nobody knows for how long it ran on
+    assert job_documents([copied], now=NOW)[0]["cost_usd"] == 0.1  # how long it kept running is unknown
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`cluster logs`: a log that is read after the job, as events and as JSON."""
+"""`cluster logs`: the log of an ended job, as events and as JSON."""
 
 import io
 import json

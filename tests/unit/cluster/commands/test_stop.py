@@ -1,4 +1,4 @@
-"""`cluster stop`: what it ends, what it searches for, and what it asks first."""
+"""`cluster stop`: what it ends, what it searches for, and when it asks for confirmation."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -71,7 +71,7 @@ def test_ended_instances_have_no_processes(states: tuple[str, ...], ending: tupl
 
 
 class StoppedJobs:
-    """The answers of a head with these records; still: what a search leaves of an ended job."""
+    """Answers as a head with these records does. still: the processes of an ended job that a search finds."""
 
     def __init__(self, *records: dict[str, Any], still: dict[str, list[list[object]]] | None = None) -> None:
         self.records = records
@@ -86,7 +86,7 @@ class StoppedJobs:
 
 @pytest.fixture
 def stop_of(app: App, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeHead]:
-    """Runs `cluster stop WORDS` with a head that gives these answers; node-1 has ended."""
+    """Returns a function that runs `cluster stop WORDS` with a head that gives these answers. node-1 has ended."""
 
     def stop(answers: StoppedJobs, words: str | None) -> FakeHead:
         fake = FakeHead(answers)

@@ -1,4 +1,4 @@
-"""What the head gets to replace lost nodes by itself: the program, and settings without secrets."""
+"""What the head gets in order to replace lost nodes by itself: the program, and settings without secrets."""
 
 import json
 import subprocess
@@ -186,7 +186,7 @@ def test_settings_that_do_not_fit_are_an_error(tmp_path: Path, monkeypatch: pyte
 
 def test_the_heads_wheels_are_a_cache(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
-    for _ in range(2):  # the second time, it is there
+    for _ in range(2):  # the second time, the head has it
         keep_cache(tmp_path / "cache", {"bundles/0123": "[]"}, wheels=tmp_path / "files")
     assert (tmp_path / "cache/wheels").resolve() == tmp_path / "files"
     assert (tmp_path / "cache/bundles/0123.json").read_text() == "[]"

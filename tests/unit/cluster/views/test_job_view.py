@@ -1,4 +1,4 @@
-"""The view of a job: what there is room for."""
+"""The view of a job: what is shown when there is little room."""
 
 import pytest
 

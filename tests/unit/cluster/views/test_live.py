@@ -40,7 +40,7 @@ def display(
     plain: bool = False,
     selection: Selection | None = None,
 ) -> Iterator[JobDisplay]:
-    """A display whose stdout and stderr are the terminal, or whose stdout is something else."""
+    """Returns a display whose stdout and stderr are the terminal, or whose stdout is another file."""
     with ExitStack() as stack:
         if terminal is not None:
             stack.enter_context(redirect_stderr(stack.enter_context(terminal.open())))
@@ -297,7 +297,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_works_while_the_terminal_is_stopped(tmp_path: Path) -> None:
-    ours, theirs = os.openpty()  # nobody reads it: as after Ctrl-S
+    ours, theirs = os.openpty()  # nothing reads it, as after Ctrl-S
     began, interrupted = tmp_path / "began", tmp_path / "interrupted"
     child = subprocess.Popen(
         [sys.executable, "-c", FLOOD, began, interrupted],
@@ -312,7 +312,7 @@ def test_ctrl_c_works_while_the_terminal_is_stopped(tmp_path: Path) -> None:
         while not began.exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        time.sleep(0.5)  # the flood has come to a stop by now; it makes no difference when it has not
+        time.sleep(0.5)  # the output has probably stopped by now; the test also holds if it has not
         child.send_signal(signal.SIGINT)
         child.wait(timeout=30)
         assert interrupted.exists()

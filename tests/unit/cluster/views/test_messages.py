@@ -1,4 +1,4 @@
-"""What is shown of steps while they run, and after."""
+"""How steps are shown while they run, and afterwards."""
 
 import io
 

@@ -231,7 +231,7 @@ def test_ages(seconds: float, text: str) -> None:
 def test_a_running_command_is_seen_and_not_disturbed(tmp_path: Path) -> None:
     files = ClusterFiles(tmp_path / "cluster")
     assert files.find_command_at_work() is None
-    assert not files.root.exists()  # looking leaves nothing
+    assert not files.root.exists()  # status leaves no file
     with files.locked():
         assert files.find_command_at_work() == os.getpid()
     assert files.find_command_at_work() is None
@@ -246,7 +246,7 @@ def test_a_command_that_ended_is_not_running(tmp_path: Path) -> None:
     for content in (f"{ended.pid}\n", "", "what?"):
         (tmp_path / "lock").write_text(content)
         with (tmp_path / "lock").open() as held:
-            fcntl.flock(held, fcntl.LOCK_EX)  # nobody's: as a process id that was given out again would have it
+            fcntl.flock(held, fcntl.LOCK_EX)  # by another process, as if the process id had been reused
             assert files.find_command_at_work() is None
 
 

@@ -1,4 +1,4 @@
-"""What comes from elsewhere is shown on a terminal and obeyed by none; in a pipe it stays as it is."""
+"""Text from other sources is shown on a terminal without effect on it, and is unchanged in a pipe."""
 
 import io
 import os
@@ -65,7 +65,7 @@ def test_output_of_programs_keeps_its_colours_and_its_last_progress(line: str, s
 
 
 def read_terminal(write: "object") -> bytes:
-    """What reaches a terminal of what `write` does with its descriptor."""
+    """Returns what a terminal receives when `write` writes to its descriptor."""
     ours, theirs = pty.openpty()
     tty.setraw(theirs)
     assert callable(write)
@@ -75,7 +75,7 @@ def read_terminal(write: "object") -> bytes:
     try:
         while piece := os.read(ours, 1 << 16):
             said += piece
-    except OSError:  # nobody has the other side open any more
+    except OSError:  # the other side is closed
         pass
     os.close(ours)
     return said

@@ -47,7 +47,7 @@ def refused(world: World, **settings: Any) -> ClusterError:
 
 
 def refused_later(world: World, change: Callable[[], object]) -> ClusterError:
-    """Make a change between plan and apply; returns the error of `up`."""
+    """Makes a change between plan and applies; returns the error of `up`."""
     plan = world.prepare(make_config())
     change()
     with pytest.raises(ClusterError) as caught:
@@ -56,7 +56,7 @@ def refused_later(world: World, change: Callable[[], object]) -> ClusterError:
 
 
 def assert_up_completes(world: World, wire: Wire) -> None:
-    """Run `up` once more, without errors from AWS, and check its result."""
+    """Runs `up` once more, without errors from AWS, and checks its result."""
     wire.refuse(code="")
     world.up(make_config())
     assert world.resources() == complete(2)
@@ -226,7 +226,7 @@ def test_down_waits_three_minutes_for_a_group_in_use(world: World, wire: Wire) -
 
 
 def make_duplicate(world: World, kind: str, *, ours: bool) -> None:
-    """Create a resource with the name that `up` uses. A key pair is that of another machine."""
+    """Creates a resource with the name that `up` uses. A key pair is that of another machine."""
     tags = [{"Key": TAG_NAME, "Value": NAME}] if ours else []
     tagged: Any = [{"ResourceType": kind.replace(" ", "-"), "Tags": tags}] if tags else []
     if kind == "security group":

@@ -34,7 +34,7 @@ BARE = re.compile(rf"\[\w+\] \w|\w = \S|(?<![\w-])--?[a-z]{{2,}}|\bcluster ({'|'
 
 
 def check_setting(table: str, key: str, value: str | None) -> None:
-    """Check that a key exists, and that cluster.toml accepts it with its value."""
+    """Checks that a key exists, and that cluster.toml accepts it with its value."""
     tables = {name: setting.table for name, setting in describe_settings(ClusterConfig).items()}
     known = tables.get(table)
     assert known is not None
@@ -44,7 +44,7 @@ def check_setting(table: str, key: str, value: str | None) -> None:
 
 
 def check_command(words: list[str]) -> None:
-    """Check that the real command line accepts these words."""
+    """Checks that the real command line accepts these words."""
     context = click.Context(cli)
     command: click.Command = cli
     while isinstance(command, click.Group):
@@ -55,7 +55,7 @@ def check_command(words: list[str]) -> None:
 
 
 def check_options(words: list[str]) -> None:
-    """Check that `cluster train` accepts these options with their values, or that the scripts have them."""
+    """Checks that `cluster train` accepts these options with their values, or that the scripts have them."""
     known = {name for parameter in train_command.params for name in parameter.opts}
     if words[0] in known and len(words) > 1:
         check_command(["train", *words])
@@ -64,7 +64,7 @@ def check_options(words: list[str]) -> None:
 
 
 def apply(fragment: str) -> None:
-    """Carry out a fragment as far as possible without a cluster. Raises an error if the fragment is wrong."""
+    """Carries out a fragment as far as possible without a cluster. Raises an error if the fragment is wrong."""
     setting = SETTING.fullmatch(fragment)
     if setting is not None:
         check_setting(setting[1], setting[2], setting[3])
@@ -79,7 +79,7 @@ def apply(fragment: str) -> None:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Create the folder that hints call FOLDER."""
+    """Creates the folder that hints call FOLDER."""
     (tmp_path / "FOLDER").mkdir()
     monkeypatch.chdir(tmp_path)
 

@@ -68,7 +68,7 @@ def plan(found: InstanceProfile | None, policy: str = POLICY, *, profile: str = 
 
 
 def make(world: World, policy: str = POLICY) -> None:
-    """Plan the role and its profile, and apply the plan."""
+    """Plans the role and its profile, and applies the plan."""
     for step in plan(find(world), policy):
         with aws_errors("making the role"):
             step.apply(context(world))

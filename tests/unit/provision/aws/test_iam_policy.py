@@ -468,7 +468,7 @@ S3_PERMISSIONS = {"ListObjectsV2": "ListBucket", "ListMultipartUploads": "ListBu
 
 
 def calls_in_source() -> Iterator[tuple[str, str]]:
-    """Yield each method of a boto3 client in the source of `provision`, as (service, API operation)."""
+    """Yields each method of a boto3 client in the source of `provision`, as (service, API operation)."""
     mappings: dict[str, Any] = {
         service: boto3.client(service, region_name=REGION).meta.method_to_api_mapping
         for service in set(SERVICES.values())

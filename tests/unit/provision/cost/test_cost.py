@@ -85,7 +85,7 @@ class Watched:
         return next(one for one in self.world.sandbox.backend.sandbox_instances() if one.id == instance_id)
 
     def settle(self) -> None:
-        """Make some calls: instances advance to their next state with each call."""
+        """Makes some calls: instances advance to their next state with each call."""
         for _ in range(3):
             self.world.describe()
 
@@ -108,7 +108,7 @@ def parts(bills: tuple[ClusterBill, ...]) -> dict[str, float]:
 
 
 def assert_matches(watched: Watched) -> None:
-    """Check that each part of the bill is within 1 % of the amount from the log."""
+    """Checks that each part of the bill is within 1 % of the amount from the log."""
     expected = watched.expected()
     assert sum(expected.values()) > 0
     assert parts(watched.bills()) == pytest.approx(expected, rel=0.01)
@@ -243,7 +243,7 @@ def test_times_are_ec2s(watched: Watched) -> None:
 
 
 def note_nothing(ledger: Ledger, watched: Watched) -> Ledger:
-    """Look once more, an hour later; returns the ledger."""
+    """Looks once more, an hour later; returns the ledger."""
     watched.wait(HOUR)
     assert watched.look() != ledger  # the time of the look
     return storage.read(watched.world.files.root)

@@ -85,7 +85,7 @@ def make_node(root: Path) -> Path:
 
 
 def look(root: Path, *, login: str, job: str, rest: str) -> Use:
-    """Look twice, ten seconds apart; returns the second result."""
+    """Looks twice, ten seconds apart; returns the second result."""
     home, more = make_node(root), REST[rest][1]
     for number, (name, command) in enumerate(LOGINS[login][1]):
         write_process(root, 100 + number, name, command)

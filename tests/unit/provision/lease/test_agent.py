@@ -187,7 +187,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def start(root: Path, armed: str) -> tuple[Any, Any]:
-    """Start the program in a process of its own, because its threads never end.
+    """Starts the program in a process of its own, because its threads never end.
 
     Returns the process, and a queue for the reason why it ends the node.
     """
@@ -203,7 +203,7 @@ def start(root: Path, armed: str) -> tuple[Any, Any]:
 
 
 def run(root: Path, armed: str) -> str:
-    """Run the program until it would switch the node off; returns the reason."""
+    """Runs the program until it would switch the node off; returns the reason."""
     process, said = start(root, armed)
     process.join()
     assert process.exitcode == 0

@@ -40,7 +40,7 @@ def make_lease_config(**values: Any) -> LeaseConfig:
 
 
 def kill_after_launch(world: World) -> None:
-    """Run `up`, killed after its launch took effect."""
+    """Runs `up`, killed after its launch took effect."""
 
     def kill(event: Event) -> None:
         if event.kind == "done" and event.what.startswith("launch"):

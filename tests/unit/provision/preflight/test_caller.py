@@ -43,7 +43,7 @@ class TlsServer(socketserver.ThreadingMixIn, HTTPServer):
 
 @contextmanager
 def checkip(answer: bytes, tmp_path: Path, *, trusted: bool = True) -> Iterator[tuple[str, Path]]:
-    """Serve like checkip.amazonaws.com, over TLS; yields the URL, and the file of the authority to trust."""
+    """Serves like checkip.amazonaws.com, over TLS; yields the URL, and the file of the authority to trust."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

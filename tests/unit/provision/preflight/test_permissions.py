@@ -191,7 +191,7 @@ def test_a_refused_dry_run_is_a_missing_permission(world: World, actions: list[s
 
 
 def answering(world: World, operation: str, code: str, message: str) -> Any:
-    """Change EC2's response, for refusals that only certain policies cause."""
+    """Changes EC2's response, for refusals that only certain policies cause."""
 
     def change(parsed: dict[str, Any], **_: Any) -> None:
         parsed["Error"] = {"Code": code, "Message": message}

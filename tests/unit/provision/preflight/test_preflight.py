@@ -50,7 +50,7 @@ def places(found: Preflight) -> list[tuple[str, str, str]]:
 
 
 def answer(world: World, operation: str, change: Any) -> AbstractContextManager[None]:
-    """Change a response of EC2, for types and images that the sandbox lacks."""
+    """Changes a response of EC2, for types and images that the sandbox lacks."""
     return listening(world.clients.ec2, f"after-call.ec2.{operation}", lambda parsed, **_: change(parsed))
 
 

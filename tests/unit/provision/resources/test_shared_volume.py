@@ -347,7 +347,7 @@ class KilledError(Exception):
 
 
 def kill_after_creation(world: World) -> None:
-    """Run `up`, and end it as if it had been killed before it saw the volume in EC2's lists."""
+    """Runs `up`, and ends it as if it had been killed before it saw the volume in EC2's lists."""
 
     def kill(*_: object) -> None:
         raise KilledError

@@ -118,7 +118,7 @@ def test_warns_of_what_may_fail_or_cost(system: FoundFileSystem, place: Place, s
 
 
 def make_efs(world: World, *, zone: str = "us-east-1a") -> tuple[str, str]:
-    """Create an EFS file system; returns its id, and the id of its security group."""
+    """Creates an EFS file system; returns its id, and the id of its security group."""
     efs, ec2 = world.clients.efs, world.clients.ec2
     made = efs.create_file_system(CreationToken="t")["FileSystemId"]
     [subnet] = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": [zone]}])["Subnets"]

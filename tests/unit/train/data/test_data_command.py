@@ -215,7 +215,7 @@ def test_objects_without_a_checksum_are_named_once(project: Project, server: S3S
 
 @contextmanager
 def on_terminal(terminal: Terminal, project: Project, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run `cluster data WORDS...` with this terminal. Kills it at the end of the block if it still runs."""
+    """Runs `cluster data WORDS...` with this terminal. Kills it at the end of the block if it still runs."""
     with subprocess.Popen(
         [CLUSTER, "data", *words], cwd=project.directory, env=project.environment() | {"TERM": "xterm"},
         stdin=terminal.theirs, stdout=terminal.theirs, stderr=terminal.theirs,

@@ -40,7 +40,7 @@ Labelled = tuple[int, bytes]
 
 
 def read_part(folder: Path, *, mode: str, size: tuple[int, int]) -> list[list[Labelled]]:
-    """Read the images of each shard. Checks that the ids are consecutive."""
+    """Reads the images of each shard. Checks that the ids are consecutive."""
     shards = []
     records_before = 0
     for path in sorted(folder.iterdir()):
@@ -60,7 +60,7 @@ def read_part(folder: Path, *, mode: str, size: tuple[int, int]) -> list[list[La
 
 
 def publish_mnist(folder: Path) -> dict[str, bytes]:
-    """Publish MNIST with 13 and 5 images of 6 by 4; returns the unpacked files."""
+    """Publishes MNIST with 13 and 5 images of 6 by 4; returns the unpacked files."""
     files = {}
     for images, labels, count in ((TRAIN_IMAGES, TRAIN_LABELS, 13), (VAL_IMAGES, VAL_LABELS, 5)):
         files[images] = encode_idx((count, 6, 4), DRAW.randbytes(count * 24))
@@ -144,7 +144,7 @@ def test_content_must_fill_the_shape() -> None:
 
 
 def publish_cifar(folder: Path, *, without: str = "", cut: str = "") -> dict[str, bytes]:
-    """Publish CIFAR-10 with 4 images per batch, out of order; returns the batches.
+    """Publishes CIFAR-10 with 4 images per batch, out of order; returns the batches.
 
     without, cut: the batch to leave out, and the batch to truncate.
     """

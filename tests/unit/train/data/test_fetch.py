@@ -110,7 +110,7 @@ def source(mirrors: list[Mirror], name: str, content: bytes) -> Source:
 
 
 def load(wanted: Source, folder: Path, events: list[Event]) -> int:
-    """Download a file; returns the number of bytes that were reported."""
+    """Downloads a file; returns the number of bytes that were reported."""
     reported: list[int] = []
     fetching.download(wanted, folder, report=events.append, advance=reported.append)
     return sum(reported)

@@ -65,7 +65,7 @@ class Series:
         self._again = words if command == "fetch" else (*words, "--replace")
 
     def start(self) -> "subprocess.Popen[bytes]":
-        """Start the command again, to replace its result."""
+        """Starts the command again, to replace its result."""
         if self._command == "fetch":
             self._delete()
         return subprocess.Popen(
@@ -74,7 +74,7 @@ class Series:
         )  # fmt: skip
 
     def check_after(self, process: "subprocess.Popen[bytes]") -> None:
-        """Check the files that a killed run left, and the result of the next run."""
+        """Checks the files that a killed run left, and the result of the next run."""
         until(lambda: not session_of(process.pid), "a process outlives the one that was killed", timeout_s=20)
         seen = self._stored()
         unfinished = [name for name in seen if name.startswith(".cluster-") or name == "index/.unfinished"]

@@ -107,7 +107,7 @@ def test_an_error_says_that_the_job_may_have_started() -> None:
 
 
 def serve(words: Sequence[str], cut_at: int | None) -> Channel:
-    """Answer `follow ID OFFSET`: the log from OFFSET on, with keep-alives between lines.
+    """Answers `follow ID OFFSET`: the log from OFFSET on, with keep-alives between lines.
 
     cut_at: where the connection breaks, in bytes.
     """

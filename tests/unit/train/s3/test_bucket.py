@@ -81,7 +81,7 @@ def test_a_name_of_another_account_is_an_error(server: S3Server, local: Path, *,
 
 
 def judge_listing(asked: Asked) -> Refusal | None:
-    """Refuse a caller who may neither list nor look at objects, nor create buckets."""
+    """Refuses a caller who may neither list nor look at objects, nor create buckets."""
     if asked.method == "HEAD" or "list-type=2" in asked.query:
         return NOT_ALLOWED
     return NOT_ALLOWED if asked.method == "PUT" and asked.path == f"/{BUCKET}" and not asked.query else None

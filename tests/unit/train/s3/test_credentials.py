@@ -69,7 +69,7 @@ def at(seconds_from_now: float) -> str:
 
 @contextmanager
 def serve_metadata() -> Iterator[str]:
-    """Serve an instance's metadata; yields the URL. /task answers like a container's metadata service."""
+    """Serves an instance's metadata; yields the URL. /task answers like a container's metadata service."""
     keys = {"SecretAccessKey": "s", "Token": "t", "Expiration": at(3600), "LastUpdated": at(0), "Code": "Success"}
     pages = {
         ROLES: "trainer",
@@ -126,7 +126,7 @@ def server(shared_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def write_program(folder: Path, *, key_id: str = "AKIAPROGRAM") -> Path:
-    """Write a credential_process whose keys expire so soon that it is called each time. key_id: a shell expression."""
+    """Writes a credential_process whose keys expire so soon that it is called each time. key_id: a shell expression."""
     path = folder / "keys"
     keys = {"Version": 1, "AccessKeyId": "KEY_ID", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": at(500)}
     text = json.dumps(keys).replace("KEY_ID", f"'{key_id}'")
@@ -136,7 +136,7 @@ def write_program(folder: Path, *, key_id: str = "AKIAPROGRAM") -> Path:
 
 
 def use(tmp_path: Path, sizes: list[int]) -> None:
-    """Copy to S3 and back, with all three clients."""
+    """Copies to S3 and back, with all three clients."""
     files = {f"{number}.rec": os.urandom(size) for number, size in enumerate(sizes)}
     write_files(tmp_path / "local", files)
     url = f"s3://{BUCKET}/d/"

@@ -23,7 +23,7 @@ SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_00
 
 
 def copy(server: S3Server, folder: Path, verb: str, faults: Faults) -> None:
-    """Put or get one file through a faulty proxy."""
+    """Puts or get one file through a faulty proxy."""
     path, url = str(folder / "x"), f"s3://{BUCKET}/x"
     with faulty_proxy(server.url, faults):
         if verb == "put":
@@ -33,7 +33,7 @@ def copy(server: S3Server, folder: Path, verb: str, faults: Faults) -> None:
 
 
 def prepare(server: S3Server, folder: Path, verb: str, size: str) -> bytes:
-    """Create the source of a copy; returns its content."""
+    """Creates the source of a copy; returns its content."""
     content = random.Random(1).randbytes(SIZES[size])
     server.put(BUCKET, {})
     if verb == "put":
@@ -89,7 +89,7 @@ getattr(s3, verb)([source], destination, region="eu-west-1", **more)
 
 
 def start(verb: str, source: str, destination: str) -> "subprocess.Popen[bytes]":
-    """Start put or get in its own process."""
+    """Starts put or get in its own process."""
     return subprocess.Popen([sys.executable, "-c", COMMAND, verb, source, destination], cwd=REPOSITORY)
 
 

@@ -13,7 +13,7 @@ from train.s3.client import S3Object
 
 
 def get(source: str, folder: Path) -> dict[str, bytes]:
-    """Get objects into a folder; returns the resulting files."""
+    """Gets objects into a folder; returns the resulting files."""
     s3.get([source], str(folder), region=REGION)
     return read_files(folder)
 

@@ -36,7 +36,7 @@ def victim(tmp_path: Path) -> Path:
 def held_get(
     project: Project, folder: Path, *words: str
 ) -> Iterator[tuple["subprocess.Popen[bytes]", set[Path], Callable[[], None]]]:
-    """Yield a `cluster data get` that waits for the rest of an object, its temporary files, and a release function."""
+    """Yields a `cluster data get` that waits for the rest of an object, its temporary files, and a release function."""
     before = set(folder.iterdir()) if folder.is_dir() else set()
     with holding_proxy(project.env["AWS_ENDPOINT_URL"], FIRST_HELD) as (url, release):
         env = project.environment() | {"AWS_ENDPOINT_URL": url}
@@ -60,7 +60,7 @@ def has_bytes(folder: Path, before: set[Path]) -> bool:
 
 
 def kill_a_get(project: Project, folder: Path, *words: str) -> set[Path]:
-    """Kill a `get` in the middle of a download; returns its temporary files."""
+    """Kills a `get` in the middle of a download; returns its temporary files."""
     with held_get(project, folder, *words) as (process, temporary, _):
         process.kill()
         process.wait()

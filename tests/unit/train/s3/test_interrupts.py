@@ -78,13 +78,13 @@ class Sink:
                 self.connections -= 1
 
     def allow(self, answers: float) -> None:
-        """Allow this many more answers about objects, and then none."""
+        """Allows this many more answers about objects, and then none."""
         with self._changed:
             self._answers = answers
             self._changed.notify_all()
 
     def hold(self) -> None:
-        """Wait until an answer is allowed."""
+        """Waits until an answer is allowed."""
         with self._changed:
             self._held += 1
             self._changed.wait_for(lambda: self._answers > 0)

@@ -27,7 +27,7 @@ finally:
 
 @contextmanager
 def serve_file(object_file: Path, *options: str) -> Iterator[str]:
-    """Serve an S3 that is faster than moto's; yields its URL. All of its objects have this file's content."""
+    """Serves an S3 that is faster than moto's; yields its URL. All of its objects have this file's content."""
     words = [sys.executable, "-m", "bench.s3.sink", str(object_file), *options]
     with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as sink:
         try:
@@ -38,7 +38,7 @@ def serve_file(object_file: Path, *options: str) -> Iterator[str]:
 
 
 def peak_bytes(folder: Path, url: str, *words: str) -> int:
-    """Run `cluster data WORDS...` in this folder; returns its peak memory."""
+    """Runs `cluster data WORDS...` in this folder; returns its peak memory."""
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     project = Project(folder, {"AWS_ENDPOINT_URL": url, **keys})
     project.write('name = "x"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n')

@@ -19,7 +19,7 @@ SIZES = {**{f"small{number}": 1000 + number for number in range(8)}, "middle": S
 
 
 def redirect(asked: Asked) -> Refusal | None:
-    """Answer like a region's own address to a request for a bucket in another region.
+    """Answers like a region's own address to a request for a bucket in another region.
 
     https://docs.aws.amazon.com/AmazonS3/latest/userguide/UsingRouting.html
     """
@@ -35,7 +35,7 @@ def redirect(asked: Asked) -> Refusal | None:
 
 
 def call_malformed(asked: Asked) -> Refusal | None:
-    """Answer like us-east-1's address, which knows all buckets."""
+    """Answers like us-east-1's address, which knows all buckets."""
     if asked.region == REGION or asked.path == "/":
         return None
     return Refusal(

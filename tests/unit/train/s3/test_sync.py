@@ -215,7 +215,7 @@ def test_du(server: S3Server, local: Path) -> None:
 
 
 def leave_killed(run: Run) -> None:
-    """Leave a run's file in the journal, unlocked, as a killed run does."""
+    """Leaves a run's file in the journal, unlocked, as a killed run does."""
     with suppress(ZeroDivisionError), noted(run):
         raise ZeroDivisionError
 

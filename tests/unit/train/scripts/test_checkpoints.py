@@ -22,7 +22,7 @@ def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def damage(prefix: str, name: str, change: Callable[[bytes], bytes | None], server: Callable[[], S3Server]) -> None:
-    """Change a checkpoint's file without the script. If `change` returns None, the file is removed."""
+    """Changes a checkpoint's file without the script. If `change` returns None, the file is removed."""
     if not prefix.startswith("s3://"):
         path = Path(prefix).parent / name
         data = change(path.read_bytes())

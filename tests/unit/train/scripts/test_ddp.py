@@ -53,7 +53,7 @@ def run_script(python: str, *words: str, **environment: str) -> subprocess.Compl
 def run_ranks(
     python: str, count: int, *words: str, script: Path = SCRIPT, **environment: str
 ) -> list[tuple[int, str, str]]:
-    """Run the script on all ranks; returns the exit code, output and errors of each."""
+    """Runs the script on all ranks; returns the exit code, output and errors of each."""
     where = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_port()), **environment}
     running = [
         subprocess.Popen(

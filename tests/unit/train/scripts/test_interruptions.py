@@ -247,7 +247,7 @@ def test_a_full_disk(tmp_path: Path, digits: Path) -> None:
 
 
 def fill(path: Path) -> None:
-    """Fill all remaining space with this file."""
+    """Fills all remaining space with this file."""
     with path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(b"x" * 4096):
             pass

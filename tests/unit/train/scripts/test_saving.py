@@ -27,7 +27,7 @@ def server() -> Iterator[S3Server]:
 def run(
     server: S3Server, cache: Path, program: str, *words: str, version: str = VERSION, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program with MXNet as a worker of a job whose data is staged."""
+    """Runs a program with MXNet as a worker of a job whose data is staged."""
     given = {
         "PYTHONPATH": str(REPOSITORY / "bootstrap" / "node"),
         "CLUSTER_MXNET_HOOK": str(REPOSITORY / "train" / "node" / "staging" / "hook.py"),

@@ -69,7 +69,7 @@ class Attempt:
         self.is_running = self.is_over = False
 
     def use(self, order: Order) -> None:
-        """Run on the hosts of the job's order, which have changed."""
+        """Runs on the hosts of the job's order, which have changed."""
         ours = restarts.next_order(order, self.number)
         self.order.hosts, self.order.hostfile = ours.hosts, ours.hostfile
         self.processes.use(ours.hosts)
@@ -80,7 +80,7 @@ class Attempt:
         return self.interruption.progress or self.interruption.saved
 
     def start(self, duration_s: Optional[float]) -> None:
-        """Start the set-up or, if there is none, the job. duration_s: how long it may run. Raises OSError."""
+        """Starts the set-up or, if there is none, the job. duration_s: how long it may run. Raises OSError."""
         self.started_at = time.time()
         self.outcome.watch_silence()
         self.outcome.watch_duration(duration_s)
@@ -90,7 +90,7 @@ class Attempt:
             self.launch()
 
     def launch(self) -> None:
-        """Start the engine's launcher, or the processes themselves. Raises OSError."""
+        """Starts the engine's launcher, or the processes themselves. Raises OSError."""
 
         def take_in(child: launching.Child) -> JobProcess:
             process = self.processes.add("launcher", self.processes.head)
@@ -104,7 +104,7 @@ class Attempt:
     # -- messages ------------------------------------------------------------------------------------------------
 
     def hear(self, connection: Connection, message: Message) -> None:
-        """Handle a message from a program that runs or connects a process."""
+        """Handles a message from a program that runs or connects a process."""
         process = connection.owner
         if isinstance(process, JobProcess):
             process.heard_at = time.monotonic()
@@ -116,7 +116,7 @@ class Attempt:
             self.introduce(connection, message.role, message.host, message)
 
     def hear_line(self, process: JobProcess, text: str) -> None:
-        """Handle a line of a process's output."""
+        """Handles a line of a process's output."""
         if process.role == "launcher" and wire.is_waiting(text):
             self.children.reach(text.encode())
         elif process.role == "launcher" and self.is_over:
@@ -127,7 +127,7 @@ class Attempt:
                 self.hear_worker(process, text)
 
     def hear_worker(self, process: JobProcess, text: str) -> None:
-        """Handle a line of a worker's output."""
+        """Handles a line of a worker's output."""
         self.stalls.hear_line(process, text)
         if self.resumed is None and self.number > 1:
             self.resumed = restarts.parse_resumed(text)
@@ -137,7 +137,7 @@ class Attempt:
             self.outcome.note_progress()
 
     def introduce(self, connection: Connection, role: str, host: str, message: Message) -> None:
-        """Add a new process of the job, and send it its order."""
+        """Adds a new process of the job, and sends it its order."""
         if self.is_over:
             self._job.loop.drop(connection)
             return
@@ -153,7 +153,7 @@ class Attempt:
         self.interruption.tell(process)
 
     def take_in(self, process: JobProcess) -> None:
-        """Add a new process to the log and the record."""
+        """Adds a new process to the log and the record."""
         log = self._job.log
         log.put(p=process.number, role=process.role, host=process.host)
         if process.rank is not None:
@@ -164,7 +164,7 @@ class Attempt:
         self._job.note_change()
 
     def hear_report(self, process: JobProcess, message: Message) -> None:
-        """Handle a report from a process's program."""
+        """Handles a report from a process's program."""
         if message.started is not None:
             process.pid, process.started_at = message.started, time.time()
             self._job.log.put(p=process.number, pid=process.pid)
@@ -190,7 +190,7 @@ class Attempt:
             self.hear_answer(process, message)
 
     def hear_answer(self, process: JobProcess, message: Message) -> None:
-        """Handle an answer from a process's program."""
+        """Handles an answer from a process's program."""
         if message.blocked is not None:
             process.blocked = message.blocked
         elif message.look is not None:
@@ -209,7 +209,7 @@ class Attempt:
             self.interruption.note_notice(process, message.notice)
 
     def hear_rank(self, process: JobProcess, rank: int) -> None:
-        """Handle the report of a process's rank."""
+        """Handles the report of a process's rank."""
         if process.rank is not None:
             return
         old = self.processes.file_name(process)
@@ -219,13 +219,13 @@ class Attempt:
         self.outcome.check_joined()
 
     def note_exit(self, process: JobProcess, exit_code: int, number: Optional[int]) -> None:
-        """Add the end of a process to the log and the record."""
+        """Adds the end of a process to the log and the record."""
         process.exit_code, process.signal, process.ended_at = exit_code, number, time.time()
         self._job.log.put(p=process.number, exit=exit_code, signal=number)
         self._job.note_change()
 
     def hear_child(self, process: Optional[JobProcess], text: str) -> None:
-        """Handle a line of launch.py, or of ssh_proxy.py, which prints only errors."""
+        """Handles a line of launch.py, or of ssh_proxy.py, which prints only errors."""
         if self.ended_at is not None:
             pass  # from a program that does not end
         elif process is None:
@@ -234,14 +234,14 @@ class Attempt:
             self._job.log.put_line(process.number, text)
 
     def hear_end(self, connection: Connection) -> None:
-        """Handle the end of a connection."""
+        """Handles the end of a connection."""
         process = connection.owner
         if isinstance(process, JobProcess) and process.exit_code is None:
             self.look_at_children()  # launch.py may have ended, and the programs that it started with it
             self.outcome.note_lost(process)
 
     def look_at_children(self) -> None:
-        """Handle the end of launch.py and of programs that connect to hosts, if any have ended."""
+        """Handles the end of launch.py and of programs that connect to hosts, if any have ended."""
         for child, process, is_launcher in self.children.take_ended():
             code = child.returncode
             if process is not None and not self.is_over:  # else the supervisor has ended it
@@ -261,7 +261,7 @@ class Attempt:
         return found
 
     def end(self) -> Left:
-        """End all processes on all hosts, and find the lost hosts.
+        """Ends all processes on all hosts, and finds the lost hosts.
 
         Returns the processes that did not end, also those on lost hosts.
         """
@@ -306,13 +306,13 @@ class Attempt:
         return left
 
     def describe_lost(self) -> dict[str, str]:
-        """Return the reasons why it has lost nodes, by name."""
+        """Returns the reasons why it has lost nodes, by name."""
         is_noticed = self.ending.reason == "notice"
         why = "EC2 has announced its end (spot notice)" if is_noticed else "it does not answer, or has booted again"
         return {**dict.fromkeys(self.lost, why), **self.outcome.lost_hosts}
 
     def record(self) -> protocol.Attempt:
-        """Return the attempt in the form of the job's record."""
+        """Returns the attempt in the form of the job's record."""
         now = time.time()
         started_at = self.started_at or now
         ending = self.ending if self.ended_at is not None else None

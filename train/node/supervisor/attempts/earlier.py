@@ -9,7 +9,7 @@ from train.node import job_folder
 
 
 def restore(job: str, log: bytes) -> None:
-    """Write the events, without an incomplete last line, and each process's file, derived from them. Raises OSError.
+    """Writes the events, without an incomplete last line, and each process's file, derived from them. Raises OSError.
 
     The job's folder must exist. Later attempts append to these files.
     """
@@ -24,7 +24,7 @@ def restore(job: str, log: bytes) -> None:
 
 
 def find_files(log: bytes) -> dict[str, bytes]:
-    """Return the content of each process's file by name, with the names of processes.file_name. Pure.
+    """Returns the content of each process's file by name, with the names of processes.file_name. Pure.
 
     Two processes share a file if they had the same rank in different attempts.
     """

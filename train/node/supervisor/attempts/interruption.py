@@ -18,7 +18,7 @@ TIMER = "checkpoint"
 
 
 def grace_s(order: Order, notice: Notice, now: float) -> float:
-    """Return how many seconds a job may take to save its checkpoint. now: seconds since the epoch. Pure."""
+    """Returns how many seconds a job may take to save its checkpoint. now: seconds since the epoch. Pure."""
     left_s = order.checkpoint_grace_s if notice.at is None else notice.at - now - MARGIN_S
     return max(0.0, min(order.checkpoint_grace_s, left_s))
 
@@ -47,7 +47,7 @@ class Interruption:
         return tuple(self._notices)
 
     def note_notice(self, process: JobProcess, notice: Notice) -> None:
-        """Handle the notice that a node will be interrupted."""
+        """Handles the notice that a node will be interrupted."""
         if process.host in self._notices:
             return
         is_first = not self._notices
@@ -66,17 +66,17 @@ class Interruption:
             self._loop.after(TIMER, seconds, self._give_up)
 
     def tell_all(self) -> None:
-        """Tell the job's processes to save a checkpoint."""
+        """Tells the job's processes to save a checkpoint."""
         for process in self._processes.of_job():
             self.tell(process)
 
     def tell(self, process: JobProcess) -> None:
-        """Tell a process to save a checkpoint if there is a notice. Also called for processes that start later."""
+        """Tells a process to save a checkpoint if there is a notice. Also called for processes that start later."""
         if self._notices and process.connection is not None and process.exit_code is None:
             process.connection.put(Command(notice=True))
 
     def note_saved(self, process: JobProcess, saved: "dict[str, int]") -> None:
-        """Handle a process's report of a saved checkpoint, which has no effect without a notice."""
+        """Handles a process's report of a saved checkpoint, which has no effect without a notice."""
         if not self._notices:
             return
         is_first, self.saved = self.saved is None, saved
@@ -87,7 +87,7 @@ class Interruption:
             self._end()
 
     def note_progress(self, progress: "dict[str, int]") -> None:
-        """Handle a process's report of finished batches."""
+        """Handles a process's report of finished batches."""
         if {"epoch", "batch"} <= set(progress):
             before = self.progress or progress
             self.progress = max(before, progress, key=lambda one: (one["epoch"], one["batch"]))

@@ -43,7 +43,7 @@ class Replacement:
         self._claimed_until = 0.0
 
     def start(self) -> None:
-        """Start the replacement of the nodes, or tell the user what will replace them. Raises OSError."""
+        """Starts the replacement of the nodes, or tells the user what will replace them. Raises OSError."""
         names = restarts.join(self.waiting_for)
         if self._order.replace_command:
             self._say(f"waiting for {names}: the head replaces {'it' if self._is_one else 'them'}")
@@ -62,7 +62,7 @@ class Replacement:
         return len(self.waiting_for) == 1
 
     def end(self) -> None:
-        """Stop waiting. The command continues if it has replaced the nodes."""
+        """Stops waiting. The command continues if it has replaced the nodes."""
         self._loop.cancel("return")
         if self._search is not None:
             self._search.kill()
@@ -71,7 +71,7 @@ class Replacement:
             self._child.terminate()
 
     def take(self, hosts: tuple[JobHost, ...]) -> Answer:
-        """Use new hosts for nodes that the job waits for. An empty list means that a client begins to replace them."""
+        """Uses new hosts for nodes that the job waits for. An empty list means that a client begins to replace them."""
         refusal = restarts.find_refused(hosts, self.waiting_for)
         if refusal is not None:
             return Answer(error=refusal, waiting_for=self.waiting_for)
@@ -117,7 +117,7 @@ class Replacement:
         self._loop.add(source, read)
 
     def look_at_child(self) -> None:
-        """Handle the end of the command, if it has ended."""
+        """Handles the end of the command, if it has ended."""
         if self._child is None or self._child.poll() is None:
             return
         code, self._child = self._child.returncode, None
@@ -128,7 +128,7 @@ class Replacement:
     # -- nodes that return ---------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Check whether lost nodes answer, unless they are being replaced."""
+        """Checks whether lost nodes answer, unless they are being replaced."""
         self._loop.after("return", LOOK_EVERY_S, self._look)
         if self._child is not None or time.monotonic() < self._claimed_until or self._search is not None:
             return

@@ -39,7 +39,7 @@ Next = Literal["end", "wait", "again"]
 
 
 def find_lost(ending: Ending, suspects: Collection[str], left: Left, rebooted: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the hosts that an attempt has lost, sorted.
+    """Returns the hosts that an attempt has lost, sorted.
 
     left: the processes that could not be ended. A host is lost if the connection to it had been lost before, and it
     could not be searched. rebooted: hosts that have booted since.
@@ -49,21 +49,21 @@ def find_lost(ending: Ending, suspects: Collection[str], left: Left, rebooted: C
 
 
 def find_replaceable(order: Order, unhealthy: Collection[str]) -> tuple[str, ...]:
-    """Return the unhealthy hosts to replace: not the head, where this program runs, and not the user's own hosts."""
+    """Returns the unhealthy hosts to replace: not the head, where this program runs, and not the user's own hosts."""
     if order.on_node_loss != "requeue":
         return ()
     return tuple(host.name for host in order.hosts[1:] if host.place is None and host.name in unhealthy)
 
 
 def find_reason(reason: Optional[EndReason], lost: Collection[str], unhealthy: Collection[str]) -> Optional[EndReason]:
-    """Return why an attempt has ended: an error with a lost or an unhealthy node is attributed to the node."""
+    """Returns why an attempt has ended: an error with a lost or an unhealthy node is attributed to the node."""
     if reason != "error" or not (lost or unhealthy):
         return reason
     return "lost" if lost else "unhealthy"
 
 
 def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, before: Iterable[Attempt]) -> Next:
-    """Return what follows an attempt: the "end" of the job, "wait" for new nodes, or "again" on the same hosts.
+    """Returns what follows an attempt: the "end" of the job, "wait" for new nodes, or "again" on the same hosts.
 
     left: the processes that remain on its hosts; if any remain on a host that is not lost, the job ends. before: the
     earlier attempts.
@@ -81,19 +81,19 @@ def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, bef
 
 
 def explain_end(lost: Sequence[str], before: Iterable[Attempt]) -> str:
-    """Return the addition to the error of a job that ends because it has lost nodes. before: the earlier attempts."""
+    """Returns the addition to the error of a job that ends because it has lost nodes. before: the earlier attempts."""
     restarts = sum(attempt.reason in LOSSES for attempt in before)
     return f"{join(lost)} lost" + (f", after {count(restarts, 'restart')}" if restarts else "")
 
 
 def shorten(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
-    """Return the attempts for a record, whose length is limited: only the newest ones include their nodes."""
+    """Returns the attempts for a record, whose length is limited: only the newest ones include their nodes."""
     old = tuple(replace(attempt, nodes=(), instances={}) for attempt in attempts[:-WITH_NODES])
     return old + attempts[-WITH_NODES:]
 
 
 def next_order(order: Order, number: int) -> Order:
-    """Return the order of an attempt: a copy of the job's order, with the variables of that attempt."""
+    """Returns the order of an attempt: a copy of the job's order, with the variables of that attempt."""
     env = {**order.env, ATTEMPT: str(number)}
     if number == 1:
         return replace(order, env=env)
@@ -101,7 +101,7 @@ def next_order(order: Order, number: int) -> Order:
 
 
 def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str]) -> Optional[str]:
-    """Return why these hosts cannot replace the ones that a job waits for, or None."""
+    """Returns why these hosts cannot replace the ones that a job waits for, or None."""
     if not waiting_for:
         return "the job does not wait for nodes"
     others = [host.name for host in hosts if host.name not in waiting_for]
@@ -112,7 +112,7 @@ def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str]) -> Opti
 
 
 def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:
-    """Replace the hosts with the same names by new ones, which run the same processes."""
+    """Replaces the hosts with the same names by new ones, which run the same processes."""
     by_name = {host.name: host for host in new}
     known = {host.ip: host for host in order.hosts}
     moved = {host.ip: by_name[host.name].ip for host in order.hosts if host.name in by_name}
@@ -130,7 +130,7 @@ def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:
 
 
 def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapping[str, int]]) -> Optional[int]:
-    """Return the number of batches that an attempt had finished and the next one repeats; None if it is unknown.
+    """Returns the number of batches that an attempt had finished and the next one repeats; None if it is unknown.
 
     done, resumed: {"epoch", "batch", perhaps "batches" of an epoch}: the progress of the first attempt, and the point
     where the second one resumes. Both count the finished batches of the epoch.
@@ -145,7 +145,7 @@ def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapp
 
 
 def parse_resumed(text: str) -> Optional[dict[str, int]]:
-    """Return where a worker resumes, or None if this line of its output does not report it."""
+    """Returns where a worker resumes, or None if this line of its output does not report it."""
     if BEGUN_ANEW.search(text):
         return {"epoch": 0, "batch": 0}
     found = RESUMED.search(text)
@@ -153,10 +153,10 @@ def parse_resumed(text: str) -> Optional[dict[str, int]]:
 
 
 def join(names: Sequence[str]) -> str:
-    """Return names for a sentence, such as "node-1 and node-2"."""
+    """Returns names for a sentence, such as "node-1 and node-2"."""
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "1 restart" or "3 restarts"."""
+    """Returns a number with its noun, such as "1 restart" or "3 restarts"."""
     return f"{number} {noun}" + "s" * (number != 1)

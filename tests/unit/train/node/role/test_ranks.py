@@ -36,7 +36,7 @@ class Server:
         assert self.process.stdout.readline() == b"ready\n"
 
     def proxy(self, **env: str) -> "subprocess.Popen[str]":
-        """Start a proxy as torchrun does."""
+        """Starts a proxy as torchrun does."""
         return subprocess.Popen(
             [sys.executable, str(PROXY), "RANK,MASTER_"],
             env={"CLUSTER_RANKS": self.path, **env},

@@ -44,7 +44,7 @@ class Role:
 
     @contextmanager
     def other(self, *command: str) -> Iterator[Any]:
-        """Start another process of the job, outside of the role."""
+        """Starts another process of the job, outside of the role."""
         env = {**os.environ, process_tree.JOB_VARIABLE: self.job}
         process = process_tree.start(command or ("sleep", "600"), env, "/")
         with process.stdout:
@@ -55,7 +55,7 @@ class Role:
         return [self.program, self.worker, *self.strangers]
 
     def end(self) -> int:
-        """Wait until the role and its processes have ended.
+        """Waits until the role and its processes have ended.
 
         Returns the reaper's exit code, or its signal as in subprocess.
         """
@@ -65,7 +65,7 @@ class Role:
         return code
 
     def rest(self) -> list[str]:
-        """Read the role's output to the end; returns the lines without keep-alives."""
+        """Reads the role's output to the end; returns the lines without keep-alives."""
         return [line for line in self.process.stdout if "alive" not in line]
 
 
@@ -84,7 +84,7 @@ def child_of(pid: int) -> int:
 
 @contextmanager
 def running(tmp_path: Path, *strangers: str, in_job: bool = False) -> Iterator[Role]:
-    """Run a worker with strangers below it. strangers: the signals that they ignore.
+    """Runs a worker with strangers below it. strangers: the signals that they ignore.
 
     in_job: role.py itself has the job in its environment, as under launch.py.
     """

@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_role(
     order: dict[str, Any], *, hang_up: bool = False, hang_up_after: str | None = None, down: bytes = b""
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Run role.py as ssh does, with the order on stdin and messages on stdout; returns the exit code and messages.
+    """Runs role.py as ssh does, with the order on stdin and messages on stdout; returns the exit code and messages.
 
     down: sent after the start. hang_up: close the connection then. hang_up_after: close it after a message that has
     this key.

@@ -47,7 +47,7 @@ class Role:
         self._plug.sendall(wire.encode(message))
 
     def read_until(self, key: str, value: Any = None) -> Any:
-        """Read messages up to one with this key, and with this value if given; returns the value."""
+        """Reads messages up to one with this key, and with this value if given; returns the value."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             message = json.loads(line)
@@ -99,7 +99,7 @@ def calls(home: Path, verb: str) -> list[dict[str, Any]]:
 
 
 def pid_of(name: str) -> int:
-    """Wait for an engine's process in this test's home; returns its pid. name: the first word of its command line."""
+    """Waits for an engine's process in this test's home; returns its pid. name: the first word of its command line."""
 
     def find() -> int:
         for entry in Path("/proc").iterdir():

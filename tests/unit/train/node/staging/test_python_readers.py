@@ -47,7 +47,7 @@ def server() -> Iterator[S3Server]:
 
 
 def read(before: str, **env: str) -> list[str]:
-    """Run every reader; returns the line that each prints."""
+    """Runs every reader; returns the line that each prints."""
     words = [real_mxnet(), "-W", "ignore", "-c", before + PROGRAM, *READERS.values()]
     done = subprocess.run(
         words, env=os.environ | {"S3_REGION": REGION} | env, capture_output=True, text=True, check=True

@@ -269,7 +269,7 @@ def test_a_full_disk_is_explained() -> None:
 
 
 def check_after_kill(stage: Stage, cache: Path, room: int) -> None:
-    """Check that the next run finds the right data, and that nothing is left of the killed run."""
+    """Checks that the next run finds the right data, and that nothing is left of the killed run."""
     assert stage.read(FOLDER) == list(SHARDS.values())
     assert stage.read("s3://data/large") == [LARGE]
     assert [path.name for path in (cache / "incoming").iterdir()] == []

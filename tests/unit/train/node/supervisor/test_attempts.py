@@ -85,7 +85,7 @@ class NoticeService(BaseHTTPRequestHandler):
 
 @contextmanager
 def noticed_once_here(host: LocalHead) -> Iterator[dict[str, str]]:
-    """Serve metadata that announces the end of node-1 once both workers run; yields the environment variables."""
+    """Serves metadata that announces the end of node-1 once both workers run; yields the environment variables."""
     ready = {"is_noticed": staticmethod(lambda: host.events(JOB).count('"line": "here 1') >= 2)}
     with serve_http(type("Service", (NoticeService,), ready)) as url:
         yield {"AWS_EC2_METADATA_SERVICE_ENDPOINT": url}
@@ -96,7 +96,7 @@ def submit(host: LocalHead, order: dict[str, Any]) -> None:
 
 
 def wait_for_state(host: LocalHead, state: str) -> dict[str, Any]:
-    """Wait until the job's record has this state; returns the record."""
+    """Waits until the job's record has this state; returns the record."""
 
     def find() -> dict[str, Any] | None:
         record = host.record()
@@ -108,7 +108,7 @@ def wait_for_state(host: LocalHead, state: str) -> dict[str, Any]:
 
 
 def replace(host: LocalHead, *new: dict[str, Any]) -> dict[str, Any]:
-    """Give new hosts to the job; returns the answer of jobs.py."""
+    """Gives new hosts to the job; returns the answer of jobs.py."""
     [answer] = host.ask("replace", JOB, line=new)
     return answer
 
@@ -200,7 +200,7 @@ def test_a_job_that_is_stopped_while_its_attempt_ends_does_not_start_again(job_h
 
 
 def lose_node_1(host: LocalHead, count: int = 2) -> None:
-    """Make node-1 unreachable, and end its processes. count: the number of the job's processes."""
+    """Makes node-1 unreachable, and ends its processes. count: the number of the job's processes."""
     host.wait_for('"line": "here 1', count=count)
     host.refuse("127.0.0.2")
     os.kill(int(until((host.home / "role-node-1").read_text)), signal.SIGKILL)

@@ -189,7 +189,7 @@ def test_a_supervisor_that_does_not_answer_is_killed(job_host: LocalHead) -> Non
 
 @contextmanager
 def orphan(host: LocalHead) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a process of the job that the supervisor does not know."""
+    """Runs a process of the job that the supervisor does not know."""
     env = {**host.env(), "CLUSTER_JOB_ID": job_id(1)}
     with subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True) as process:
         try:

@@ -20,7 +20,7 @@ SECRET = "canaryOfAWebhook0123456789"
 
 @contextmanager
 def webhook(code: int = 200) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Serve a webhook that answers with this status; yields its URL, and the events that it received."""
+    """Serves a webhook that answers with this status; yields its URL, and the events that it received."""
     events: list[dict[str, Any]] = []
 
     class Webhook(BaseHTTPRequestHandler):

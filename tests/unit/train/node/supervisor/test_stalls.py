@@ -163,7 +163,7 @@ class Job:
         self.uses[role.name] = replace(self.uses[role.name], stopped=stopped)
 
     def run(self, seconds: float, *, prints_every_s: float | None = None, cpu_share: float = 0.0) -> None:
-        """Let time pass, in which worker 0 prints at this interval, or uses this share of a CPU."""
+        """Lets time pass, in which worker 0 prints at this interval, or uses this share of a CPU."""
         until = next_line = self.timers.now
         until += seconds
         while self.timers.now < until and not self.ended:

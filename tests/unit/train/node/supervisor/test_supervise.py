@@ -36,7 +36,7 @@ if role == "server":
 
 
 def start_and_wait(host: LocalHead, order: dict[str, Any]) -> None:
-    """Submit a job, and wait until all of its workers have printed "here"."""
+    """Submits a job, and waits until all of its workers have printed "here"."""
     assert host.ask("submit", order=order) == [{"job": order["job"], "state": "starting"}]
     host.wait_for('"line": "here"', count=order["workers"])
 
