@@ -135,7 +135,7 @@ def check_job(_words: Sequence[str]) -> None:
 
 
 def submit(order: Order, log: bytes = b"") -> Submitted:
-    """Starts or queue the job of an order and returns the answer. log: that of its earlier attempts. Raises OSError."""
+    """Starts or queues the job of an order; returns the answer. log: that of earlier attempts. Raises OSError."""
     order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
     job = order.job
     unrunnable = find_unrunnable(order)

@@ -23,7 +23,7 @@ SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_00
 
 
 def copy(server: S3Server, folder: Path, verb: str, faults: Faults) -> None:
-    """Puts or get one file through a faulty proxy."""
+    """Puts or gets one file through a faulty proxy."""
     path, url = str(folder / "x"), f"s3://{BUCKET}/x"
     with faulty_proxy(server.url, faults):
         if verb == "put":
