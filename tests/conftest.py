@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from foundation.progress import silent
-from project import REPOSITORY, Project, cluster_in
+from project import REPOSITORY, Project, cluster_in, configure
 from sandbox import control
 
 # A test process creates hundreds of AWS sessions. With one loader, it reads each service's description only once.
@@ -60,8 +60,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A sandbox cluster of two nodes from the shipped cluster.toml; tests undo their changes to it."""
-    text = (REPOSITORY / "cluster.toml").read_text()
+    """A sandbox cluster of two nodes from the shipped cluster.toml; tests undo their changes to it.
+
+    Slow tests that do not use it can run for more than an hour, after which its lease would end it.
+    """
+    text = configure((REPOSITORY / "cluster.toml").read_text(), idle="1d")
     with cluster_in(tmp_path_factory.mktemp("two-nodes"), text) as project:
         yield project
 
