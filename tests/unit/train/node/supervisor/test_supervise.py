@@ -155,7 +155,7 @@ def test_a_program_that_is_killed_ends_the_job(job_host: LocalHead, program: str
     start_and_wait(job_host, job_host.order(env=HERE, **FEW))
     pid = job_host.pid_of(r"^\S*python\S* .*" + program.replace("$", " ?$"))
     if is_below:
-        pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+        pid = int(waits.until(Path(f"/proc/{pid}/task/{pid}/children").read_text, "its child"))
     os.kill(pid, signal.SIGKILL)
     result = job_host.result()
     assert (result["state"], result["left"]) == ("failed", {})
