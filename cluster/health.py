@@ -37,7 +37,7 @@ def leave_out_unhealthy(
     hardware: Mapping[str, Hardware],
     is_scheduled: bool,
 ) -> tuple[Host, ...]:
-    """Checks the nodes before a job, and returns the healthy ones. Warns of the others, and exclude them from `nodes`.
+    """Checks the nodes before a job, and returns the healthy ones. Warns of the others, and excludes them from `nodes`.
 
     hardware: see find_hardware. is_scheduled: a batch scheduler chooses the nodes, so none is left out.
     Raises ClusterError for an unhealthy head, for an unhealthy node that [train] hosts names, and for nodes that cannot

@@ -26,7 +26,7 @@ class Timing:
 
 
 def interleave(contenders: Mapping[str, Callable[[], object]], *, rounds: int = ROUNDS) -> list[Timing]:
-    """Runs each contender once without timing, and then time all of them in turn, `rounds` times."""
+    """Runs each contender once without timing, and then times all of them in turn, `rounds` times."""
     for run in contenders.values():
         run()
     taken: dict[str, list[float]] = {name: [] for name in contenders}

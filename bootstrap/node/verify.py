@@ -96,7 +96,7 @@ def connect_to_peers(peers, secret):
 
 
 def in_background(name, work, *args):
-    """Does `work` in a thread, and always report its end, with the traceback of an error."""
+    """Does `work` in a thread, and always reports its end, with the traceback of an error."""
 
     def follow():
         try:

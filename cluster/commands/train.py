@@ -4,14 +4,12 @@ launch.py's own option names work: -n, -s, -H, --launcher, --sync-dst-dir, --env
 """
 
 import difflib
-import os
-import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,12 +19,11 @@ from msgspec import structs
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.host_list import read_host_list
 from bootstrap.ssh.other_hosts import check_paths
 from cluster.app import App, if_interrupted, pass_app
 from cluster.attach import attend, show_check, start
 from cluster.completion import SCRIPT
-from cluster.config import load_config, load_job_file
+from cluster.config import load_config
 from cluster.containers import find_login, prepare_image
 from cluster.costs import ask_for_prices
 from cluster.health import find_hardware, leave_out_unhealthy
@@ -37,6 +34,7 @@ from cluster.nodes.source import Nodes
 from cluster.notify import find_notify
 from cluster.recovery.continuation import complete_nodes
 from cluster.session import describe, ready_nodes, source_of, warn
+from cluster.train_request import read, read_words, refuse_windows_lines
 from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
@@ -51,17 +49,16 @@ from train.job.checks import check_framework
 from train.job.config import DataConfig
 from train.job.defaults import render_settings
 from train.job.folder_survey import find_folder_data
-from train.job.payload import find_likely, find_shadowed, shipped_scripts
+from train.job.payload import find_shadowed
 from train.job.plan import Job, find_used, new_job_id, plan_job
 from train.job.program import read_program
-from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore
+from train.job.protocol import KvStore
 from train.job.reading import find_scope, render_access
-from train.job.selection import TooFewNodesError, parse_nodes
+from train.job.selection import TooFewNodesError
 from train.job.survey import Survey, Surveyor
 from train.s3.environment import S3Access, find_s3_access
 
 NODES_EVERY_S = 10.0
-_GPUS = re.compile(r"[0-9]+(,[0-9]+)*")
 
 
 class _TrainCommand(click.Command):
@@ -368,175 +365,3 @@ def _tell(app: App, job: Job) -> None:
     for warning in (*([shadowed] if shadowed else []), *job.warnings):
         app.report(Event(kind="warn", what=warning))
     app.say("\n".join(render_settings(job)))
-
-
-# -- the options -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Words:
-    """The meaning of the words of the command line. command: the command that runs in place of a script; () for none.
-
-    script: a path relative to the folder of cluster.toml, or the name of a shipped script; None: [train] script. args:
-    the script's arguments; without a script, they are appended to [train] args.
-    """
-
-    command: tuple[str, ...] = ()
-    script: str | None = None
-    args: tuple[str, ...] = ()
-
-
-def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_dir: Path) -> Words:
-    """Distinguishes a script with its arguments, arguments for [train] script, and a command.
-
-    is_command: whether `--` precedes the words. here: the current folder. Raises UsageError if the script does not
-    exist.
-    """
-    if not words:
-        return Words()
-    if is_command:
-        return Words(args=tuple(words)) if words[0].startswith("-") else Words(command=as_command(words))
-    name, args = words[0], tuple(words[1:])
-    path = here / name
-    if path.is_file():
-        return Words(script=os.path.relpath(path.absolute(), project_dir), args=args)
-    if name in shipped_scripts():
-        return Words(script=name, args=args)
-    if not args and len(name.split()) > 1:
-        return Words(command=as_command(words))
-    if path.is_dir():
-        likely = shlex.join([f"{name.rstrip('/')}/{find_likely(path)}", *args])
-        raise UsageError(f"{name}: this is a folder, and not a script", hint=f"cluster train {likely}")
-    raise UsageError(f"{name}: there is no such script in {here}", hint=_suggest(words, here))
-
-
-def refuse_windows_lines(command: Sequence[str], *, project_dir: Path) -> None:
-    """Raises UsageError for a program of the user's whose `#!` line ends with CR LF, as on Windows.
-
-    Linux treats the carriage return as part of the interpreter's name, and reports that this file does not exist.
-    """
-    path = project_dir / command[0] if command else None
-    if path is None or not path.is_file():
-        return
-    with path.open("rb") as file:
-        first = file.readline(200)
-    if first.startswith(b"#!") and first.endswith(b"\r\n"):
-        raise UsageError(
-            f"{command[0]}, line 1: the line ends as on Windows (CR LF), and Linux cannot run the program",
-            hint=f"sed -i 's/\\r$//' {shlex.quote(command[0])}",
-        )
-
-
-def _suggest(words: Sequence[str], here: Path) -> str:
-    """Returns the hint for a first word that is not a script: the command that the user may have meant."""
-    if (here / f"{words[0]}.py").is_file():
-        return f"cluster train {shlex.join([f'{words[0]}.py', *words[1:]])}"
-    if not words[0].endswith(".py") and "/" not in words[0]:
-        return f"a command follows --: cluster train -- {shlex.join(words)}"
-    known = [*(path.name for path in sorted(here.glob("*.py"))), *shipped_scripts()]
-    near = difflib.get_close_matches(words[0], known, n=1)
-    return f"cluster train {near[0]}" if near else f"one of: {', '.join(known)}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainRequest:
-    """The request that a command line makes.
-
-    overrides: values by dotted key, for App.overrides: those of the job file, overridden by those of the command line.
-    command: the words after --, as returned by `as_command`, or otherwise the job file's command; (): [train] script
-    runs. hidden: by key (env, env_server, env_worker), the variables whose values come from this machine's environment.
-    Whatever their names, the values may be secrets, and are never shown.
-    """
-
-    overrides: Mapping[str, Any]
-    command: tuple[str, ...]
-    hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:
-    """Returns the request that the options make. command: the command that runs in place of a script.
-
-    Reads the job file, the hostfile and the environment. Raises UsageError, ConfigError for a mistake in the job file.
-    """
-    of_file: dict[str, Any] = {}
-    words = tuple(command)
-    if options["job"] is not None:
-        of_file, of_command = load_job_file(options["job"])
-        words = words or of_command
-    plain = ("workers", "servers", "launcher", "kv_store", "gc_type", "gc_threshold", "sync_dst_dir", "name")
-    given = {key: options[key] for key in plain if options[key] is not None}
-    given |= {key: True for key in ("p3", "queue") if options[key]}
-    if options["hostfile"] is not None:
-        given["hosts"] = read_host_list(options["hostfile"], os.environ)
-        given["nodes"] = "current"
-    if options["image"] is not None:
-        of_file["container.image"] = options["image"]
-    if options["nodes"] is not None:
-        given["nodes"] = parse_nodes(options["nodes"])
-    if options["gpus"] is not None:
-        given["gpus"] = parse_gpus(options["gpus"])
-    if options["max_duration"] is not None:
-        text = options["max_duration"]
-        given["max_duration"] = int(text) if text.isdecimal() else text
-    hidden: dict[str, tuple[str, ...]] = {}
-    for key in ("env", "env_server", "env_worker"):
-        if options[key]:
-            option = f"--{key.replace('_', '-')}"
-            variables = dict(parse_variable(word, option=option, here=os.environ) for word in options[key])
-            given[key] = {**of_file.get(f"train.{key}", {}), **variables}
-            hidden[key] = find_hidden(options[key])
-    overrides = {**of_file, **{f"train.{key}": value for key, value in given.items()}}
-    return TrainRequest(overrides=overrides, command=words, hidden=hidden)
-
-
-def find_hidden(words: Sequence[str]) -> tuple[str, ...]:
-    """Returns the variables given as NAME, without =VALUE. For each variable, its last word counts. Pure."""
-    is_typed = {word.partition("=")[0]: "=" in word for word in words}
-    return tuple(name for name, typed in is_typed.items() if not typed)
-
-
-def as_command(words: Sequence[str]) -> tuple[str, ...]:
-    """Returns the command that the words after `cluster train` mean.
-
-    A single word with blanks, such as "python my.py --lr 0.1", is a line for the shell, as with launch.py, unless it is
-    the name of a file that contains blanks.
-    """
-    if len(words) == 1 and len(words[0].split()) > 1 and not Path(words[0]).exists():
-        return (*SHELL, words[0])
-    return tuple(words)
-
-
-def parse_variable(word: str, *, option: str, here: Mapping[str, str]) -> tuple[str, str]:
-    """Returns name and value from "NAME=VALUE", or from a NAME whose value is in `here`, this machine's environment.
-
-    Pure. Raises UsageError, with a hint for launch.py's NAME:VALUE.
-    """
-    name, equals, value = word.partition("=")
-    is_name = re.fullmatch(ENV_NAME_PATTERN, name) is not None
-    if is_name and equals:
-        return name, value
-    if is_name and name in here:  # keeps the value out of process lists
-        return name, here[name]
-    # A value may be a secret, so no message repeats it.
-    if is_name:
-        raise UsageError(
-            f'{option} "{name}": this variable is not set here',
-            hint=f"export {name} first; or {option} {name}=..., which process lists on this machine show",
-        )
-    of_launch = re.fullmatch(rf"({ENV_NAME_PATTERN}):.*", word, re.DOTALL)
-    if of_launch is not None:
-        hint = f"{option} {of_launch[1]}=... (launch.py's NAME:VALUE is written with = here)"
-        raise UsageError(f'{option} "{of_launch[1]}:...": must be NAME=VALUE', hint=hint)
-    before = re.split("[:=]", word)[0]
-    said = f'{option} "{before}=..."' if value.strip("=") else option  # base64 may end with =
-    raise UsageError(f"{said}: must be NAME=VALUE or NAME, a name of letters A to Z, digits and _")
-
-
-def parse_gpus(text: str) -> str | list[int]:
-    """Returns the value of [train] gpus for a value of --gpus. Pure. Raises UsageError."""
-    if text in ("auto", "none"):
-        return text
-    if _GPUS.fullmatch(text) is None:
-        said = f'--gpus "{text}": must be numbers with commas between them, "auto" or "none"'
-        raise UsageError(said, hint="cluster train --gpus 0,1")
-    return [int(number) for number in text.split(",")]

@@ -335,7 +335,7 @@ def find_use_pam():
 
 
 def stop_serving():
-    """Ends the sshd for volumes, and withdraw all exports."""
+    """Ends the sshd for volumes, and withdraws all exports."""
     pid = find_sshd()
     if pid is not None:
         end_sshd(pid)

@@ -232,7 +232,7 @@ def info(app: App, *, words: tuple[str, ...], workers: int | None, full: bool, a
 
 
 def _enter(app: App, words: Sequence[str], *, start: bool = True) -> str:
-    """Enters the cloud and returns its region if a word is an s3:// URL; otherwise return ""."""
+    """Enters the cloud and returns its region if a word is an s3:// URL; otherwise returns ""."""
     if not any(map(is_s3, words)):
         return ""
     app.enter_cloud(start_sandbox=start)

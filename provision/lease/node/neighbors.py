@@ -60,7 +60,7 @@ class Neighbors(object):
         self.asked = sorted(set(found))
 
     def ask(self, idle_s: Optional[float]) -> None:
-        """Sends the cluster's idle time to the other nodes, and so ask for theirs. Only the head knows the nodes."""
+        """Sends the cluster's idle time to the other nodes, and so asks for theirs. Only the head knows the nodes."""
         self.own = [address for address in self.asked if is_own(address)]
         self.tell(idle_s)
 

@@ -17,8 +17,8 @@ from waits import until
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 IDLE_S = 100
-LOOK_S = 30.0  # a node asks the others every few seconds; on a busy machine, the answers take longer
 """The programs look every 5 s."""
+LOOK_S = 30.0  # on a busy machine, looks are late
 LOOP = "setsid sh -c 'while :; do :; done' looping </dev/null >/dev/null 2>&1 &"
 SERVER = (
     "setsid jupyter server --no-browser --ServerApp.ip=127.0.0.1 --ServerApp.port=8899 --IdentityProvider.token=t "

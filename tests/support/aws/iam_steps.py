@@ -71,7 +71,7 @@ def role(service: str, *statements: Mapping[str, Any]) -> Client:
 
 
 def make_profile(name: str, *statements: Mapping[str, Any]) -> dict[str, Any]:
-    """Launches options for a new instance profile, with a role of the same name and these statements as its policy."""
+    """Returns launch options for a new instance profile, whose role has the same name and these statements."""
     iam = client("iam")
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
     if statements:

@@ -224,7 +224,7 @@ class Soak:
         return []
 
     def settle(self, told: str) -> None:
-        """Waits for the recorded processes, opens files and sockets; no command is run meanwhile."""
+        """Waits for the recorded processes, open files and sockets; no command is run meanwhile."""
         give_up_at = time.monotonic() + END_S
         while (more := self.find_more()) and time.monotonic() < give_up_at:
             time.sleep(0.05)

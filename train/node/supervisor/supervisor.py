@@ -206,7 +206,7 @@ class Supervisor:
         self.log.put(say=text)
 
     def warn(self, about: str, text: Optional[str]) -> None:
-        """Sets the warning about a subject in log and records; None withdraws it."""
+        """Sets the warning about a subject in log and record; None withdraws it."""
         if self.warnings.get(about) == text:
             return
         self.warnings[about] = text

@@ -378,7 +378,7 @@ def _validate(module: mx.mod.Module, batch: mx.io.DataBatch, metrics: mx.metric.
 
 
 def _measure_reading(data: EpochIter, options: argparse.Namespace) -> None:
-    """Reports per --disp-batches and per epoch, as training does, but only read the data."""
+    """Reports per --disp-batches and per epoch, as training does, but only reads the data."""
     for epoch in range(options.num_epochs):
         begin = last = time.time()
         number = 0

@@ -188,7 +188,7 @@ def test_a_run_killed_at_any_step_is_repaired(node: NodeDir) -> None:
 
 
 def send_at(node: NodeDir, tree: Tree, second: int, keep: tuple[str, ...] = ()) -> None:
-    """Places a tree, and date it to a time in seconds since 1970."""
+    """Places a tree, and dates it to a time in seconds since 1970."""
     assert node.send(tree, keep=keep) == {}
     os.utime(node.path(tree) / ".complete", (second, second))
 

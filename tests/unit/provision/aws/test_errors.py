@@ -47,7 +47,7 @@ def refused(world: World, **settings: Any) -> ClusterError:
 
 
 def refused_later(world: World, change: Callable[[], object]) -> ClusterError:
-    """Makes a change between plan and applies; returns the error of `up`."""
+    """Makes a change between plan and apply; returns the error of `up`."""
     plan = world.prepare(make_config())
     change()
     with pytest.raises(ClusterError) as caught:

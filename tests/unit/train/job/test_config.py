@@ -8,8 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands import train
+from cluster.commands.train import train
 from cluster.config import ClusterConfig, load_config, load_job_file
+from cluster.train_request import TrainRequest, as_command, find_hidden, read
 from foundation.durations import parse_duration
 from foundation.errors import ClusterError, ConfigError, UsageError
 from foundation.settings import describe_settings
@@ -27,12 +28,12 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
     def given(*words: str, toml: str = "", job: str = "") -> tuple[ClusterConfig, tuple[str, ...]]:
         Path("cluster.toml").write_text(f"{NAMED}[train]\n{toml}")
         Path("job.toml").write_text(job)
-        requests: list[train.TrainRequest] = []
+        requests: list[TrainRequest] = []
 
         def command(**options: Any) -> None:
-            requests.append(train.read(options, train.as_command(options["words"])))
+            requests.append(read(options, as_command(options["words"])))
 
-        done = CliRunner().invoke(click.Command("train", params=train.train.params, callback=command), words)
+        done = CliRunner().invoke(click.Command("train", params=train.params, callback=command), words)
         if isinstance(done.exception, ClusterError):
             raise done.exception
         assert done.exit_code == 0, done.output
@@ -46,7 +47,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
     [(("A", "B=1"), ("A",)), (("A", "A=1"), ()), (("A=1", "A"), ("A",))],  # the last one counts
 )
 def test_a_value_from_the_environment_is_hidden(words: tuple[str, ...], hidden: tuple[str, ...]) -> None:
-    assert train.find_hidden(words) == hidden
+    assert find_hidden(words) == hidden
 
 
 def test_every_option_of_the_command_line(given: Given) -> None:

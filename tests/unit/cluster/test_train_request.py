@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 import pytest
 
-from cluster.commands.train import Words, read_words, train
+from cluster.commands.train import train
+from cluster.train_request import Words, read_words
 from foundation.errors import UsageError
 
 
