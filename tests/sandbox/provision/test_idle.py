@@ -4,7 +4,8 @@ import json
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -68,6 +69,14 @@ def test_each_kind_of_use(project: Project) -> None:
     def on(name: str, command: str) -> None:
         project.run("exec", "--node", name, "--", "bash", "-c", command)
 
+    @contextmanager
+    def login(name: str) -> Iterator[None]:
+        """Logs in to a node until the block ends. The last look may be one at an earlier command's login."""
+        with project.running("exec", "--node", name, "--", "sh", "-c", "echo here; exec sleep 1000") as process:
+            assert process.stdout is not None
+            assert "here" in process.stdout.readline()
+            yield
+
     def is_in_use(why: str) -> Callable[[], bool]:
         return lambda: ask(head)["idle_s"] < 15 and why in str(ask(head)["why"])
 
@@ -84,11 +93,11 @@ def test_each_kind_of_use(project: Project) -> None:
         return seen
 
     # A login on the head, and one on the worker alone.
-    with project.running("exec", "--node", "node-0", "--", "sleep", "1000"):
+    with login("node-0"):
         until(is_in_use("is logged in"), "the login")
         assert max(look()) == 0
     until(is_idle, "the end of the login")
-    with project.running("exec", "--node", "node-1", "--", "sleep", "1000"):
+    with login("node-1"):
         until(is_in_use(f"the node at {worker.address} is not idle"), "the login on the worker")
         assert max(look()) < LOOK_S
     until(is_idle, "the end of the login on the worker")
