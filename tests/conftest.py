@@ -23,7 +23,8 @@ settings.load_profile("tests")
 
 # All tests of a file run in one process, so the files that take longest start first.
 LONGEST = (
-    "replaced_nodes", "volume_crashes", "leases", "jobs_in_containers", "torch_jobs", "end_to_end", "supervise",
+    "interruptions_without_notice", "interruptions_with_notice", "replaced_nodes", "volume_crashes", "leases",
+    "jobs_in_containers", "torch_jobs", "end_to_end", "supervise",
     "jobs", "job_faults", "volumes", "train", "attempts", "scheduled_jobs", "faults_in_containers", "crashes",
     "installation", "scripts_on_nodes", "kill_points", "under_sudo", "node_faults", "head_replaces", "down",
     "costs_and_events", "existing_hosts", "interruptions", "saving", "networks",

@@ -1,0 +1,27 @@
+"""Trainings that lose a node at a random moment end with the model of a training without interruptions, bit for bit.
+
+Those with a notice have a file of their own, since the tests of a file run one after another.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from project import Project
+from spot_trainings import interrupt_at_a_random_moment, summarize
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("number", range(50))
+def test_interruptions_without_notice(
+    with_data: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+    uninterrupted: dict[str, str],
+    number: int,
+) -> None:
+    shown, model = interrupt_at_a_random_moment(with_data, monkeypatch, number, "--no-notice")
+
+    assert model == uninterrupted
+    record_property("result", f"interruption {number} without notice: {summarize(shown)}")
